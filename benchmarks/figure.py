@@ -1,0 +1,66 @@
+"""How every figure script ends: a table for people, one JSON line for machines, and an exit code that means it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any, NoReturn
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured figure held against its bar."""
+
+    name: str
+    figure: float
+    unit: str
+    bar: str
+    holds: bool
+
+
+def at_most(name: str, figure: float, unit: str, limit: float) -> Figure:
+    """A figure that holds while it is not above `limit`."""
+    return Figure(name, figure, unit, f"<= {limit:g}", figure <= limit)
+
+
+def at_least(name: str, figure: float, unit: str, limit: float) -> Figure:
+    """A figure that holds while it is not below `limit`."""
+    return Figure(name, figure, unit, f">= {limit:g}", figure >= limit)
+
+
+def between(name: str, figure: float, unit: str, low: float, high: float) -> Figure:
+    """A figure that holds inside a closed band."""
+    return Figure(name, figure, unit, f"{low:g} to {high:g}", low <= figure <= high)
+
+
+def slack_percent(share_percent: float, cases: int, *, quick: bool) -> float:
+    """How far a quick run may miss a bar on a share: 2.6 binomial standard errors of its case count.
+
+    A full run gets none.
+    """
+    if not quick:
+        return 0.0
+    share = share_percent / 100
+    return 100 * 2.6 * math.sqrt(share * (1 - share) / cases)
+
+
+def arguments(description: str | None, **extra: dict[str, Any]) -> argparse.Namespace:
+    """The options every figure script takes, and its own from `extra`."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="the form CI runs: fewer cases, at most 30 s")
+    for name, options in extra.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", **options)
+    return parser.parse_args()
+
+
+def finish(figures: list[Figure]) -> NoReturn:
+    """Print the figures, then the same as one JSON line, and exit 0 only if all hold."""
+    wide = max(len(f.name) for f in figures)
+    for f in figures:
+        print(f"{'ok  ' if f.holds else 'MISS'} {f.name:<{wide}}  {f.figure:.6g} {f.unit}  (bar {f.bar})")
+    rows = [asdict(f) for f in figures]
+    print(json.dumps(rows[0] if len(rows) == 1 else rows), flush=True)
+    sys.exit(0 if all(f.holds for f in figures) else 1)

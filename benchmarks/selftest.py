@@ -1,0 +1,47 @@
+"""[selftest] `steelyard selftest` as a user types it: every line holds, and it takes at most 90 s on two cores.
+
+The quick form is the verb's own `--quick`: formulas and answers, without the trials of intervals.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+from figure import Figure, arguments, at_most, finish
+
+LIMIT_S = 90.0
+QUICK_LIMIT_S = 30.0
+
+
+def main() -> None:
+    options = arguments(__doc__)
+    begin_s = time.monotonic()
+    command = [
+        sys.executable,
+        "-m",
+        "steelyard.cli.main",
+        "selftest",
+        "--json",
+        *(["--quick"] if options.quick else []),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    seconds = time.monotonic() - begin_s
+    result = json.loads(done.stdout)
+    wrong = [line["what"] for line in result["lines"] if not line["holds"]]
+    exact = [abs(float(line["error"].rstrip(" %"))) for line in result["lines"] if line["group"] == "formula"]
+    print(f"{len(result['lines'])} lines, wrong: {wrong}, exit code {done.returncode}")
+    finish(
+        [
+            at_most("selftest: time", seconds, "s", QUICK_LIMIT_S if options.quick else LIMIT_S),
+            at_most("selftest: largest error without noise", max(exact), "%", 0.01),
+            Figure("selftest: lines that hold", len(result["lines"]) - len(wrong), "lines",
+                   f"= {len(result['lines'])}", not wrong and done.returncode == 0),
+        ]
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

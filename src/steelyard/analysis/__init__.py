@@ -1,0 +1,1 @@
+"""Records in, dataclasses out. Draws nothing, launches nothing."""

@@ -1,0 +1,41 @@
+"""Derive a record again from its raw observations, and say whether it is the one that was stored."""
+
+import argparse
+import json
+from pathlib import Path
+
+from steelyard.cli.verb import add_results
+from steelyard.contracts.base import to_json_object
+from steelyard.errors import InputError
+from steelyard.results.derive import derive
+from steelyard.results.store import RAW, RECORD_FILE, ResultFolder, record_text
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of the verb."""
+    parser.add_argument("run", help="a run id, or the directory of a run")
+    add_results(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 0 when the record derived now is the stored one, byte for byte."""
+    for path in _paths(arguments):
+        record = derive(path / RAW)
+        same = (path / RECORD_FILE).read_text(encoding="utf-8") == record_text(record)
+        if arguments.json:
+            print(json.dumps({"path": str(path), "same": same, "record": to_json_object(record)}))
+        else:
+            print(f"{path}: {'the same record' if same else 'ANOTHER record than the stored one'}")
+        if not same:
+            return 1
+    return 0
+
+
+def _paths(arguments: argparse.Namespace) -> list[Path]:
+    direct = Path(arguments.run)
+    if (direct / RECORD_FILE).is_file():
+        return [direct]
+    found = ResultFolder(arguments.results).find(arguments.run)
+    if not found:
+        raise InputError(f"no run {arguments.run!r} in {arguments.results}", next_step="steelyard show")
+    return found

@@ -1,0 +1,55 @@
+"""The entry point: finds the verb, imports it alone, and turns errors into words and exit codes."""
+
+import sys
+
+VERBS = {
+    "doctor": "what this node is and what would go wrong",
+    "run": "one measured run here, or several with --repeats",
+    "study": "a sweep from a file: --dry-run shows it, starting again resumes it",
+    "show": "what has been measured",
+    "derive": "derive a record again from its raw observations",
+    "selftest": "prove the arithmetic on simulated accelerators",
+    "schema": "the contracts as JSON Schema",
+}
+
+USAGE = """usage: steelyard VERB [options]
+
+Measures what an AI accelerator really does, so that the number can be believed.
+
+{verbs}
+
+steelyard VERB --help explains one of them; steelyard --version tells the version.
+Every verb takes --json. Results go to standard output, progress to standard error.
+Exit codes: 0 what was asked happened; 1 a run or check failed; 2 the input is not valid; 130 interrupted.
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one verb."""
+    words = sys.argv[1:] if argv is None else argv
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(USAGE.format(verbs="\n".join(f"  {name:<10}{text}" for name, text in VERBS.items())), end="")
+        return 0 if words else 2
+    if words[0] == "--version":
+        from steelyard.version import VERSION
+
+        print(f"steelyard {VERSION}")
+        return 0
+    if words[0] not in VERBS:
+        return _unknown(words[0])
+    from steelyard.cli.verb import run_verb
+
+    return run_verb(words[0], words[1:])
+
+
+def _unknown(word: str) -> int:
+    import difflib
+
+    near = difflib.get_close_matches(word, VERBS, n=1)
+    print(f"error: no verb is called {word!r}; valid: {', '.join(VERBS)}", file=sys.stderr)
+    print(f"next: steelyard {near[0] if near else '--help'}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""Measure a workload on this machine and print a small honest table."""
+
+import argparse
+import json
+from typing import Any
+
+from steelyard import registry
+from steelyard.analysis.summary import summarise
+from steelyard.cli.progress import Progress
+from steelyard.cli.tables import check_names, exit_code, print_cells
+from steelyard.cli.verb import add_results
+from steelyard.contracts.base import to_json_object
+from steelyard.errors import InputError, Problem
+from steelyard.launch.campaign import run_all
+from steelyard.results.store import ResultFolder
+from steelyard.spec.study import assign, single_run
+
+# Options that are settings of the RunSpec under the same name, and those of its budget.
+SETTINGS: dict[str, tuple[type, str]] = {
+    "device": (str, "device family"),
+    "mode": (str, "train or infer"),
+    "ranks": (int, "ranks of the job, one device each"),
+    "batch": (int, "samples in one micro-batch on one device"),
+    "accumulation": (int, "micro-batches to one optimizer step"),
+    "epoch_samples": (int, "samples in one epoch"),
+    "last_batch": (str, "drop, pad or keep the last partial batch"),
+    "time_limit_s": (float, "end the run after so many seconds of wall time"),
+}
+BUDGET: dict[str, tuple[type, str]] = {
+    "min_steps": (int, "measure at least so many steps"),
+    "min_seconds": (float, "measure at least so many seconds"),
+    "rel_half_width": (float, "until the interval's half-width is this share of the mean"),
+    "max_steps": (int, "never more than so many steps"),
+    "max_seconds": (float, "never more than so many seconds"),
+    "epochs": (int, "exactly so many epochs instead"),
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of the verb."""
+    parser.add_argument("workload", help="a registered workload; `sim` is the simulated accelerator's own")
+    for name, (kind, text) in {**SETTINGS, **BUDGET}.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=None, help=text)
+    parser.add_argument("--repeats", type=int, default=1, help="fresh launches; three or more give an interval")
+    parser.add_argument("--seed", type=int, default=0, help="decides all that is random")
+    parser.add_argument("--study", default="adhoc", help="name under which the runs are kept")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments",
+        help="any other setting, such as --set sim.step_time_s=0.02 (JSON values)",
+    )  # fmt: skip
+    add_results(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Launch the repeats; exit code 0 when all completed."""
+    folder = ResultFolder(arguments.results)
+    expansion = single_run(
+        settings(arguments),
+        study=arguments.study,
+        seed=arguments.seed,
+        repeats=arguments.repeats,
+        taken=folder.run_ids,
+    )
+    check_names(expansion)
+    launcher = registry.load("launcher", "local")()
+    outcome = run_all(folder, expansion, launcher, Progress())
+    cells = summarise(outcome.made)
+    if arguments.json:
+        print(json.dumps({"runs": [to_json_object(record) for record in outcome.made]}))
+    else:
+        print_cells(cells, {expansion.cells[0].name: arguments.workload}, detail=True)
+    return exit_code(outcome.made)
+
+
+def settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The run's settings as the options give them."""
+    chosen: dict[str, Any] = {"workload": arguments.workload}
+    chosen |= {name: value for name in SETTINGS if (value := getattr(arguments, name)) is not None}
+    chosen["budget"] = {name: value for name in BUDGET if (value := getattr(arguments, name)) is not None}
+    for assignment in arguments.assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key:
+            problem = Problem("--set", f"{assignment!r} assigns nothing", "KEY=VALUE")
+            raise InputError("an option is not valid", problems=(problem,))
+        assign(chosen, key, _value(text))
+    return chosen
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,60 @@
+"""List what has been measured: all studies, the cells of one, or one run in full."""
+
+import argparse
+import json
+
+from steelyard.analysis.summary import summarise
+from steelyard.cli.tables import cells_as_json, print_cells, print_record
+from steelyard.cli.verb import add_results
+from steelyard.contracts.base import to_json_object
+from steelyard.errors import InputError
+from steelyard.report.text import table
+from steelyard.results.store import RECORD_FILE, ResultFolder, read_record
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of the verb."""
+    parser.add_argument("what", nargs="?", help="a study or a run id; nothing: all studies")
+    add_results(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show it; exit code 2 when there is nothing of that name."""
+    folder = ResultFolder(arguments.results)
+    studies = folder.studies()
+    if not studies:
+        raise InputError(f"no results in {folder.path}", next_step="steelyard run sim")
+    if arguments.what is None:
+        return _show_studies(folder, studies, as_json=arguments.json)
+    if arguments.what in studies:
+        cells = summarise(folder.records(arguments.what))
+        if arguments.json:
+            print(json.dumps(cells_as_json(cells)))
+        else:
+            print_cells(cells, {}, detail=True)
+        return 0
+    found = [read_record(path / RECORD_FILE) for path in folder.find(arguments.what)]
+    if not found:
+        raise InputError(
+            f"{folder.path} has neither a study nor a run called {arguments.what!r}; studies: {', '.join(studies)}",
+            next_step="steelyard show",
+        )
+    if arguments.json:
+        print(json.dumps([to_json_object(record) for record in found]))
+    else:
+        for record in found:
+            print_record(record)
+    return 0
+
+
+def _show_studies(folder: ResultFolder, studies: list[str], *, as_json: bool) -> int:
+    rows = []
+    for study in studies:
+        records = list(folder.records(study))
+        completed = sum(record.status.code == "completed" for record in records)
+        rows.append((study, len({record.spec.cell for record in records}), len(records), completed))
+    if as_json:
+        print(json.dumps([dict(zip(("study", "cells", "runs", "completed"), row, strict=True)) for row in rows]))
+    else:
+        print(table(["study", "cells", "runs", "completed"], [[str(item) for item in row] for row in rows]))
+    return 0

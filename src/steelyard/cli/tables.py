@@ -1,0 +1,146 @@
+"""The tables that several verbs print. Knows which columns people want, no statistics."""
+
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from steelyard import registry
+from steelyard.analysis.summary import CellSummary
+from steelyard.contracts.base import to_json_object
+from steelyard.contracts.record import Finding, RunRecord
+from steelyard.report.text import number, seconds, table, with_interval
+from steelyard.spec.study import Expansion
+
+WIDTH = 80
+
+
+def print_cells(cells: list[CellSummary], names: dict[str, str], *, detail: bool = False) -> None:
+    """One row a cell, then what the numbers mean and what must be known about them."""
+    rows = [[names.get(cell.cell, cell.cell), _statuses(cell), with_interval(cell.throughput)] for cell in cells]
+    print(table(["cell", "runs", "throughput of the job, samples/s"], rows))
+    for line in _notes(cells):
+        print(line)
+    if detail and len(cells) == 1:
+        _print_detail(cells[0])
+    _print_findings(cells, names)
+
+
+def print_record(record: RunRecord) -> None:
+    """Everything about one run."""
+    print(f"{record.run_id} ({record.spec.study}): {record.status.code} {record.status.reason}".rstrip())
+    if record.environment:
+        place = record.environment
+        print(f"node {place.node}, allocation {place.allocation or 'none'}, {place.device}: {place.timing}")
+    if record.steady:
+        window = f"steps {record.steady.start_step:,} to {record.steady.stop_step:,}"
+        print(f"{record.steady.answer} ({window}): {record.steady.reason}")
+    print()
+    rows = []
+    for name, quantity in record.quantities.items():
+        text = seconds(quantity.value) if quantity.unit == "s" and quantity.value is not None else None
+        rows.append([name, text or with_interval(quantity), _unit(quantity.unit), quantity.scope, quantity.window])
+    print(table(["quantity", "value", "unit", "scope", "window"], rows))
+    _print_each(record.findings)
+
+
+def check_names(expansion: Expansion) -> None:
+    """Refuse unknown workloads and devices before anything is launched."""
+    for cell in expansion.cells:
+        registry.require("workload", cell.spec.workload)
+        registry.require("device", cell.spec.device)
+
+
+def exit_code(records: Sequence[RunRecord]) -> int:
+    """0 when every run completed; else 1, and a line that says how many did not."""
+    missing = sum(record.status.code != "completed" for record in records)
+    if missing:
+        print(f"\n{missing} of {len(records)} runs did not complete: steelyard show RUN_ID tells why", file=sys.stderr)
+    return 1 if missing else 0
+
+
+def cells_as_json(cells: list[CellSummary]) -> list[dict[str, Any]]:
+    """Summaries for machines."""
+    return [
+        {
+            "study": cell.study,
+            "cell": cell.cell,
+            "statuses": cell.statuses,
+            "nodes": list(cell.nodes),
+            "throughput_job": to_json_object(cell.throughput),
+            "findings": to_json_object(cell.findings),
+            "runs": [record.run_id for record in cell.records],
+        }
+        for cell in cells
+    ]
+
+
+def _unit(unit: str) -> str:
+    return "" if unit in ("s", "1") else unit
+
+
+def _statuses(cell: CellSummary) -> str:
+    return ", ".join(f"{count} {code}" for code, count in sorted(cell.statuses.items()))
+
+
+def _notes(cells: list[CellSummary]) -> list[str]:
+    """What the brackets are: the interval, what it speaks for, and how it was made."""
+    notes = []
+    for cell in cells:
+        interval = cell.throughput.interval
+        if interval is not None:
+            note = f"[]: {interval.level:.0%} interval for {interval.covers}; {interval.method}"
+            notes.append(note)
+        if interval is not None and interval.approximate:
+            notes.append("~: approximate, " + "; ".join(interval.approximate))
+    return list(dict.fromkeys(notes))
+
+
+def _print_detail(cell: CellSummary) -> None:
+    done = [record for record in cell.records if record.status.code == "completed"]
+    if not done:
+        for record in cell.records:
+            print(f"{record.run_id}: {record.status.code}: {record.status.reason}")
+        return
+    rows = []
+    for record in done:
+        q = {name: quantity.value for name, quantity in record.quantities.items()}
+        steady = record.steady.answer if record.steady else "-"
+        rows.append(
+            [
+                str(record.spec.repeat),
+                _value(q["step_time_mean"]),
+                _value(q["step_time_p50"]),
+                _value(q["step_time_p99"]),
+                _percent(q["input_wait_share"]),
+                _percent(q["compute_share"]),
+                _percent(q["exposed_comm_share"]),
+                steady,
+                record.stop.reason if record.stop else "-",
+            ]
+        )
+    print()
+    header = ["job", "step mean", "p50", "p99", "input", "compute", "comm", "state", "stopped by"]
+    print(table(header, rows))
+
+
+def _value(value: float | None) -> str:
+    return "-" if value is None else seconds(value)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{number(100 * share, 3)} %"
+
+
+def _print_findings(cells: list[CellSummary], names: dict[str, str]) -> None:
+    for cell in cells:
+        if cell.findings and len(cells) > 1:
+            print(f"\n{names.get(cell.cell, cell.cell)}:")
+        _print_each(cell.findings)
+
+
+def _print_each(findings: tuple[Finding, ...]) -> None:
+    for found in findings:
+        print()
+        print(textwrap.fill(f"{found.code} ({found.severity}): {found.message}", WIDTH, subsequent_indent="  "))
+        print(textwrap.fill(f"  remedy: {found.remedy}", WIDTH, subsequent_indent="  "))

@@ -1,0 +1,215 @@
+"""What the measured side writes down: small events as JSON lines, step samples as checked binary chunks.
+
+Knows the layout of the raw files, and nothing of what is derived from them. Both sides read it from here.
+
+A run's `raw/` directory holds
+    spec.json            the RunSpec as it was launched
+    events-00000.jsonl   one JSON object a line: {"kind": ..., ...}, from process 0
+    steps-00000.bin      step samples of every rank that process drove
+    launch.json          what the launcher saw: command, times, exit code
+    worker.log           what the worker printed
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
+
+import numpy as np
+
+from steelyard.contracts.base import Contract, Count, Length, Name, NotNegative, Text
+from steelyard.errors import DamagedDataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+SPEC_FILE = "spec.json"
+LAUNCH_FILE = "launch.json"
+WORKER_LOG = "worker.log"
+PROGRESS_FILE = "progress.json"
+EVENTS_PATTERN = "events-*.jsonl"
+STEPS_PATTERN = "steps-*.bin"
+
+StatusCode = Literal[
+    "completed", "out_of_memory", "time_limit", "failed", "killed", "node_failure", "refused", "cancelled"
+]
+PhaseName = Literal["setup", "data", "compile", "steps", "warmup", "steady", "crosscheck", "evaluation", "teardown"]
+StopReason = Literal["interval", "max_steps", "max_seconds", "epochs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status(Contract):
+    """How a run ended. Failure is data: every code but `completed` carries its reason."""
+
+    code: StatusCode
+    reason: Text = ""
+    evidence: dict[str, float | int | str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase(Contract):
+    """A window of the run on the worker's monotonic clock, which starts at 0."""
+
+    name: PhaseName
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop(Contract):
+    """Why the measured steps ended."""
+
+    reason: StopReason
+    steps: Count
+    seconds: NotNegative
+    """Sum of the steps' times by device events, on the deciding rank."""
+    host_seconds: NotNegative
+    """The same blocks by the host's clock, from before the first enqueue to after the synchronisation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPeak(Contract):
+    """The most memory any device of the process held."""
+
+    peak_bytes: NotNegative | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossCheck(Contract):
+    """The second pass: host clock around steps that are each followed by a synchronisation."""
+
+    steps: Count
+    mean_step_s: NotNegative
+    sem_step_s: NotNegative
+    """Standard error of that mean over the pass's steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment(Contract):
+    """Where the worker ran."""
+
+    node: Text
+    allocation: Text | None
+    """The scheduler's job id; None when no scheduler was involved."""
+    device: Name
+    timing: Text
+    """How steps are timed on this device."""
+    facts: Annotated[dict[str, Text], Length(200)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch(Contract):
+    """What the launcher saw of a run from outside."""
+
+    launcher: Name
+    host: Text
+    command: Annotated[tuple[Text, ...], Length(1000)]
+    started_at: Text
+    """UTC, ISO 8601."""
+    wall_s: NotNegative
+    exit_code: int | None
+    """None when the launcher ended the run itself."""
+    limit_hit: bool = False
+
+
+def read_events(path: Path) -> Iterator[dict[str, Any]]:
+    """The events of one file. A line cut short by a kill ends the file; it is not an error."""
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            try:
+                event = json.loads(line)
+            except ValueError:
+                raise DamagedDataError(f"{path}: a line is not JSON: {line[:80]!r}") from None
+            if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
+                raise DamagedDataError(f"{path}: a line is not an event: {line[:80]!r}")
+            yield event
+
+
+# -- step samples ---------------------------------------------------------------------------------------------
+
+COLUMNS = ("start_s", "step_s", "input_wait_s", "compute_s", "exposed_comm_s", "samples")
+"""A step lasts from the end of the one before it to its own end. `input_wait_s` is how long the device stood idle
+before it for want of data; `compute_s` and `exposed_comm_s` share the rest (NaN where a device cannot tell them
+apart); `samples` counts real samples, without padding."""
+
+FILE_MAGIC = b"SYSTEPS1"
+CHUNK = struct.Struct("<4sIQII")  # mark, rank, first step, steps, CRC-32 of the payload
+CHUNK_MARK = b"CHNK"
+MAX_CHUNK_STEPS = 1 << 20
+
+
+@dataclass(frozen=True)
+class StepChunk:
+    """Consecutive steps of one rank; `table` has one row a column of COLUMNS."""
+
+    rank: int
+    first_step: int
+    table: NDArray[np.float64]
+
+    @property
+    def steps(self) -> int:
+        """How many steps it holds."""
+        return int(self.table.shape[1])
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """One column by its name."""
+        column: NDArray[np.float64] = self.table[COLUMNS.index(name)]
+        return column
+
+
+def write_chunk(file: BinaryIO, rank: int, first_step: int, table: NDArray[np.float64]) -> None:
+    """Append one chunk; a reader that finds it cut short or damaged can tell."""
+    payload = np.ascontiguousarray(table, dtype="<f8").tobytes()
+    file.write(CHUNK.pack(CHUNK_MARK, rank, first_step, table.shape[1], zlib.crc32(payload)) + payload)
+
+
+@dataclass(frozen=True)
+class ChunkPlace:
+    """Where a chunk's steps lie, without reading them."""
+
+    rank: int
+    first_step: int
+    steps: int
+    offset: int
+    crc: int
+
+
+def chunk_places(path: Path) -> Iterator[ChunkPlace]:
+    """Walk a step file by its chunk headers. A last chunk cut short by a kill is left out."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        if file.read(len(FILE_MAGIC)) != FILE_MAGIC:
+            if size < len(FILE_MAGIC):
+                return
+            raise DamagedDataError(f"{path}: not a step file")
+        while len(header := file.read(CHUNK.size)) == CHUNK.size:
+            mark, rank, first_step, steps, crc = CHUNK.unpack(header)
+            if mark != CHUNK_MARK or not 0 < steps <= MAX_CHUNK_STEPS:
+                raise DamagedDataError(f"{path}: damaged chunk header at byte {file.tell() - CHUNK.size}")
+            offset = file.tell()
+            if offset + steps * len(COLUMNS) * 8 > size:
+                return
+            yield ChunkPlace(rank, first_step, steps, offset, crc)
+            file.seek(offset + steps * len(COLUMNS) * 8)
+
+
+def read_chunks(path: Path, start: int, stop: int) -> Iterator[StepChunk]:
+    """Stream the chunks that touch steps `start` to `stop`: memory is one chunk, whatever the file's size."""
+    with path.open("rb") as file:
+        for place in chunk_places(path):
+            if place.first_step >= stop or place.first_step + place.steps <= start:
+                continue
+            file.seek(place.offset)
+            payload = file.read(place.steps * len(COLUMNS) * 8)
+            if zlib.crc32(payload) != place.crc:
+                raise DamagedDataError(f"{path}: checksum differs in the chunk at byte {place.offset}")
+            table = np.frombuffer(payload, dtype="<f8").reshape(len(COLUMNS), place.steps)
+            yield StepChunk(place.rank, place.first_step, table)

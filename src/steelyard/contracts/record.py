@@ -1,0 +1,103 @@
+"""RunRecord: what is known of one run after derivation. Every number carries unit, scope, window and aggregation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from steelyard.contracts.base import Bound, Contract, Count, Length, Name, NotNegative, Text
+from steelyard.contracts.observe import CrossCheck, Environment, Launch, Phase, Status, Stop
+from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec
+
+Scope = Literal["die", "device", "module", "node", "rank", "job"]
+Window = Literal["setup", "compile", "first step", "warmup", "steady", "all steps", "crosscheck", "run"]
+Aggregation = Literal["work over time", "mean", "p50", "p90", "p95", "p99", "sum", "max", "share of time"]
+SteadyAnswer = Literal["steady", "warming up throughout", "slowing down", "no steady state"]
+Severity = Literal["blocks", "disclose", "note"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval(Contract):
+    """A confidence interval, what it speaks for, and why it may be only approximate."""
+
+    low: float
+    high: float
+    level: Annotated[float, Bound(gt=0, lt=1)] = 0.95
+    method: Text
+    covers: Text
+    """What the interval speaks for: this job, this node, or jobs across nodes."""
+    approximate: Annotated[tuple[Text, ...], Length(20)] = ()
+    """Empty: inside the range in which its coverage has been shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantity(Contract):
+    """A number that can be believed, or the reason why there is none."""
+
+    value: float | None
+    unit: Text
+    scope: Scope
+    window: Window
+    aggregation: Aggregation
+    interval: Interval | None = None
+    reason: Text | None = None
+    """Why the value is unknown."""
+
+    def __post_init__(self) -> None:
+        if (self.value is None) == (self.reason is None):
+            raise ValueError("value: must be a number, or null with a reason; valid: exactly one of value and reason")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steady(Contract):
+    """Which steps the figures come from, and how that was decided."""
+
+    answer: SteadyAnswer
+    start_step: Count
+    stop_step: Count
+    """First step after the window."""
+    reason: Text
+    change_steps: Annotated[tuple[Count, ...], Length(5000)] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding(Contract):
+    """Something a reader must know before using the numbers."""
+
+    code: Annotated[str, Length(8, r"^SY[0-9]{3}$")]
+    severity: Severity
+    message: Text
+    remedy: Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawFile(Contract):
+    """A raw file the record was derived from."""
+
+    name: Text
+    bytes: Count
+    sha256: Annotated[str, Length(64, r"^[0-9a-f]{64}$")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord(Contract):
+    """One run, self-contained; derived from the raw files beside it and derivable again."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    run_id: Name
+    spec: RunSpec
+    status: Status
+    launch: Launch | None
+    environment: Environment | None
+    phases: Annotated[tuple[Phase, ...], Length(1000)]
+    stop: Stop | None
+    steady: Steady | None
+    crosscheck: CrossCheck | None
+    steps_seen: Count
+    """Steps with samples from every rank."""
+    ranks_seen: Count
+    seconds_measured: NotNegative
+    quantities: Annotated[dict[str, Quantity], Length(1000)]
+    findings: Annotated[tuple[Finding, ...], Length(1000)]
+    raw: Annotated[tuple[RawFile, ...], Length(100_000)]
+    derived_by: Text

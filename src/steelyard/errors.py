@@ -1,0 +1,59 @@
+"""Errors a person can act on: what failed, what is valid, what to type next. Knows nothing of the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# An input from a stranger may hold thousands of faults; a person reads the first few.
+SHOWN_PROBLEMS = 20
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One bad value: where it is, what is wrong with it, and what would be right."""
+
+    field: str
+    problem: str
+    valid: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.problem}; valid: {self.valid}"
+
+
+class SteelyardError(Exception):
+    """Something a user can mend. `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, problems: tuple[Problem, ...] = (), next_step: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.problems = problems
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        lines += [f"  {problem}" for problem in self.problems[:SHOWN_PROBLEMS]]
+        if len(self.problems) > SHOWN_PROBLEMS:
+            lines.append(f"  and {len(self.problems) - SHOWN_PROBLEMS} more")
+        if self.next_step:
+            lines.append(f"next: {self.next_step}")
+        return "\n".join(lines)
+
+
+class InputError(SteelyardError):
+    """A spec, study, record or option that is not valid: nothing was run."""
+
+    exit_code = 2
+
+
+class DamagedDataError(SteelyardError):
+    """A raw observation file that is not what its header or checksum says."""
+
+
+class WorkerMemoryError(Exception):
+    """The device's memory does not hold the work; carries the evidence for the record."""
+
+    def __init__(self, reason: str, evidence: dict[str, float]) -> None:
+        super().__init__(reason)
+        self.evidence = evidence

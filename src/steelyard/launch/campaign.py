@@ -1,0 +1,102 @@
+"""Makes the runs of a study, one after the other, and skips what is there: starting again is resuming.
+
+Knows the result folder and a launcher. What a run's failure means is in its record; only our own end stops a study.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from steelyard.contracts import observe
+from steelyard.contracts.base import to_json_object
+from steelyard.results.derive import derive
+from steelyard.results.store import RAW, ResultFolder, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from steelyard.contracts.record import RunRecord
+    from steelyard.contracts.spec import RunSpec
+    from steelyard.spec.study import Expansion
+
+
+class Launcher(Protocol):
+    """What a campaign asks of a launcher."""
+
+    def run(self, spec: RunSpec, raw: Path, tick: Callable[[], None]) -> observe.Launch:
+        """Make one run; its observations are in `raw` when this returns."""
+
+
+class Watcher(Protocol):
+    """Who is told how a campaign goes."""
+
+    def begin(self, spec: RunSpec, done: int, total: int) -> None:
+        """A run starts."""
+
+    def tick(self, raw: Path) -> None:
+        """A run goes on."""
+
+    def end(self, record: RunRecord, done: int, total: int) -> None:
+        """A run has its record."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a campaign did."""
+
+    made: tuple[RunRecord, ...]
+    skipped: int
+    """Runs that were there already."""
+
+
+def run_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, watcher: Watcher) -> Outcome:
+    """Every run of the study that the folder does not have, in the study's order."""
+    folder.sweep_scratch()
+    write_plan(folder, expansion)
+    waiting = [spec for spec in expansion.runs if not folder.has(spec)]
+    done = skipped = len(expansion.runs) - len(waiting)
+    total = len(expansion.runs)
+    made = []
+    for spec in waiting:
+        watcher.begin(spec, done, total)
+        record = collect(folder, spec, launcher, watcher.tick)
+        done += 1
+        made.append(record)
+        watcher.end(record, done, total)
+    # Once more: a worker of a killed launcher may have been writing while we swept the first time.
+    folder.sweep_scratch()
+    return Outcome(tuple(made), skipped)
+
+
+def collect(folder: ResultFolder, spec: RunSpec, launcher: Launcher, tick: Callable[[Path], None]) -> RunRecord:
+    """One fresh launch, from spec to the record in its place."""
+    scratch = folder.open_scratch(spec)
+    raw = scratch / RAW
+    try:
+        launch = launcher.run(spec, raw, lambda: tick(raw))
+        write_json(raw / observe.LAUNCH_FILE, launch)
+        (raw / observe.PROGRESS_FILE).unlink(missing_ok=True)
+        record = derive(raw)
+        folder.commit(scratch, record)
+    finally:
+        # After a commit there is nothing left here; after an interrupt the run counts as not made.
+        shutil.rmtree(scratch, ignore_errors=True)
+    return record
+
+
+def write_plan(folder: ResultFolder, expansion: Expansion) -> Path:
+    """Keep what was asked and in which order, under a name that depends on both."""
+    plan = {"study": to_json_object(expansion.study), "order": [spec.run_id for spec in expansion.runs]}
+    digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
+    path = folder.path / "studies" / f"{expansion.study.name}-{digest}.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_suffix(".new")
+        write_json(beside, plan)
+        beside.rename(path)
+    return path

@@ -1,0 +1,160 @@
+"""What this node is and what would go wrong on it, found without privileges and without changing anything."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from steelyard.contracts.spec import Budget, RunSpec
+from steelyard.launch.campaign import collect
+from steelyard.launch.local import LocalLauncher
+from steelyard.results.store import ResultFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Verdict = Literal["ok", "note", "wrong"]
+
+# A step of 8 ms is the smallest people report; a clock must be fine against it.
+CLOCK_LIMIT_S = 1e-5
+DEVICE_FILES = {
+    "NVIDIA": "nvidia[0-9]*",
+    "AMD": "kfd",
+    "Intel or AMD (DRM)": "dri/renderD*",
+    "Graphcore": "ipu[0-9]*",
+    "Habana": "accel/accel[0-9]*",
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    remedy: str = ""
+
+
+def checks(results: Path) -> Iterator[Check]:
+    """Everything there is to say, cheap things first."""
+    yield _python()
+    yield Check("machine", "ok", f"{platform.machine()}, {platform.system()} {platform.release()}")
+    yield from _cpus()
+    yield _memory()
+    yield _torch()
+    yield _accelerators()
+    yield _scheduler()
+    yield _clock()
+    yield _folder(results)
+    yield _worker()
+
+
+def _python() -> Check:
+    found = f"{platform.python_version()} at {sys.executable}"
+    packages = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("numpy", "scipy", "pydantic"))
+    return Check("python", "ok", f"{found}; {packages}")
+
+
+def _cpus() -> Iterator[Check]:
+    online, usable = os.cpu_count() or 1, len(os.sched_getaffinity(0))
+    yield Check("CPUs", "ok", f"{usable} usable of {online} online")
+    quota = cpu_quota(Path("/sys/fs/cgroup"))
+    if quota is not None and quota < usable:
+        yield Check(
+            "CPU quota",
+            "wrong",
+            f"the cgroup allows {quota:g} CPUs, {usable} are visible: loader workers would be throttled",
+            f"ask for more CPUs, or use at most {max(1, int(quota))} loader workers",
+        )
+
+
+def cpu_quota(root: Path) -> float | None:
+    """CPUs that the control group of this process may use; None without a limit."""
+    second = _read(root / "cpu.max")
+    if second:
+        limit, _, period = second.partition(" ")
+        return None if limit == "max" else float(limit) / float(period or 100_000)
+    first = _read(root / "cpu/cpu.cfs_quota_us"), _read(root / "cpu/cpu.cfs_period_us")
+    return float(first[0]) / float(first[1]) if first[0] and first[1] and float(first[0]) > 0 else None
+
+
+def _memory() -> Check:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = _read(Path("/sys/fs/cgroup/memory.max"))
+    bound = f", limited to {int(limit) / 2**30:.1f} GiB" if limit and limit != "max" else ""
+    return Check("memory", "ok", f"{total / 2**30:.1f} GiB{bound}")
+
+
+def _torch() -> Check:
+    try:
+        return Check("torch", "ok", importlib.metadata.version("torch"))
+    except importlib.metadata.PackageNotFoundError:
+        return Check(
+            "torch", "note", "not installed: the simulated device works, real ones need it", "pip install torch"
+        )
+
+
+def _accelerators() -> Check:
+    found = [f"{name}: {count}" for name, pattern in DEVICE_FILES.items() if (count := len(list(_dev(pattern))))]
+    if found:
+        return Check("accelerators", "ok", "device files of " + ", ".join(found))
+    return Check("accelerators", "note", "no device files: only `sim` can be measured here")
+
+
+def _dev(pattern: str) -> Iterator[Path]:
+    return Path("/dev").glob(pattern)
+
+
+def _scheduler() -> Check:
+    job = os.environ.get("SLURM_JOB_ID")
+    if job:
+        return Check("scheduler", "ok", f"inside Slurm allocation {job}, node {os.environ.get('SLURMD_NODENAME', '?')}")
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return Check("scheduler", "ok", "inside a Kubernetes pod")
+    return Check("scheduler", "note", "none: repeats here speak for this node only")
+
+
+def _clock() -> Check:
+    info = time.get_clock_info("monotonic")
+    if info.resolution > CLOCK_LIMIT_S:
+        return Check(
+            "clock", "wrong", f"monotonic clock resolves {info.resolution:g} s", "do not time short steps here"
+        )
+    return Check("clock", "ok", f"{info.implementation}, resolution {info.resolution:g} s")
+
+
+def _folder(results: Path) -> Check:
+    parent = next(path for path in [results, *results.absolute().parents] if path.is_dir())
+    try:
+        with tempfile.TemporaryDirectory(dir=parent, prefix=".steelyard-doctor-") as scratch:
+            (Path(scratch) / "beside").mkdir()
+            (Path(scratch) / "beside").rename(Path(scratch) / "place")
+    except OSError as error:
+        return Check("results", "wrong", f"{results}: {error.strerror}", "give another folder with --results")
+    return Check("results", "ok", f"{results.absolute()}: writable, renames work")
+
+
+def _worker() -> Check:
+    """A real worker process with a real, tiny run: nothing tells more."""
+    spec = RunSpec(run_id="doctor", cell="doctor", budget=Budget(min_steps=10, max_steps=10, min_seconds=0))
+    begin_s = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="steelyard-doctor-") as scratch:
+        record = collect(ResultFolder(Path(scratch)), spec, LocalLauncher(), lambda _raw: None)
+    if record.status.code != "completed":
+        return Check("worker", "wrong", f"a simulated run ended as {record.status.code}: {record.status.reason}")
+    return Check("worker", "ok", f"a simulated run of 10 steps took {time.monotonic() - begin_s:.2f} s")
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,1 @@
+"""Turns analyses into what people look at. Measures nothing."""

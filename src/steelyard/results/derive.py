@@ -1,0 +1,287 @@
+"""Derives a RunRecord from raw observations, and from nothing else: the same files give the same record, always.
+
+Knows the formulas of the product's numbers. Each is proven on simulated accelerators by `steelyard selftest`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from steelyard.contracts import observe
+from steelyard.contracts.record import Interval, Quantity, RawFile, RunRecord, Steady
+from steelyard.contracts.spec import RunSpec
+from steelyard.errors import DamagedDataError
+from steelyard.results.findings import findings
+from steelyard.results.trace import StepSamples, Trace, WindowSums
+from steelyard.spec.validate import MAX_SPEC_BYTES, parse_json, parse_object, read_bounded
+from steelyard.stats.intervals import TAIL_QUANTILE, JobInterval, hill_tail_index, within_job
+from steelyard.stats.quantiles import stream_quantiles
+from steelyard.stats.steady import find_steady
+from steelyard.version import VERSION
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from steelyard.contracts.record import Aggregation, Scope, Window
+
+PERCENTILES: tuple[tuple[Aggregation, float], ...] = (("p50", 0.50), ("p90", 0.90), ("p95", 0.95), ("p99", 0.99))
+LOG_TAIL_BYTES = 2000
+RATE = "samples/s"
+
+
+def derive(raw: Path) -> RunRecord:
+    """The record of the run whose raw files are in `raw`."""
+    spec = parse_json(RunSpec, read_bounded(raw / observe.SPEC_FILE, MAX_SPEC_BYTES), f"{raw / observe.SPEC_FILE}")
+    seen = _read_events(raw)
+    launch_file = raw / observe.LAUNCH_FILE
+    launch = None
+    if launch_file.exists():
+        launch = parse_json(observe.Launch, read_bounded(launch_file, MAX_SPEC_BYTES), str(launch_file))
+    steps = _Steps()
+    try:
+        steps = _derive_steps(StepSamples(raw), spec)
+    except DamagedDataError as error:
+        seen.status = observe.Status(code="failed", reason=str(error))
+    record = RunRecord(
+        run_id=spec.run_id,
+        spec=spec,
+        status=seen.status or _status_from_outside(launch, raw),
+        launch=launch,
+        environment=seen.environment,
+        phases=(*seen.phases, *steps.phases),
+        stop=seen.stop,
+        steady=steps.steady,
+        crosscheck=seen.crosscheck,
+        steps_seen=steps.steps,
+        ranks_seen=steps.ranks,
+        seconds_measured=steps.seconds,
+        quantities={**_phase_quantities(seen), **steps.quantities},
+        findings=(),
+        raw=tuple(_raw_file(path) for path in sorted(raw.iterdir()) if path.name != observe.PROGRESS_FILE),
+        derived_by=f"steelyard {VERSION}",
+    )
+    return findings(record)
+
+
+# -- what the worker and the launcher wrote
+
+
+@dataclass
+class _Seen:
+    status: observe.Status | None = None
+    environment: observe.Environment | None = None
+    stop: observe.Stop | None = None
+    crosscheck: observe.CrossCheck | None = None
+    peak_bytes: float | None = None
+    phases: list[observe.Phase] = field(default_factory=list)
+
+
+def _read_events(raw: Path) -> _Seen:
+    seen = _Seen()
+    for path in sorted(raw.glob(observe.EVENTS_PATTERN)):
+        for event in observe.read_events(path):
+            kind = event.pop("kind")
+            where = f"{path} ({kind})"
+            if kind == "phase":
+                seen.phases.append(parse_object(observe.Phase, event, where))
+            elif kind == "environment":
+                seen.environment = parse_object(observe.Environment, event, where)
+            elif kind == "stop":
+                seen.stop = parse_object(observe.Stop, event, where)
+            elif kind == "crosscheck":
+                seen.crosscheck = parse_object(observe.CrossCheck, event, where)
+            elif kind == "status":
+                seen.status = parse_object(observe.Status, event, where)
+            elif kind == "memory":
+                seen.peak_bytes = parse_object(observe.MemoryPeak, event, where).peak_bytes
+    return seen
+
+
+def _status_from_outside(launch: observe.Launch | None, raw: Path) -> observe.Status:
+    """The worker left no status: what the launcher saw must tell."""
+    log = raw / observe.WORKER_LOG
+    tail = log.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace") if log.exists() else ""
+    evidence: dict[str, float | int | str] = {"log_tail": tail}
+    if launch is None:
+        return observe.Status(code="failed", reason="neither worker nor launcher left a word", evidence=evidence)
+    if launch.limit_hit:
+        return observe.Status(
+            code="time_limit", reason=f"ended after {launch.wall_s:.1f} s by its time limit", evidence=evidence
+        )
+    if launch.exit_code is not None and launch.exit_code < 0:
+        return observe.Status(code="killed", reason=f"ended by signal {-launch.exit_code}", evidence=evidence)
+    return observe.Status(code="failed", reason=f"exit code {launch.exit_code} without a status", evidence=evidence)
+
+
+def _raw_file(path: Path) -> RawFile:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return RawFile(name=path.name, bytes=path.stat().st_size, sha256=digest)
+
+
+# -- which steps count
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """All that the step samples tell; empty when there are none."""
+
+    steps: int = 0
+    ranks: int = 0
+    seconds: float = 0.0
+    steady: Steady | None = None
+    quantities: dict[str, Quantity] = field(default_factory=dict)
+    phases: tuple[observe.Phase, ...] = ()
+
+
+def _derive_steps(samples: StepSamples, spec: RunSpec) -> _Steps:
+    if not samples.steps:
+        return _Steps(ranks=len(samples.ranks))
+    trace = samples.trace()
+    steady = _steady(trace, samples.steps)
+    window: Window = "steady" if steady.answer == "steady" else "all steps"
+    sums = samples.sums(steady.start_step, steady.stop_step)
+    return _Steps(
+        steps=samples.steps,
+        ranks=len(samples.ranks),
+        seconds=float(sums.column("step_s").mean()),
+        steady=steady,
+        quantities=_step_quantities(samples, trace, steady, sums, window, spec),
+        phases=_split_steps(sums, samples),
+    )
+
+
+def _steady(trace: Trace, steps: int) -> Steady:
+    found = find_steady(trace.times / trace.steps_per_bin)
+    per_bin = trace.steps_per_bin
+    # Steps that filled no bin at the end belong to the window when the window reaches the last bin.
+    stop = steps if found.stop >= len(trace.times) else found.stop * per_bin
+    return Steady(
+        answer=found.answer,
+        start_step=found.start * per_bin,
+        stop_step=stop,
+        reason=found.reason,
+        change_steps=tuple(point * per_bin for point in found.change_points),
+    )
+
+
+def _split_steps(sums: WindowSums, samples: StepSamples) -> tuple[observe.Phase, ...]:
+    """The phase of the steps, cut where the steady window begins."""
+    steady = observe.Phase(name="steady", start_s=sums.start_s, end_s=sums.end_s)
+    start_s = samples.sums(0, 1).start_s
+    if sums.start_s > start_s:
+        return observe.Phase(name="warmup", start_s=start_s, end_s=sums.start_s), steady
+    return (steady,)
+
+
+# -- the numbers
+
+
+def _quantity(
+    value: float | None,
+    unit: str,
+    scope: Scope,
+    window: Window,
+    aggregation: Aggregation,
+    *,
+    interval: Interval | None = None,
+    reason: str | None = None,
+) -> Quantity:
+    return Quantity(
+        value=value,
+        unit=unit,
+        scope=scope,
+        window=window,
+        aggregation=aggregation,
+        interval=interval,
+        reason=reason if value is None else None,
+    )
+
+
+def _phase_quantities(seen: _Seen) -> dict[str, Quantity]:
+    lengths = {phase.name: phase.end_s - phase.start_s for phase in seen.phases}
+    quantities = {}
+    for name in ("setup", "compile"):
+        quantities[f"{name}_time"] = _quantity(
+            lengths.get(name), "s", "job", name, "sum", reason=f"the run ended before its {name} phase did"
+        )
+    quantities["memory_peak"] = _quantity(
+        seen.peak_bytes, "bytes", "device", "run", "max", reason="the device or the run's end gave no account of memory"
+    )
+    return quantities
+
+
+def _step_quantities(
+    samples: StepSamples, trace: Trace, steady: Steady, sums: WindowSums, window: Window, spec: RunSpec
+) -> dict[str, Quantity]:
+    start, stop = steady.start_step, steady.stop_step
+    wanted = [TAIL_QUANTILE, *(level for _, level in PERCENTILES)]
+    tail, *levels = stream_quantiles(lambda: samples.step_times(start, stop), wanted)
+    job = _job_interval(samples, trace, steady, threshold=tail, median=levels[0])
+    rates = sums.column("samples") / sums.column("step_s")
+    rate = float(rates.sum())
+    step_s = float(sums.column("step_s").mean()) / (stop - start)
+    quantities = {
+        "throughput_job": _quantity(rate, RATE, "job", window, "work over time", interval=_rate_interval(rate, job)),
+        "throughput_device": _quantity(
+            rate / spec.ranks, RATE, "device", window, "work over time", interval=_rate_interval(rate / spec.ranks, job)
+        ),
+        "step_time_mean": _quantity(step_s, "s", "job", window, "mean", interval=_time_interval(step_s, job)),
+        "first_step_time": _quantity(_first_step(samples), "s", "job", "first step", "mean"),
+    }
+    for (name, _), value in zip(PERCENTILES, levels, strict=True):
+        quantities[f"step_time_{name}"] = _quantity(value, "s", "rank", window, name)
+    return quantities | _shares(sums, window)
+
+
+def _job_interval(
+    samples: StepSamples, trace: Trace, steady: Steady, *, threshold: float, median: float
+) -> JobInterval:
+    first, last = steady.start_step // trace.steps_per_bin, steady.stop_step // trace.steps_per_bin
+    above = [times[times > threshold] for times in samples.step_times(steady.start_step, steady.stop_step)]
+    tail = hill_tail_index(np.concatenate(above), threshold, median)
+    return within_job(
+        trace.times[first:last], trace.work[first:last], steps_per_bin=trace.steps_per_bin, tail_index=tail
+    )
+
+
+def _rate_interval(rate: float, job: JobInterval) -> Interval | None:
+    """The interval of the time for one sample, turned over: a rate is one over it."""
+    if job.low <= 0:
+        return None
+    return _interval(rate * job.value / job.high, rate * job.value / job.low, job)
+
+
+def _time_interval(step_s: float, job: JobInterval) -> Interval:
+    return _interval(step_s * job.low / job.value, step_s * job.high / job.value, job)
+
+
+def _interval(low: float, high: float, job: JobInterval) -> Interval:
+    return Interval(
+        low=low, high=high, level=job.level, method=job.method, covers="this job", approximate=job.approximate
+    )
+
+
+def _first_step(samples: StepSamples) -> float:
+    return float(samples.sums(0, 1).column("step_s").mean())
+
+
+def _shares(sums: WindowSums, window: Window) -> dict[str, Quantity]:
+    """Where the time of a step went, as shares that add up to one."""
+    total = float(sums.column("step_s").sum())
+    quantities = {}
+    for name in ("input_wait", "compute", "exposed_comm"):
+        part = float(sums.column(f"{name}_s").sum())
+        quantities[f"{name}_share"] = _quantity(
+            part / total if np.isfinite(part) else None,
+            "1",
+            "job",
+            window,
+            "share of time",
+            reason="this device's timing does not tell computation from communication",
+        )
+    return quantities

@@ -1,0 +1,1 @@
+"""Proof of the arithmetic on simulated accelerators: every formula against a truth known beforehand."""

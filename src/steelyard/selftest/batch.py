@@ -1,0 +1,44 @@
+"""Runs many simulated jobs through real worker processes, several to a process, and derives their records."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from steelyard.contracts.observe import SPEC_FILE
+from steelyard.errors import SteelyardError
+from steelyard.results.derive import derive
+from steelyard.results.store import record_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.contracts.record import RunRecord
+    from steelyard.contracts.spec import RunSpec
+
+JOBS_PER_PROCESS = 50
+
+
+def run_many(specs: Sequence[RunSpec]) -> list[RunRecord]:
+    """The records of all specs, in their order. Workers run side by side, one for each usable CPU."""
+    groups = [specs[first : first + JOBS_PER_PROCESS] for first in range(0, len(specs), JOBS_PER_PROCESS)]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return [record for records in pool.map(_run_group, groups) for record in records]
+
+
+def _run_group(specs: Sequence[RunSpec]) -> list[RunRecord]:
+    with tempfile.TemporaryDirectory(prefix="steelyard-selftest-") as folder:
+        raws = [Path(folder) / str(number) for number in range(len(specs))]
+        for raw, spec in zip(raws, specs, strict=True):
+            raw.mkdir()
+            (raw / SPEC_FILE).write_text(record_text(spec), encoding="utf-8")
+        command = [sys.executable, "-m", "steelyard.worker", *map(str, raws)]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        if done.returncode not in (0, 1):
+            raise SteelyardError(f"a worker ended with exit code {done.returncode}: {done.stderr[-500:]!r}")
+        return [derive(raw) for raw in raws]

@@ -1,0 +1,179 @@
+"""Studies: a sweep over settings, expanded into runs in a random, recorded order. Knows names, not machines."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from steelyard.contracts.base import Bound, Contract, Length, Name, to_json_object
+from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec
+from steelyard.errors import InputError, Problem
+from steelyard.spec.validate import MAX_SPEC_BYTES, parse_object, parse_toml, read_bounded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MAX_RUNS = 1_000_000
+
+# Set by the study for each run; a file may not set them.
+IDENTITY = ("schema_version", "run_id", "study", "cell", "repeat", "seed")
+
+Repeats = Annotated[int, Bound(ge=1, le=10_000)]
+Seed = Annotated[int, Bound(ge=0, lt=2**63)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study(Contract):
+    """A study file: settings shared by all runs, and lists of values to sweep over."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    name: Name
+    seed: Seed = 0
+    """Decides the order of the runs and every run's own seed."""
+    repeats: Repeats = 5
+    """Fresh launches of each cell."""
+    run: dict[str, Any] = field(default_factory=dict)
+    """Settings of a RunSpec that all runs share."""
+    sweep: Annotated[dict[str, tuple[Any, ...]], Length(20)] = field(default_factory=dict)
+    """Settings (nested ones as "sim.step_time_s") with the list of values to try; all combinations are run."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of swept settings."""
+
+    name: str
+    swept: dict[str, Any]
+    spec: RunSpec
+    """The settings; its identity is that of the first repeat."""
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """A study spelled out: its cells, and its runs in the order in which they will be made."""
+
+    study: Study
+    cells: tuple[Cell, ...]
+    runs: tuple[RunSpec, ...]
+
+
+def load_study(path: Path) -> Study:
+    """Read and validate a study file."""
+    return parse_object(Study, parse_toml(read_bounded(path, MAX_SPEC_BYTES), str(path)), str(path))
+
+
+def expand(study: Study) -> Expansion:
+    """All runs, each repeat a random permutation of all cells: no cell sits at one end of a drifting day."""
+    for values in study.sweep.values():
+        if not values:
+            raise InputError(
+                "a sweep has no values", problems=(Problem("sweep", "an empty list", "one value or more"),)
+            )
+    count = study.repeats
+    for values in study.sweep.values():
+        count *= len(values)
+    if count > MAX_RUNS:
+        problem = Problem("sweep", f"{count} runs", f"at most {MAX_RUNS} runs in one study")
+        raise InputError("the study is too large", problems=(problem,))
+    cells = _cells(study)
+    runs = []
+    for repeat in range(study.repeats):
+        order = list(cells)
+        random.Random(f"{study.seed}:{repeat}").shuffle(order)
+        runs += [_with_identity(cell.spec, study, cell.name, repeat) for cell in order]
+    return Expansion(study, tuple(cells), tuple(runs))
+
+
+def _cells(study: Study) -> list[Cell]:
+    cells: dict[str, Cell] = {}
+    for values in itertools.product(*study.sweep.values()):
+        swept = dict(zip(study.sweep, values, strict=True))
+        settings = json.loads(json.dumps(study.run))
+        for key, value in swept.items():
+            assign(settings, key, value)
+        where = "study " + study.name + (" at " + label(swept) if swept else "")
+        _refuse_identity(settings, where)
+        spec = parse_object(RunSpec, {**settings, "run_id": "x", "cell": "x"}, where)
+        name = cell_name(spec)
+        if name in cells:
+            problem = Problem("sweep", f"{label(swept)} repeats {label(cells[name].swept)}", "each combination once")
+            raise InputError("two cells of the sweep are the same", problems=(problem,))
+        cells[name] = Cell(name, swept, _with_identity(spec, study, name, 0))
+    return list(cells.values())
+
+
+def label(swept: dict[str, Any]) -> str:
+    """The swept settings in one line."""
+    return ", ".join(f"{key}={value}" for key, value in swept.items()) or "(one cell)"
+
+
+def cell_name(spec: RunSpec) -> str:
+    """A name that depends on the settings alone.
+
+    Settings at their default are left out, so that a field added to RunSpec later renames no existing cell.
+    """
+    settings = {key: value for key, value in _not_default(spec).items() if key not in IDENTITY}
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    return f"{spec.workload[:30]}-{digest[:12]}"
+
+
+def single_run(
+    settings: dict[str, Any], *, study: str, seed: int, repeats: int, taken: Callable[[str], set[str]]
+) -> Expansion:
+    """The study that `steelyard run` is: one cell, with repeats that follow those `taken` says are there."""
+    data = {"name": study, "seed": seed, "repeats": repeats, "run": settings}
+    checked = parse_object(Study, data, "the run's settings")
+    cell = _cells(checked)[0]
+    there = taken(checked.name)
+    first = next(n for n in itertools.count() if run_id(cell.name, n) not in there)
+    runs = [_with_identity(cell.spec, checked, cell.name, first + n) for n in range(checked.repeats)]
+    return Expansion(checked, (cell,), tuple(runs))
+
+
+def run_id(cell: str, repeat: int) -> str:
+    """A run's name within its study."""
+    return f"{cell}-r{repeat:04d}"
+
+
+def assign(settings: dict[str, Any], key: str, value: Any) -> None:
+    """Set a nested setting by its dotted name."""
+    *outer, last = key.split(".")
+    table = settings
+    for name in outer:
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            problem = Problem(key, f"{name} is not a table", "a setting of a RunSpec, such as sim.step_time_s")
+            raise InputError("a setting cannot be set", problems=(problem,))
+    table[last] = value
+
+
+def _not_default(contract: Any) -> dict[str, Any]:
+    kept = {}
+    for entry in dataclasses.fields(contract):
+        value = getattr(contract, entry.name)
+        default = entry.default_factory() if callable(entry.default_factory) else entry.default
+        if value == default:
+            continue
+        kept[entry.name] = _not_default(value) if dataclasses.is_dataclass(value) else to_json_object(value)
+    return kept
+
+
+def _with_identity(spec: RunSpec, study: Study, cell: str, repeat: int) -> RunSpec:
+    name = run_id(cell, repeat)
+    digest = hashlib.sha256(f"{study.seed}:{study.name}:{name}".encode()).digest()
+    seed = int.from_bytes(digest[:8], "big") >> 1
+    return dataclasses.replace(spec, run_id=name, study=study.name, cell=cell, repeat=repeat, seed=seed)
+
+
+def _refuse_identity(settings: dict[str, Any], where: str) -> None:
+    problems = tuple(
+        Problem(f"run.{name}", "is set by the study itself", "leave it out") for name in IDENTITY if name in settings
+    )
+    if problems:
+        raise InputError(f"{where} is not valid", problems=problems)

@@ -1,0 +1,1 @@
+"""Steady state, intervals and ratios: pure functions on arrays."""

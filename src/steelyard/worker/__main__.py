@@ -1,0 +1,38 @@
+"""`python -m steelyard.worker RAW...`: run the spec in each directory, one after the other."""
+
+import argparse
+import os
+import sys
+import threading
+from pathlib import Path
+
+from steelyard.worker.engine.run import run_directory
+
+ORPHANED = 75  # EX_TEMPFAIL: the run may be repeated
+
+
+def _die_with_launcher() -> None:
+    """The launcher holds the other end of standard input; when it dies, however it dies, so does the worker."""
+
+    def wait() -> None:
+        while os.read(0, 4096):
+            pass
+        os._exit(ORPHANED)
+
+    threading.Thread(target=wait, daemon=True, name="lifeline").start()
+
+
+def main() -> int:
+    """Exit code 0 when every run completed."""
+    parser = argparse.ArgumentParser(prog="python -m steelyard.worker")
+    parser.add_argument("raw", nargs="+", type=Path, help="directory with spec.json; observations are written there")
+    parser.add_argument("--lifeline", action="store_true", help="end when standard input closes")
+    arguments = parser.parse_args()
+    if arguments.lifeline:
+        _die_with_launcher()
+    statuses = [run_directory(raw) for raw in arguments.raw]
+    return 0 if all(status.code == "completed" for status in statuses) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""The simulated accelerator: a queue on a virtual clock whose true times are scripted.
+
+Knows when simulated work starts and ends. It is driven through the same engine, timer and files as a real device and
+knows nothing of how it is measured.
+
+The host enqueues operations and runs ahead; the device works them off in order, never before the host has enqueued
+them. A collective ends for all ranks together, after the last has arrived. Because a rank cannot know when the
+others arrive, the queues are worked off only when somebody synchronises.
+
+Power will hang on this clock: a sensor reads the same virtual time and the same busy intervals.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from steelyard.errors import WorkerMemoryError
+from steelyard.worker.devices.sim_noise import step_factors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from steelyard.contracts.spec import RunSpec
+
+# Operations of the queue. Plain integers and tuples: this is the hottest path of a simulated run.
+_HOST, _EVENT, _WORK, _COLLECTIVE = range(4)
+_EVENT_ENTRY, _COLLECTIVE_ENTRY = (_EVENT, 0.0), (_COLLECTIVE, 0.0)
+
+# Factors drawn at once over all ranks of a process; 8 MB as Python floats.
+_FACTORS_IN_MEMORY = 1 << 18
+
+
+def open_devices(spec: RunSpec) -> list[SimDevice]:
+    """All ranks of a simulated job live in one process and share one world."""
+    world = _World(spec)
+    chunk = min(4096, max(16, _FACTORS_IN_MEMORY // spec.ranks))
+    world.devices = [SimDevice(spec, rank, world, chunk) for rank in range(spec.ranks)]
+    return world.devices
+
+
+class SimDevice:
+    """One simulated device and the host thread that feeds it."""
+
+    timing = "virtual clock, deferred events"
+
+    def __init__(self, spec: RunSpec, rank: int, world: _World, chunk: int) -> None:
+        self.rank = rank
+        self.truth = spec.sim
+        self.factors = step_factors(spec.sim, spec.seed, rank, chunk)
+        self.speed = spec.sim.slow_factor if rank == spec.sim.slow_rank else 1.0
+        self.host_s = 0.0
+        self.free_s = 0.0  # when the device has worked off all it has seen
+        self.memory_bytes = 0.0
+        self._world = world
+        self._queue: list[tuple[int, float]] = []
+        self._cursor = 0
+        self._seen_host_s = 0.0  # host time of the operation the device is at
+        self._times: list[float] = []
+        self._events = 0
+
+    # -- what the engine asks of any device
+
+    def now(self) -> float:
+        """The host's virtual time."""
+        return self.host_s
+
+    def record(self) -> int:
+        """Enqueue an event; its number is its handle."""
+        self._queue.append(_EVENT_ENTRY)
+        self._events += 1
+        return self._events - 1
+
+    def synchronize(self) -> None:
+        """Work off the queues of the whole world, and let the host wait for its device."""
+        # An empty queue means that another rank of this world has had it all worked off.
+        if self._queue:
+            self._world.work_off()
+        if self.free_s > self.host_s:
+            self.wait_until(self.free_s)
+
+    def seconds(self, events: Sequence[int]) -> NDArray[np.float64]:
+        """The events' times, as this device's timer reports them."""
+        times: NDArray[np.float64] = np.asarray(self._times, dtype=np.float64)[np.asarray(events)]
+        self._times.clear()
+        self._events = 0
+        return times * self.truth.event_scale
+
+    def memory_peak_bytes(self) -> float:
+        """What the scripted job holds."""
+        return self.memory_bytes
+
+    def pause(self, seconds: float) -> None:
+        """Let real time pass where the script asks for it."""
+        if self.rank == 0 and self.truth.wall_s_per_s:
+            time.sleep(seconds * self.truth.wall_s_per_s)
+
+    # -- what the simulated workload asks
+
+    def wait_until(self, host_s: float) -> None:
+        """The host does nothing until this time."""
+        if host_s > self.host_s:
+            self.host_s = host_s
+            self._queue.append((_HOST, host_s))
+
+    def work(self, seconds: float) -> None:
+        """Enqueue computation."""
+        self._queue.append((_WORK, seconds))
+
+    def all_reduce(self) -> None:
+        """Enqueue a collective with all ranks."""
+        self._queue.append(_COLLECTIVE_ENTRY)
+
+    def allocate(self, batch: int) -> None:
+        """Hold the memory of a batch, or fail as a device does."""
+        memory = self.truth.memory
+        needed = memory.fixed_bytes + batch * memory.bytes_per_sample
+        if memory.limit_bytes is not None and needed > memory.limit_bytes:
+            raise WorkerMemoryError(
+                f"needs {needed:.4g} bytes, the device has {memory.limit_bytes:.4g}",
+                {"needed_bytes": needed, "limit_bytes": memory.limit_bytes, "rank": self.rank},
+            )
+        self.memory_bytes = max(self.memory_bytes, needed)
+
+    # -- the device itself
+
+    def work_off(self) -> bool:
+        """Run the queue up to its end (False) or to the next collective (True, `free_s` being the arrival)."""
+        queue, cursor, length = self._queue, self._cursor, len(self._queue)
+        free_s, host_s, times = self.free_s, self._seen_host_s, self._times
+        at_collective = False
+        while cursor < length:
+            operation, value = queue[cursor]
+            cursor += 1
+            if operation == _HOST:
+                host_s = value
+            elif operation == _EVENT:
+                times.append(max(host_s, free_s))
+            else:
+                free_s = max(host_s, free_s)
+                if operation == _COLLECTIVE:
+                    at_collective = True
+                    break
+                free_s += value
+        if cursor == length and not at_collective:
+            queue.clear()
+            cursor = 0
+        self._cursor, self.free_s, self._seen_host_s = cursor, free_s, host_s
+        return at_collective
+
+
+class _World:
+    """The ranks of one job, and the collectives that tie them together."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self.devices: list[SimDevice] = []
+        self._collective_s = spec.sim.collective.seconds(spec.ranks)
+
+    def work_off(self) -> None:
+        """Work off all queues; every rank has issued the same collectives by now."""
+        while True:
+            waiting = [device for device in self.devices if device.work_off()]
+            if not waiting:
+                return
+            if len(waiting) != len(self.devices):
+                raise RuntimeError("a rank synchronised before all ranks had issued the same collectives")
+            end_s = max(device.free_s for device in waiting) + self._collective_s
+            for device in waiting:
+                device.free_s = end_s

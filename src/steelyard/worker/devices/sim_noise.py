@@ -1,0 +1,101 @@
+"""The random and scripted factors of a simulated step. Knows the truth's shape, nothing of time or ranks' order."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from steelyard.contracts.sim import Noise, Shape, SimTruth
+
+# Streams of one seed: the job's own factor, then one for each rank (or one for all when shared).
+JOB_STREAM = 0
+RANK_STREAM = 1
+
+
+def job_factor(noise: Noise, seed: int) -> float:
+    """The factor this job drew among all jobs; the truth inside the job is the scripted time times this."""
+    if noise.between_jobs_cv == 0:
+        return 1.0
+    draw = np.random.default_rng([seed, JOB_STREAM]).standard_normal()
+    # Truncated so that no job has a negative duration; at the largest cv allowed this cuts at 4.5 deviations.
+    return float(max(0.1, 1.0 + noise.between_jobs_cv * draw))
+
+
+def step_factors(truth: SimTruth, seed: int, rank: int, chunk: int) -> Iterator[float]:
+    """The factor of each step in turn, without end: the job's, the shape's and the noise's, multiplied.
+
+    `chunk` steps are drawn at once; it bounds the memory of a process that holds many ranks.
+    """
+    base = job_factor(truth.noise, seed)
+    if truth.noise.kind == "none" and truth.noise.walk_cv == 0 and _is_flat(truth.shape):
+        yield from repeat(base)
+    stream = 0 if truth.noise.shared else rank
+    draw = _Noise(truth.noise, np.random.default_rng([seed, RANK_STREAM, stream]))
+    first = 0
+    while True:
+        factors = base * shape_factors(truth.shape, first, chunk) * draw.take(chunk)
+        yield from factors.tolist()
+        first += chunk
+
+
+def shape_factors(shape: Shape, first: int, count: int) -> NDArray[np.float64]:
+    """The scripted factor of steps `first` to `first + count`."""
+    step = np.arange(first, first + count, dtype=np.float64)
+    factors = 1.0 + shape.warmup_amplitude * np.exp(-step / shape.warmup_steps) + shape.drift_per_step * step
+    if shape.throttle_at_step is not None:
+        factors = np.where(step >= shape.throttle_at_step, factors * shape.throttle_factor, factors)
+    if shape.spike_every:
+        # The last step of each period, so that any whole number of periods has the same mean.
+        factors = np.where((step + 1) % shape.spike_every == 0, factors * shape.spike_factor, factors)
+    return factors
+
+
+def _is_flat(shape: Shape) -> bool:
+    changes = shape.warmup_amplitude or shape.drift_per_step or shape.spike_every
+    return not changes and shape.throttle_at_step is None
+
+
+class _Noise:
+    """Draws factors of mean 1 and remembers what correlated noise needs between chunks."""
+
+    def __init__(self, noise: Noise, rng: np.random.Generator) -> None:
+        self._noise = noise
+        self._rng = rng
+        self._ar = float(rng.standard_normal())  # started in its stationary distribution
+        self._walk = 0.0
+
+    def take(self, count: int) -> NDArray[np.float64]:
+        noise, rng = self._noise, self._rng
+        factors = np.ones(count)
+        if noise.kind == "normal":
+            factors += noise.cv * rng.standard_normal(count)
+        elif noise.kind == "ar1":
+            factors += noise.cv * self._correlated(count)
+        elif noise.kind == "lognormal":
+            factors = np.exp(noise.sigma * rng.standard_normal(count) - noise.sigma**2 / 2)
+        elif noise.kind == "pareto":
+            # Minimum (alpha - 1) / alpha gives a Pareto variable of mean 1.
+            factors = (1.0 - rng.random(count)) ** (-1.0 / noise.alpha) * (noise.alpha - 1.0) / noise.alpha
+        if noise.walk_cv:
+            walk = self._walk + np.cumsum(noise.walk_cv * rng.standard_normal(count))
+            self._walk = float(walk[-1])
+            factors = factors * np.exp(walk)
+        # A normal factor of cv 0.3 falls below this once in 770 draws; a step always takes some time.
+        return np.maximum(factors, 0.1)
+
+    def _correlated(self, count: int) -> NDArray[np.float64]:
+        rho, value = self._noise.rho, self._ar
+        shocks = np.sqrt(1.0 - rho * rho) * self._rng.standard_normal(count)
+        values = []
+        for shock in shocks.tolist():
+            value = rho * value + shock
+            values.append(value)
+        self._ar = value
+        return np.asarray(values)

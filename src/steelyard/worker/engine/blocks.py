@@ -1,0 +1,118 @@
+"""The main loop: blocks of steps on every rank until the budget is met. Knows no device and writes no file format."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from steelyard.contracts.observe import COLUMNS, CrossCheck, Stop, StopReason
+from steelyard.estimate import Fold, StopRule
+from steelyard.worker.measure.writer import write_progress
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from steelyard.contracts.spec import RunSpec
+    from steelyard.worker.measure.timer import StepTimer
+    from steelyard.worker.measure.writer import StepWriter
+
+FIRST_BLOCK_STEPS = 16
+# A block's events and samples are held in memory: about 400 bytes a step and rank.
+BLOCK_STEPS_IN_MEMORY = 1 << 17
+MAX_BLOCK_STEPS = 4096
+# Long enough that one synchronisation a block is nothing, short enough that a cap on seconds is kept.
+MAX_BLOCK_SECONDS = 5.0
+PROGRESS_EVERY_S = 0.2
+
+_STEP_S, _SAMPLES = COLUMNS.index("step_s"), COLUMNS.index("samples")
+
+
+class BlockLoop:
+    """Drives all ranks of this process. The first of them decides when to stop; the others stop with it."""
+
+    def __init__(self, spec: RunSpec, timers: list[StepTimer], writer: StepWriter, raw: Path) -> None:
+        self._timers = timers
+        self._writer = writer
+        self._raw = raw
+        budget, per_epoch = spec.budget, spec.steps_per_epoch
+        self._epoch_steps = budget.epochs * per_epoch if budget.epochs and per_epoch else None
+        self._rule = StopRule(
+            min_steps=budget.min_steps,
+            min_seconds=budget.min_seconds,
+            rel_half_width=budget.rel_half_width,
+            max_steps=budget.max_steps,
+            max_seconds=budget.max_seconds,
+        )
+        self._fold = Fold()
+        self._seconds = 0.0
+        self._host_seconds = 0.0
+        self._block_limit = max(FIRST_BLOCK_STEPS, min(MAX_BLOCK_STEPS, BLOCK_STEPS_IN_MEMORY // len(timers)))
+        self._last_progress = time.monotonic()
+
+    def run(self) -> Stop:
+        """Blocks until the rule says stop."""
+        while True:
+            self._block(self._next_block())
+            reason = self._decide()
+            self._tell_progress(last=reason is not None)
+            if reason is not None:
+                return Stop(
+                    reason=reason, steps=self._fold.steps, seconds=self._seconds, host_seconds=self._host_seconds
+                )
+
+    def _next_block(self) -> int:
+        done = self._fold.steps
+        whole = self._epoch_steps
+        remaining = self._rule.steps_to_next_look(done) if whole is None else whole - done
+        # Doubling: early blocks show soon how long a step takes, later ones cost nothing.
+        count = min(remaining, max(FIRST_BLOCK_STEPS, done), self._block_limit)
+        if done and self._seconds:
+            count = min(count, max(1, int(MAX_BLOCK_SECONDS * done / self._seconds)))
+        return count
+
+    def _block(self, count: int) -> None:
+        decider = self._timers[0]
+        begin_s = decider.device.now()
+        for timer in self._timers:
+            timer.issue(count)
+        for timer in self._timers:
+            table = timer.harvest()
+            self._writer.write(timer.device.rank, table)
+            if timer is decider:
+                self._host_seconds += decider.device.now() - begin_s
+                block_s = float(table[_STEP_S].sum())
+                self._fold.extend(table[_STEP_S], table[_SAMPLES])
+        self._seconds += block_s
+        self._writer.flush()
+        decider.device.pause(block_s)
+
+    def _decide(self) -> StopReason | None:
+        if self._epoch_steps is not None:
+            return "epochs" if self._fold.steps >= self._epoch_steps else None
+        return self._rule.decide(self._fold, self._seconds)  # type: ignore[return-value]
+
+    def _tell_progress(self, *, last: bool) -> None:
+        now = time.monotonic()
+        if now - self._last_progress < PROGRESS_EVERY_S and not last:
+            return
+        self._last_progress = now
+        write_progress(self._raw, {"steps": self._fold.steps, "seconds": self._seconds})
+
+
+def crosscheck(timers: list[StepTimer], steps: int) -> CrossCheck:
+    """The second pass. Its steps go into no sample file: synchronising each one changes what it measures."""
+    durations = np.zeros((steps, len(timers)))
+    for row in durations:
+        for timer in timers:
+            timer.device.synchronize()
+        begins = [timer.device.now() for timer in timers]
+        for timer in timers:
+            timer.issue(1)
+        for i, timer in enumerate(timers):
+            timer.harvest()
+            row[i] = timer.device.now() - begins[i]
+    values = durations.mean(axis=1)
+    sem = float(values.std(ddof=1) / np.sqrt(steps)) if steps > 1 else 0.0
+    return CrossCheck(steps=steps, mean_step_s=float(values.mean()), sem_step_s=sem)

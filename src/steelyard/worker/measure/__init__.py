@@ -1,0 +1,1 @@
+"""Measurement: phases, step timing, samples and environment. Writes down; derives nothing."""

@@ -1,0 +1,59 @@
+"""Times steps with deferred events: one synchronisation a block, never one a step. Knows devices only by protocol."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from steelyard.worker.devices.device import Device
+    from steelyard.worker.workloads.workload import Workload
+
+
+class StepTimer:
+    """One rank's steps in blocks. `issue` enqueues a block; `harvest` waits for it and gives its samples.
+
+    Three events a step: data is there, computation done, step done. A step lasts from the end of the step before,
+    so the gap before its first event is the time the device stood idle for want of data. Each block opens with an
+    event of its own: what the harness does between blocks belongs to no step.
+    """
+
+    def __init__(self, device: Device, workload: Workload) -> None:
+        self.device = device
+        self._workload = workload
+        self._events: list[Any] = []
+        self._samples: list[int] = []
+
+    def issue(self, count: int) -> None:
+        """Enqueue `count` steps."""
+        record, take, run = self.device.record, self._workload.take, self._workload.run
+        event, sample = self._events.append, self._samples.append
+        event(record())
+        for _ in range(count):
+            batch = take()
+            event(record())
+            event(run(batch))
+            event(record())
+            sample(batch.samples)
+
+    def harvest(self) -> NDArray[np.float64]:
+        """Wait for the block and give its samples, one row a column of `observe.COLUMNS`."""
+        self.device.synchronize()
+        events, samples = self._events, self._samples
+        self._events, self._samples = [], []
+        split = events[2] is not None
+        if split:
+            times = self.device.seconds(events)
+            begin, computed, end = times[1::3], times[2::3], times[3::3]
+        else:
+            times = self.device.seconds([events[0], *(e for e in events[1:] if e is not None)])
+            begin, end = times[1::2], times[2::2]
+            computed = np.full_like(end, math.nan)
+        start = np.concatenate([times[:1], end[:-1]])
+        return np.stack(
+            [start, end - start, begin - start, computed - begin, end - computed, np.asarray(samples, np.float64)]
+        )

@@ -1,0 +1,73 @@
+"""Writes observations as they come: events as JSON lines, step samples as chunks. Holds nothing back."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from steelyard.contracts import observe
+from steelyard.contracts.base import to_json_object
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class EventLog:
+    """The small observations of one process: phases, environment, stop, status."""
+
+    def __init__(self, raw: Path, process: int) -> None:
+        self._file = (raw / f"events-{process:05d}.jsonl").open("w", encoding="utf-8")
+
+    def write(self, kind: str, contract: Any) -> None:
+        """One event, on disk before the call returns to the run."""
+        self._file.write(json.dumps({"kind": kind, **to_json_object(contract)}, allow_nan=False) + "\n")
+        self._file.flush()
+
+    @contextmanager
+    def phase(self, name: observe.PhaseName, now: Callable[[], float]) -> Iterator[None]:
+        """A phase of the run; written also when it ends by an error, because failure is data."""
+        start_s = now()
+        try:
+            yield
+        finally:
+            self.write("phase", observe.Phase(name=name, start_s=start_s, end_s=now()))
+
+    def close(self) -> None:
+        """No more events."""
+        self._file.close()
+
+
+class StepWriter:
+    """Streams the step samples of all ranks of one process into one file."""
+
+    def __init__(self, raw: Path, process: int) -> None:
+        self._file = (raw / f"steps-{process:05d}.bin").open("wb")
+        self._file.write(observe.FILE_MAGIC)
+        self._next_step: dict[int, int] = {}
+
+    def write(self, rank: int, table: NDArray[np.float64]) -> None:
+        """Append one rank's block."""
+        first = self._next_step.get(rank, 0)
+        observe.write_chunk(self._file, rank, first, table)
+        self._next_step[rank] = first + table.shape[1]
+
+    def flush(self) -> None:
+        """Hand what was written to the system, so that a killed process loses no finished block."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """No more samples."""
+        self._file.close()
+
+
+def write_progress(raw: Path, progress: dict[str, float]) -> None:
+    """Let the launcher see how far the run is; replaced whole, so that nobody reads half of it."""
+    beside = raw / f"{observe.PROGRESS_FILE}.new"
+    beside.write_text(json.dumps(progress), encoding="utf-8")
+    os.replace(beside, raw / observe.PROGRESS_FILE)  # noqa: PTH105

@@ -1,0 +1,43 @@
+"""How an epoch falls into steps and a step's samples onto ranks. Knows counts, not data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from steelyard.contracts.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one rank does in one step."""
+
+    samples: int
+    """Real samples: what throughput counts."""
+    computed: int
+    """Samples the device works on, padding included."""
+    opens_epoch: bool
+    """First step of an epoch after the first."""
+
+
+def batches(spec: RunSpec, rank: int) -> Iterator[Batch]:
+    """One rank's steps, epoch after epoch, without end."""
+    whole = spec.batch * spec.accumulation
+    full = Batch(whole, whole, opens_epoch=False)
+    if spec.epoch_samples is None:
+        while True:
+            yield full
+    full_steps, rest = divmod(spec.epoch_samples, spec.step_samples)
+    steps = [full] * full_steps
+    if rest and spec.last_batch != "drop":
+        # The rest is dealt out evenly; the first ranks take one more.
+        own = rest // spec.ranks + (1 if rank < rest % spec.ranks else 0)
+        steps.append(Batch(own, whole if spec.last_batch == "pad" else own, opens_epoch=False))
+    first = steps[0]
+    reopened = [Batch(first.samples, first.computed, opens_epoch=True), *steps[1:]]
+    yield from steps
+    while True:
+        yield from reopened

@@ -1,0 +1,77 @@
+"""The scripted workload of the simulated accelerator: a loader, computation and a gradient all-reduce."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from steelyard.worker.workloads.batches import Batch, batches
+
+if TYPE_CHECKING:
+    from steelyard.contracts.spec import RunSpec
+    from steelyard.worker.devices.sim import SimDevice
+
+
+class SimWorkload:
+    """What a training or inference job enqueues, step by step."""
+
+    def __init__(self, spec: RunSpec, device: SimDevice) -> None:
+        truth = spec.sim
+        self._device = device
+        self._truth = truth
+        self._micro = spec.batch
+        self._synchronous = spec.mode == "train" and spec.ranks > 1
+        self._plan = batches(spec, device.rank)
+        self._loader = _Loader(truth.input.samples_per_s, truth.input.prefetch_batches)
+        self._first_step_s = truth.shape.compile_step_s
+        device.wait_until(truth.setup_s)
+        device.allocate(spec.batch)
+
+    def compile(self) -> None:
+        """The explicit compilation phase."""
+        self._device.wait_until(self._device.host_s + self._truth.compile_s)
+
+    def take(self) -> Batch:
+        """Wait for the loader as a training loop does."""
+        batch, device = next(self._plan), self._device
+        if batch.opens_epoch and self._truth.input.epoch_restart_s:
+            # The device stands idle before the step, as it does when a loop restarts its loader's workers.
+            device.work(self._truth.input.epoch_restart_s)
+        device.wait_until(self._loader.take(batch.computed, device.host_s))
+        return batch
+
+    def run(self, batch: Batch) -> int:
+        """One step: its micro-batches, then the collective."""
+        device, truth = self._device, self._truth
+        whole, rest = divmod(batch.computed, self._micro)
+        micro_batches = whole + (1 if rest else 0)
+        compute_s = micro_batches * truth.step_time_s + batch.computed * truth.sample_time_s
+        device.work(compute_s * next(device.factors) * device.speed + self._first_step_s)
+        self._first_step_s = 0.0
+        computed = device.record()
+        if self._synchronous:
+            device.all_reduce()
+        if truth.launch_s:
+            device.wait_until(device.host_s + truth.launch_s)
+        return computed
+
+
+class _Loader:
+    """A pipeline that fills a bounded queue at a steady rate."""
+
+    def __init__(self, samples_per_s: float | None, prefetch: int) -> None:
+        self._rate = samples_per_s
+        self._ready_s = 0.0
+        self._taken: deque[float] = deque(maxlen=prefetch)
+
+    def take(self, samples: int, now_s: float) -> float:
+        """When the next batch of `samples` can be taken, asked for at `now_s`."""
+        if self._rate is None:
+            return now_s
+        # A batch is begun when the one before it is done and a place in the queue is free.
+        full = len(self._taken) == self._taken.maxlen
+        begun_s = max(self._ready_s, self._taken[0]) if full else self._ready_s
+        self._ready_s = begun_s + samples / self._rate
+        taken_s = max(now_s, self._ready_s)
+        self._taken.append(taken_s)
+        return taken_s

@@ -1,0 +1,110 @@
+"""Contracts: both sides read the same documents and refuse the same ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, get_type_hints
+
+import pytest
+
+from steelyard.contracts import observe, record, sim, spec
+from steelyard.contracts.base import Contract, from_json_object, to_json_object
+from steelyard.contracts.record import Quantity
+from steelyard.contracts.sim import Collective, Link, Noise, SimTruth
+from steelyard.contracts.spec import RunSpec
+from steelyard.errors import InputError
+from steelyard.spec.validate import json_schema, parse_json
+
+FULL = RunSpec(
+    run_id="a-1.b_c",
+    cell="c",
+    epoch_samples=4096,
+    sim=SimTruth(
+        noise=Noise(kind="ar1", rho=0.5), collective=Collective(message_bytes=8, links=(Link(), Link(from_ranks=9)))
+    ),
+)
+
+
+def test_both_readers_give_back_what_was_written() -> None:
+    text = json.dumps(to_json_object(FULL))
+    assert parse_json(RunSpec, text, "x") == FULL
+    assert from_json_object(RunSpec, json.loads(text)) == FULL
+
+
+BAD: list[tuple[str, Any]] = [
+    ("batch", 0),
+    ("batch", "8"),
+    ("batch", True),
+    ("batch", 1.5),
+    ("mode", "tran"),
+    ("run_id", "../x"),
+    ("run_id", "-x"),
+    ("run_id", "x" * 81),
+    ("seed", -1),
+    ("sim", []),
+    ("sim", {"noise": {"rho": 1.0}}),
+    ("sim", {"noise": {"rho": None}}),
+    ("sim", {"unknown": 1}),
+    ("sim", {"collective": {"links": [{"from_ranks": 0}]}}),
+    ("budget", {"epochs": 0}),
+    ("budget", {"max_seconds": float("nan")}),
+    ("budget", {"max_seconds": float("inf")}),
+    ("nonsense", 1),
+    ("last_batch", None),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BAD)
+def test_both_readers_refuse_the_same(field: str, value: Any) -> None:
+    document = {**to_json_object(FULL), field: value}
+    with pytest.raises(InputError) as front:
+        parse_json(RunSpec, json.dumps(document), "x")
+    assert all(problem.field.startswith(field) and problem.valid for problem in front.value.problems)
+    with pytest.raises(ValueError, match=field):
+        from_json_object(RunSpec, document)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"mode": "infer", "accumulation": 2},
+        {"budget": {"epochs": 2}, "epoch_samples": None},
+        {"epoch_samples": 31, "batch": 32},
+    ],
+)
+def test_fields_that_contradict_each_other(settings: dict[str, Any]) -> None:
+    document = {**to_json_object(FULL), **settings}
+    with pytest.raises(InputError, match="valid:"):
+        parse_json(RunSpec, json.dumps(document), "x")
+    with pytest.raises(ValueError, match="valid:"):
+        from_json_object(RunSpec, document)
+
+
+def test_a_quantity_has_a_value_or_a_reason() -> None:
+    common: dict[str, Any] = {"unit": "s", "scope": "job", "window": "steady", "aggregation": "mean"}
+    assert Quantity(value=None, reason="no sensor", **common).value is None
+    for value, reason in ((None, None), (1.0, "but why")):
+        with pytest.raises(ValueError, match="exactly one"):
+            Quantity(value=value, reason=reason, **common)
+
+
+def test_schema_carries_bounds_and_words() -> None:
+    schema = json_schema(RunSpec)
+    batch = schema["properties"]["batch"]
+    assert (batch["minimum"], batch["description"]) == (1, "Samples a device takes in one micro-batch.")
+    assert schema["additionalProperties"] is False
+
+
+def test_every_contract_forbids_unknown_fields() -> None:
+    for module in (observe, record, sim, spec):
+        for value in vars(module).values():
+            if isinstance(value, type) and dataclasses.is_dataclass(value) and value.__module__ == module.__name__:
+                plain_data = value.__name__ in ("StepChunk", "ChunkPlace")
+                assert plain_data or issubclass(value, Contract), value
+
+
+def test_units_are_in_the_names_of_times() -> None:
+    for name, hint in get_type_hints(SimTruth).items():
+        if hint is float and "time" in name:
+            assert name.endswith("_s"), name

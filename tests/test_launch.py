@@ -1,0 +1,106 @@
+"""Launching for real: limits, deaths and orphans end promptly, as a status."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import make_spec
+from steelyard.contracts.sim import SimTruth
+from steelyard.contracts.spec import Budget, RunSpec
+from steelyard.launch.campaign import collect
+from steelyard.launch.local import LocalLauncher
+from steelyard.launch.preflight import checks, cpu_quota
+from steelyard.results.store import RAW, ResultFolder
+
+SLOW = SimTruth(step_time_s=1.0, wall_s_per_s=1.0)
+ENDLESS = Budget(min_steps=100_000, max_steps=100_000, max_seconds=1e6)
+
+
+def slow_spec(**settings: object) -> RunSpec:
+    return make_spec(sim=SLOW, budget=ENDLESS, **settings)
+
+
+def test_a_run_and_its_place(tmp_path: Path) -> None:
+    ticks: list[Path] = []
+    record = collect(ResultFolder(tmp_path), make_spec(), LocalLauncher(), ticks.append)
+    assert record.status.code == "completed"
+    assert record.launch is not None
+    assert (record.launch.exit_code, record.launch.limit_hit) == (0, False)
+    assert record.environment is not None
+    assert record.environment.node
+    assert sorted(file.name for file in record.raw) == [
+        "events-00000.jsonl", "launch.json", "spec.json", "steps-00000.bin", "worker.log",
+    ]  # fmt: skip
+
+
+def test_the_time_limit(tmp_path: Path) -> None:
+    begin_s = time.monotonic()
+    record = collect(ResultFolder(tmp_path), slow_spec(time_limit_s=1.0), LocalLauncher(), lambda _: None)
+    assert record.status.code == "time_limit"
+    assert time.monotonic() - begin_s < 6
+    assert list((tmp_path / ".scratch").iterdir()) == []
+
+
+def test_a_worker_that_is_killed(tmp_path: Path) -> None:
+    def kill(raw: Path) -> None:
+        for pid in workers_in(raw):
+            os.kill(pid, signal.SIGKILL)
+
+    record = collect(ResultFolder(tmp_path), slow_spec(), LocalLauncher(), kill)
+    assert (record.status.code, record.status.reason) == ("killed", "ended by signal 9")
+
+
+def test_a_worker_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "numpy.py").write_text("raise ImportError('numpy is broken here')")
+    record = collect(ResultFolder(tmp_path / "r"), make_spec(), LocalLauncher(), lambda _: None)
+    assert record.status.code == "failed"
+    assert record.status.evidence is not None
+    assert "numpy is broken here" in str(record.status.evidence["log_tail"])
+
+
+def workers_in(folder: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"steelyard.worker" in words and any(os.fsencode(folder) in word for word in words):
+            found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 130), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_no_worker_outlives_its_launcher(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    command = [sys.executable, "-m", "steelyard.cli.main", "run", "sim", "--results", str(tmp_path)]
+    command += ["--set", "sim.wall_s_per_s=1", "--min-steps", "100000"]
+    launcher = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    while not list(tmp_path.glob(f".scratch/*/{RAW}/progress.json")):
+        assert launcher.poll() is None
+    assert workers_in(tmp_path)
+    launcher.send_signal(number)
+    assert launcher.wait(10) == code
+    deadline_s = time.monotonic() + 5
+    while workers_in(tmp_path):
+        assert time.monotonic() < deadline_s
+    assert list(ResultFolder(tmp_path).records()) == []
+    if number != signal.SIGKILL:
+        assert list((tmp_path / ".scratch").iterdir()) == []
+
+
+def test_doctor_finds_a_quota_and_a_read_only_folder(tmp_path: Path) -> None:
+    assert cpu_quota(tmp_path) is None
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    assert cpu_quota(tmp_path) == 1.5
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert cpu_quota(tmp_path) is None
+    found = {check.name: check for check in checks(Path("/proc/steelyard"))}
+    assert (found["results"].verdict, found["worker"].verdict) == ("wrong", "ok")

@@ -1,0 +1,90 @@
+"""Studies: every combination once, in a random order that the seed decides."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from steelyard.errors import InputError
+from steelyard.spec.cost import cost
+from steelyard.spec.study import Study, expand, load_study, single_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def study(**changes: Any) -> Study:
+    settings: dict[str, Any] = {
+        "name": "s",
+        "repeats": 4,
+        "sweep": {"batch": (1, 2, 3, 4, 5), "sim.noise.kind": ("none", "normal")},
+    }
+    return Study(**{**settings, **changes})
+
+
+def test_every_combination_in_every_repeat() -> None:
+    found = expand(study())
+    assert len(found.cells) == 10
+    assert len({run.run_id for run in found.runs}) == len(found.runs) == 40
+    for repeat in range(4):
+        part = found.runs[10 * repeat : 10 * repeat + 10]
+        assert {run.cell for run in part} == {cell.name for cell in found.cells}
+        assert {run.repeat for run in part} == {repeat}
+    assert len({run.seed for run in found.runs}) == 40
+
+
+def test_order_is_random_and_repeatable() -> None:
+    def order(seed: int, repeat: int) -> list[str]:
+        return [run.cell for run in expand(study(seed=seed)).runs if run.repeat == repeat]
+
+    assert order(1, 0) == order(1, 0)
+    orders = [order(seed, repeat) for seed, repeat in itertools.product((1, 2), (0, 1))]
+    assert len({tuple(each) for each in orders}) == 4
+
+
+def test_spelling_out_a_default_changes_no_cell() -> None:
+    plain = expand(study(sweep={}))
+    spelled = expand(study(sweep={}, run={"batch": 32, "sim": {"noise": {"kind": "none"}}}))
+    other = expand(study(sweep={}, run={"batch": 33}))
+    assert plain.cells[0].name == spelled.cells[0].name != other.cells[0].name
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sweep": {"batch": ()}}, "empty list"),
+        ({"sweep": {"batch": (8, 8)}}, "the same"),
+        ({"sweep": {"batch.x": (8,)}, "run": {"batch": 1}}, "not a table"),
+        ({"sweep": {"bath": (8,)}}, "did you mean 'batch'"),
+        ({"sweep": {f"sim.noise.{n}": tuple(range(100)) for n in ("cv", "rho", "sigma", "alpha")}}, "too large"),
+        ({"run": {"seed": 3}}, "set by the study"),
+        ({"run": {"mode": "x"}}, "'train' or 'infer'"),
+    ],
+)
+def test_what_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        expand(study(**changes))
+
+
+def test_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text('name = "f"\nrepeats = 2\n[run.sim]\nstep_time_s = 1\n[sweep]\nranks = [1, 2]\n')
+    found = expand(load_study(path))
+    assert [cell.spec.ranks for cell in found.cells] == [1, 2]
+    assert cost(found).device_hours_low == pytest.approx(2 * 5 * (1 + 2) / 3600)
+    path.write_text("name = 1979-05-27\n")
+    with pytest.raises(InputError, match="not JSON serializable"):
+        load_study(path)
+    with pytest.raises(InputError, match="No such file"):
+        load_study(tmp_path / "none.toml")
+
+
+def test_a_single_run_follows_those_that_are_there() -> None:
+    def made(taken: set[str]) -> list[str]:
+        return [r.run_id[-5:] for r in single_run({}, study="a", seed=0, repeats=2, taken=lambda _: taken).runs]
+
+    cell = single_run({}, study="a", seed=0, repeats=1, taken=lambda _: set()).cells[0].name
+    assert made(set()) == ["r0000", "r0001"]
+    assert made({f"{cell}-r0000", f"{cell}-r0001"}) == ["r0002", "r0003"]
