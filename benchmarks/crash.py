@@ -66,7 +66,7 @@ def crash_and_resume(seed: int, kills: int) -> Result:
             launcher = start(file, results)
             try:
                 # The moment of the kill: from before the first run to somewhere in the middle of the study.
-                launcher.wait(chance.uniform(0.0, 4.0))
+                launcher.wait(chance.uniform(0.0, 3.0))
             except subprocess.TimeoutExpired:
                 made += 1
             launcher.send_signal(signal.SIGKILL)
@@ -126,14 +126,14 @@ def leftovers(results: Path) -> int:
 
 def main() -> None:
     options = arguments(__doc__)
-    studies, kills = (2, 4) if options.quick else (36, 6)
+    studies, kills = (2, 3) if options.quick else (36, 6)
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(crash_and_resume, range(studies), [kills] * studies))
     total = sum(result.kills for result in results)
     print(f"{studies} studies of {RUNS} runs, {total} kills while running")
     finish(
         [
-            at_least("crash: kills while running", total, "kills", 4 if options.quick else 200),
+            at_least("crash: kills while running", total, "kills", 3 if options.quick else 200),
             at_most("crash: records unreadable", sum(r.unreadable for r in results), "records", 0),
             at_most("crash: studies with a cell not exactly once", sum(r.wrong_count for r in results), "faults", 0),
             at_most("crash: scratch left after resuming", sum(r.leftovers for r in results), "directories", 0),

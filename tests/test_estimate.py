@@ -10,17 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import fft, signal, stats
 
-from steelyard.estimate import (
-    Fold,
-    StopRule,
-    correlation_in_steps,
-    fit_ratio,
-    long_run_variance,
-    ratio_estimate,
-    recurrence,
-    student_t,
-    warmup_bins,
-)
+from steelyard.estimate.fold import Fold
+from steelyard.estimate.mean import correlation_in_steps, fit_ratio, long_run_variance, ratio_estimate
+from steelyard.estimate.recurrence import recurrence
+from steelyard.estimate.stop import StopRule, warmup_bins
+from steelyard.estimate.student import student_t
 
 
 def ar1(rng, n, rho):
@@ -278,3 +272,8 @@ def test_steps_are_counted_after_warmup():
     assert rule.estimate is not None
     assert rule.estimate.steps >= 1000
     assert rule.estimate.value == pytest.approx(0.01, rel=0.005)
+
+
+def test_rounding_is_no_warmup():
+    clock = np.cumsum(np.full(1001, 0.01))
+    assert warmup_bins(np.diff(clock), np.ones(1000)) == 0

@@ -62,6 +62,17 @@ def test_a_last_chunk_cut_short_is_left_out(tmp_path: Path, cut: int) -> None:
     assert StepSamples(tmp_path).steps == 10
 
 
+@pytest.mark.parametrize(("row", "value"), [(1, np.nan), (1, -1.0), (1, 0.0), (1, np.inf), (5, np.nan), (5, -1.0)])
+def test_impossible_values_are_refused(tmp_path: Path, row: int, value: float) -> None:
+    writer = StepWriter(tmp_path, 0)
+    table = np.ones((len(observe.COLUMNS), 10))
+    table[row, 3] = value
+    writer.write(0, table)
+    writer.close()
+    with pytest.raises(DamagedDataError, match="impossible"):
+        StepSamples(tmp_path).trace()
+
+
 def test_an_empty_file_has_no_steps(tmp_path: Path) -> None:
     (tmp_path / "steps-00000.bin").write_bytes(b"SYS")
     assert StepSamples(tmp_path).steps == 0

@@ -25,7 +25,9 @@ class Progress:
         """A run goes on."""
         progress = read_progress(raw)
         if progress:
-            self._show(f"{progress['steps']:,.0f} steps, {progress['seconds']:,.1f} s measured")
+            width = progress.get("rel_half_width")
+            precision = "" if width is None else f", mean known within {100 * width:.2g} %"
+            self._show(f"{progress['steps']:,.0f} steps, {progress['seconds']:,.1f} s measured{precision}")
 
     def end(self, record: RunRecord, done: int, total: int) -> None:
         """A run has its record."""

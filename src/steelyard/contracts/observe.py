@@ -35,6 +35,7 @@ WORKER_LOG = "worker.log"
 PROGRESS_FILE = "progress.json"
 EVENTS_PATTERN = "events-*.jsonl"
 STEPS_PATTERN = "steps-*.bin"
+MAX_EVENT_BYTES = 1 << 20
 
 StatusCode = Literal[
     "completed", "out_of_memory", "time_limit", "failed", "killed", "node_failure", "refused", "cancelled"
@@ -121,7 +122,9 @@ class Launch(Contract):
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
     """The events of one file. A line cut short by a kill ends the file; it is not an error."""
     with path.open("rb") as file:
-        for line in file:
+        while line := file.readline(MAX_EVENT_BYTES):
+            if len(line) == MAX_EVENT_BYTES:
+                raise DamagedDataError(f"{path}: a line has more than {MAX_EVENT_BYTES} bytes")
             if not line.endswith(b"\n"):
                 return
             try:
@@ -211,5 +214,11 @@ def read_chunks(path: Path, start: int, stop: int) -> Iterator[StepChunk]:
             payload = file.read(place.steps * len(COLUMNS) * 8)
             if zlib.crc32(payload) != place.crc:
                 raise DamagedDataError(f"{path}: checksum differs in the chunk at byte {place.offset}")
-            table = np.frombuffer(payload, dtype="<f8").reshape(len(COLUMNS), place.steps)
-            yield StepChunk(place.rank, place.first_step, table)
+            chunk = StepChunk(
+                place.rank, place.first_step, np.frombuffer(payload, dtype="<f8").reshape(len(COLUMNS), place.steps)
+            )
+            step_s, samples = chunk.column("step_s"), chunk.column("samples")
+            # Written so that NaN fails too.
+            if not (step_s.min() > 0 and step_s.max() < np.inf and samples.min() >= 0 and samples.max() < np.inf):
+                raise DamagedDataError(f"{path}: impossible step times or samples in the chunk at byte {place.offset}")
+            yield chunk

@@ -36,7 +36,8 @@ def number(value: float, digits: int = DIGITS) -> str:
     """A number with so many significant digits, thousands apart, no exponent where people can do without."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    magnitude = math.floor(math.log10(abs(value)))
+    # The magnitude after rounding: 9.99999 is shown as 10.000, not as 10.0000.
+    magnitude = int(f"{value:.{digits - 1}e}".partition("e")[2])
     if -4 <= magnitude < 9:
         return f"{value:,.{max(0, digits - 1 - magnitude)}f}"
     return f"{value:.{digits - 1}e}"

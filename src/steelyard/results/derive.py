@@ -103,9 +103,7 @@ def _read_events(raw: Path) -> _Seen:
 
 def _status_from_outside(launch: observe.Launch | None, raw: Path) -> observe.Status:
     """The worker left no status: what the launcher saw must tell."""
-    log = raw / observe.WORKER_LOG
-    tail = log.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace") if log.exists() else ""
-    evidence: dict[str, float | int | str] = {"log_tail": tail}
+    evidence: dict[str, float | int | str] = {"log_tail": _log_tail(raw / observe.WORKER_LOG)}
     if launch is None:
         return observe.Status(code="failed", reason="neither worker nor launcher left a word", evidence=evidence)
     if launch.limit_hit:
@@ -115,6 +113,14 @@ def _status_from_outside(launch: observe.Launch | None, raw: Path) -> observe.St
     if launch.exit_code is not None and launch.exit_code < 0:
         return observe.Status(code="killed", reason=f"ended by signal {-launch.exit_code}", evidence=evidence)
     return observe.Status(code="failed", reason=f"exit code {launch.exit_code} without a status", evidence=evidence)
+
+
+def _log_tail(log: Path) -> str:
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
+        return file.read(LOG_TAIL_BYTES).decode("utf-8", "replace")
 
 
 def _raw_file(path: Path) -> RawFile:
@@ -142,6 +148,8 @@ def _derive_steps(samples: StepSamples, spec: RunSpec) -> _Steps:
     if not samples.steps:
         return _Steps(ranks=len(samples.ranks))
     trace = samples.trace()
+    if trace.work.sum() == 0:
+        raise DamagedDataError("no step has a sample: there is nothing to divide by")
     steady = _steady(trace, samples.steps)
     window: Window = "steady" if steady.answer == "steady" else "all steps"
     sums = samples.sums(steady.start_step, steady.stop_step)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from steelyard.estimate import Fit, correlation_in_steps, fit_ratio, student_t
+from steelyard.estimate.mean import Fit, correlation_in_steps, fit_ratio
+from steelyard.estimate.student import student_t
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +84,7 @@ def within_job(
     """Interval of the mean time per unit of work from the steady steps of one job.
 
     `times` and `work` are sums over bins of `steps_per_bin` steps each, in order; the value is total time over
-    total work, with recurring long steps counted as often as they recur (`estimate.fit_ratio`).
+    total work, with recurring long steps counted as often as they recur (`estimate.mean.fit_ratio`).
     `tail_index` is what `hill_tail_index` says of the single steps, where they are at hand.
     """
     fit = fit_ratio(times, work, steps_per_bin)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from steelyard.estimate import student_t
+from steelyard.estimate.student import student_t
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

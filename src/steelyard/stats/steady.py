@@ -36,6 +36,8 @@ TOLERANCE = 0.002
 """Changes below 0.2 % of the level matter to nobody: repeats of a job differ by more."""
 SE_FLOOR = TOLERANCE / 8
 """Standard error given to noise-free series, so that an exact change of 1.5 x TOLERANCE is still significant."""
+ROUNDING_PERCENT = 1e-6
+"""Differences below this are not told to people."""
 FEWEST = 20
 """Below this the noise's correlation cannot be told from a change, and nothing is claimed of a noisy series."""
 LATEST_START = 0.64
@@ -475,5 +477,6 @@ def _explained(y: Series, shape: Series) -> float:
 
 
 def _percent(share: float) -> str:
-    """A log difference as a percentage."""
-    return f"{100 * float(np.expm1(share)):.2g} %"
+    """A log difference as a percentage; what is only rounding is none."""
+    percent = 100 * float(np.expm1(share))
+    return f"{percent:.2g} %" if abs(percent) > ROUNDING_PERCENT else "0 %"

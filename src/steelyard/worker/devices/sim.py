@@ -90,9 +90,9 @@ class SimDevice:
         self._events = 0
         return times * self.truth.event_scale
 
-    def memory_peak_bytes(self) -> float:
-        """What the scripted job holds."""
-        return self.memory_bytes
+    def memory_peak_bytes(self) -> float | None:
+        """What the scripted job holds; None when the script says nothing of memory."""
+        return self.memory_bytes or None
 
     def pause(self, seconds: float) -> None:
         """Let real time pass where the script asks for it."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from steelyard.contracts.observe import COLUMNS, CrossCheck, Stop, StopReason
-from steelyard.estimate import Fold, StopRule
+from steelyard.estimate.fold import Fold
+from steelyard.estimate.stop import StopRule
 from steelyard.worker.measure.writer import write_progress
 
 if TYPE_CHECKING:
@@ -98,7 +99,10 @@ class BlockLoop:
         if now - self._last_progress < PROGRESS_EVERY_S and not last:
             return
         self._last_progress = now
-        write_progress(self._raw, {"steps": self._fold.steps, "seconds": self._seconds})
+        progress = {"steps": float(self._fold.steps), "seconds": self._seconds}
+        if self._rule.estimate is not None:
+            progress["rel_half_width"] = self._rule.estimate.rel_half_width
+        write_progress(self._raw, progress)
 
 
 def crosscheck(timers: list[StepTimer], steps: int) -> CrossCheck:

@@ -1,0 +1,214 @@
+"""The mean time per unit of work with an interval that respects correlation. Must not know devices or files.
+
+The worker decides with it while it measures, and the front side starts its final intervals from it, so that
+both agree.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from steelyard.estimate.recurrence import MAX_PERIODS, recurrence, recurring_part
+from steelyard.estimate.student import student_t
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+# Cosine weights per square root of the number of steps: 47 at 1,000 steps, 212 at 20,000. Fewer make the width
+# so noisy that stopping on it picks the lucky ones; more look at faster noise than the mean sees.
+COSINES_PER_SQRT_STEP = 1.5
+# A series folded from very many steps has few bins for its steps: keep to the slowest quarter of its spectrum.
+BINS_PER_COSINE = 4
+# Below this many bins a lag-one correlation is mostly error, and whitening with it does harm.
+MIN_BINS_TO_WHITEN = 32
+MAX_WHITENING = 0.98
+
+# A step is at least a microsecond and no clock resolves a femtosecond: what is smaller is rounding, and rounding is
+# correlated in ways that look like noise.
+CLOCK_RESOLUTION = 1e-9
+
+
+@dataclass(frozen=True)
+class RatioEstimate:
+    """Mean time per unit of work with the half width of its interval."""
+
+    value: float
+    """Total time over total work, recurring long steps counted as often as they recur."""
+    half_width: float
+    """Of the two-sided interval at `level`; infinite when the series is too short to tell."""
+    level: float
+    df: float
+    """Degrees of freedom of the Student t quantile used."""
+    steps: int
+    correlation_steps: float
+    """Integrated autocorrelation time: how many correlated steps tell as much as one independent step."""
+
+    @property
+    def rel_half_width(self) -> float:
+        """Half width as a share of the value."""
+        return self.half_width / abs(self.value) if self.value else math.inf
+
+
+@dataclass(frozen=True)
+class LongRunVariance:
+    """What the noise of a series adds to the variance of its mean."""
+
+    variance: float
+    """n times the variance of the mean of n values, for large n."""
+    df: float
+    correlation: float
+    """Ratio to the variance of single values: 1 without correlation."""
+
+
+def long_run_variance(residuals: Floats, steps_per_bin: int = 1) -> LongRunVariance:
+    """Long-run variance of a series with mean zero, whitened and then measured at its slowest frequencies.
+
+    The mean square of the first K cosine (DCT-II) coefficients estimates the spectrum at frequency zero, and
+    the studentised mean follows t with K degrees of freedom (E. Lazarus et al., HAR Inference, J. Bus. Econ.
+    Stat. 36, 2018). Dividing out a first-order autoregression beforehand (D. Andrews and J. Monahan,
+    Econometrica 60, 1992) flattens the spectrum there, so that K can be large enough to make the width steady.
+    Twenty batch means were the alternative: 93.3 to 93.8 % coverage where this has 94.5 to 95 % (AR(1) 0.8).
+    """
+    n = len(residuals)
+    if n < 2:
+        return LongRunVariance(math.inf, 1.0, 1.0)
+    power = float(residuals @ residuals)
+    if power == 0.0:
+        return LongRunVariance(0.0, float(n - 1), 1.0)
+    whitening = 0.0
+    if n >= MIN_BINS_TO_WHITEN:
+        lag_one = float(residuals[1:] @ residuals[:-1]) / power
+        # Its expectation is short by (1 + 4 rho) / n (F. Marriott and J. Pope, Biometrika 41, 1954). Negative
+        # correlation is left in: it only ever narrows an interval, and the cosines see it anyway.
+        whitening = min(max(lag_one + (1 + 4 * lag_one) / n, 0.0), MAX_WHITENING)
+    white = residuals[1:] - whitening * residuals[:-1] if whitening else residuals
+    cosines = _cosines(len(white), n * steps_per_bin)
+    variance = float(np.mean(_slow_power(white, cosines))) / (1 - whitening) ** 2
+    return LongRunVariance(variance, float(cosines), variance * (n - 1) / power)
+
+
+def _cosines(bins: int, steps: int) -> int:
+    wanted = int(COSINES_PER_SQRT_STEP * math.sqrt(steps))
+    return max(1, min(wanted, max(bins // BINS_PER_COSINE, 8), bins - 1))
+
+
+def _slow_power(series: Floats, count: int) -> Floats:
+    """Squares of the orthonormal DCT-II coefficients 1 to `count`, by one FFT of the mirrored series."""
+    n = len(series)
+    spectrum = np.fft.rfft(np.concatenate((series, series[::-1])))[1 : count + 1]
+    turn = np.exp(-0.5j * np.pi * np.arange(1, count + 1) / n)
+    power: Floats = (spectrum * turn).real ** 2 / (2 * n)
+    return power
+
+
+def linear_residuals(times: Floats, work: Floats, value: float) -> Floats:
+    """What each bin took beyond `value` times its work, zero where no clock could tell it from zero.
+
+    The error of a ratio of totals is, to first order, the mean of these over the mean work (W. Cochran,
+    Sampling Techniques, chapter 6).
+    """
+    residuals: Floats = times - value * work
+    dust = CLOCK_RESOLUTION * float(np.max(np.abs(times), initial=0.0))
+    return np.zeros_like(residuals) if np.max(np.abs(residuals), initial=0.0) <= dust else residuals
+
+
+def correlation_in_steps(correlation: float, steps_per_bin: int) -> float:
+    """Integrated autocorrelation time in steps, from its value between bins of `steps_per_bin` steps.
+
+    Summing hides the correlation inside a bin. It is put back as if the steps were AR(1), the one process for
+    which the correlation between bins fixes it: bins of m steps have variance m F(rho) times that of a step,
+    with F(rho) = 1 + 2 sum over k < m of (1 - k/m) rho^k.
+    """
+    if steps_per_bin == 1 or correlation <= 1 or not math.isfinite(correlation):
+        return correlation
+    lags = np.arange(1, steps_per_bin)
+    taper = 2 * (1 - lags / steps_per_bin)
+    low, high = 1.0, correlation * steps_per_bin
+    for _ in range(50):
+        middle = math.sqrt(low * high)
+        rho = (middle - 1) / (middle + 1)
+        if middle / (1 + float(taper @ rho**lags)) < correlation:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(low * high)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A mean time per unit of work, and what the bins leave over."""
+
+    value: float
+    total_work: float
+    residuals: Floats
+    """Time of each bin beyond the value and beyond what recurs."""
+    noise: LongRunVariance
+    periods_bins: tuple[int, ...]
+    """Distances at which long steps recur."""
+
+    def half_width(self, level: float) -> float:
+        """Half width of the two-sided interval of the value."""
+        n = len(self.residuals)
+        if not math.isfinite(self.noise.variance):
+            return math.inf
+        return student_t(level, self.noise.df) * math.sqrt(self.noise.variance * n) / self.total_work
+
+
+def fit_ratio(times: Floats, work: Floats, steps_per_bin: int = 1) -> Fit:
+    """Total time over total work, where long steps that recur at one distance count as often as they recur.
+
+    A checkpoint every 200 steps is no noise: a window of 1,000 steps holds five, wherever it starts, and one of
+    1,100 is given five and a half rather than the five or six that it happened to catch.
+    """
+    n = len(times)
+    if n == 0 or len(work) != n:
+        raise ValueError(f"{n} times and {len(work)} amounts of work: give as many of each, and at least one")
+    total_time, total_work = float(np.sum(times)), float(np.sum(work))
+    if total_work <= 0:
+        raise ValueError(f"total work is {total_work:g}: a time per unit of work needs some work")
+    periods: list[int] = []
+    rest, long_bins, means = times, np.zeros(n, dtype=bool), 0
+    residuals = linear_residuals(times, work, total_time / total_work)
+    while len(periods) < MAX_PERIODS and (period := recurrence(residuals)) is not None:
+        pattern = recurring_part(residuals, period)
+        total_time -= float(np.sum(pattern)) - n * float(np.mean(pattern[:period]))
+        rest = rest - pattern
+        residuals = linear_residuals(rest, work, float(np.sum(rest)) / total_work)
+        long_bins |= pattern > 0
+        means += int(np.count_nonzero(pattern[:period]))
+        periods.append(period)
+    noise = _uneven_recurrence(long_run_variance(residuals, steps_per_bin), residuals[long_bins], n, means)
+    return Fit(total_time / total_work, total_work, residuals, noise, tuple(periods))
+
+
+def _uneven_recurrence(noise: LongRunVariance, left: Floats, n: int, means: int) -> LongRunVariance:
+    """The noise of a series from whose long bins `means` mean heights were taken, leaving `left` of `n` bins.
+
+    A few long steps of unequal height can carry most of the variance, but with no more degrees of freedom than
+    there are of them; the two parts are put together after F. Satterthwaite, Biometrics Bull. 2, 1946.
+    """
+    spare = len(left) - means
+    if spare < 1 or noise.variance == 0.0:
+        return noise
+    power = float(left @ left) / n
+    even, uneven = max(noise.variance - power, 0.0), power * len(left) / spare
+    total = even + uneven
+    df = total**2 / (even**2 / noise.df + uneven**2 / spare)
+    return LongRunVariance(total, df, noise.correlation)
+
+
+def ratio_estimate(times: Floats, work: Floats, *, steps_per_bin: int = 1, level: float = 0.95) -> RatioEstimate:
+    """Mean time per unit of work with an interval that respects correlation; see `fit_ratio` for the value.
+
+    With equal work in every bin this is the mean step time over the work of a step.
+    """
+    fit = fit_ratio(times, work, steps_per_bin)
+    correlation = correlation_in_steps(fit.noise.correlation, steps_per_bin)
+    half_width = fit.half_width(level)
+    return RatioEstimate(fit.value, half_width, level, fit.noise.df, len(times) * steps_per_bin, correlation)

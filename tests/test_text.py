@@ -1,0 +1,36 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from steelyard.report.text import number, seconds, table
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (3200.0, "3,200.0"),
+        (9.999999, "10.000"),
+        (0.00099999999, "0.0010000"),
+        (1234567.0, "1,234,567"),
+        (0.0, "0"),
+        (1.5e-7, "1.5000e-07"),
+        (2.5e12, "2.5000e+12"),
+        (-12.5, "-12.500"),
+    ],
+)
+def test_number(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.01, "10.000 ms"), (2.5e-5, "25.000 us"), (90.0, "90.000 s"), (3e-9, "3.0000 ns"), (0.0, "0 s")],
+)
+def test_seconds(value: float, text: str) -> None:
+    assert seconds(value) == text
+
+
+def test_table_puts_numbers_to_the_right() -> None:
+    assert table(["a", "b"], [["x", "1"], ["yy", "1,000"]]) == "a       b\n--  -----\nx       1\nyy  1,000"
