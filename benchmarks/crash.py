@@ -126,7 +126,7 @@ def leftovers(results: Path) -> int:
 
 def main() -> None:
     options = arguments(__doc__)
-    studies, kills = (2, 3) if options.quick else (36, 6)
+    studies, kills = (1, 4) if options.quick else (36, 6)
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(crash_and_resume, range(studies), [kills] * studies))
     total = sum(result.kills for result in results)

@@ -81,8 +81,8 @@ def judge(name: str, large: tuple[int, int], small: tuple[int, int], pairs: int)
 def main() -> None:
     options = arguments(__doc__)
     if options.quick:
-        steps = judge("500,000 steps", (500_000, 1), (125_000, 1), pairs=3)
-        ranks = judge("1,024 ranks", (100, 1024), (100, 256), pairs=3)
+        steps = judge("400,000 steps", (400_000, 1), (100_000, 1), pairs=2)
+        ranks = judge("1,024 ranks", (64, 1024), (64, 256), pairs=2)
     else:
         steps = judge("10 million steps", (10_000_000, 1), (1_000_000, 1), pairs=3)
         ranks = judge("1,024 ranks", (2000, 1024), (2000, 128), pairs=3)

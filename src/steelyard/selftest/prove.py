@@ -25,11 +25,11 @@ EXACT = 1e-4
 NOISES = {
     "independent": Noise(kind="normal", cv=0.05, between_jobs_cv=0.02),
     "correlated": Noise(kind="ar1", cv=0.05, rho=0.8, between_jobs_cv=0.02),
-    "heavy-tailed": Noise(kind="lognormal", sigma=0.5, between_jobs_cv=0.02),
+    "heavy-tailed": Noise(kind="lognormal", sigma=0.4, between_jobs_cv=0.02),
 }
-STUDIES = 100
+STUDIES = 60
 JOBS = 5
-COMPARISONS = 60
+COMPARISONS = 40
 JOBS_A_SIDE = 8
 # Of so few trials a share strays by chance; 2.6 standard errors leave it one failure in a hundred.
 STRAY = 2.6
