@@ -84,15 +84,17 @@ def within_job(
     """Interval of the mean time per unit of work from the steady steps of one job.
 
     `times` and `work` are sums over bins of `steps_per_bin` steps each, in order; the value is total time over
-    total work, with recurring long steps counted as often as they recur (`estimate.mean.fit_ratio`).
+    total work. The interval is that of the long run, in which long steps that recur count as often as they recur
+    (`estimate.mean.fit_ratio`); it is stretched to the value where the window caught one more or one fewer.
     `tail_index` is what `hill_tail_index` says of the single steps, where they are at hand.
     """
     fit = fit_ratio(times, work, steps_per_bin)
     half_width = fit.half_width(level)
+    value = float(np.sum(times)) / fit.total_work
     return JobInterval(
-        value=fit.value,
-        low=fit.value - half_width,
-        high=fit.value + half_width,
+        value=value,
+        low=min(fit.value - half_width, value),
+        high=max(fit.value + half_width, value),
         level=level,
         method=METHOD_WITHIN_PERIODIC if fit.periods_bins else METHOD_WITHIN,
         df=fit.noise.df,
