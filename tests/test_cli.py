@@ -137,3 +137,21 @@ def test_a_reader_that_stops_reading() -> None:
     command = f"{sys.executable} -m steelyard.cli.main schema run-record | head -c 1 > /dev/null"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+def test_a_strangers_text_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["run", "sim"]) == 0
+    record = next(tmp_path.glob("steelyard-results/runs/adhoc/*/record.json"))
+    content = json.loads(record.read_text())
+    content["status"] = {"code": "failed", "reason": "\x1b[2J\u202egone", "evidence": None}
+    content["environment"]["node"] = "a\rb"
+    record.write_text(json.dumps(content))
+    capsys.readouterr()
+    for words in (["show"], ["show", "adhoc"], ["show", content["run_id"]]):
+        assert main(words) == 0
+    (tmp_path / "s.toml").write_text('"\\u001b[2J" = 1\nname = "s"\n')
+    assert main(["study", "s.toml"]) == 2
+    out = capsys.readouterr()
+    assert "\\x1b[2J" in out.out
+    assert "\\x1b[2J" in out.err
+    assert not {"\x1b", "\r", "\u202e"} & set(out.out + out.err)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 # An input from a stranger may hold thousands of faults; a person reads the first few.
 SHOWN_PROBLEMS = 20
+
+
+# Control characters and those that turn the direction of text: a stranger's file must not steer a terminal.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """Text in one line that does nothing but be read."""
+    return _UNPRINTABLE.sub(lambda found: repr(found.group())[1:-1], text)
 
 
 @dataclass(frozen=True)
@@ -17,7 +27,7 @@ class Problem:
     valid: str
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.problem}; valid: {self.valid}"
+        return printable(f"{self.field}: {self.problem}; valid: {self.valid}")
 
 
 class SteelyardError(Exception):
@@ -32,12 +42,12 @@ class SteelyardError(Exception):
         self.next_step = next_step
 
     def __str__(self) -> str:
-        lines = [self.what]
+        lines = [printable(self.what)]
         lines += [f"  {problem}" for problem in self.problems[:SHOWN_PROBLEMS]]
         if len(self.problems) > SHOWN_PROBLEMS:
             lines.append(f"  and {len(self.problems) - SHOWN_PROBLEMS} more")
         if self.next_step:
-            lines.append(f"next: {self.next_step}")
+            lines.append(printable(f"next: {self.next_step}"))
         return "\n".join(lines)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from steelyard.contracts.record import RunRecord
 from steelyard.contracts.spec import RunSpec
+from steelyard.errors import printable
 from steelyard.report.text import seconds, with_interval
 from steelyard.results.store import read_progress
 
@@ -38,7 +39,7 @@ class Progress:
             text = f"{with_interval(rate)} {rate.unit}, {record.steps_seen:,} steps of {_step(record)}"
         else:
             text = f"{record.status.code}: {record.status.reason}"
-        print(f"[{done}/{total}] {record.run_id}: {text}", file=sys.stderr, flush=True)
+        print(f"[{done}/{total}] {record.run_id}: {printable(text)}", file=sys.stderr, flush=True)
 
     def _show(self, text: str) -> None:
         if self._live:

@@ -9,6 +9,7 @@ from steelyard import registry
 from steelyard.analysis.summary import CellSummary
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import Finding, RunRecord
+from steelyard.errors import printable
 from steelyard.report.text import number, seconds, table, with_interval
 from steelyard.spec.study import Expansion
 
@@ -20,7 +21,7 @@ def print_cells(cells: list[CellSummary], names: dict[str, str], *, detail: bool
     rows = [[names.get(cell.cell, cell.cell), _statuses(cell), with_interval(cell.throughput)] for cell in cells]
     print(table(["cell", "runs", "throughput of the job, samples/s"], rows))
     for line in _notes(cells):
-        print(line)
+        print(printable(line))
     if detail and len(cells) == 1:
         _print_detail(cells[0])
     _print_findings(cells, names)
@@ -28,13 +29,14 @@ def print_cells(cells: list[CellSummary], names: dict[str, str], *, detail: bool
 
 def print_record(record: RunRecord) -> None:
     """Everything about one run."""
-    print(f"{record.run_id} ({record.spec.study}): {record.status.code} {record.status.reason}".rstrip())
+    print(printable(f"{record.run_id} ({record.spec.study}): {record.status.code} {record.status.reason}".rstrip()))
     if record.environment:
         place = record.environment
-        print(f"node {place.node}, allocation {place.allocation or 'none'}, {place.device}: {place.timing}")
+        where = f"node {place.node}, allocation {place.allocation or 'none'}, {place.device}: {place.timing}"
+        print(printable(where))
     if record.steady:
         window = f"steps {record.steady.start_step:,} to {record.steady.stop_step:,}"
-        print(f"{record.steady.answer} ({window}): {record.steady.reason}")
+        print(printable(f"{record.steady.answer} ({window}): {record.steady.reason}"))
     print()
     rows = []
     for name, quantity in record.quantities.items():
@@ -100,7 +102,7 @@ def _print_detail(cell: CellSummary) -> None:
     done = [record for record in cell.records if record.status.code == "completed"]
     if not done:
         for record in cell.records:
-            print(f"{record.run_id}: {record.status.code}: {record.status.reason}")
+            print(printable(f"{record.run_id}: {record.status.code}: {record.status.reason}"))
         return
     rows = []
     for record in done:
@@ -135,12 +137,13 @@ def _percent(share: float | None) -> str:
 def _print_findings(cells: list[CellSummary], names: dict[str, str]) -> None:
     for cell in cells:
         if cell.findings and len(cells) > 1:
-            print(f"\n{names.get(cell.cell, cell.cell)}:")
+            print("\n" + printable(names.get(cell.cell, cell.cell)) + ":")
         _print_each(cell.findings)
 
 
 def _print_each(findings: tuple[Finding, ...]) -> None:
     for found in findings:
         print()
-        print(textwrap.fill(f"{found.code} ({found.severity}): {found.message}", WIDTH, subsequent_indent="  "))
-        print(textwrap.fill(f"  remedy: {found.remedy}", WIDTH, subsequent_indent="  "))
+        text = printable(f"{found.code} ({found.severity}): {found.message}")
+        print(textwrap.fill(text, WIDTH, subsequent_indent="  "))
+        print(textwrap.fill(printable(f"  remedy: {found.remedy}"), WIDTH, subsequent_indent="  "))

@@ -6,6 +6,8 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from steelyard.errors import printable
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -17,7 +19,8 @@ NUMBER = re.compile(r"[+-]?[\d,.]+(e[+-]?\d+)?( ?[a-z%]{1,2})?")
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as wide as their widest entry; numbers to the right."""
-    lines = [list(header), *[list(row) for row in rows]]
+    rows = [[printable(cell) for cell in row] for row in rows]
+    lines = [list(header), *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     right = [bool(rows) and all(_is_number(row[i]) for row in rows) for i in range(len(header))]
     out = []
