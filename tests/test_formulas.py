@@ -140,7 +140,7 @@ def test_damaged_samples_end_as_a_status(simulate: Simulate, tmp_path: Path) -> 
 def test_samples_of_a_lost_rank_block(simulate: Simulate, tmp_path: Path) -> None:
     simulate(make_spec(budget=SHORT, ranks=2))
     path = tmp_path / "steps-00000.bin"
-    kept = [chunk for chunk in observe.read_chunks(path, 0, 10**9) if chunk.rank == 0]
+    kept = [chunk for chunk in observe.read_chunks(path, 0, 10**9, check=True) if chunk.rank == 0]
     with path.open("wb") as file:
         file.write(observe.FILE_MAGIC)
         for chunk in kept:

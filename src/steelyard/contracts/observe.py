@@ -186,39 +186,55 @@ class ChunkPlace:
 
 
 def chunk_places(path: Path) -> Iterator[ChunkPlace]:
-    """Walk a step file by its chunk headers. A last chunk cut short by a kill is left out."""
+    """Walk a step file by its chunk headers alone."""
+    with path.open("rb") as file:
+        yield from _walk(file, path)
+
+
+def _walk(file: BinaryIO, path: Path) -> Iterator[ChunkPlace]:
+    """The chunks of an open step file, each given with the file at its payload.
+
+    A last chunk cut short by a kill is left out.
+    """
     size = path.stat().st_size
-    with path.open("rb") as file:
-        if file.read(len(FILE_MAGIC)) != FILE_MAGIC:
-            if size < len(FILE_MAGIC):
-                return
-            raise DamagedDataError(f"{path}: not a step file")
-        while len(header := file.read(CHUNK.size)) == CHUNK.size:
-            mark, rank, first_step, steps, crc = CHUNK.unpack(header)
-            if mark != CHUNK_MARK or not 0 < steps <= MAX_CHUNK_STEPS:
-                raise DamagedDataError(f"{path}: damaged chunk header at byte {file.tell() - CHUNK.size}")
-            offset = file.tell()
-            if offset + steps * len(COLUMNS) * 8 > size:
-                return
-            yield ChunkPlace(rank, first_step, steps, offset, crc)
-            file.seek(offset + steps * len(COLUMNS) * 8)
+    if file.read(len(FILE_MAGIC)) != FILE_MAGIC:
+        if size < len(FILE_MAGIC):
+            return
+        raise DamagedDataError(f"{path}: not a step file")
+    offset = len(FILE_MAGIC) + CHUNK.size
+    while len(header := file.read(CHUNK.size)) == CHUNK.size:
+        mark, rank, first_step, steps, crc = CHUNK.unpack(header)
+        if mark != CHUNK_MARK or not 0 < steps <= MAX_CHUNK_STEPS:
+            raise DamagedDataError(f"{path}: damaged chunk header before byte {offset}")
+        end = offset + steps * len(COLUMNS) * 8
+        if end > size:
+            return
+        yield ChunkPlace(rank, first_step, steps, offset, crc)
+        file.seek(end)
+        offset = end + CHUNK.size
 
 
-def read_chunks(path: Path, start: int, stop: int) -> Iterator[StepChunk]:
-    """Stream the chunks that touch steps `start` to `stop`: memory is one chunk, whatever the file's size."""
+def read_chunks(path: Path, start: int, stop: int, *, check: bool) -> Iterator[StepChunk]:
+    """Stream the chunks that touch steps `start` to `stop`: memory is one chunk, whatever the file's size.
+
+    `check` verifies checksums and values; a reader of several passes needs that in the first only.
+    """
     with path.open("rb") as file:
-        for place in chunk_places(path):
+        for place in _walk(file, path):
             if place.first_step >= stop or place.first_step + place.steps <= start:
                 continue
-            file.seek(place.offset)
             payload = file.read(place.steps * len(COLUMNS) * 8)
-            if zlib.crc32(payload) != place.crc:
-                raise DamagedDataError(f"{path}: checksum differs in the chunk at byte {place.offset}")
-            chunk = StepChunk(
-                place.rank, place.first_step, np.frombuffer(payload, dtype="<f8").reshape(len(COLUMNS), place.steps)
-            )
-            step_s, samples = chunk.column("step_s"), chunk.column("samples")
-            # Written so that NaN fails too.
-            if not (step_s.min() > 0 and step_s.max() < np.inf and samples.min() >= 0 and samples.max() < np.inf):
-                raise DamagedDataError(f"{path}: impossible step times or samples in the chunk at byte {place.offset}")
+            table = np.frombuffer(payload, dtype="<f8").reshape(len(COLUMNS), place.steps)
+            chunk = StepChunk(place.rank, place.first_step, table)
+            if check:
+                _check(chunk, payload, place, path)
             yield chunk
+
+
+def _check(chunk: StepChunk, payload: bytes, place: ChunkPlace, path: Path) -> None:
+    if zlib.crc32(payload) != place.crc:
+        raise DamagedDataError(f"{path}: checksum differs in the chunk at byte {place.offset}")
+    step_s, samples = chunk.column("step_s"), chunk.column("samples")
+    # Written so that NaN fails too.
+    if not (step_s.min() > 0 and step_s.max() < np.inf and samples.min() >= 0 and samples.max() < np.inf):
+        raise DamagedDataError(f"{path}: impossible step times or samples in the chunk at byte {place.offset}")

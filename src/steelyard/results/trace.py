@@ -66,11 +66,14 @@ class StepSamples:
         self.steps = min(steps.values(), default=0)
         """Steps that every rank has finished."""
 
-    def windowed(self, start: int, stop: int) -> Iterator[observe.StepChunk]:
+    def windowed(self, start: int, stop: int, *, check: bool = False) -> Iterator[observe.StepChunk]:
         """The samples of steps `start` to `stop`, chunk by chunk, ranks in whatever order they were written."""
         for path in self._files:
-            for chunk in observe.read_chunks(path, start, stop):
+            for chunk in observe.read_chunks(path, start, stop, check=check):
                 first, last = max(start, chunk.first_step), min(stop, chunk.first_step + chunk.steps)
+                if last - first == chunk.steps:
+                    yield chunk
+                    continue
                 table = chunk.table[:, first - chunk.first_step : last - chunk.first_step]
                 yield observe.StepChunk(chunk.rank, first, table)
 
@@ -80,17 +83,20 @@ class StepSamples:
             yield chunk.column("step_s")
 
     def trace(self) -> Trace:
-        """The whole run in at most MAX_BINS bins; steps that fill no bin at the end are left out."""
+        """The whole run in at most MAX_BINS bins; steps that fill no bin at the end are left out.
+
+        This is the first pass over the samples, and the one that checks them.
+        """
         per_bin = max(1, -(-self.steps // MAX_BINS))
         bins = self.steps // per_bin
-        times, work = np.zeros(bins), np.zeros(bins)
-        for chunk in self.windowed(0, bins * per_bin):
+        times, work = np.zeros(bins + 1), np.zeros(bins + 1)  # the last for what fills no bin
+        for chunk in self.windowed(0, self.steps, check=True):
             first = chunk.first_step // per_bin
             at = (chunk.first_step + np.arange(chunk.steps)) // per_bin - first
             length = int(at[-1]) + 1
             times[first : first + length] += np.bincount(at, chunk.column("step_s"))
             work[first : first + length] += np.bincount(at, chunk.column("samples"))
-        return Trace(times / max(1, len(self.ranks)), work, per_bin)
+        return Trace(times[:bins] / max(1, len(self.ranks)), work[:bins], per_bin)
 
     def sums(self, start: int, stop: int) -> WindowSums:
         """Totals of a window."""
