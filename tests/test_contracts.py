@@ -52,6 +52,9 @@ BAD: list[tuple[str, Any]] = [
     ("budget", {"max_seconds": float("inf")}),
     ("nonsense", 1),
     ("last_batch", None),
+    ("run_id", "a\n"),
+    ("schema_version", 2),
+    ("time_limit_s", 10**400),
 ]
 
 
@@ -71,6 +74,7 @@ def test_both_readers_refuse_the_same(field: str, value: Any) -> None:
         {"mode": "infer", "accumulation": 2},
         {"budget": {"epochs": 2}, "epoch_samples": None},
         {"epoch_samples": 31, "batch": 32},
+        {"epoch_samples": 8 * 32 + 3, "batch": 32, "ranks": 8, "last_batch": "keep"},
     ],
 )
 def test_fields_that_contradict_each_other(settings: dict[str, Any]) -> None:

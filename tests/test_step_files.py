@@ -32,7 +32,7 @@ def write(folder: Path, blocks: list[tuple[int, int]]) -> dict[int, np.ndarray]:
 
 def test_round_trip_and_windows(tmp_path: Path) -> None:
     whole = write(tmp_path, [(0, 10), (1, 10), (0, 7), (1, 7)])
-    samples = StepSamples(tmp_path)
+    samples = StepSamples(tmp_path, 2)
     assert (samples.steps, samples.ranks) == (17, (0, 1))
     sums = samples.sums(3, 15)
     for row, rank in enumerate(samples.ranks):
@@ -41,7 +41,7 @@ def test_round_trip_and_windows(tmp_path: Path) -> None:
 
 def test_trace_is_the_mean_over_ranks(tmp_path: Path) -> None:
     whole = write(tmp_path, [(0, 5000), (1, 5000), (0, 4001), (1, 4001)])
-    trace = StepSamples(tmp_path).trace()
+    trace = StepSamples(tmp_path, 2).trace()
     assert (trace.steps_per_bin, len(trace.times)) == (3, 3000)
     step, work = observe.COLUMNS.index("step_s"), observe.COLUMNS.index("samples")
     mean = (whole[0][step, :9000] + whole[1][step, :9000]) / 2
@@ -51,7 +51,7 @@ def test_trace_is_the_mean_over_ranks(tmp_path: Path) -> None:
 
 def test_only_steps_that_every_rank_finished_count(tmp_path: Path) -> None:
     write(tmp_path, [(0, 10), (1, 10), (0, 10)])
-    assert StepSamples(tmp_path).steps == 10
+    assert StepSamples(tmp_path, 2).steps == 10
 
 
 @pytest.mark.parametrize("cut", [1, 30, 24 + 6 * 8 * 10])
@@ -59,7 +59,7 @@ def test_a_last_chunk_cut_short_is_left_out(tmp_path: Path, cut: int) -> None:
     write(tmp_path, [(0, 10), (0, 10)])
     path = tmp_path / "steps-00000.bin"
     path.write_bytes(path.read_bytes()[:-cut])
-    assert StepSamples(tmp_path).steps == 10
+    assert StepSamples(tmp_path, 2).steps == 10
 
 
 @pytest.mark.parametrize(("row", "value"), [(1, np.nan), (1, -1.0), (1, 0.0), (1, np.inf), (5, np.nan), (5, -1.0)])
@@ -70,12 +70,12 @@ def test_impossible_values_are_refused(tmp_path: Path, row: int, value: float) -
     writer.write(0, table)
     writer.close()
     with pytest.raises(DamagedDataError, match="impossible"):
-        StepSamples(tmp_path).trace()
+        StepSamples(tmp_path, 2).trace()
 
 
 def test_an_empty_file_has_no_steps(tmp_path: Path) -> None:
     (tmp_path / "steps-00000.bin").write_bytes(b"SYS")
-    assert StepSamples(tmp_path).steps == 0
+    assert StepSamples(tmp_path, 2).steps == 0
 
 
 @pytest.mark.parametrize("place", [0, 9, 200])
@@ -86,14 +86,14 @@ def test_damage_is_noticed(tmp_path: Path, place: int) -> None:
     text[place] ^= 0xFF
     path.write_bytes(bytes(text))
     with pytest.raises(DamagedDataError):
-        StepSamples(tmp_path).trace()
+        StepSamples(tmp_path, 2).trace()
 
 
 def test_a_header_cannot_ask_for_much_memory(tmp_path: Path) -> None:
     path = tmp_path / "steps-00000.bin"
     path.write_bytes(observe.FILE_MAGIC + observe.CHUNK.pack(observe.CHUNK_MARK, 0, 0, 2**32 - 1, 0))
     with pytest.raises(DamagedDataError):
-        StepSamples(tmp_path)
+        StepSamples(tmp_path, 2)
 
 
 def test_events_cut_short_end_the_file(tmp_path: Path) -> None:

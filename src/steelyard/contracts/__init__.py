@@ -1,1 +1,1 @@
-"""What the two sides say to each other, as plain dataclasses: standard library only, Python 3.10."""
+"""What the two sides say to each other, as plain dataclasses: standard library and numpy, Python 3.10."""

@@ -74,7 +74,7 @@ class Length(_Limit):
         """What is wrong with `value`, if anything."""
         if len(value) > self.max_length:
             return f"must have at most {self.max_length} entries or characters"
-        if self.pattern is not None and not re.match(self.pattern, value):
+        if self.pattern is not None and not re.fullmatch(self.pattern, value):
             return f"must match {self.pattern}"
         return None
 
@@ -167,7 +167,10 @@ def _read_union(options: tuple[Any, ...], data: Any, where: str) -> Any:
 
 def _read_scalar(hint: Any, data: Any, where: str) -> Any:
     if hint is float and isinstance(data, int) and not isinstance(data, bool):
-        data = float(data)
+        try:
+            data = float(data)
+        except OverflowError:
+            raise ValueError(f"{where}: must be finite") from None
     _must_be(hint, data, where)
     if hint is float and not math.isfinite(data):
         raise ValueError(f"{where}: must be finite")

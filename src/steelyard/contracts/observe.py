@@ -40,7 +40,7 @@ MAX_EVENT_BYTES = 1 << 20
 StatusCode = Literal[
     "completed", "out_of_memory", "time_limit", "failed", "killed", "node_failure", "refused", "cancelled"
 ]
-PhaseName = Literal["setup", "data", "compile", "steps", "warmup", "steady", "crosscheck", "evaluation", "teardown"]
+PhaseName = Literal["setup", "compile", "steps", "warmup", "steady", "crosscheck"]
 StopReason = Literal["interval", "max_steps", "max_seconds", "epochs"]
 
 
@@ -50,7 +50,7 @@ class Status(Contract):
 
     code: StatusCode
     reason: Text = ""
-    evidence: dict[str, float | int | str] | None = None
+    evidence: Annotated[dict[str, float | int | str], Length(100)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,8 @@ class Phase(Contract):
     name: PhaseName
     start_s: float
     end_s: float
+    complete: bool = True
+    """False when the phase ended by an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,15 +126,15 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
     with path.open("rb") as file:
         while line := file.readline(MAX_EVENT_BYTES):
             if len(line) == MAX_EVENT_BYTES:
-                raise DamagedDataError(f"{path}: a line has more than {MAX_EVENT_BYTES} bytes")
+                raise DamagedDataError(f"{path.name}: a line has more than {MAX_EVENT_BYTES} bytes")
             if not line.endswith(b"\n"):
                 return
             try:
                 event = json.loads(line)
             except ValueError:
-                raise DamagedDataError(f"{path}: a line is not JSON: {line[:80]!r}") from None
+                raise DamagedDataError(f"{path.name}: a line is not JSON: {line[:80]!r}") from None
             if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
-                raise DamagedDataError(f"{path}: a line is not an event: {line[:80]!r}")
+                raise DamagedDataError(f"{path.name}: a line is not an event: {line[:80]!r}")
             yield event
 
 
@@ -140,11 +142,11 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
 
 COLUMNS = ("start_s", "step_s", "input_wait_s", "compute_s", "exposed_comm_s", "samples")
 """A step lasts from the end of the one before it to its own end. `input_wait_s` is how long the device stood idle
-before it for want of data; `compute_s` and `exposed_comm_s` share the rest (NaN where a device cannot tell them
-apart); `samples` counts real samples, without padding."""
+before it for want of data; `compute_s`, with the gaps in which the host had not yet launched the next kernel, and
+`exposed_comm_s` share the rest (NaN where a device cannot tell them apart); `samples` counts real samples, without padding."""
 
 FILE_MAGIC = b"SYSTEPS1"
-CHUNK = struct.Struct("<4sIQII")  # mark, rank, first step, steps, CRC-32 of the payload
+CHUNK = struct.Struct("<4sIQII")  # mark, rank, first step, steps, CRC-32
 CHUNK_MARK = b"CHNK"
 MAX_CHUNK_STEPS = 1 << 20
 
@@ -171,7 +173,12 @@ class StepChunk:
 def write_chunk(file: BinaryIO, rank: int, first_step: int, table: NDArray[np.float64]) -> None:
     """Append one chunk; a reader that finds it cut short or damaged can tell."""
     payload = np.ascontiguousarray(table, dtype="<f8").tobytes()
-    file.write(CHUNK.pack(CHUNK_MARK, rank, first_step, table.shape[1], zlib.crc32(payload)) + payload)
+    steps = table.shape[1]
+    file.write(CHUNK.pack(CHUNK_MARK, rank, first_step, steps, _crc(rank, first_step, steps, payload)) + payload)
+
+
+def _crc(rank: int, first_step: int, steps: int, payload: bytes) -> int:
+    return zlib.crc32(payload, zlib.crc32(struct.pack("<IQI", rank, first_step, steps)))
 
 
 @dataclass(frozen=True)
@@ -200,12 +207,12 @@ def _walk(file: BinaryIO, path: Path) -> Iterator[ChunkPlace]:
     if file.read(len(FILE_MAGIC)) != FILE_MAGIC:
         if size < len(FILE_MAGIC):
             return
-        raise DamagedDataError(f"{path}: not a step file")
+        raise DamagedDataError(f"{path.name}: not a step file")
     offset = len(FILE_MAGIC) + CHUNK.size
     while len(header := file.read(CHUNK.size)) == CHUNK.size:
         mark, rank, first_step, steps, crc = CHUNK.unpack(header)
         if mark != CHUNK_MARK or not 0 < steps <= MAX_CHUNK_STEPS:
-            raise DamagedDataError(f"{path}: damaged chunk header before byte {offset}")
+            raise DamagedDataError(f"{path.name}: damaged chunk header before byte {offset}")
         end = offset + steps * len(COLUMNS) * 8
         if end > size:
             return
@@ -232,9 +239,9 @@ def read_chunks(path: Path, start: int, stop: int, *, check: bool) -> Iterator[S
 
 
 def _check(chunk: StepChunk, payload: bytes, place: ChunkPlace, path: Path) -> None:
-    if zlib.crc32(payload) != place.crc:
-        raise DamagedDataError(f"{path}: checksum differs in the chunk at byte {place.offset}")
+    if _crc(place.rank, place.first_step, place.steps, payload) != place.crc:
+        raise DamagedDataError(f"{path.name}: checksum differs in the chunk at byte {place.offset}")
     step_s, samples = chunk.column("step_s"), chunk.column("samples")
     # Written so that NaN fails too.
     if not (step_s.min() > 0 and step_s.max() < np.inf and samples.min() >= 0 and samples.max() < np.inf):
-        raise DamagedDataError(f"{path}: impossible step times or samples in the chunk at byte {place.offset}")
+        raise DamagedDataError(f"{path.name}: impossible step times or samples in the chunk at byte {place.offset}")

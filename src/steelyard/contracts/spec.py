@@ -70,6 +70,13 @@ class RunSpec(Contract):
                 f"partial batch is dropped; valid: at least {self.step_samples}, or last_batch 'pad' or 'keep'"
             )
 
+        rest = self.epoch_samples % self.step_samples if self.epoch_samples is not None else 0
+        if self.last_batch == "keep" and 0 < rest < self.ranks:
+            raise ValueError(
+                f"epoch_samples: the last step of an epoch has {rest} samples for {self.ranks} ranks, so that some "
+                "would have none; valid: another number, or last_batch 'drop' or 'pad'"
+            )
+
     @property
     def step_samples(self) -> int:
         """Samples the whole job takes in one full step."""

@@ -31,8 +31,12 @@ class LocalLauncher:
     name = "local"
 
     def command(self, raw: Path) -> list[str]:
-        """What is started. The worker reads its spec from `raw` and writes there."""
-        return [sys.executable, "-m", "steelyard.worker", str(raw), "--lifeline"]
+        """What is started. The worker reads its spec from `raw` and writes there.
+
+        `-P`: without it Python would import from the current directory first, and a study somebody sent us would
+        run whatever `numpy.py` lies beside it.
+        """
+        return [sys.executable, "-P", "-m", "steelyard.worker", str(raw), "--lifeline"]
 
     def run(self, spec: RunSpec, raw: Path, tick: Callable[[], None]) -> observe.Launch:
         """Start, wait, and end the worker whatever happens to us. `tick` is called now and then meanwhile."""
@@ -44,10 +48,11 @@ class LocalLauncher:
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
+        in_time = ended = False
         try:
-            in_time = _wait(process, spec.time_limit_s, tick)
+            in_time = ended = _wait(process, spec.time_limit_s, tick)
         finally:
-            _end(process)
+            _end(process, ended=ended)
         return observe.Launch(
             launcher=self.name,
             host=socket.gethostname(),
@@ -62,29 +67,34 @@ class LocalLauncher:
 def _wait(process: subprocess.Popen[bytes], limit_s: float | None, tick: Callable[[], None]) -> bool:
     """Wait for the end; False when the limit came first."""
     deadline_s = None if limit_s is None else time.monotonic() + limit_s
-    # A process handle wakes us at the very end of the worker; Popen.wait with a time-out would poll.
+    while True:
+        wait_s = PROGRESS_EVERY_S
+        if deadline_s is not None:
+            wait_s = min(wait_s, max(0.0, deadline_s - time.monotonic()))
+        if _ends_within(process, wait_s):
+            return True
+        if deadline_s is not None and time.monotonic() >= deadline_s:
+            return False
+        tick()
+
+
+def _ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait without reaping. A process handle wakes us at the very end of the worker; Popen.wait would poll."""
     handle = os.pidfd_open(process.pid)
     try:
-        while True:
-            wait_s = PROGRESS_EVERY_S
-            if deadline_s is not None:
-                wait_s = min(wait_s, max(0.0, deadline_s - time.monotonic()))
-            if select.select([handle], [], [], wait_s)[0]:
-                process.wait()
-                return True
-            if deadline_s is not None and time.monotonic() >= deadline_s:
-                return False
-            tick()
+        return bool(select.select([handle], [], [], seconds)[0])
     finally:
         os.close(handle)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Leave nothing of the worker's group running: ask first, then insist."""
-    if process.poll() is None:
+def _end(process: subprocess.Popen[bytes], *, ended: bool) -> None:
+    """Leave nothing of the worker's group running: ask first, then insist.
+
+    The group is signalled before its leader is reaped: until then nobody else can be given its number.
+    """
+    if not ended:
         _signal_group(process, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)
+        _ends_within(process, GRACE_S)
     _signal_group(process, signal.SIGKILL)
     process.wait()
     if process.stdin is not None:

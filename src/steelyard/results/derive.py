@@ -6,6 +6,7 @@ Knows the formulas of the product's numbers. Each is proven on simulated acceler
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import numpy as np
 from steelyard.contracts import observe
 from steelyard.contracts.record import Interval, Quantity, RawFile, RunRecord, Steady
 from steelyard.contracts.spec import RunSpec
-from steelyard.errors import DamagedDataError
+from steelyard.errors import DamagedDataError, SteelyardError
 from steelyard.results.findings import findings
 from steelyard.results.trace import StepSamples, Trace, WindowSums
 from steelyard.spec.validate import MAX_SPEC_BYTES, parse_json, parse_object, read_bounded
@@ -36,16 +37,17 @@ RATE = "samples/s"
 def derive(raw: Path) -> RunRecord:
     """The record of the run whose raw files are in `raw`."""
     spec = parse_json(RunSpec, read_bounded(raw / observe.SPEC_FILE, MAX_SPEC_BYTES), f"{raw / observe.SPEC_FILE}")
-    seen = _read_events(raw)
+    seen = _Seen()
+    steps = _Steps()
+    try:
+        _read_events(raw, seen)
+        steps = _derive_steps(StepSamples(raw, spec.ranks), spec)
+    except SteelyardError as error:
+        seen.status = _damaged(seen.status, error)
     launch_file = raw / observe.LAUNCH_FILE
     launch = None
     if launch_file.exists():
         launch = parse_json(observe.Launch, read_bounded(launch_file, MAX_SPEC_BYTES), str(launch_file))
-    steps = _Steps()
-    try:
-        steps = _derive_steps(StepSamples(raw), spec)
-    except DamagedDataError as error:
-        seen.status = observe.Status(code="failed", reason=str(error))
     record = RunRecord(
         run_id=spec.run_id,
         spec=spec,
@@ -61,7 +63,7 @@ def derive(raw: Path) -> RunRecord:
         seconds_measured=steps.seconds,
         quantities={**_phase_quantities(seen), **steps.quantities},
         findings=(),
-        raw=tuple(_raw_file(path) for path in sorted(raw.iterdir()) if path.name != observe.PROGRESS_FILE),
+        raw=tuple(_raw_file(path) for path in sorted(raw.iterdir()) if _is_observation(path)),
         derived_by=f"steelyard {VERSION}",
     )
     return findings(record)
@@ -80,12 +82,12 @@ class _Seen:
     phases: list[observe.Phase] = field(default_factory=list)
 
 
-def _read_events(raw: Path) -> _Seen:
-    seen = _Seen()
-    for path in sorted(raw.glob(observe.EVENTS_PATTERN)):
+def _read_events(raw: Path, seen: _Seen) -> None:
+    """All events of all processes, into `seen`; what was read before a damaged line stays."""
+    for path in filter(_is_observation, sorted(raw.glob(observe.EVENTS_PATTERN))):
         for event in observe.read_events(path):
             kind = event.pop("kind")
-            where = f"{path} ({kind})"
+            where = f"{path.name} ({kind})"
             if kind == "phase":
                 seen.phases.append(parse_object(observe.Phase, event, where))
             elif kind == "environment":
@@ -95,10 +97,13 @@ def _read_events(raw: Path) -> _Seen:
             elif kind == "crosscheck":
                 seen.crosscheck = parse_object(observe.CrossCheck, event, where)
             elif kind == "status":
-                seen.status = parse_object(observe.Status, event, where)
+                status = parse_object(observe.Status, event, where)
+                # One process that failed is a run that failed, whatever the others say.
+                if seen.status is None or seen.status.code == "completed":
+                    seen.status = status
             elif kind == "memory":
-                seen.peak_bytes = parse_object(observe.MemoryPeak, event, where).peak_bytes
-    return seen
+                peak = parse_object(observe.MemoryPeak, event, where).peak_bytes
+                seen.peak_bytes = max(peak or 0.0, seen.peak_bytes or 0.0) or None
 
 
 def _status_from_outside(launch: observe.Launch | None, raw: Path) -> observe.Status:
@@ -113,6 +118,18 @@ def _status_from_outside(launch: observe.Launch | None, raw: Path) -> observe.St
     if launch.exit_code is not None and launch.exit_code < 0:
         return observe.Status(code="killed", reason=f"ended by signal {-launch.exit_code}", evidence=evidence)
     return observe.Status(code="failed", reason=f"exit code {launch.exit_code} without a status", evidence=evidence)
+
+
+def _damaged(status: observe.Status | None, error: SteelyardError) -> observe.Status:
+    """Observations that cannot be read are a failure; one that the worker itself reported comes first."""
+    if status is not None and status.code != "completed":
+        return status
+    return observe.Status(code="failed", reason=f"the observations are damaged: {error}"[:4000])
+
+
+def _is_observation(path: Path) -> bool:
+    """A regular file of the run's: not a pipe to hang on, nor a link to somewhere else."""
+    return path.name != observe.PROGRESS_FILE and path.is_file() and not path.is_symlink()
 
 
 def _log_tail(log: Path) -> str:
@@ -159,7 +176,7 @@ def _derive_steps(samples: StepSamples, spec: RunSpec) -> _Steps:
         seconds=float(sums.column("step_s").mean()),
         steady=steady,
         quantities=_step_quantities(samples, trace, steady, sums, window, spec),
-        phases=_split_steps(sums, samples),
+        phases=_split_steps(sums, samples) if steady.answer == "steady" else (),
     )
 
 
@@ -211,7 +228,7 @@ def _quantity(
 
 
 def _phase_quantities(seen: _Seen) -> dict[str, Quantity]:
-    lengths = {phase.name: phase.end_s - phase.start_s for phase in seen.phases}
+    lengths = {phase.name: phase.end_s - phase.start_s for phase in seen.phases if phase.complete}
     quantities = {}
     for name in ("setup", "compile"):
         quantities[f"{name}_time"] = _quantity(
@@ -250,8 +267,7 @@ def _job_interval(
     samples: StepSamples, trace: Trace, steady: Steady, *, threshold: float, median: float
 ) -> JobInterval:
     first, last = steady.start_step // trace.steps_per_bin, steady.stop_step // trace.steps_per_bin
-    above = [times[times > threshold] for times in samples.step_times(steady.start_step, steady.stop_step)]
-    tail = hill_tail_index(np.concatenate(above), threshold, median)
+    tail = hill_tail_index(samples.step_times(steady.start_step, steady.stop_step), threshold, median)
     return within_job(
         trace.times[first:last], trace.work[first:last], steps_per_bin=trace.steps_per_bin, tail_index=tail
     )
@@ -259,12 +275,14 @@ def _job_interval(
 
 def _rate_interval(rate: float, job: JobInterval) -> Interval | None:
     """The interval of the time for one sample, turned over: a rate is one over it."""
-    if job.low <= 0:
+    if job.low <= 0 or not math.isfinite(job.high):
         return None
     return _interval(rate * job.value / job.high, rate * job.value / job.low, job)
 
 
-def _time_interval(step_s: float, job: JobInterval) -> Interval:
+def _time_interval(step_s: float, job: JobInterval) -> Interval | None:
+    if not math.isfinite(job.high):
+        return None
     return _interval(step_s * job.low / job.value, step_s * job.high / job.value, job)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from steelyard.contracts import observe
+from steelyard.errors import DamagedDataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +41,6 @@ class Trace:
 class WindowSums:
     """Totals over a window of steps, one entry a rank."""
 
-    ranks: tuple[int, ...]
     columns: NDArray[np.float64]
     """A row a rank, a column for each of `observe.COLUMNS`; sums."""
     start_s: float
@@ -56,12 +56,16 @@ class WindowSums:
 class StepSamples:
     """All step samples of one run."""
 
-    def __init__(self, raw: Path) -> None:
-        self._files = sorted(raw.glob(observe.STEPS_PATTERN))
+    def __init__(self, raw: Path, ranks: int) -> None:
+        self._files = [path for path in sorted(raw.glob(observe.STEPS_PATTERN)) if path.is_file()]
         steps: dict[int, int] = {}
         for path in self._files:
             for place in observe.chunk_places(path):
-                steps[place.rank] = max(steps.get(place.rank, 0), place.first_step + place.steps)
+                if place.rank >= ranks or place.first_step != steps.get(place.rank, 0):
+                    raise DamagedDataError(
+                        f"{path.name}: step {place.first_step} of rank {place.rank} does not follow what is there"
+                    )
+                steps[place.rank] = place.first_step + place.steps
         self.ranks = tuple(sorted(steps))
         self.steps = min(steps.values(), default=0)
         """Steps that every rank has finished."""
@@ -108,4 +112,4 @@ class StepSamples:
             starts, times = chunk.column("start_s"), chunk.column("step_s")
             begin_s = min(begin_s, float(starts[0]))
             end_s = max(end_s, float(starts[-1] + times[-1]))
-        return WindowSums(self.ranks, columns, begin_s, end_s)
+        return WindowSums(columns, begin_s, end_s)

@@ -37,8 +37,15 @@ def _run_group(specs: Sequence[RunSpec]) -> list[RunRecord]:
         for raw, spec in zip(raws, specs, strict=True):
             raw.mkdir()
             (raw / SPEC_FILE).write_text(record_text(spec), encoding="utf-8")
-        command = [sys.executable, "-m", "steelyard.worker", *map(str, raws)]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        if done.returncode not in (0, 1):
-            raise SteelyardError(f"a worker ended with exit code {done.returncode}: {done.stderr[-500:]!r}")
+        command = [sys.executable, "-P", "-m", "steelyard.worker", "--lifeline", *map(str, raws)]
+        log = Path(folder) / "log"
+        with log.open("wb") as output:
+            worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            code = worker.wait()
+        finally:
+            worker.kill()
+            worker.wait()
+        if code not in (0, 1):
+            raise SteelyardError(f"a worker ended with exit code {code}: {log.read_bytes()[-500:]!r}")
         return [derive(raw) for raw in raws]

@@ -77,7 +77,7 @@ def _exact(case: str, quantity: str, truth: float, record: RunRecord) -> Line:
     what = f"{case}: {quantity}"
     if value is None:
         return Line("formula", what, f"{truth:.8g}", f"none ({record.status.code})", "-", holds=False)
-    error = value / truth - 1
+    error = value / truth - 1 if truth else value
     return Line("formula", what, f"{truth:.8g}", f"{value:.8g}", f"{100 * error:+.5f} %", abs(error) <= EXACT)
 
 

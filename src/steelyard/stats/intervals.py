@@ -12,7 +12,7 @@ from steelyard.estimate.mean import Fit, correlation_in_steps, fit_ratio
 from steelyard.estimate.student import student_t
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -30,6 +30,7 @@ CORRELATION_LIMIT_STEPS = 17.0
 # In a series folded so far that one bin outlasts the correlation, the rest is noise of the estimate.
 CORRELATION_LIMIT_BINS = 1.5
 
+MIN_EXCEEDANCES = 10
 TAIL_QUANTILE = 0.97
 """Share of the step times below the threshold that `hill_tail_index` wants."""
 # Measured from the median over the 97th percentile, lognormal sigma 1 has 2.3 and Pareto 2.1 has 1.7; the limit
@@ -132,17 +133,21 @@ def across_jobs(means: Sequence[float], level: float = 0.95) -> JobsInterval:
     )
 
 
-def hill_tail_index(exceedances: Floats, threshold: float, center: float = 0.0) -> float | None:
-    """Hill's estimate of the tail index from all step times above `threshold`, or None where there are too few.
+def hill_tail_index(times: Iterable[Floats], threshold: float, center: float = 0.0) -> float | None:
+    """Hill's estimate of the tail index from the step times above `threshold`, or None where there are too few.
 
     P(step - center > x) falls like x to the minus index: at 2 and below the variance, and with it every
     interval of a mean, has no meaning. Give the median as `center` and the `TAIL_QUANTILE` quantile as
     `threshold`: measured from zero, a heavy tail on top of a constant looks light (B. Hill, Ann. Stat. 3, 1975).
     """
-    if len(exceedances) < 10 or threshold <= center:
+    if threshold <= center:
         return None
-    mean_log = float(np.mean(np.log((exceedances - center) / (threshold - center))))
-    return 1 / mean_log if mean_log > 0 else None
+    count, logs = 0, 0.0
+    for chunk in times:
+        above = chunk[chunk > threshold]
+        count += above.size
+        logs += float(np.sum(np.log((above - center) / (threshold - center))))
+    return count / logs if count >= MIN_EXCEEDANCES and logs > 0 else None
 
 
 def _doubts(fit: Fit, steps_per_bin: int, mean_bin_time: float, tail_index: float | None) -> tuple[str, ...]:

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 # Streams of one seed: the job's own factor, then one for each rank (or one for all when shared).
 JOB_STREAM = 0
-RANK_STREAM = 1
+STEP_STREAM = 1
+WALK_STREAM = 2
+# A normal factor of cv 0.3 falls below this once in 740 draws; a step always takes some time.
+LEAST_FACTOR = 0.1
 
 
 def job_factor(noise: Noise, seed: int) -> float:
@@ -37,7 +40,7 @@ def step_factors(truth: SimTruth, seed: int, rank: int, chunk: int) -> Iterator[
     if truth.noise.kind == "none" and truth.noise.walk_cv == 0 and _is_flat(truth.shape):
         yield from repeat(base)
     stream = 0 if truth.noise.shared else rank
-    draw = _Noise(truth.noise, np.random.default_rng([seed, RANK_STREAM, stream]))
+    draw = _Noise(truth.noise, seed, stream)
     first = 0
     while True:
         factors = base * shape_factors(truth.shape, first, chunk) * draw.take(chunk)
@@ -65,30 +68,31 @@ def _is_flat(shape: Shape) -> bool:
 class _Noise:
     """Draws factors of mean 1 and remembers what correlated noise needs between chunks."""
 
-    def __init__(self, noise: Noise, rng: np.random.Generator) -> None:
+    def __init__(self, noise: Noise, seed: int, stream: int) -> None:
         self._noise = noise
-        self._rng = rng
-        self._ar = float(rng.standard_normal())  # started in its stationary distribution
+        # A generator for each kind of draw: then the draws do not depend on how many are taken at once.
+        self._rng = np.random.default_rng([seed, STEP_STREAM, stream])
+        self._walk_rng = np.random.default_rng([seed, WALK_STREAM, stream])
+        self._ar = float(self._rng.standard_normal())  # started in its stationary distribution
         self._walk = 0.0
 
     def take(self, count: int) -> NDArray[np.float64]:
         noise, rng = self._noise, self._rng
         factors = np.ones(count)
         if noise.kind == "normal":
-            factors += noise.cv * rng.standard_normal(count)
+            factors = np.maximum(factors + noise.cv * rng.standard_normal(count), LEAST_FACTOR)
         elif noise.kind == "ar1":
-            factors += noise.cv * self._correlated(count)
+            factors = np.maximum(factors + noise.cv * self._correlated(count), LEAST_FACTOR)
         elif noise.kind == "lognormal":
             factors = np.exp(noise.sigma * rng.standard_normal(count) - noise.sigma**2 / 2)
         elif noise.kind == "pareto":
             # Minimum (alpha - 1) / alpha gives a Pareto variable of mean 1.
             factors = (1.0 - rng.random(count)) ** (-1.0 / noise.alpha) * (noise.alpha - 1.0) / noise.alpha
         if noise.walk_cv:
-            walk = self._walk + np.cumsum(noise.walk_cv * rng.standard_normal(count))
+            walk = self._walk + np.cumsum(noise.walk_cv * self._walk_rng.standard_normal(count))
             self._walk = float(walk[-1])
             factors = factors * np.exp(walk)
-        # A normal factor of cv 0.3 falls below this once in 770 draws; a step always takes some time.
-        return np.maximum(factors, 0.1)
+        return factors
 
     def _correlated(self, count: int) -> NDArray[np.float64]:
         rho, value = self._noise.rho, self._ar

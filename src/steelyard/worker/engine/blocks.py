@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from steelyard.worker.measure.timer import StepTimer
     from steelyard.worker.measure.writer import StepWriter
 
-FIRST_BLOCK_STEPS = 16
 # A block's events and samples are held in memory: about 400 bytes a step and rank.
 BLOCK_STEPS_IN_MEMORY = 1 << 17
 MAX_BLOCK_STEPS = 4096
@@ -49,7 +49,8 @@ class BlockLoop:
         self._fold = Fold()
         self._seconds = 0.0
         self._host_seconds = 0.0
-        self._block_limit = max(FIRST_BLOCK_STEPS, min(MAX_BLOCK_STEPS, BLOCK_STEPS_IN_MEMORY // len(timers)))
+        self._max_seconds = budget.max_seconds
+        self._block_limit = max(1, min(MAX_BLOCK_STEPS, BLOCK_STEPS_IN_MEMORY // len(timers)))
         self._last_progress = time.monotonic()
 
     def run(self) -> Stop:
@@ -67,10 +68,13 @@ class BlockLoop:
         done = self._fold.steps
         whole = self._epoch_steps
         remaining = self._rule.steps_to_next_look(done) if whole is None else whole - done
-        # Doubling: early blocks show soon how long a step takes, later ones cost nothing.
-        count = min(remaining, max(FIRST_BLOCK_STEPS, done), self._block_limit)
-        if done and self._seconds:
-            count = min(count, max(1, int(MAX_BLOCK_SECONDS * done / self._seconds)))
+        # From one step on, doubling: early blocks show soon how long a step takes, later ones cost nothing.
+        count = min(remaining, max(1, done), self._block_limit)
+        if self._seconds:
+            seconds = MAX_BLOCK_SECONDS
+            if whole is None:
+                seconds = min(seconds, self._max_seconds - self._seconds)
+            count = min(count, max(1, math.ceil(seconds * done / self._seconds)))
         return count
 
     def _block(self, count: int) -> None:
@@ -107,16 +111,15 @@ class BlockLoop:
 
 def crosscheck(timers: list[StepTimer], steps: int) -> CrossCheck:
     """The second pass. Its steps go into no sample file: synchronising each one changes what it measures."""
-    durations = np.zeros((steps, len(timers)))
-    for row in durations:
+    values = np.zeros(steps)
+    for step in range(steps):
         for timer in timers:
             timer.device.synchronize()
         begins = [timer.device.now() for timer in timers]
         for timer in timers:
             timer.issue(1)
-        for i, timer in enumerate(timers):
+        for timer, begin_s in zip(timers, begins, strict=True):
             timer.harvest()
-            row[i] = timer.device.now() - begins[i]
-    values = durations.mean(axis=1)
+            values[step] += (timer.device.now() - begin_s) / len(timers)
     sem = float(values.std(ddof=1) / np.sqrt(steps)) if steps > 1 else 0.0
     return CrossCheck(steps=steps, mean_step_s=float(values.mean()), sem_step_s=sem)

@@ -1,4 +1,4 @@
-"""One run from spec to status: setup, compile, steps, cross-check, teardown, each a phase, each failure a status."""
+"""One run from spec to status: setup, compile, steps and cross-check, each a phase; each failure a status."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run_directory(raw: Path) -> observe.Status:
         spec = from_json_object(RunSpec, json.loads((raw / observe.SPEC_FILE).read_text(encoding="utf-8")))
         status = _guarded(spec, raw, log)
     except (OSError, ValueError) as error:
-        status = observe.Status(code="refused", reason=f"the spec cannot be read: {error}"[:4000])
+        status = observe.Status(code="refused", reason=_words(f"the spec cannot be read: {error}"))
     log.write("status", status)
     log.close()
     return status
@@ -41,13 +41,18 @@ def _guarded(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
         _run(spec, raw, log)
     except WorkerMemoryError as error:
         evidence: dict[str, Any] = dict(error.evidence)
-        return observe.Status(code="out_of_memory", reason=str(error), evidence=evidence)
+        return observe.Status(code="out_of_memory", reason=_words(str(error)), evidence=evidence)
     except SteelyardError as error:
-        return observe.Status(code="refused", reason=str(error)[:4000])
+        return observe.Status(code="refused", reason=_words(str(error)))
     except Exception as error:  # noqa: BLE001 -- whatever a workload raises ends as a status, never as silence
         traceback.print_exc()
-        return observe.Status(code="failed", reason=f"{type(error).__name__}: {error}"[:4000])
+        return observe.Status(code="failed", reason=_words(f"{type(error).__name__}: {error}"))
     return observe.Status(code="completed")
+
+
+def _words(text: str) -> str:
+    """Text of an error as a record can hold it: of bounded length, and without the stray halves of characters."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")[:4000]
 
 
 def _run(spec: RunSpec, raw: Path, log: EventLog) -> None:

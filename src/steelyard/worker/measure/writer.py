@@ -32,11 +32,12 @@ class EventLog:
     @contextmanager
     def phase(self, name: observe.PhaseName, now: Callable[[], float]) -> Iterator[None]:
         """A phase of the run; written also when it ends by an error, because failure is data."""
-        start_s = now()
+        start_s, complete = now(), False
         try:
             yield
+            complete = True
         finally:
-            self.write("phase", observe.Phase(name=name, start_s=start_s, end_s=now()))
+            self.write("phase", observe.Phase(name=name, start_s=start_s, end_s=now(), complete=complete))
 
     def close(self) -> None:
         """No more events."""

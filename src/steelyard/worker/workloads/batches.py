@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,13 +31,15 @@ def batches(spec: RunSpec, rank: int) -> Iterator[Batch]:
         while True:
             yield full
     full_steps, rest = divmod(spec.epoch_samples, spec.step_samples)
-    steps = [full] * full_steps
+    last = None
     if rest and spec.last_batch != "drop":
         # The rest is dealt out evenly; the first ranks take one more.
         own = rest // spec.ranks + (1 if rank < rest % spec.ranks else 0)
-        steps.append(Batch(own, whole if spec.last_batch == "pad" else own, opens_epoch=False))
-    first = steps[0]
-    reopened = [Batch(first.samples, first.computed, opens_epoch=True), *steps[1:]]
-    yield from steps
+        last = Batch(own, whole if spec.last_batch == "pad" else own, opens_epoch=False)
+    opens_epoch = False
     while True:
-        yield from reopened
+        for step in range(full_steps):
+            yield replace(full, opens_epoch=True) if opens_epoch and step == 0 else full
+        if last is not None:
+            yield replace(last, opens_epoch=opens_epoch and full_steps == 0)
+        opens_epoch = True

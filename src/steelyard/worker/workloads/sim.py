@@ -48,11 +48,12 @@ class SimWorkload:
         compute_s = micro_batches * truth.step_time_s + batch.computed * truth.sample_time_s
         device.work(compute_s * next(device.factors) * device.speed + self._first_step_s)
         self._first_step_s = 0.0
+        if truth.launch_s:
+            # Kernels start as they are launched: the computation ends with the last of them, or with the last launch.
+            device.wait_until(device.host_s + truth.launch_s)
         computed = device.record()
         if self._synchronous:
             device.all_reduce()
-        if truth.launch_s:
-            device.wait_until(device.host_s + truth.launch_s)
         return computed
 
 
