@@ -6,7 +6,8 @@ One job: does the interval from its own steps hold that job's true mean (the scr
 the job drew)? Five jobs: does Student's t over the job means hold the mean over all jobs?
 
 Beyond the proven range (correlation 0.95, Pareto tails) an interval need not hold, but must say that it is
-approximate; inside it, it should not say so without need.
+approximate; inside it, it should not say so without need. (Over five jobs a correlation of 0.95 inside a job does no
+harm: each job gives one mean. Tails do reach the means.)
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from steelyard.contracts.sim import Noise, Shape, SimTruth
 from steelyard.worker.devices.sim_noise import job_factor
 
 if TYPE_CHECKING:
-    from steelyard.contracts.record import Interval, RunRecord
+    from steelyard.contracts.record import Interval
 
 STEP_S = 0.010
 JOBS = 5
@@ -70,6 +71,7 @@ class Tally:
     one_job_held: int = 0
     five_jobs_held: int = 0
     approximate: int = 0
+    studies_approximate: int = 0
     steps: int = 0
 
     def __add__(self, other: Tally) -> Tally:
@@ -87,7 +89,8 @@ def study(kind: Kind, seed: int) -> Tally:
         jobs=JOBS,
         one_job_held=holds(job_throughput(records[:1]).interval, own),
         five_jobs_held=holds(job_throughput(records).interval, population),
-        approximate=sum(is_approximate(record) for record in records),
+        approximate=sum(is_approximate(record.quantities["throughput_job"].interval) for record in records),
+        studies_approximate=is_approximate(job_throughput(records).interval),
         steps=sum(record.steps_seen for record in records),
     )
 
@@ -96,8 +99,7 @@ def holds(interval: Interval | None, truth: float) -> bool:
     return interval is not None and interval.low <= truth <= interval.high
 
 
-def is_approximate(record: RunRecord) -> bool:
-    interval = record.quantities["throughput_job"].interval
+def is_approximate(interval: Interval | None) -> bool:
     return interval is None or bool(interval.approximate)
 
 
@@ -137,7 +139,11 @@ def main() -> None:
             held = 100 * tally.one_job_held / tally.studies
             print(f"{name}: one job's interval holds in {held:.1f} %", file=sys.stderr)
             least = 95 - slack_percent(95, tally.jobs, quick=options.quick)
-            figures.append(at_least(f"coverage: says approximate, {name}", said, "%", least))
+            figures.append(at_least(f"coverage: says approximate, one job, {name}", said, "%", least))
+            if name.startswith("Pareto"):
+                said = 100 * tally.studies_approximate / tally.studies
+                least = 95 - slack_percent(95, tally.studies, quick=options.quick)
+                figures.append(at_least(f"coverage: says approximate, five jobs, {name}", said, "%", least))
     finish(figures)
 
 

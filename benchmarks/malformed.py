@@ -142,16 +142,28 @@ def try_cli(document: Any, folder: Path, counts: Counts) -> None:
     """A tampered study through the verb that reads it, as TOML written by hand would arrive."""
     text = "\n".join(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in document.items())
     (folder / "study.toml").write_bytes(text.encode("utf-8", "surrogatepass"))
+    run_verb(["study", str(folder / "study.toml"), "--dry-run"], counts)
+
+
+def run_verb(words: list[str], counts: Counts) -> None:
     out, err = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = steelyard(["study", str(folder / "study.toml"), "--dry-run"])
+            code = steelyard(words)
     except BaseException as error:  # noqa: BLE001
         counts.faults.append(f"command line: {type(error).__name__}: {error}")
         return
     counts.through_cli += 1
     if code not in (0, 2) or "Traceback" in err.getvalue() or (code == 2 and "error:" not in err.getvalue()):
         counts.faults.append(f"command line: exit code {code}: {err.getvalue()[:200]}")
+
+
+def try_show(document: Any, results: Path, counts: Counts) -> None:
+    """A tampered record in a result folder, through the verb that lists it."""
+    place = results / "runs" / "adhoc" / "run"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "record.json").write_text(json.dumps(document), encoding="utf-8")
+    run_verb(["show", "adhoc", "--results", str(results)], counts)
 
 
 def run(cases: int) -> Counts:
@@ -169,6 +181,8 @@ def run(cases: int) -> Counts:
             try_document(kind, document, counts)
             if kind == "study" and isinstance(document, dict) and counts.refused % 5 == 0:
                 try_cli(document, folder, counts)
+            if kind == "record" and counts.refused % 5 == 0:
+                try_show(document, folder / "results", counts)
 
         @settings(relaxed, max_examples=max(50, cases // 20))
         @given(st.binary(max_size=300) | st.text(max_size=300).map(lambda text: text.encode("utf-8", "replace")))

@@ -94,7 +94,12 @@ def test_study_plans_runs_and_resumes(capsys: pytest.CaptureFixture[str], tmp_pa
     code, result = run_json(capsys, "study", "s.toml")
     assert (code, result["made"], result["skipped"]) == (1, 0, 6)
     assert main(["study", "s.toml"]) == 1
-    assert "3 out_of_memory" in capsys.readouterr().out
+    assert "batch=128  3 out_of_memory" in capsys.readouterr().out
+    assert main(["show", "first"]) == 0
+    assert "batch=128  3 out_of_memory" in capsys.readouterr().out
+    (tmp_path / "s.toml").write_text("seed = 9\n" + STUDY)
+    assert main(["study", "s.toml"]) == 2
+    assert "another seed" in capsys.readouterr().err
     assert len(list((tmp_path / "steelyard-results/studies").iterdir())) == 1
 
 
@@ -109,6 +114,7 @@ def test_study_plans_runs_and_resumes(capsys: pytest.CaptureFixture[str], tmp_pa
         (["run", "sim", "--study", "../up"], "name"),
         (["run", "sim", "--device", "gpu9000"], "sim"),
         (["study", "none.toml"], "No such file"),
+        (["run", "sim", "--results", "/proc/steelyard"], "--results"),
         (["show"], "steelyard run sim"),
         (["derive", "nothing"], "steelyard show"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -10,11 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import fft, signal, stats
 
+from steelyard.contracts.spec import Budget
 from steelyard.estimate.fold import Fold
 from steelyard.estimate.mean import correlation_in_steps, fit_ratio, long_run_variance, ratio_estimate
 from steelyard.estimate.recurrence import recurrence
 from steelyard.estimate.stop import StopRule, warmup_bins
 from steelyard.estimate.student import student_t
+
+
+def default_rule(**changes):
+    """The rule of a run's default budget."""
+    budget = dataclasses.asdict(Budget())
+    del budget["epochs"]
+    return StopRule(**{**budget, **changes})
 
 
 def ar1(rng, n, rho):
@@ -222,7 +231,7 @@ def test_warmup_is_left_out_and_a_flat_series_is_not_cut():
 
 def test_the_rule_stops_at_the_minimum_when_noise_is_small():
     series = 0.01 * (1 + 0.01 * np.random.default_rng(9).standard_normal(20_000))
-    rule = StopRule()
+    rule = default_rule()
     reason, fold = run(series, rule)
     assert (reason, fold.steps) == ("interval", 1000)
     assert rule.estimate is not None
@@ -231,7 +240,7 @@ def test_the_rule_stops_at_the_minimum_when_noise_is_small():
 
 def test_the_rule_looks_only_when_steps_have_doubled():
     series = 0.01 * (1 + 0.3 * np.random.default_rng(10).standard_normal(20_000))
-    looks, fold, rule = [], Fold(), StopRule()
+    looks, fold, rule = [], Fold(), default_rule()
     last = None
     for start in range(0, 20_000, 250):
         fold.extend(series[start : start + 250], np.ones(250))
@@ -248,24 +257,24 @@ def test_the_rule_looks_only_when_steps_have_doubled():
 
 def test_caps_end_a_job_that_stays_noisy():
     noisy = np.random.default_rng(11).lognormal(0, 2, 20_000)
-    assert run(0.001 * noisy, StopRule(max_seconds=1e9))[0] == "max_steps"
-    reason, fold = run(noisy, StopRule(max_seconds=900), block=50)
+    assert run(0.001 * noisy, default_rule(max_seconds=1e9))[0] == "max_steps"
+    reason, fold = run(noisy, default_rule(max_seconds=900), block=50)
     assert reason == "max_seconds"
     assert fold.steps < 20_000
-    reason, fold = run(0.001 * noisy, StopRule(max_steps=300))
+    reason, fold = run(0.001 * noisy, default_rule(max_steps=300))
     assert (reason, fold.steps) == ("max_steps", 300)
 
 
 def test_minimum_seconds_hold_back_a_fast_job():
     series = np.full(20_000, 0.002)
-    reason, fold = run(series, StopRule())
+    reason, fold = run(series, default_rule())
     assert (reason, fold.steps) == ("interval", 4000)
 
 
 def test_steps_are_counted_after_warmup():
     rng = np.random.default_rng(12)
     series = 0.01 * (1 + 0.01 * rng.standard_normal(20_000) + np.exp(-np.arange(20_000) / 60))
-    rule = StopRule()
+    rule = default_rule()
     reason, fold = run(series, rule)
     assert reason == "interval"
     assert 1200 <= fold.steps <= 1900

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ from steelyard.contracts.sim import Collective as Ring
 from steelyard.contracts.sim import InputPipeline, Link, Memory, Noise, Shape, SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
 from steelyard.results.derive import derive
+from steelyard.results.store import record_text
 from steelyard.selftest.cases import Case, cases
 from steelyard.worker.devices.sim_noise import job_factor, shape_factors, step_factors
 from steelyard.worker.workloads.batches import batches
@@ -113,6 +115,47 @@ def test_why_a_run_stops(simulate: Simulate, budget: Budget, reason: str, steps:
     assert ("SY202" in [found.code for found in record.findings]) == (reason in ("max_steps", "max_seconds"))
 
 
+def test_a_budget_that_needs_no_step_more_is_not_complained_of(simulate: Simulate) -> None:
+    record = simulate(make_spec(budget=Budget(min_seconds=15, max_seconds=12)))
+    message = next(found.message for found in record.findings if found.code == "SY202")
+    assert message == "stopped by max_seconds: 12 s of the 15 asked for"
+
+
+def test_a_single_step_has_a_value_and_no_interval(simulate: Simulate) -> None:
+    record = simulate(make_spec(budget=Budget(max_steps=1)))
+    assert record.quantities["throughput_job"].value == pytest.approx(3200)
+    assert record.quantities["step_time_mean"].interval is None
+    record_text(record)
+
+
+def test_the_cap_on_seconds_is_kept(simulate: Simulate) -> None:
+    record = simulate(make_spec(sim=SimTruth(step_time_s=10.0), budget=Budget(max_seconds=35)))
+    assert record.stop is not None
+    assert record.stop.seconds == pytest.approx(40.0)
+
+
+def test_what_is_in_the_way_of_derivation(simulate: Simulate, tmp_path: Path) -> None:
+    simulate(make_spec(budget=SHORT))
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "events-pipe.jsonl")
+    (tmp_path / "events-00001.jsonl").write_text('{"kind": "status", "code": "node_failure", "reason": "gone"}\n')
+    assert derive(tmp_path).status.code == "node_failure"
+    (tmp_path / "events-00001.jsonl").write_text("nonsense\n")
+    record = derive(tmp_path)
+    assert (record.status.code, "not JSON" in record.status.reason) == ("failed", True)
+    assert str(tmp_path) not in record_text(record)
+
+
+def test_a_run_that_dies_in_setup_has_no_setup_time(simulate: Simulate) -> None:
+    truth = SimTruth(setup_s=2.0, memory=Memory(limit_bytes=1e9, bytes_per_sample=1e8))
+    assert simulate(make_spec(sim=truth)).quantities["setup_time"].value is None
+
+
+def test_without_steady_state_no_phase_is_called_so(simulate: Simulate) -> None:
+    record = simulate(make_spec(sim=SimTruth(noise=Noise(walk_cv=0.01))))
+    assert "steady" not in [phase.name for phase in record.phases]
+
+
 def test_record_is_derived_again_the_same(simulate: Simulate, tmp_path: Path) -> None:
     record = simulate(make_spec(sim=SimTruth(noise=Noise(kind="normal"))))
     assert derive(tmp_path) == record
@@ -131,7 +174,7 @@ def test_damaged_samples_end_as_a_status(simulate: Simulate, tmp_path: Path) -> 
     simulate(make_spec(budget=SHORT))
     path = tmp_path / "steps-00000.bin"
     text = bytearray(path.read_bytes())
-    text[100] ^= 1
+    text[len(text) // 2] ^= 1
     path.write_bytes(bytes(text))
     record = derive(tmp_path)
     assert (record.status.code, "checksum" in record.status.reason) == ("failed", True)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,8 +20,19 @@ from steelyard.launch.local import LocalLauncher
 from steelyard.launch.preflight import checks, cpu_quota
 from steelyard.results.store import RAW, ResultFolder
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from steelyard.contracts.observe import Launch
+
 SLOW = SimTruth(step_time_s=1.0, wall_s_per_s=1.0)
 ENDLESS = Budget(min_steps=100_000, max_steps=100_000, max_seconds=1e6)
+
+
+def folder_in(path: Path) -> ResultFolder:
+    folder = ResultFolder(path)
+    folder.prepare()
+    return folder
 
 
 def slow_spec(**settings: object) -> RunSpec:
@@ -29,7 +41,7 @@ def slow_spec(**settings: object) -> RunSpec:
 
 def test_a_run_and_its_place(tmp_path: Path) -> None:
     ticks: list[Path] = []
-    record = collect(ResultFolder(tmp_path), make_spec(), LocalLauncher(), ticks.append)
+    record = collect(folder_in(tmp_path), make_spec(), LocalLauncher(), ticks.append)
     assert record.status.code == "completed"
     assert record.launch is not None
     assert (record.launch.exit_code, record.launch.limit_hit) == (0, False)
@@ -42,7 +54,7 @@ def test_a_run_and_its_place(tmp_path: Path) -> None:
 
 def test_the_time_limit(tmp_path: Path) -> None:
     begin_s = time.monotonic()
-    record = collect(ResultFolder(tmp_path), slow_spec(time_limit_s=1.0), LocalLauncher(), lambda _: None)
+    record = collect(folder_in(tmp_path), slow_spec(time_limit_s=1.0), LocalLauncher(), lambda _: None)
     assert record.status.code == "time_limit"
     assert time.monotonic() - begin_s < 6
     assert list((tmp_path / ".scratch").iterdir()) == []
@@ -53,17 +65,39 @@ def test_a_worker_that_is_killed(tmp_path: Path) -> None:
         for pid in workers_in(raw):
             os.kill(pid, signal.SIGKILL)
 
-    record = collect(ResultFolder(tmp_path), slow_spec(), LocalLauncher(), kill)
+    record = collect(folder_in(tmp_path), slow_spec(), LocalLauncher(), kill)
     assert (record.status.code, record.status.reason) == ("killed", "ended by signal 9")
 
 
 def test_a_worker_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "numpy.py").write_text("raise ImportError('numpy is broken here')")
-    record = collect(ResultFolder(tmp_path / "r"), make_spec(), LocalLauncher(), lambda _: None)
+    record = collect(folder_in(tmp_path / "r"), make_spec(), LocalLauncher(), lambda _: None)
     assert record.status.code == "failed"
     assert record.status.evidence is not None
     assert "numpy is broken here" in str(record.status.evidence["log_tail"])
+
+
+def test_a_module_in_the_current_directory_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "numpy.py").write_text("raise SystemExit(9)")
+    record = collect(folder_in(tmp_path / "r"), make_spec(), LocalLauncher(), lambda _: None)
+    assert record.status.code == "completed"
+
+
+def test_another_launcher_at_the_same_study(tmp_path: Path) -> None:
+    """The other one makes the run while ours is at it: its record stands, and nothing of ours is left."""
+    folder = folder_in(tmp_path)
+
+    class Overtaken(LocalLauncher):
+        def run(self, spec: RunSpec, raw: Path, tick: Callable[[], None]) -> Launch:
+            launch = super().run(spec, raw, tick)
+            collect(folder, spec, LocalLauncher(), lambda _: None)
+            return launch
+
+    record = collect(folder, make_spec(), Overtaken(), lambda _: None)
+    assert list(folder.records()) == [record]
+    assert list((tmp_path / ".scratch").iterdir()) == []
 
 
 def workers_in(folder: Path) -> list[int]:

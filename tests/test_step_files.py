@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,7 +55,7 @@ def test_only_steps_that_every_rank_finished_count(tmp_path: Path) -> None:
     assert StepSamples(tmp_path, 2).steps == 10
 
 
-@pytest.mark.parametrize("cut", [1, 30, 24 + 6 * 8 * 10])
+@pytest.mark.parametrize("cut", [1, 30, 28 + 6 * 8 * 10])
 def test_a_last_chunk_cut_short_is_left_out(tmp_path: Path, cut: int) -> None:
     write(tmp_path, [(0, 10), (0, 10)])
     path = tmp_path / "steps-00000.bin"
@@ -78,20 +79,30 @@ def test_an_empty_file_has_no_steps(tmp_path: Path) -> None:
     assert StepSamples(tmp_path, 2).steps == 0
 
 
-@pytest.mark.parametrize("place", [0, 9, 200])
+@pytest.mark.parametrize("place", [0, *range(8, 36), 200])
 def test_damage_is_noticed(tmp_path: Path, place: int) -> None:
     write(tmp_path, [(0, 10), (0, 10)])
     path = tmp_path / "steps-00000.bin"
     text = bytearray(path.read_bytes())
-    text[place] ^= 0xFF
+    text[place] ^= 0x01
     path.write_bytes(bytes(text))
     with pytest.raises(DamagedDataError):
         StepSamples(tmp_path, 2).trace()
 
 
+def test_a_gap_in_a_ranks_steps_is_noticed(tmp_path: Path) -> None:
+    with (tmp_path / "steps-00000.bin").open("wb") as file:
+        file.write(observe.FILE_MAGIC)
+        for first in (0, 20):
+            observe.write_chunk(file, 0, first, np.ones((len(observe.COLUMNS), 10)))
+    with pytest.raises(DamagedDataError, match="does not follow"):
+        StepSamples(tmp_path, 2)
+
+
 def test_a_header_cannot_ask_for_much_memory(tmp_path: Path) -> None:
     path = tmp_path / "steps-00000.bin"
-    path.write_bytes(observe.FILE_MAGIC + observe.CHUNK.pack(observe.CHUNK_MARK, 0, 0, 2**32 - 1, 0))
+    place = observe.PLACE.pack(observe.CHUNK_MARK, 0, 0, 2**32 - 1)
+    path.write_bytes(observe.FILE_MAGIC + place + observe.CHECK.pack(zlib.crc32(place), 0))
     with pytest.raises(DamagedDataError):
         StepSamples(tmp_path, 2)
 

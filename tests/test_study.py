@@ -73,7 +73,11 @@ def test_a_file(tmp_path: Path) -> None:
     path.write_text('name = "f"\nrepeats = 2\n[run.sim]\nstep_time_s = 1\n[sweep]\nranks = [1, 2]\n')
     found = expand(load_study(path))
     assert [cell.spec.ranks for cell in found.cells] == [1, 2]
-    assert cost(found).device_hours_low == pytest.approx(2 * 5 * (1 + 2) / 3600)
+    assert cost(found).device_hours == pytest.approx(2 * 600 * (1 + 2) / 3600)
+    assert cost(expand(study(sweep={}, run={"epoch_samples": 64, "budget": {"epochs": 1}}))).device_hours is None
+    path.write_text("a" + ".a" * 10_000 + " = 1\n")
+    with pytest.raises(InputError, match="32 parts"):
+        load_study(path)
     path.write_text("name = 1979-05-27\n")
     with pytest.raises(InputError, match="not JSON serializable"):
         load_study(path)
@@ -88,3 +92,4 @@ def test_a_single_run_follows_those_that_are_there() -> None:
     cell = single_run({}, study="a", seed=0, repeats=1, taken=lambda _: set()).cells[0].name
     assert made(set()) == ["r0000", "r0001"]
     assert made({f"{cell}-r0000", f"{cell}-r0001"}) == ["r0002", "r0003"]
+    assert made({f"{cell}-r0001", "another-r0007"}) == ["r0002", "r0003"]

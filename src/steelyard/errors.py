@@ -45,7 +45,7 @@ class SteelyardError(Exception):
         lines = [printable(self.what)]
         lines += [f"  {problem}" for problem in self.problems[:SHOWN_PROBLEMS]]
         if len(self.problems) > SHOWN_PROBLEMS:
-            lines.append(f"  and {len(self.problems) - SHOWN_PROBLEMS} more")
+            lines.append("  and more")
         if self.next_step:
             lines.append(printable(f"next: {self.next_step}"))
         return "\n".join(lines)

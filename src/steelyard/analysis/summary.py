@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from steelyard.contracts.record import Interval, Quantity
-from steelyard.stats.intervals import across_jobs
+from steelyard.spec.study import chosen_settings
+from steelyard.stats.intervals import across_jobs, concerns_tail
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.contracts.spec import RunSpec
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def job_throughput(records: Sequence[RunRecord]) -> Quantity:
             level=across.level,
             method=across.method,
             covers=_covers(whole),
-            approximate=across.approximate,
+            approximate=(*across.approximate, *_doubts(whole)),
         )
     window = "steady" if all(rate.window == "steady" for rate, _ in known) else "all steps"
     return Quantity(
@@ -87,6 +89,42 @@ def job_throughput(records: Sequence[RunRecord]) -> Quantity:
         aggregation="work over time",
         interval=interval,
     )
+
+
+def labels(cells: Sequence[CellSummary]) -> dict[str, str]:
+    """Cells by the settings in which they differ; alone, a cell is called by its workload."""
+    chosen = {cell.cell: chosen_settings(cell.records[0].spec) for cell in cells}
+    keys = sorted({key for settings in chosen.values() for key in settings})
+    differing = [key for key in keys if len({repr(settings.get(key)) for settings in chosen.values()}) > 1]
+    return {
+        cell.cell: ", ".join(f"{key}={_setting(cell.records[0].spec, key)}" for key in differing)
+        or cell.records[0].spec.workload
+        for cell in cells
+    }
+
+
+def _setting(spec: RunSpec, key: str) -> object:
+    value: object = spec
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _doubts(records: Sequence[RunRecord]) -> tuple[str, ...]:
+    """What Student's t over job means rests on and these jobs do not give."""
+    doubts = []
+    reasons = [reason for record in records for reason in _own_doubts(record) if concerns_tail(reason)]
+    if reasons:
+        doubts.append(f"in {len(reasons)} of {len(records)} jobs {reasons[0]}")
+    nodes = {record.environment.node for record in records if record.environment}
+    if 1 < len(nodes) < len(records):
+        doubts.append(f"{len(records)} jobs on {len(nodes)} nodes: jobs on one node are not independent of each other")
+    return tuple(doubts)
+
+
+def _own_doubts(record: RunRecord) -> tuple[str, ...]:
+    interval = record.quantities["throughput_job"].interval if "throughput_job" in record.quantities else None
+    return interval.approximate if interval else ()
 
 
 def _covers(records: Sequence[RunRecord]) -> str:

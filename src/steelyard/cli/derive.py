@@ -6,9 +6,10 @@ from pathlib import Path
 
 from steelyard.cli.verb import add_results
 from steelyard.contracts.base import to_json_object
-from steelyard.errors import InputError
+from steelyard.errors import InputError, printable
 from steelyard.results.derive import derive
 from steelyard.results.store import RAW, RECORD_FILE, ResultFolder, record_text
+from steelyard.spec.validate import MAX_RECORD_BYTES, read_bounded
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,11 +22,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 when the record derived now is the stored one, byte for byte."""
     for path in _paths(arguments):
         record = derive(path / RAW)
-        same = (path / RECORD_FILE).read_text(encoding="utf-8") == record_text(record)
+        same = read_bounded(path / RECORD_FILE, MAX_RECORD_BYTES) == record_text(record).encode()
         if arguments.json:
             print(json.dumps({"path": str(path), "same": same, "record": to_json_object(record)}))
         else:
-            print(f"{path}: {'the same record' if same else 'ANOTHER record than the stored one'}")
+            print(printable(f"{path}: {'the same record' if same else 'ANOTHER record than the stored one'}"))
         if not same:
             return 1
     return 0

@@ -7,13 +7,13 @@ from typing import Any
 from steelyard import registry
 from steelyard.analysis.summary import summarise
 from steelyard.cli.progress import Progress
-from steelyard.cli.tables import check_names, exit_code, print_cells
-from steelyard.cli.verb import add_results
+from steelyard.cli.tables import print_cells
+from steelyard.cli.verb import add_results, exit_code
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import InputError, Problem
 from steelyard.launch.campaign import run_all
 from steelyard.results.store import ResultFolder
-from steelyard.spec.study import assign, single_run
+from steelyard.spec.study import assign, require_registered, single_run
 
 # Options that are settings of the RunSpec under the same name, and those of its budget.
 SETTINGS: dict[str, tuple[type, str]] = {
@@ -59,16 +59,16 @@ def run(arguments: argparse.Namespace) -> int:
         study=arguments.study,
         seed=arguments.seed,
         repeats=arguments.repeats,
-        taken=folder.run_ids,
+        taken=lambda study: folder.run_ids(study) | folder.ids_being_made(),
     )
-    check_names(expansion)
+    require_registered(expansion)
     launcher = registry.load("launcher", "local")()
     outcome = run_all(folder, expansion, launcher, Progress())
     cells = summarise(outcome.made)
     if arguments.json:
         print(json.dumps({"runs": [to_json_object(record) for record in outcome.made]}))
     else:
-        print_cells(cells, {expansion.cells[0].name: arguments.workload}, detail=True)
+        print_cells(cells, detail=True)
     return exit_code(outcome.made)
 
 

@@ -9,7 +9,7 @@ from steelyard.cli.verb import add_results
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import InputError
 from steelyard.report.text import table
-from steelyard.results.store import RECORD_FILE, ResultFolder, read_record
+from steelyard.results.store import ResultFolder
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -31,9 +31,9 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print(json.dumps(cells_as_json(cells)))
         else:
-            print_cells(cells, {}, detail=True)
+            print_cells(cells, detail=True)
         return 0
-    found = [read_record(path / RECORD_FILE) for path in folder.find(arguments.what)]
+    found = [folder.read(path) for path in folder.find(arguments.what)]
     if not found:
         raise InputError(
             f"{folder.path} has neither a study nor a run called {arguments.what!r}; studies: {', '.join(studies)}",

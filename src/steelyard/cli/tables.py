@@ -1,24 +1,21 @@
 """The tables that several verbs print. Knows which columns people want, no statistics."""
 
-import sys
 import textwrap
-from collections.abc import Sequence
 from typing import Any
 
-from steelyard import registry
-from steelyard.analysis.summary import CellSummary
+from steelyard.analysis.summary import CellSummary, labels
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import Finding, RunRecord
 from steelyard.errors import printable
 from steelyard.report.text import number, seconds, table, with_interval
-from steelyard.spec.study import Expansion
 
 WIDTH = 80
 
 
-def print_cells(cells: list[CellSummary], names: dict[str, str], *, detail: bool = False) -> None:
+def print_cells(cells: list[CellSummary], *, detail: bool = False) -> None:
     """One row a cell, then what the numbers mean and what must be known about them."""
-    rows = [[names.get(cell.cell, cell.cell), _statuses(cell), with_interval(cell.throughput)] for cell in cells]
+    names = labels(cells)
+    rows = [[names[cell.cell], _statuses(cell), with_interval(cell.throughput)] for cell in cells]
     print(table(["cell", "runs", "throughput of the job, samples/s"], rows))
     for line in _notes(cells):
         print(printable(line))
@@ -44,21 +41,6 @@ def print_record(record: RunRecord) -> None:
         rows.append([name, text or with_interval(quantity), _unit(quantity.unit), quantity.scope, quantity.window])
     print(table(["quantity", "value", "unit", "scope", "window"], rows))
     _print_each(record.findings)
-
-
-def check_names(expansion: Expansion) -> None:
-    """Refuse unknown workloads and devices before anything is launched."""
-    for cell in expansion.cells:
-        registry.require("workload", cell.spec.workload)
-        registry.require("device", cell.spec.device)
-
-
-def exit_code(records: Sequence[RunRecord]) -> int:
-    """0 when every run completed; else 1, and a line that says how many did not."""
-    missing = sum(record.status.code != "completed" for record in records)
-    if missing:
-        print(f"\n{missing} of {len(records)} runs did not complete: steelyard show RUN_ID tells why", file=sys.stderr)
-    return 1 if missing else 0
 
 
 def cells_as_json(cells: list[CellSummary]) -> list[dict[str, Any]]:
@@ -111,12 +93,12 @@ def _print_detail(cell: CellSummary) -> None:
         rows.append(
             [
                 str(record.spec.repeat),
-                _value(q["step_time_mean"]),
-                _value(q["step_time_p50"]),
-                _value(q["step_time_p99"]),
-                _percent(q["input_wait_share"]),
-                _percent(q["compute_share"]),
-                _percent(q["exposed_comm_share"]),
+                _value(q.get("step_time_mean")),
+                _value(q.get("step_time_p50")),
+                _value(q.get("step_time_p99")),
+                _percent(q.get("input_wait_share")),
+                _percent(q.get("compute_share")),
+                _percent(q.get("exposed_comm_share")),
                 steady,
                 record.stop.reason if record.stop else "-",
             ]
@@ -137,7 +119,7 @@ def _percent(share: float | None) -> str:
 def _print_findings(cells: list[CellSummary], names: dict[str, str]) -> None:
     for cell in cells:
         if cell.findings and len(cells) > 1:
-            print("\n" + printable(names.get(cell.cell, cell.cell)) + ":")
+            print("\n" + printable(names[cell.cell]) + ":")
         _print_each(cell.findings)
 
 

@@ -1,15 +1,22 @@
 """How every verb is run: its options, its errors, its interruption. Knows no verb by name."""
 
+from __future__ import annotations
+
 import argparse
 import importlib
 import os
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from steelyard.errors import SteelyardError
+from steelyard.errors import SteelyardError, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+    from steelyard.contracts.record import RunRecord
 
 INTERRUPTED = 130
 
@@ -40,7 +47,18 @@ def run_verb(name: str, words: list[str]) -> int:
         # The reader (head, less) has gone; what it wanted, it has.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        print(printable(f"error: {error.filename or 'the system'}: {error.strerror or error}"), file=sys.stderr)
+        return 1
     return code
+
+
+def exit_code(records: Sequence[RunRecord]) -> int:
+    """0 when every run completed; else 1, and a line that says how many did not."""
+    missing = sum(record.status.code != "completed" for record in records)
+    if missing:
+        print(f"\n{missing} of {len(records)} runs did not complete: steelyard show RUN_ID tells why", file=sys.stderr)
+    return 1 if missing else 0
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -143,10 +143,13 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
 COLUMNS = ("start_s", "step_s", "input_wait_s", "compute_s", "exposed_comm_s", "samples")
 """A step lasts from the end of the one before it to its own end. `input_wait_s` is how long the device stood idle
 before it for want of data; `compute_s`, with the gaps in which the host had not yet launched the next kernel, and
-`exposed_comm_s` share the rest (NaN where a device cannot tell them apart); `samples` counts real samples, without padding."""
+`exposed_comm_s` share the rest (NaN where a device cannot tell them apart); `samples` counts real samples, without
+padding."""
 
 FILE_MAGIC = b"SYSTEPS1"
-CHUNK = struct.Struct("<4sIQII")  # mark, rank, first step, steps, CRC-32
+PLACE = struct.Struct("<4sIQI")  # mark, rank, first step, steps
+CHECK = struct.Struct("<II")  # CRC-32 of the place and of the payload: a damaged length must not look like a cut file
+HEADER_BYTES = PLACE.size + CHECK.size
 CHUNK_MARK = b"CHNK"
 MAX_CHUNK_STEPS = 1 << 20
 
@@ -173,12 +176,8 @@ class StepChunk:
 def write_chunk(file: BinaryIO, rank: int, first_step: int, table: NDArray[np.float64]) -> None:
     """Append one chunk; a reader that finds it cut short or damaged can tell."""
     payload = np.ascontiguousarray(table, dtype="<f8").tobytes()
-    steps = table.shape[1]
-    file.write(CHUNK.pack(CHUNK_MARK, rank, first_step, steps, _crc(rank, first_step, steps, payload)) + payload)
-
-
-def _crc(rank: int, first_step: int, steps: int, payload: bytes) -> int:
-    return zlib.crc32(payload, zlib.crc32(struct.pack("<IQI", rank, first_step, steps)))
+    place = PLACE.pack(CHUNK_MARK, rank, first_step, table.shape[1])
+    file.write(place + CHECK.pack(zlib.crc32(place), zlib.crc32(payload)) + payload)
 
 
 @dataclass(frozen=True)
@@ -208,17 +207,19 @@ def _walk(file: BinaryIO, path: Path) -> Iterator[ChunkPlace]:
         if size < len(FILE_MAGIC):
             return
         raise DamagedDataError(f"{path.name}: not a step file")
-    offset = len(FILE_MAGIC) + CHUNK.size
-    while len(header := file.read(CHUNK.size)) == CHUNK.size:
-        mark, rank, first_step, steps, crc = CHUNK.unpack(header)
-        if mark != CHUNK_MARK or not 0 < steps <= MAX_CHUNK_STEPS:
+    offset = len(FILE_MAGIC) + HEADER_BYTES
+    while len(header := file.read(HEADER_BYTES)) == HEADER_BYTES:
+        mark, rank, first_step, steps = PLACE.unpack_from(header)
+        place_crc, crc = CHECK.unpack_from(header, PLACE.size)
+        sound = mark == CHUNK_MARK and zlib.crc32(header[: PLACE.size]) == place_crc
+        if not sound or not 0 < steps <= MAX_CHUNK_STEPS:
             raise DamagedDataError(f"{path.name}: damaged chunk header before byte {offset}")
         end = offset + steps * len(COLUMNS) * 8
         if end > size:
             return
         yield ChunkPlace(rank, first_step, steps, offset, crc)
         file.seek(end)
-        offset = end + CHUNK.size
+        offset = end + HEADER_BYTES
 
 
 def read_chunks(path: Path, start: int, stop: int, *, check: bool) -> Iterator[StepChunk]:
@@ -239,7 +240,7 @@ def read_chunks(path: Path, start: int, stop: int, *, check: bool) -> Iterator[S
 
 
 def _check(chunk: StepChunk, payload: bytes, place: ChunkPlace, path: Path) -> None:
-    if _crc(place.rank, place.first_step, place.steps, payload) != place.crc:
+    if zlib.crc32(payload) != place.crc:
         raise DamagedDataError(f"{path.name}: checksum differs in the chunk at byte {place.offset}")
     step_s, samples = chunk.column("step_s"), chunk.column("samples")
     # Written so that NaN fails too.

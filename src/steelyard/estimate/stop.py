@@ -58,11 +58,11 @@ class StopRule:
     def __init__(
         self,
         *,
-        min_steps: int = 1000,
-        min_seconds: float = 5.0,
-        rel_half_width: float = 0.01,
-        max_steps: int = 20_000,
-        max_seconds: float = 600.0,
+        min_steps: int,
+        min_seconds: float,
+        rel_half_width: float,
+        max_steps: int,
+        max_seconds: float,
         level: float = 0.95,
     ) -> None:
         self.min_steps = min_steps

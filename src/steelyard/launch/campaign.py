@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from steelyard.contracts import observe
 from steelyard.contracts.base import to_json_object
+from steelyard.errors import InputError
 from steelyard.results.derive import derive
 from steelyard.results.store import RAW, ResultFolder, write_json
 
@@ -56,25 +58,26 @@ class Outcome:
 
 def run_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, watcher: Watcher) -> Outcome:
     """Every run of the study that the folder does not have, in the study's order."""
-    folder.sweep_scratch()
+    folder.prepare()
+    _refuse_other_seed(folder, expansion)
     write_plan(folder, expansion)
-    waiting = [spec for spec in expansion.runs if not folder.has(spec)]
-    done = skipped = len(expansion.runs) - len(waiting)
+    made: list[RunRecord] = []
     total = len(expansion.runs)
-    made = []
-    for spec in waiting:
-        watcher.begin(spec, done, total)
+    for number, spec in enumerate(expansion.runs):
+        # Asked anew each time: another launcher may be at the same study.
+        if folder.has(spec):
+            continue
+        watcher.begin(spec, number, total)
         record = collect(folder, spec, launcher, watcher.tick)
-        done += 1
         made.append(record)
-        watcher.end(record, done, total)
+        watcher.end(record, number + 1, total)
     # Once more: a worker of a killed launcher may have been writing while we swept the first time.
     folder.sweep_scratch()
-    return Outcome(tuple(made), skipped)
+    return Outcome(tuple(made), total - len(made))
 
 
 def collect(folder: ResultFolder, spec: RunSpec, launcher: Launcher, tick: Callable[[Path], None]) -> RunRecord:
-    """One fresh launch, from spec to the record in its place."""
+    """One fresh launch, from spec to the record in its place; or the record that another launcher put there first."""
     scratch = folder.open_scratch(spec)
     raw = scratch / RAW
     try:
@@ -82,11 +85,25 @@ def collect(folder: ResultFolder, spec: RunSpec, launcher: Launcher, tick: Calla
         write_json(raw / observe.LAUNCH_FILE, launch)
         (raw / observe.PROGRESS_FILE).unlink(missing_ok=True)
         record = derive(raw)
-        folder.commit(scratch, record)
+        if not folder.commit(scratch, record):
+            record = folder.read(folder.run_path(spec))
     finally:
         # After a commit there is nothing left here; after an interrupt the run counts as not made.
         shutil.rmtree(scratch, ignore_errors=True)
     return record
+
+
+def _refuse_other_seed(folder: ResultFolder, expansion: Expansion) -> None:
+    """A study's seed is part of what it is: runs of two seeds under one name would look like one study."""
+    there = next((spec for spec in expansion.runs if folder.has(spec)), None)
+    if there is None:
+        return
+    record = folder.read(folder.run_path(there))
+    if record.spec.seed != there.seed:
+        raise InputError(
+            f"{folder.path} has runs of study {there.study!r} that were made with another seed",
+            next_step="give the study another name, or the old seed",
+        )
 
 
 def write_plan(folder: ResultFolder, expansion: Expansion) -> Path:
@@ -96,7 +113,7 @@ def write_plan(folder: ResultFolder, expansion: Expansion) -> Path:
     path = folder.path / "studies" / f"{expansion.study.name}-{digest}.json"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(".new")
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
         write_json(beside, plan)
-        beside.rename(path)
+        beside.replace(path)
     return path

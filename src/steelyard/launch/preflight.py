@@ -132,6 +132,8 @@ def _clock() -> Check:
 
 
 def _folder(results: Path) -> Check:
+    if results.exists() and not results.is_dir():
+        return Check("results", "wrong", f"{results} is not a directory", "give another folder with --results")
     parent = next(path for path in [results, *results.absolute().parents] if path.is_dir())
     try:
         with tempfile.TemporaryDirectory(dir=parent, prefix=".steelyard-doctor-") as scratch:
@@ -147,7 +149,9 @@ def _worker() -> Check:
     spec = RunSpec(run_id="doctor", cell="doctor", budget=Budget(min_steps=10, max_steps=10, min_seconds=0))
     begin_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="steelyard-doctor-") as scratch:
-        record = collect(ResultFolder(Path(scratch)), spec, LocalLauncher(), lambda _raw: None)
+        folder = ResultFolder(Path(scratch))
+        folder.prepare()
+        record = collect(folder, spec, LocalLauncher(), lambda _raw: None)
     if record.status.code != "completed":
         return Check("worker", "wrong", f"a simulated run ended as {record.status.code}: {record.status.reason}")
     return Check("worker", "ok", f"a simulated run of 10 steps took {time.monotonic() - begin_s:.2f} s")

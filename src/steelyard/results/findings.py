@@ -37,12 +37,14 @@ def _steady(record: RunRecord) -> Iterator[Finding]:
 
 def _precision(record: RunRecord) -> Iterator[Finding]:
     if record.stop is not None and record.stop.reason in ("max_steps", "max_seconds"):
-        yield Finding(
-            code="SY202",
-            severity="disclose",
-            message=f"stopped by {record.stop.reason} before the interval was as narrow as asked",
-            remedy=f"raise {record.stop.reason}, or accept the interval as it is",
-        )
+        unmet = _unmet(record)
+        if unmet:
+            yield Finding(
+                code="SY202",
+                severity="disclose",
+                message=f"stopped by {record.stop.reason}: " + "; ".join(unmet),
+                remedy=f"raise {record.stop.reason}, or accept the interval as it is",
+            )
     rate = record.quantities.get("throughput_job")
     if rate is not None and rate.interval is not None and rate.interval.approximate:
         yield Finding(
@@ -51,6 +53,25 @@ def _precision(record: RunRecord) -> Iterator[Finding]:
             message="the interval is approximate: " + "; ".join(rate.interval.approximate),
             remedy="judge by the spread between jobs (--repeats) instead",
         )
+
+
+def _unmet(record: RunRecord) -> list[str]:
+    """Which minima of its budget a run did not reach."""
+    budget, unmet = record.spec.budget, []
+    steady_steps = record.steady.stop_step - record.steady.start_step if record.steady else 0
+    if steady_steps < budget.min_steps:
+        unmet.append(f"{steady_steps} steps of the {budget.min_steps} asked for")
+    if record.stop is not None and record.stop.seconds < budget.min_seconds:
+        unmet.append(f"{record.stop.seconds:.3g} s of the {budget.min_seconds:g} asked for")
+    mean = record.quantities.get("step_time_mean")
+    interval = mean.interval if mean else None
+    if mean is None or mean.value is None or interval is None:
+        unmet.append("no interval")
+    elif (width := (interval.high - interval.low) / 2 / mean.value) > budget.rel_half_width:
+        unmet.append(
+            f"the interval's half-width is {width:.2%} of the mean, {budget.rel_half_width:.2%} were asked for"
+        )
+    return unmet
 
 
 def _timer(record: RunRecord) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ Knows directories and atomic renames; needs neither locks nor a server. Layout:
 
     FOLDER/runs/STUDY/RUN_ID/record.json     the record
                             /raw/...         what it was derived from
-    FOLDER/.scratch/HOST.PID.START.XXXXXXXX.RUN_ID/   a run being made by that process; nobody reads it
+    FOLDER/.scratch/HOST.PIDS.PID.START.XXXXXXXX.RUN_ID/   a run being made by that process; nobody reads it
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.observe import PROGRESS_FILE, SPEC_FILE
 from steelyard.contracts.record import RunRecord
-from steelyard.errors import InputError
+from steelyard.errors import InputError, SteelyardError
 from steelyard.spec.validate import MAX_RECORD_BYTES, parse_json, read_bounded
 
 if TYPE_CHECKING:
@@ -43,21 +43,28 @@ class ResultFolder:
 
     # -- making a run
 
-    def open_scratch(self, spec: RunSpec) -> Path:
-        """A private directory for a run in the making, on the filesystem it will be renamed within."""
+    def prepare(self) -> None:
+        """See to it that results can be written here; what dead launchers of this host left is removed."""
         try:
             self._scratch.mkdir(parents=True, exist_ok=True)
-            scratch = Path(tempfile.mkdtemp(prefix=_owner_prefix(), suffix=f".{spec.run_id}", dir=self._scratch))
+            self._runs.mkdir(exist_ok=True)
         except OSError as error:
             raise InputError(
                 f"cannot write results to {self.path}: {error.strerror}", next_step="give another folder with --results"
             ) from None
+        self.sweep_scratch()
+
+    def open_scratch(self, spec: RunSpec) -> Path:
+        """A directory for a run in the making, on the filesystem it will be renamed within."""
+        scratch = Path(tempfile.mkdtemp(prefix=_owner_prefix(), suffix=f".{spec.run_id}", dir=self._scratch))
+        # mkdtemp shuts others out; results are for colleagues too, as far as the user's umask allows.
+        scratch.chmod(0o777 & ~_umask())
         (scratch / RAW).mkdir()
         write_json(scratch / RAW / SPEC_FILE, spec)
         return scratch
 
     def commit(self, scratch: Path, record: RunRecord) -> bool:
-        """Put a finished run in its place. False when another launcher was first: its record stands, ours goes."""
+        """Put a finished run in its place. False when another launcher was first: its record stands."""
         write_json(scratch / RECORD_FILE, record)
         place = self.run_path(record.spec)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -66,16 +73,18 @@ class ResultFolder:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            shutil.rmtree(scratch)
-            return False
+            if self.has(record.spec):
+                return False
+            raise SteelyardError(
+                f"{place} is in the way: it is not empty and holds no record",
+                next_step=f"look into it, then: rm -r {place}",
+            ) from None
         _sync(place.parent)
         return True
 
     def sweep_scratch(self) -> int:
         """Remove what dead launchers of this host left; how many. Other hosts' are theirs to remove."""
         removed = 0
-        if not self._scratch.is_dir():
-            return 0
         for entry in self._scratch.iterdir():
             if _is_abandoned(entry.name):
                 shutil.rmtree(entry, ignore_errors=True)
@@ -97,9 +106,13 @@ class ResultFolder:
         return sorted(entry.name for entry in self._runs.iterdir()) if self._runs.is_dir() else []
 
     def run_ids(self, study: str) -> set[str]:
-        """Ids of the runs a study has."""
+        """Ids of the runs a study has, as far as one can see without opening them."""
         folder = self._runs / study
         return {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+
+    def ids_being_made(self) -> set[str]:
+        """Ids of the runs that somebody is making, of whatever study."""
+        return {_run_id(entry.name) for entry in self._scratch.iterdir()} if self._scratch.is_dir() else set()
 
     def records(self, study: str | None = None) -> Iterator[RunRecord]:
         """All records, or those of one study, by study and run id."""
@@ -108,11 +121,19 @@ class ResultFolder:
             if folder.is_dir():
                 for run in sorted(folder.iterdir()):
                     if (run / RECORD_FILE).is_file():
-                        yield read_record(run / RECORD_FILE)
+                        yield self.read(run)
+
+    def read(self, run: Path) -> RunRecord:
+        """The record in a run's directory, which must be the one its place says."""
+        record = read_record(run / RECORD_FILE)
+        if (record.spec.study, record.run_id, record.spec.run_id) != (run.parent.name, run.name, run.name):
+            raise InputError(f"{run / RECORD_FILE} is the record of another run: {record.spec.study}/{record.run_id}")
+        return record
 
     def find(self, run_id: str) -> list[Path]:
         """Directories of runs with this id; several studies may have it."""
-        return [self._runs / name / run_id for name in self.studies() if run_id in self.run_ids(name)]
+        found = [self._runs / name / run_id for name in self.studies() if run_id in self.run_ids(name)]
+        return [path for path in found if (path / RECORD_FILE).is_file()]
 
 
 def read_record(path: Path) -> RunRecord:
@@ -154,17 +175,34 @@ def _host() -> str:
     return socket.gethostname().replace(".", "-") or "unknown"
 
 
+def _pid_namespace() -> int:
+    """Which process numbers are meant: a container on this host may have its own."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return 0
+
+
 def _owner_prefix() -> str:
     """The maker is part of the name, so that there is no moment at which a directory has no owner."""
-    return f"{_host()}.{os.getpid()}.{_start_ticks(os.getpid())}."
+    return f"{_host()}.{_pid_namespace()}.{os.getpid()}.{_start_ticks(os.getpid())}."
+
+
+def _run_id(scratch_name: str) -> str:
+    return scratch_name.split(".", 5)[-1]
+
+
+def _umask() -> int:
+    # There is no way to read it but to set it.
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _is_abandoned(name: str) -> bool:
     """Whether its maker ran here and runs no more; its start time tells it from a later process of that number."""
-    host, _, rest = name.partition(".")
-    pid, _, rest = rest.partition(".")
-    ticks = rest.partition(".")[0]
-    return host == _host() and str(_start_ticks(pid)) != ticks
+    host, namespace, pid, ticks = [*name.split(".", 4), "", "", "", ""][:4]
+    return (host, namespace) == (_host(), str(_pid_namespace())) and str(_start_ticks(pid)) != ticks
 
 
 def _start_ticks(pid: Any) -> int | None:

@@ -1,4 +1,4 @@
-"""What a study costs before it runs, from its budgets alone. Knows limits, not machines."""
+"""What a study can cost at most, from its budgets alone. Knows limits, not machines."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cost:
-    """Device-hours of measured steps: never less than `low`, never more than `high`."""
+    """The most device-hours that the measured steps can take; None when nothing limits them."""
 
-    device_hours_low: float
-    device_hours_high: float
+    device_hours: float | None
     basis: str
 
 
 def cost(expansion: Expansion) -> Cost:
-    """Between the budgets' minimum and maximum seconds; how long a step takes is not known before a run."""
-    low = sum(spec.budget.min_seconds * spec.ranks for spec in expansion.runs) / 3600
-    high = sum(spec.budget.max_seconds * spec.ranks for spec in expansion.runs) / 3600
-    basis = "(the budgets' least and most seconds; set-up and compilation come on top)"
+    """From the caps on seconds; how long a step takes is not known before a run."""
+    if any(spec.budget.epochs is not None for spec in expansion.runs):
+        return Cost(None, "a budget in epochs has no limit in seconds")
+    hours = sum(spec.budget.max_seconds * spec.ranks for spec in expansion.runs) / 3600
     if all(spec.device == "sim" for spec in expansion.runs):
-        basis = "(the budgets' least and most seconds, which pass on the simulated devices' own clock)"
-    return Cost(low, high, basis)
+        return Cost(hours, "by max_seconds, which pass on the simulated devices' own clock")
+    return Cost(hours, "by max_seconds; set-up and compilation come on top")

@@ -7,9 +7,11 @@ import hashlib
 import itertools
 import json
 import random
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from steelyard import registry
 from steelyard.contracts.base import Bound, Contract, Length, Name, to_json_object
 from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec
 from steelyard.errors import InputError, Problem
@@ -118,20 +120,25 @@ def cell_name(spec: RunSpec) -> str:
 
     Settings at their default are left out, so that a field added to RunSpec later renames no existing cell.
     """
-    settings = {key: value for key, value in _not_default(spec).items() if key not in IDENTITY}
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(chosen_settings(spec), sort_keys=True).encode()).hexdigest()
     return f"{spec.workload[:30]}-{digest[:12]}"
+
+
+def chosen_settings(spec: RunSpec) -> dict[str, Any]:
+    """What was asked of the run beyond the defaults, nested settings under their dotted names."""
+    return {key: value for key, value in _not_default(spec).items() if key not in IDENTITY}
 
 
 def single_run(
     settings: dict[str, Any], *, study: str, seed: int, repeats: int, taken: Callable[[str], set[str]]
 ) -> Expansion:
-    """The study that `steelyard run` is: one cell, with repeats that follow those `taken` says are there."""
+    """The study that `steelyard run` is: one cell, with repeats numbered on from those `taken` says there are."""
     data = {"name": study, "seed": seed, "repeats": repeats, "run": settings}
     checked = parse_object(Study, data, "the run's settings")
     cell = _cells(checked)[0]
-    there = taken(checked.name)
-    first = next(n for n in itertools.count() if run_id(cell.name, n) not in there)
+    pattern = re.compile(re.escape(cell.name) + r"-r(\d+)")
+    there = [int(found[1]) for name in taken(checked.name) if (found := pattern.fullmatch(name))]
+    first = max(there, default=-1) + 1
     runs = [_with_identity(cell.spec, checked, cell.name, first + n) for n in range(checked.repeats)]
     return Expansion(checked, (cell,), tuple(runs))
 
@@ -153,15 +160,25 @@ def assign(settings: dict[str, Any], key: str, value: Any) -> None:
     table[last] = value
 
 
-def _not_default(contract: Any) -> dict[str, Any]:
-    kept = {}
+def _not_default(contract: Any, prefix: str = "") -> dict[str, Any]:
+    kept: dict[str, Any] = {}
     for entry in dataclasses.fields(contract):
         value = getattr(contract, entry.name)
         default = entry.default_factory() if callable(entry.default_factory) else entry.default
         if value == default:
             continue
-        kept[entry.name] = _not_default(value) if dataclasses.is_dataclass(value) else to_json_object(value)
+        if dataclasses.is_dataclass(value):
+            kept |= _not_default(value, f"{prefix}{entry.name}.")
+        else:
+            kept[prefix + entry.name] = to_json_object(value)
     return kept
+
+
+def require_registered(expansion: Expansion) -> None:
+    """Refuse unknown workloads and devices before anything is launched."""
+    for cell in expansion.cells:
+        registry.require("workload", cell.spec.workload)
+        registry.require("device", cell.spec.device)
 
 
 def _with_identity(spec: RunSpec, study: Study, cell: str, repeat: int) -> RunSpec:

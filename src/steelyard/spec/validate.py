@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_a
 from pydantic import TypeAdapter, ValidationError
 
 from steelyard.contracts.base import Bound, Length
-from steelyard.errors import InputError, Problem
+from steelyard.errors import SHOWN_PROBLEMS, InputError, Problem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +30,10 @@ MAX_SPEC_BYTES = 1 << 20
 MAX_RECORD_BYTES = 1 << 24
 MAX_SHOWN_VALUE = 60
 
+# The time to read dotted keys grows with the square of their parts: a file of 1 MB would take hours. The parts have
+# a bound here so that the search itself takes linear time.
+_LONG_KEY = re.compile(rb"(?:[^\s.=\[\]]{1,64}[ \t]{0,8}\.[ \t]{0,8}){32}")
+
 # The messages of checks that look at several fields: "field: what is wrong; valid: what would be right".
 _OWN_MESSAGE = re.compile(r"^(?:Value error, )?(?P<field>[\w.]+): (?P<problem>.*); valid: (?P<valid>.*)$", re.DOTALL)
 
@@ -39,7 +43,9 @@ def parse_json(cls: type[T], text: bytes | str, source: str) -> T:
     try:
         contract: T = _adapter(cls).validate_json(text)  # type: ignore[arg-type]
     except ValidationError as error:
-        raise InputError(f"{source} is not valid", problems=tuple(_problems(cls, error))) from None
+        raise InputError(
+            f"{source} is not valid ({error.error_count()} found wrong)", problems=tuple(_problems(cls, error))
+        ) from None
     except (ValueError, RecursionError) as error:
         problem = Problem("(whole file)", str(error)[:200], f"JSON of a {cls.__name__}")
         raise InputError(f"{source} is not valid", problems=(problem,)) from None
@@ -58,6 +64,9 @@ def parse_object(cls: type[T], data: Any, source: str) -> T:
 
 def parse_toml(text: bytes, source: str) -> dict[str, Any]:
     """TOML as plain data."""
+    if _LONG_KEY.search(text):
+        problem = Problem("(whole file)", "a key of more than 32 parts", "keys such as sim.noise.cv")
+        raise InputError(f"{source} is not valid", problems=(problem,))
     try:
         return tomllib.loads(text.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -67,6 +76,8 @@ def parse_toml(text: bytes, source: str) -> dict[str, Any]:
 
 def read_bounded(path: Path, limit: int) -> bytes:
     """A file from a stranger, refused when it is larger than anything honest."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"cannot read {path}: not a regular file")
     try:
         with path.open("rb") as file:
             text = file.read(limit + 1)
@@ -89,7 +100,8 @@ def _adapter(cls: Any) -> TypeAdapter[Any]:
 
 def _problems(cls: type, error: ValidationError) -> list[Problem]:
     found = []
-    for entry in error.errors(include_url=False, include_context=False):
+    entries = error.errors(include_url=False, include_context=False)
+    for entry in entries[: SHOWN_PROBLEMS + 1]:
         where, kind, value = entry["loc"], entry["type"], entry.get("input")
         own = _OWN_MESSAGE.match(entry["msg"])
         if own:

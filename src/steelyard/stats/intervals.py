@@ -30,6 +30,9 @@ CORRELATION_LIMIT_STEPS = 17.0
 # In a series folded so far that one bin outlasts the correlation, the rest is noise of the estimate.
 CORRELATION_LIMIT_BINS = 1.5
 
+HEAVY_TAIL = "step times have a heavy tail"
+RARE_STEPS = "rare long steps carry the variance"
+
 MIN_EXCEEDANCES = 10
 TAIL_QUANTILE = 0.97
 """Share of the step times below the threshold that `hill_tail_index` wants."""
@@ -104,6 +107,11 @@ def within_job(
     )
 
 
+def concerns_tail(reason: str) -> bool:
+    """Whether a doubt about one job is one about the tail of its step times, which reaches its mean as well."""
+    return reason.startswith((HEAVY_TAIL, RARE_STEPS))
+
+
 def across_jobs(means: Sequence[float], level: float = 0.95) -> JobsInterval:
     """Interval of the mean over jobs from the mean of each: Student t, because jobs are few.
 
@@ -174,7 +182,7 @@ def _heavy_tail(residuals: Floats, steps_per_bin: int, mean_bin_time: float, tai
     cv = math.sqrt(steps_per_bin * square) / abs(mean_bin_time) if mean_bin_time else math.inf
     limit = TAIL_LIMIT_CALM if cv < CALM_CV else TAIL_LIMIT
     if tail_index is not None and tail_index < limit and skewness > TAIL_SKEWNESS:
-        return f"step times have a heavy tail (index {tail_index:.1f}): their variance may not exist"
+        return f"{HEAVY_TAIL} (index {tail_index:.1f}): their variance may not exist"
     if skewness > SKEWNESS_LIMIT:
-        return f"rare long steps carry the variance (skewness {skewness:.0f}): too few to tell how many there are"
+        return f"{RARE_STEPS} (skewness {skewness:.0f}): too few to tell how many there are"
     return None
