@@ -37,7 +37,8 @@ def page(data: dict[str, dict[str, Any]]) -> str:
     """The figures as Markdown."""
     out = [
         "# Figures\n",
-        "Made by `python benchmarks/figures.py` from the full runs. Each row is repeated by its script.\n",
+        "Made by `python benchmarks/figures.py` from the full runs. Each row is repeated by its script in an environment\n"
+        "made by `pip install -e '.[dev]'`; none of them needs a Debian package.\n",
     ]
     for name in (name for name in NAMES if name in data):
         entry = data[name]
@@ -59,7 +60,10 @@ def page(data: dict[str, dict[str, Any]]) -> str:
 def main() -> int:
     """Measure, keep, write."""
     data = json.loads(DATA.read_text(encoding="utf-8")) if DATA.exists() else {}
-    for name in sys.argv[1:] or NAMES:
+    names = sys.argv[1:] or NAMES
+    if unknown := set(names) - set(NAMES):
+        raise SystemExit(f"no figure is called {', '.join(sorted(unknown))}; valid: {', '.join(NAMES)}")
+    for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
         data[name] = measure(name)
         DATA.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

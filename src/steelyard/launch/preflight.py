@@ -20,6 +20,8 @@ from steelyard.results.store import ResultFolder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+CGROUPS = Path("/sys/fs/cgroup")
+
 Verdict = Literal["ok", "note", "wrong"]
 
 # A step of 8 ms is the smallest people report; a clock must be fine against it.
@@ -66,7 +68,7 @@ def _python() -> Check:
 def _cpus() -> Iterator[Check]:
     online, usable = os.cpu_count() or 1, len(os.sched_getaffinity(0))
     yield Check("CPUs", "ok", f"{usable} usable of {online} online")
-    quota = cpu_quota(Path("/sys/fs/cgroup"))
+    quota = cpu_quota(list(control_groups("cpu")))
     if quota is not None and quota < usable:
         yield Check(
             "CPU quota",
@@ -76,20 +78,41 @@ def _cpus() -> Iterator[Check]:
         )
 
 
-def cpu_quota(root: Path) -> float | None:
-    """CPUs that the control group of this process may use; None without a limit."""
-    second = _read(root / "cpu.max")
-    if second:
-        limit, _, period = second.partition(" ")
-        return None if limit == "max" else float(limit) / float(period or 100_000)
-    first = _read(root / "cpu/cpu.cfs_quota_us"), _read(root / "cpu/cpu.cfs_period_us")
-    return float(first[0]) / float(first[1]) if first[0] and first[1] and float(first[0]) > 0 else None
+def control_groups(controller: str, membership: Path = Path("/proc/self/cgroup")) -> Iterator[Path]:
+    """Directories of the control groups this process is in, its own first; a limit of any of them binds it."""
+    for line in (_read(membership) or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):
+            root = CGROUPS / controllers if controllers else CGROUPS
+            own = root / path.lstrip("/")
+            yield from (group for group in [own, *own.parents] if group.is_relative_to(root) and group.is_dir())
+
+
+def cpu_quota(groups: list[Path]) -> float | None:
+    """CPUs that the control groups allow, in version 2 and version 1 spelling; None without a limit."""
+    quotas = []
+    for group in groups:
+        second = _read(group / "cpu.max")
+        if second and not second.startswith("max"):
+            limit, _, period = second.partition(" ")
+            quotas.append(float(limit) / float(period or 100_000))
+        limits = _read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us")
+        if limits[0] and limits[1] and float(limits[0]) > 0:
+            quotas.append(float(limits[0]) / float(limits[1]))
+    return min(quotas, default=None)
+
+
+def memory_limit(groups: list[Path]) -> int | None:
+    """Bytes that the control groups allow; None without a limit."""
+    texts = [_read(group / name) for group in groups for name in ("memory.max", "memory.limit_in_bytes")]
+    return min((int(text) for text in texts if text and text.isdigit()), default=None)
 
 
 def _memory() -> Check:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = _read(Path("/sys/fs/cgroup/memory.max"))
-    bound = f", limited to {int(limit) / 2**30:.1f} GiB" if limit and limit != "max" else ""
+    limit = memory_limit(list(control_groups("memory")))
+    # Version 1 writes "no limit" as a number larger than any memory.
+    bound = f", limited to {limit / 2**30:.1f} GiB" if limit is not None and limit < total else ""
     return Check("memory", "ok", f"{total / 2**30:.1f} GiB{bound}")
 
 
