@@ -133,7 +133,7 @@ def _is_observation(path: Path) -> bool:
 
 
 def _log_tail(log: Path) -> str:
-    if not log.exists():
+    if not _is_observation(log):
         return ""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
