@@ -87,7 +87,8 @@ def _normal_scores(values: Floats) -> Floats | None:
     ends = np.cumsum(counts)
     totals = np.concatenate(([0.0], np.cumsum(_normal_quantiles(len(values)))))
     scores: Floats = ((totals[ends] - totals[ends - counts]) / counts)[place]
-    return scores / np.std(scores)
+    scores /= float(np.std(scores))
+    return scores
 
 
 @lru_cache(maxsize=8)
