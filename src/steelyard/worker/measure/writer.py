@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -71,4 +70,4 @@ def write_progress(raw: Path, progress: dict[str, float]) -> None:
     """Let the launcher see how far the run is; replaced whole, so that nobody reads half of it."""
     beside = raw / f"{observe.PROGRESS_FILE}.new"
     beside.write_text(json.dumps(progress), encoding="utf-8")
-    os.replace(beside, raw / observe.PROGRESS_FILE)  # noqa: PTH105
+    beside.replace(raw / observe.PROGRESS_FILE)
