@@ -19,7 +19,7 @@ class Budget(Contract):
     """When a run has measured enough: all three minima, or any cap."""
 
     min_steps: AtLeastOne = 1000
-    """Steps after warm-up; below 1,000 the interval is only approximate."""
+    """Steps after warm-up. Below 900 the interval is only approximate; 1,000 leave room for a few slow first steps."""
     min_seconds: NotNegative = 5.0
     rel_half_width: Positive = 0.01
     """Half-width of the 95 % interval of the mean step time, over the mean."""
