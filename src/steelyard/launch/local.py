@@ -48,11 +48,11 @@ class LocalLauncher:
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
-        in_time = ended = False
+        in_time = False
         try:
-            in_time = ended = _wait(process, spec.time_limit_s, tick)
+            in_time = _wait(process, spec.time_limit_s, tick)
         finally:
-            _end(process, ended=ended)
+            _end(process, ended=in_time)
         return observe.Launch(
             launcher=self.name,
             host=socket.gethostname(),

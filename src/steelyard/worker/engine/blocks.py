@@ -104,7 +104,7 @@ class BlockLoop:
             return
         self._last_progress = now
         progress = {"steps": float(self._fold.steps), "seconds": self._seconds}
-        if self._rule.estimate is not None:
+        if self._rule.estimate is not None and math.isfinite(self._rule.estimate.rel_half_width):
             progress["rel_half_width"] = self._rule.estimate.rel_half_width
         write_progress(self._raw, progress)
 
