@@ -16,7 +16,18 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parent / "docs" / "figures.json"
 PAGE = HERE.parent / "docs" / "figures.md"
-NAMES = ("startup", "detection", "malformed", "steady_state", "memory", "crash", "coverage", "selftest")
+NAMES = (
+    "startup",
+    "detection",
+    "malformed",
+    "steady_state",
+    "memory",
+    "crash",
+    "coverage",
+    "selftest",
+    "flops",
+    "same_training",
+)
 
 
 def measure(name: str) -> dict[str, Any]:

@@ -131,14 +131,6 @@ def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert (code, schema["title"]) == (0, "RunRecord")
 
 
-def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = run_json(capsys, "doctor")
-    assert code == 0
-    assert {"python", "CPUs", "torch", "results", "worker"} <= {check["name"] for check in found}
-    assert main(["doctor"]) == 0
-    assert "nothing wrong" in capsys.readouterr().out
-
-
 def test_a_reader_that_stops_reading() -> None:
     command = f"{sys.executable} -m steelyard.cli.main schema run-record | head -c 1 > /dev/null"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)

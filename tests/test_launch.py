@@ -17,7 +17,6 @@ from steelyard.contracts.sim import SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
 from steelyard.launch.campaign import collect
 from steelyard.launch.local import LocalLauncher
-from steelyard.launch.preflight import checks, control_groups, cpu_quota, memory_limit
 from steelyard.results.store import RAW, ResultFolder
 
 if TYPE_CHECKING:
@@ -128,30 +127,3 @@ def test_no_worker_outlives_its_launcher(tmp_path: Path, number: signal.Signals,
     assert list(ResultFolder(tmp_path).records()) == []
     if number != signal.SIGKILL:
         assert list((tmp_path / ".scratch").iterdir()) == []
-
-
-def test_doctor_finds_a_quota_and_a_read_only_folder(tmp_path: Path) -> None:
-    outer, inner = tmp_path, tmp_path / "job"
-    inner.mkdir()
-    assert cpu_quota([inner, outer]) is None
-    (inner / "cpu.max").write_text("max 100000\n")
-    (outer / "cpu.max").write_text("150000 100000\n")
-    assert cpu_quota([inner, outer]) == 1.5
-    (inner / "cpu.cfs_quota_us").write_text("50000\n")
-    (inner / "cpu.cfs_period_us").write_text("100000\n")
-    assert cpu_quota([inner, outer]) == 0.5
-    (inner / "memory.max").write_text("max\n")
-    (outer / "memory.limit_in_bytes").write_text("1073741824\n")
-    assert memory_limit([inner, outer]) == 2**30
-    found = {check.name: check for check in checks(Path("/proc/steelyard"))}
-    assert (found["results"].verdict, found["worker"].verdict) == ("wrong", "ok")
-
-
-def test_control_groups_from_the_inside_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("steelyard.launch.preflight.CGROUPS", tmp_path)
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "memory" / "x").mkdir(parents=True)
-    membership = tmp_path / "membership"
-    membership.write_text("4:memory:/x\n0::/a/b\n")
-    assert list(control_groups("cpu", membership)) == [tmp_path / "a" / "b", tmp_path / "a", tmp_path]
-    assert list(control_groups("memory", membership))[:2] == [tmp_path / "memory" / "x", tmp_path / "memory"]

@@ -9,8 +9,17 @@ from typing import Any
 from steelyard.errors import InputError, Problem
 
 BUILTIN: dict[str, dict[str, str]] = {
-    "device": {"sim": "steelyard.worker.devices.sim:open_devices"},
-    "workload": {"sim": "steelyard.worker.workloads.sim:SimWorkload"},
+    "device": {
+        "sim": "steelyard.worker.engine.sim_job:SimJob",
+        **dict.fromkeys(("auto", "cpu", "cuda", "xpu", "hpu", "mps"), "steelyard.worker.engine.torch_entry:open_job"),
+    },
+    "workload": {
+        "sim": "steelyard.worker.workloads.sim:SimWorkload",
+        "tiny": "steelyard.worker.workloads.tiny:build",
+        "resnet50": "steelyard.worker.workloads.vision:resnet50",
+        "wideresnet28-10": "steelyard.worker.workloads.wideresnet:build",
+        "gpt": "steelyard.worker.workloads.gpt:build",
+    },
     "launcher": {"local": "steelyard.launch.local:LocalLauncher"},
 }
 

@@ -17,14 +17,30 @@ from steelyard.spec.study import assign, require_registered, single_run
 
 # Options that are settings of the RunSpec under the same name, and those of its budget.
 SETTINGS: dict[str, tuple[type, str]] = {
-    "device": (str, "device family"),
+    "device": (str, "device family; auto takes the accelerator that is there"),
     "mode": (str, "train or infer"),
-    "ranks": (int, "ranks of the job, one device each"),
+    "ranks": (int, "ranks of the job, one device and (but for sim) one process each; --nproc is the same"),
     "batch": (int, "samples in one micro-batch on one device"),
     "accumulation": (int, "micro-batches to one optimizer step"),
+    "precision": (str, "fp32, tf32, bf16 or fp16"),
+    "compile": (str, "off, default, reduce-overhead or max-autotune"),
+    "parallel": (str, "ddp or fsdp2"),
+    "backend": (str, "of the collectives, such as nccl or gloo"),
+    "threads": (int, "CPU threads a rank"),
     "epoch_samples": (int, "samples in one epoch"),
     "last_batch": (str, "drop, pad or keep the last partial batch"),
     "time_limit_s": (float, "end the run after so many seconds of wall time"),
+    "hang_limit_s": (float, "end a run whose steps stand still for so long"),
+}
+SWITCHES = {
+    "channels_last": "put the channel dimension last in memory",
+    "deterministic": "only algorithms that give the same bits every time",
+    "numa": "bind each rank to the CPUs beside its device",
+}
+LOADER: dict[str, tuple[type, str]] = {
+    "data": (str, "synthetic data on the device or on the host"),
+    "loader_workers": (int, "loader processes a rank (data on the host)"),
+    "prefetch": (int, "batches each loader process keeps ready"),
 }
 BUDGET: dict[str, tuple[type, str]] = {
     "min_steps": (int, "measure at least so many steps"),
@@ -38,9 +54,18 @@ BUDGET: dict[str, tuple[type, str]] = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of the verb."""
-    parser.add_argument("workload", help="a registered workload; `sim` is the simulated accelerator's own")
-    for name, (kind, text) in {**SETTINGS, **BUDGET}.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=None, help=text)
+    parser.add_argument(
+        "workload",
+        help=f"one of {', '.join(registry.names('workload'))}; or a function of your own: ./my.py:build",
+    )
+    for name, (kind, text) in {**SETTINGS, **LOADER, **BUDGET}.items():
+        also = ["--nproc"] if name == "ranks" else []
+        parser.add_argument(f"--{name.replace('_', '-')}", *also, type=kind, default=None, help=text)
+    for name, text in {**SWITCHES, "pin_memory": "pinned memory for data from the host"}.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", action="store_true", help=text)
+    parser.add_argument(
+        "--model", action="append", default=[], metavar="KEY=VALUE", help="an option of the model, such as size=800M"
+    )
     parser.add_argument("--repeats", type=int, default=1, help="fresh launches; three or more give an interval")
     parser.add_argument("--seed", type=int, default=0, help="decides all that is random")
     parser.add_argument("--study", default="adhoc", help="name under which the runs are kept")
@@ -76,14 +101,29 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """The run's settings as the options give them."""
     chosen: dict[str, Any] = {"workload": arguments.workload}
     chosen |= {name: value for name in SETTINGS if (value := getattr(arguments, name)) is not None}
+    chosen |= {name: True for name in SWITCHES if getattr(arguments, name)}
     chosen["budget"] = {name: value for name in BUDGET if (value := getattr(arguments, name)) is not None}
+    loader = {"place": arguments.data, "workers": arguments.loader_workers, "prefetch": arguments.prefetch}
+    loader = {name: value for name, value in loader.items() if value is not None}
+    if arguments.pin_memory:
+        loader["pin_memory"] = True
+    if loader:
+        chosen["loader"] = loader
+    for assignment in arguments.model:
+        key, value = _assignment("--model", assignment)
+        assign(chosen, f"model.{key}", value)
     for assignment in arguments.assignments:
-        key, equals, text = assignment.partition("=")
-        if not equals or not key:
-            problem = Problem("--set", f"{assignment!r} assigns nothing", "KEY=VALUE")
-            raise InputError("an option is not valid", problems=(problem,))
-        assign(chosen, key, _value(text))
+        assign(chosen, *_assignment("--set", assignment))
     return chosen
+
+
+def _assignment(option: str, text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise InputError(
+            "an option is not valid", problems=(Problem(option, f"{text!r} assigns nothing", "KEY=VALUE"),)
+        )
+    return key, _value(value)
 
 
 def _value(text: str) -> Any:

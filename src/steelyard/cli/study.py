@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing; exit code 0 when every run of the study completed."""
-    expansion = expand(load_study(arguments.file))
+    expansion = expand(load_study(arguments.file), arguments.file.parent)
     require_registered(expansion)
     folder = ResultFolder(arguments.results)
     if arguments.dry_run:

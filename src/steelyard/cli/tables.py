@@ -106,6 +106,9 @@ def _print_detail(cell: CellSummary) -> None:
     print()
     header = ["job", "step mean", "p50", "p99", "input", "compute", "comm", "state", "stopped by"]
     print(table(header, rows))
+    shares = [record.quantities.get("exposed_comm_share") for record in done]
+    if any(share is not None and share.window == "crosscheck" for share in shares):
+        print("input, compute, comm: from the cross-check pass, which alone watches the communication")
 
 
 def _value(value: float | None) -> str:

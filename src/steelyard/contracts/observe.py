@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import numpy as np
 
-from steelyard.contracts.base import Contract, Count, Length, Name, NotNegative, Text
+from steelyard.contracts.base import Bound, Contract, Count, Length, Name, NotNegative, Text
 from steelyard.errors import DamagedDataError
 
 if TYPE_CHECKING:
@@ -33,12 +33,14 @@ SPEC_FILE = "spec.json"
 LAUNCH_FILE = "launch.json"
 WORKER_LOG = "worker.log"
 PROGRESS_FILE = "progress.json"
+RESERVE_FILE = "reserve"
+"""Disk space laid by for the last word of a run that fills its disk."""
 EVENTS_PATTERN = "events-*.jsonl"
 STEPS_PATTERN = "steps-*.bin"
 MAX_EVENT_BYTES = 1 << 20
 
 StatusCode = Literal[
-    "completed", "out_of_memory", "time_limit", "failed", "killed", "node_failure", "refused", "cancelled"
+    "completed", "out_of_memory", "time_limit", "hung", "failed", "killed", "node_failure", "refused", "cancelled"
 ]
 PhaseName = Literal["setup", "compile", "steps", "warmup", "steady", "crosscheck"]
 StopReason = Literal["interval", "max_steps", "max_seconds", "epochs"]
@@ -81,6 +83,47 @@ class MemoryPeak(Contract):
     """The most memory any device of the process held."""
 
     peak_bytes: NotNegative | None
+    method: Text = ""
+    """What was asked for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Contract):
+    """The settings in effect, as read back from the engine; what was asked for is in the spec."""
+
+    values: Annotated[dict[str, Text], Length(200)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceFacts(Contract):
+    """What is known of the device's model from its maker, each with its source; unknown stays None."""
+
+    name: Text
+    """As the driver calls it."""
+    model: Text | None = None
+    """As the table of facts calls it; None: not in the table."""
+    peak_flops: Annotated[dict[str, NotNegative], Length(20)] | None = None
+    """Dense FLOP/s of one device as the job sees it, by type."""
+    memory_bytes: NotNegative | None = None
+    dies: Annotated[int, Bound(ge=1, le=64)] | None = None
+    """Dies on one card or module; the job may see each die as a device."""
+    scope: Annotated[str, Length(20)] = "device"
+    """What the job sees as one device: die, device or module."""
+    power_limit_w: NotNegative | None = None
+    sources: Annotated[tuple[Text, ...], Length(20)] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts(Contract):
+    """What the workload's model is, counted on the meta device."""
+
+    parameters: Count
+    flops_per_sample: NotNegative | None
+    """Floating-point operations one sample takes in this mode; a multiply-add is two."""
+    method: Text
+    """How they were counted, or why they are unknown."""
+    last_loss: Text | None = None
+    """Of the last step, to see that the training has not run away; text, because it may be "nan"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +134,10 @@ class CrossCheck(Contract):
     mean_step_s: NotNegative
     sem_step_s: NotNegative
     """Standard error of that mean over the pass's steps."""
+    input_wait_s: NotNegative | None = None
+    compute_s: NotNegative | None = None
+    exposed_comm_s: NotNegative | None = None
+    """Means of the parts of a step over this pass and the deciding process's ranks; None where they cannot be told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +150,7 @@ class Environment(Contract):
     device: Name
     timing: Text
     """How steps are timed on this device."""
-    facts: Annotated[dict[str, Text], Length(200)]
+    facts: Annotated[dict[str, Text], Length(1000)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +166,8 @@ class Launch(Contract):
     exit_code: int | None
     """None when the launcher ended the run itself."""
     limit_hit: bool = False
+    oom_kills: Count = 0
+    """Processes that the control group's memory limit killed meanwhile."""
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,18 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from steelyard.contracts.base import Bound, Contract, Count, Length, Name, NotNegative, Text
-from steelyard.contracts.observe import CrossCheck, Environment, Launch, Phase, Status, Stop
+from steelyard.contracts.observe import (
+    CrossCheck,
+    DeviceFacts,
+    Environment,
+    Launch,
+    MemoryPeak,
+    ModelFacts,
+    Phase,
+    Settings,
+    Status,
+    Stop,
+)
 from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec
 
 Scope = Literal["die", "device", "module", "node", "rank", "job"]
@@ -89,6 +100,11 @@ class RunRecord(Contract):
     status: Status
     launch: Launch | None
     environment: Environment | None
+    settings: Settings | None = None
+    """In effect, as read back by the worker."""
+    device: DeviceFacts | None = None
+    model: ModelFacts | None = None
+    memory: MemoryPeak | None = None
     phases: Annotated[tuple[Phase, ...], Length(1000)]
     stop: Stop | None
     steady: Steady | None

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 
-from steelyard.contracts.base import AtLeastOne, Bound, Contract, Count, Name, NotNegative, Positive
+from steelyard.contracts.base import AtLeastOne, Bound, Contract, Count, Length, Name, NotNegative, Positive, Text
 from steelyard.contracts.sim import SimTruth
 
 SCHEMA_VERSION: Final = 1
 
 Mode = Literal["train", "infer"]
 LastBatch = Literal["drop", "pad", "keep"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
+Parallel = Literal["ddp", "fsdp2"]
+DataPlace = Literal["device", "host"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +28,39 @@ class Budget(Contract):
     rel_half_width: Positive = 0.01
     """Half-width of the 95 % interval of the mean step time, over the mean."""
     max_steps: AtLeastOne = 20_000
-    max_seconds: Positive = 600.0
+    max_seconds: Positive = 240.0
     epochs: AtLeastOne | None = None
     """Run exactly so many epochs instead; needs `epoch_samples`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loader(Contract):
+    """Where batches come from and how they reach the device."""
+
+    place: DataPlace = "device"
+    """Synthetic data made once on the device, or made anew on the host for every step and moved."""
+    workers: Annotated[int, Bound(ge=0, le=1024)] = 0
+    """Loader processes a rank; 0: the training process makes its batches itself."""
+    prefetch: Annotated[int, Bound(ge=1, le=1000)] = 2
+    """Batches each loader process keeps ready."""
+    pin_memory: bool = False
+
+    def __post_init__(self) -> None:
+        if self.place == "device" and (self.workers or self.pin_memory):
+            raise ValueError(
+                "place: data made on the device needs no loader processes and no pinned memory; valid: host"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(Contract):
+    """A function in a user's own file that builds the model."""
+
+    path: Text
+    """Of the file, absolute."""
+    function: Annotated[str, Length(80, r"^[A-Za-z_][A-Za-z0-9_]*$")]
+    sha256: Annotated[str, Length(64, r"^[0-9a-f]{64}$")]
+    """Of the file as it was when the run was asked for; another file is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +76,32 @@ class RunSpec(Contract):
     seed: Annotated[int, Bound(ge=0, lt=2**63)] = 0
     workload: Name = "sim"
     mode: Mode = "train"
-    device: Name = "sim"
+    source: Source | None = None
+    """The user's own workload; `workload` is then only what it is called."""
+    model: Annotated[dict[str, bool | int | float | Text], Length(50)] = field(default_factory=dict)
+    """Options of the workload's model, such as its size."""
+    device: Name = "auto"
+    """Device family; auto: the accelerator that is there, else the CPU."""
     ranks: Annotated[int, Bound(ge=1, le=65_536)] = 1
     batch: Annotated[int, Bound(ge=1, le=10**9)] = 32
     """Samples a device takes in one micro-batch."""
     accumulation: Annotated[int, Bound(ge=1, le=10**6)] = 1
     """Micro-batches to one optimizer step; training only."""
+    precision: Precision = "fp32"
+    """Of the computation: fp32 without and with the matrix units' tf32, or autocast to bf16 or fp16 (with a scaler)."""
+    compile: CompileMode = "off"
+    channels_last: bool = False
+    parallel: Parallel = "ddp"
+    """How more than one rank trains; inference runs independent replicas."""
+    backend: Name | None = None
+    """Of the collectives; None: what the device family uses."""
+    deterministic: bool = False
+    """Only algorithms that give the same bits every time."""
+    threads: Annotated[int, Bound(ge=1, le=4096)] | None = None
+    """CPU threads a rank; None: torch's own choice for one rank, an equal share of the usable CPUs for more."""
+    numa: bool = False
+    """Bind each rank to the CPUs beside its device."""
+    loader: Loader = field(default_factory=Loader)
     epoch_samples: AtLeastOne | None = None
     """Samples in one epoch of the whole job; None: the data never ends."""
     last_batch: LastBatch = "drop"
@@ -56,10 +110,17 @@ class RunSpec(Contract):
     """Steps of the second pass that synchronises after each one."""
     time_limit_s: Positive | None = None
     """Wall-clock limit after which the launcher ends the run."""
+    hang_limit_s: Positive = 300.0
+    """A rank that finishes no block of steps for so long hangs; the first step and compilation do not count."""
     budget: Budget = field(default_factory=Budget)
     sim: SimTruth = field(default_factory=SimTruth)
 
     def __post_init__(self) -> None:
+        if (self.workload == "sim") != (self.device_family == "sim"):
+            raise ValueError(
+                f"device: {self.device!r} does not run the workload {self.workload!r}; valid: auto, or the device sim "
+                "with the workload sim"
+            )
         if self.mode == "infer" and self.accumulation != 1:
             raise ValueError("accumulation: inference has no optimizer step to accumulate for; valid: 1")
         if self.budget.epochs is not None and self.epoch_samples is None:
@@ -76,6 +137,11 @@ class RunSpec(Contract):
                 f"epoch_samples: the last step of an epoch has {rest} samples for {self.ranks} ranks, so that some "
                 "would have none; valid: another number, or last_batch 'drop' or 'pad'"
             )
+
+    @property
+    def device_family(self) -> str:
+        """The registered device that runs this: `auto` is decided by the workload alone."""
+        return "sim" if self.device == "auto" and self.workload == "sim" else self.device
 
     @property
     def step_samples(self) -> int:

@@ -82,8 +82,9 @@ def collect(folder: ResultFolder, spec: RunSpec, launcher: Launcher, tick: Calla
     raw = scratch / RAW
     try:
         launch = launcher.run(spec, raw, lambda: tick(raw))
+        for name in (observe.RESERVE_FILE, observe.PROGRESS_FILE):
+            (raw / name).unlink(missing_ok=True)
         write_json(raw / observe.LAUNCH_FILE, launch)
-        (raw / observe.PROGRESS_FILE).unlink(missing_ok=True)
         record = derive(raw)
         if not folder.commit(scratch, record):
             record = folder.read(folder.run_path(spec))

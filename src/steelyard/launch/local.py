@@ -1,58 +1,93 @@
-"""Runs a worker on this machine as a process that cannot outlive us. Knows processes, not results."""
+"""Runs a worker on this machine as processes that cannot outlive us. Knows processes, not results.
+
+One process is started directly; more are started by torchrun, which gives each its rank.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
 import os
+import secrets
 import select
 import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from steelyard import hostinfo
 from steelyard.contracts import observe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from steelyard.contracts.spec import RunSpec
 
 PROGRESS_EVERY_S = 0.2
 GRACE_S = 3.0
+ROUNDS = 10
+# In the environment of everything a launch starts, however it is started: torchrun gives its children sessions of
+# their own, so that no process group holds them all.
+MARK = "STEELYARD_LAUNCH"
+ROOT = Path("/")
 
 
 class LocalLauncher:
-    """One worker process at a time, in a process group of its own."""
+    """One run at a time, in a process group of its own."""
 
     name = "local"
 
-    def command(self, raw: Path) -> list[str]:
+    def command(self, spec: RunSpec, raw: Path) -> list[str]:
         """What is started. The worker reads its spec from `raw` and writes there.
 
         `-P`: without it Python would import from the current directory first, and a study somebody sent us would
         run whatever `numpy.py` lies beside it.
         """
-        return [sys.executable, "-P", "-m", "steelyard.worker", str(raw), "--lifeline"]
+        python = [sys.executable, "-P", "-m"]
+        worker = [*python, "steelyard.worker", str(raw), "--lifeline"]
+        if processes(spec) == 1:
+            return worker
+        # `--standalone`: a meeting point on a free port of this machine.
+        torchrun = [*python, "torch.distributed.run", "--standalone", f"--nproc-per-node={spec.ranks}", "--no-python"]
+        return [*torchrun, *worker]
+
+    def environment(self, spec: RunSpec) -> dict[str, str]:
+        """Variables that are added to ours; what the user has set stays."""
+        added = {"PYTHONSAFEPATH": "1"}
+        if spec.threads is not None:
+            added["OMP_NUM_THREADS"] = str(spec.threads)
+        if processes(spec) > 1:
+            # Ranks share the CPUs; torchrun would give each one thread and say so on every start.
+            share = max(1, len(os.sched_getaffinity(0)) // spec.ranks)
+            added.setdefault("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", str(share)))
+            # All ranks are here; a host name that resolves to nowhere must not matter.
+            added["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+        return added
 
     def run(self, spec: RunSpec, raw: Path, tick: Callable[[], None]) -> observe.Launch:
         """Start, wait, and end the worker whatever happens to us. `tick` is called now and then meanwhile."""
-        command = self.command(raw)
+        command, mark = self.command(spec, raw), secrets.token_hex(16)
         started_at = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
+        kills = _oom_kills()
         begin_s = time.monotonic()
         with (raw / observe.WORKER_LOG).open("wb") as log:
             # Our end of its standard input is the lifeline: the system closes it when we die, however we die.
             process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, **self.environment(spec), MARK: mark},
             )
         in_time = False
         try:
             in_time = _wait(process, spec.time_limit_s, tick)
         finally:
-            _end(process, ended=in_time)
+            _end(process, mark, ended=in_time)
         return observe.Launch(
             launcher=self.name,
             host=socket.gethostname(),
@@ -61,7 +96,13 @@ class LocalLauncher:
             wall_s=time.monotonic() - begin_s,
             exit_code=process.returncode if in_time else None,
             limit_hit=not in_time,
+            oom_kills=max(0, _oom_kills() - kills),
         )
+
+
+def processes(spec: RunSpec) -> int:
+    """Processes of a job: one a rank, but all simulated ranks live in one."""
+    return 1 if spec.device_family == "sim" else spec.ranks
 
 
 def _wait(process: subprocess.Popen[bytes], limit_s: float | None, tick: Callable[[], None]) -> bool:
@@ -87,8 +128,8 @@ def _ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
         os.close(handle)
 
 
-def _end(process: subprocess.Popen[bytes], *, ended: bool) -> None:
-    """Leave nothing of the worker's group running: ask first, then insist.
+def _end(process: subprocess.Popen[bytes], mark: str, *, ended: bool) -> None:
+    """Leave nothing of the launch running: ask first, then insist.
 
     The group is signalled before its leader is reaped: until then nobody else can be given its number.
     """
@@ -99,8 +140,44 @@ def _end(process: subprocess.Popen[bytes], *, ended: bool) -> None:
     process.wait()
     if process.stdin is not None:
         process.stdin.close()
+    # A process may start another while we look; nothing can after a look that found nothing.
+    for _ in range(ROUNDS):
+        left = list(_marked(mark))
+        if not left:
+            return
+        for number in left:
+            _kill(number)
+
+
+def _kill(number: int) -> None:
+    """Kill a process that is not our child, and wait until it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(number)
+        try:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            select.select([handle], [], [], 1.0)
+        finally:
+            os.close(handle)
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
+
+
+def _marked(mark: str) -> Iterator[int]:
+    """Living processes of ours that were started, by whatever way, with this mark."""
+    wanted = f"{MARK}={mark}".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    yield int(entry.name)
+
+
+def _oom_kills() -> int:
+    """Processes killed so far by the memory limit of our own control group."""
+    for group in hostinfo.control_groups("memory", ROOT):
+        text = hostinfo.read_text(group / "memory.events") or hostinfo.read_text(group / "memory.oom_control") or ""
+        return sum(int(words[1]) for line in text.splitlines() if (words := line.split())[:1] == ["oom_kill"])
+    return 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
 
 PERCENTILES: tuple[tuple[Aggregation, float], ...] = (("p50", 0.50), ("p90", 0.90), ("p95", 0.95), ("p99", 0.99))
 LOG_TAIL_BYTES = 2000
+# Statuses of one job's processes, the one that tells the most first.
+CAUSES = ("out_of_memory", "hung", "refused", "failed", "node_failure", "killed", "time_limit")
+# In torchrun's account of what failed, and in the interpreter's of a hang that holds it.
+_RANK_KILLED = re.compile(r"rank\s*:\s*(\d+)\D[^\n]*\n\s*exitcode\s*:\s*-(\d+)")
+_INTERPRETER_HUNG = re.compile(r"^Timeout \(\d+:\d\d:\d\d", re.MULTILINE)
+SHOWN_RANKS = 8
 RATE = "samples/s"
 
 
@@ -39,11 +46,12 @@ def derive(raw: Path) -> RunRecord:
     spec = parse_json(RunSpec, read_bounded(raw / observe.SPEC_FILE, MAX_SPEC_BYTES), f"{raw / observe.SPEC_FILE}")
     seen = _Seen()
     steps = _Steps()
+    damage: SteelyardError | None = None
     try:
         _read_events(raw, seen)
         steps = _derive_steps(StepSamples(raw, spec.ranks), spec)
     except SteelyardError as error:
-        seen.status = _damaged(seen.status, error)
+        damage = error
     launch_file = raw / observe.LAUNCH_FILE
     launch = None
     if launch_file.exists():
@@ -51,9 +59,13 @@ def derive(raw: Path) -> RunRecord:
     record = RunRecord(
         run_id=spec.run_id,
         spec=spec,
-        status=seen.status or _status_from_outside(launch, raw),
+        status=_status(seen, spec, launch, raw, damage),
         launch=launch,
         environment=seen.environment,
+        settings=seen.settings,
+        device=seen.device,
+        model=seen.model,
+        memory=seen.memory,
         phases=(*seen.phases, *steps.phases),
         stop=seen.stop,
         steady=steps.steady,
@@ -61,7 +73,11 @@ def derive(raw: Path) -> RunRecord:
         steps_seen=steps.steps,
         ranks_seen=steps.ranks,
         seconds_measured=steps.seconds,
-        quantities={**_phase_quantities(seen), **steps.quantities},
+        quantities={
+            **_phase_quantities(seen),
+            **_parts(steps.quantities, seen),
+            **_utilisation(steps.quantities, seen),
+        },
         findings=(),
         raw=tuple(_raw_file(path) for path in sorted(raw.iterdir()) if _is_observation(path)),
         derived_by=f"steelyard {VERSION}",
@@ -74,12 +90,28 @@ def derive(raw: Path) -> RunRecord:
 
 @dataclass
 class _Seen:
-    status: observe.Status | None = None
+    statuses: dict[str, observe.Status] = field(default_factory=dict)
+    """By the file of the process that wrote it."""
+    settings: observe.Settings | None = None
+    device: observe.DeviceFacts | None = None
+    model: observe.ModelFacts | None = None
     environment: observe.Environment | None = None
     stop: observe.Stop | None = None
     crosscheck: observe.CrossCheck | None = None
-    peak_bytes: float | None = None
+    memory: observe.MemoryPeak | None = None
     phases: list[observe.Phase] = field(default_factory=list)
+
+
+_FIRST_EVENTS = "events-00000.jsonl"
+_SINGLE: dict[str, type] = {
+    "environment": observe.Environment,
+    "stop": observe.Stop,
+    "settings": observe.Settings,
+    "crosscheck": observe.CrossCheck,
+    "device": observe.DeviceFacts,
+    "model": observe.ModelFacts,
+}
+"""Said once in a job, by process 0."""
 
 
 def _read_events(raw: Path, seen: _Seen) -> None:
@@ -89,42 +121,79 @@ def _read_events(raw: Path, seen: _Seen) -> None:
             kind = event.pop("kind")
             where = f"{path.name} ({kind})"
             if kind == "phase":
-                seen.phases.append(parse_object(observe.Phase, event, where))
-            elif kind == "environment":
-                seen.environment = parse_object(observe.Environment, event, where)
-            elif kind == "stop":
-                seen.stop = parse_object(observe.Stop, event, where)
-            elif kind == "crosscheck":
-                seen.crosscheck = parse_object(observe.CrossCheck, event, where)
+                # Ranks pass the phases together; those of process 0 stand for all.
+                if path.name == _FIRST_EVENTS:
+                    seen.phases.append(parse_object(observe.Phase, event, where))
             elif kind == "status":
+                # A word that the process was told to end comes after what it said before.
                 status = parse_object(observe.Status, event, where)
-                # One process that failed is a run that failed, whatever the others say.
-                if seen.status is None or seen.status.code == "completed":
-                    seen.status = status
+                if path.name not in seen.statuses or seen.statuses[path.name].code == "completed":
+                    seen.statuses[path.name] = status
             elif kind == "memory":
-                peak = parse_object(observe.MemoryPeak, event, where).peak_bytes
-                seen.peak_bytes = max(peak or 0.0, seen.peak_bytes or 0.0) or None
+                memory = parse_object(observe.MemoryPeak, event, where)
+                if seen.memory is None or (memory.peak_bytes or 0.0) > (seen.memory.peak_bytes or 0.0):
+                    seen.memory = memory
+            elif kind in _SINGLE:
+                setattr(seen, kind, parse_object(_SINGLE[kind], event, where))
+
+
+def _status(
+    seen: _Seen, spec: RunSpec, launch: observe.Launch | None, raw: Path, damage: SteelyardError | None
+) -> observe.Status:
+    """How the job ended, from what each of its processes and the launcher say."""
+    if launch is not None and launch.limit_hit:
+        return observe.Status(
+            code="time_limit",
+            reason=f"ended after {launch.wall_s:.1f} s by its time limit",
+            evidence={"log_tail": _log_tail(raw / observe.WORKER_LOG)},
+        )
+    causes = [s for s in seen.statuses.values() if s.code in CAUSES and "follows" not in (s.evidence or {})]
+    if causes:
+        return _with_places(min(causes, key=lambda status: CAUSES.index(status.code)), causes)
+    expected = 1 if spec.device_family == "sim" else spec.ranks
+    if len(seen.statuses) < expected and not (damage and seen.statuses):
+        return _status_from_outside(launch, raw)
+    # What is left: ranks that saw another go, ranks that were told to end, and those that completed.
+    rest = [s for s in seen.statuses.values() if s.code != "completed"]
+    if rest:
+        return min(rest, key=lambda status: status.code == "cancelled")
+    if damage is not None:
+        return observe.Status(code="failed", reason=f"the observations are damaged: {damage}"[:4000])
+    return observe.Status(code="completed")
+
+
+def _with_places(status: observe.Status, causes: list[observe.Status]) -> observe.Status:
+    """Where each rank stood, when several tell it."""
+    places = {
+        f"rank_{cause.evidence['rank']}": cause.evidence["where"]
+        for cause in causes[:SHOWN_RANKS]
+        if cause.evidence and "where" in cause.evidence and "rank" in cause.evidence
+    }
+    if len(places) < 2:
+        return status
+    return observe.Status(code=status.code, reason=status.reason, evidence={**(status.evidence or {}), **places})
 
 
 def _status_from_outside(launch: observe.Launch | None, raw: Path) -> observe.Status:
-    """The worker left no status: what the launcher saw must tell."""
-    evidence: dict[str, float | int | str] = {"log_tail": _log_tail(raw / observe.WORKER_LOG)}
+    """A process left no status: what the launcher and its log saw must tell."""
+    log = _log_tail(raw / observe.WORKER_LOG, 8 * LOG_TAIL_BYTES)
+    evidence: dict[str, float | int | str] = {"log_tail": log[-LOG_TAIL_BYTES:]}
     if launch is None:
         return observe.Status(code="failed", reason="neither worker nor launcher left a word", evidence=evidence)
-    if launch.limit_hit:
+    if launch.oom_kills:
         return observe.Status(
-            code="time_limit", reason=f"ended after {launch.wall_s:.1f} s by its time limit", evidence=evidence
+            code="out_of_memory",
+            reason="the system killed a process of the job at the control group's memory limit",
+            evidence={**evidence, "oom_kills": launch.oom_kills},
         )
+    if _INTERPRETER_HUNG.search(log):
+        return observe.Status(code="hung", reason="no block of steps ended within the limit", evidence=evidence)
+    if killed := _RANK_KILLED.search(log):
+        evidence["rank"] = int(killed[1])
+        return observe.Status(code="killed", reason=f"rank {killed[1]} ended by signal {killed[2]}", evidence=evidence)
     if launch.exit_code is not None and launch.exit_code < 0:
         return observe.Status(code="killed", reason=f"ended by signal {-launch.exit_code}", evidence=evidence)
     return observe.Status(code="failed", reason=f"exit code {launch.exit_code} without a status", evidence=evidence)
-
-
-def _damaged(status: observe.Status | None, error: SteelyardError) -> observe.Status:
-    """Observations that cannot be read are a failure; one that the worker itself reported comes first."""
-    if status is not None and status.code != "completed":
-        return status
-    return observe.Status(code="failed", reason=f"the observations are damaged: {error}"[:4000])
 
 
 def _is_observation(path: Path) -> bool:
@@ -132,12 +201,12 @@ def _is_observation(path: Path) -> bool:
     return path.name != observe.PROGRESS_FILE and path.is_file() and not path.is_symlink()
 
 
-def _log_tail(log: Path) -> str:
+def _log_tail(log: Path, length: int = LOG_TAIL_BYTES) -> str:
     if not _is_observation(log):
         return ""
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
-        return file.read(LOG_TAIL_BYTES).decode("utf-8", "replace")
+        file.seek(max(0, log.stat().st_size - length))
+        return file.read(length).decode("utf-8", "replace")
 
 
 def _raw_file(path: Path) -> RawFile:
@@ -235,9 +304,65 @@ def _phase_quantities(seen: _Seen) -> dict[str, Quantity]:
             lengths.get(name), "s", "job", name, "sum", reason=f"the run ended before its {name} phase did"
         )
     quantities["memory_peak"] = _quantity(
-        seen.peak_bytes, "bytes", "device", "run", "max", reason="the device or the run's end gave no account of memory"
+        seen.memory.peak_bytes if seen.memory else None,
+        "bytes",
+        "device",
+        "run",
+        "max",
+        reason="the device or the run's end gave no account of memory",
     )
     return quantities
+
+
+def _parts(quantities: dict[str, Quantity], seen: _Seen) -> dict[str, Quantity]:
+    """Where the measured steps cannot tell all parts, all come from the cross-check pass, and their window says so."""
+    check = seen.crosscheck
+    told = None if check is None else (check.input_wait_s, check.compute_s, check.exposed_comm_s)
+    share = quantities.get("exposed_comm_share")
+    if share is None or share.value is not None or told is None or None in told:
+        return quantities
+    total = math.fsum(part for part in told if part is not None)
+    shares = {
+        f"{name}_share": _quantity(part / total, "1", "job", "crosscheck", "share of time")
+        for name, part in zip(("input_wait", "compute", "exposed_comm"), told, strict=True)
+        if part is not None and total > 0
+    }
+    return {**quantities, **shares}
+
+
+_TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
+
+def _utilisation(quantities: dict[str, Quantity], seen: _Seen) -> dict[str, Quantity]:
+    """Model FLOPs and their share of the device's peak; unknown where either is."""
+    rate, model = quantities.get("throughput_device"), seen.model
+    if rate is None or rate.value is None or model is None:
+        return {}
+    flops = None if model.flops_per_sample is None else model.flops_per_sample * rate.value
+    reason, peak = f"FLOPs unknown: {model.method}", None
+    if flops is not None:
+        kind = _number_format(seen.settings)
+        peak = (seen.device.peak_flops or {}).get(kind) if seen.device else None
+        name = seen.device.name if seen.device else "this device"
+        reason = f"no peak in {kind} is known for {name!r}"
+    return {
+        "model_flops_device": _quantity(flops, "FLOP/s", "device", rate.window, "work over time", reason=reason),
+        "model_flops_utilisation": _quantity(
+            flops / peak if flops is not None and peak else None,
+            "1",
+            "device",
+            rate.window,
+            "work over time",
+            reason=reason,
+        ),
+    }
+
+
+def _number_format(settings: observe.Settings | None) -> str:
+    """The format that products were computed in, by the worker's own probe."""
+    values = settings.values if settings else {}
+    kind = _TYPES.get(values.get("matmul_dtype", ""), "unknown")
+    return "tf32" if kind == "fp32" and values.get("float32_matmul_precision") == "high" else kind
 
 
 def _step_quantities(

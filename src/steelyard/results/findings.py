@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,42 @@ SYNCHRONISED_ERRORS = 4.0
 
 def findings(record: RunRecord) -> RunRecord:
     """The record with its findings."""
-    checks = (_steady, _precision, _timer, _synchronised, _complete)
+    checks = (_settings, _steady, _precision, _timer, _synchronised, _complete, _cpus, _fell_back, _loss)
     return dataclasses.replace(record, findings=tuple(found for check in checks for found in check(record)))
+
+
+_EFFECTIVE = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+def _settings(record: RunRecord) -> Iterator[Finding]:
+    """What was asked for and is not in effect."""
+    if record.settings is None:
+        return
+    spec, values = record.spec, record.settings.values
+    wanted = {"matmul_dtype": _EFFECTIVE[spec.precision]}
+    wanted["float32_matmul_precision"] = "high" if spec.precision == "tf32" else "highest"
+    wanted["deterministic"] = str(spec.deterministic).lower()
+    wanted["ranks"] = str(spec.ranks)
+    if "channels_last" in values:
+        wanted["channels_last"] = str(spec.channels_last).lower()
+    if spec.threads is not None:
+        wanted["threads"] = str(spec.threads)
+    if spec.loader.place == "host":
+        wanted |= {"loader_workers": str(spec.loader.workers), "pin_memory": str(spec.loader.pin_memory).lower()}
+    other = [
+        f"{name} is {values.get(name)}, not {value}" for name, value in wanted.items() if values.get(name) != value
+    ]
+    if spec.compile != "off" and values.get("compiled_graphs", "0") == "0":
+        other.append("nothing was compiled")
+    if spec.channels_last and "channels_last" not in values:
+        other.append("no parameter has a channel dimension to put last")
+    if other:
+        yield Finding(
+            code="SY101",
+            severity="disclose",
+            message="settings in effect differ from those asked for: " + "; ".join(other),
+            remedy="compare by what is in effect (settings of the record), or ask for what this device can do",
+        )
 
 
 def _steady(record: RunRecord) -> Iterator[Finding]:
@@ -113,4 +148,46 @@ def _complete(record: RunRecord) -> Iterator[Finding]:
             severity="blocks",
             message=f"samples from {record.ranks_seen} of {record.spec.ranks} ranks",
             remedy="look at the logs of the missing ranks and run again",
+        )
+
+
+def _cpus(record: RunRecord) -> Iterator[Finding]:
+    spec, place = record.spec, record.environment
+    if spec.loader.workers == 0 or place is None or not place.facts.get("cpu.usable", "").isdigit():
+        return
+    usable = float(place.facts["cpu.usable"])
+    with contextlib.suppress(KeyError, ValueError):
+        usable = min(usable, float(place.facts["cgroup.cpu_quota"]))
+    needed = spec.ranks * (1 + spec.loader.workers)
+    if needed > usable:
+        yield Finding(
+            code="SY602",
+            severity="disclose",
+            message=f"{spec.ranks} ranks with {spec.loader.workers} loader workers each are {needed} processes on "
+            f"{usable:g} usable CPUs: they take turns",
+            remedy=f"use at most {max(0, int(usable // spec.ranks) - 1)} loader workers a rank, or ask for more CPUs",
+        )
+
+
+def _fell_back(record: RunRecord) -> Iterator[Finding]:
+    if record.environment is None or record.settings is None or record.spec.device != "auto":
+        return
+    files = record.environment.facts.get("accelerator.files")
+    if files and files != "none" and record.settings.values.get("device") == "cpu":
+        yield Finding(
+            code="SY603",
+            severity="disclose",
+            message=f"ran on the CPU although the node has accelerators ({files}): torch cannot use them",
+            remedy="steelyard doctor says why; --device cpu says that the CPU is meant",
+        )
+
+
+def _loss(record: RunRecord) -> Iterator[Finding]:
+    loss = record.model.last_loss if record.model else None
+    if loss is not None and loss in ("nan", "inf", "-inf"):
+        yield Finding(
+            code="SY701",
+            severity="disclose",
+            message=f"the last loss is {loss}: the training has run away, and may compute less than a sound one",
+            remedy="use a smaller learning rate or another precision; the speed of a diverged model is not its speed",
         )

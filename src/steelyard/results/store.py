@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.base import to_json_object
-from steelyard.contracts.observe import PROGRESS_FILE, SPEC_FILE
+from steelyard.contracts.observe import PROGRESS_FILE, RESERVE_FILE, SPEC_FILE
 from steelyard.contracts.record import RunRecord
 from steelyard.errors import InputError, SteelyardError
 from steelyard.spec.validate import MAX_RECORD_BYTES, parse_json, read_bounded
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 RECORD_FILE = "record.json"
 RAW = "raw"
+# Enough for the last events of a run and for its record, on a disk that the run has filled.
+RESERVE_BYTES = 1 << 18
 
 
 class ResultFolder:
@@ -61,6 +63,7 @@ class ResultFolder:
         scratch.chmod(0o777 & ~_umask())
         (scratch / RAW).mkdir()
         write_json(scratch / RAW / SPEC_FILE, spec)
+        (scratch / RAW / RESERVE_FILE).write_bytes(bytes(RESERVE_BYTES))
         return scratch
 
     def commit(self, scratch: Path, record: RunRecord) -> bool:

@@ -22,6 +22,6 @@ def cost(expansion: Expansion) -> Cost:
     if any(spec.budget.epochs is not None for spec in expansion.runs):
         return Cost(None, "a budget in epochs has no limit in seconds")
     hours = sum(spec.budget.max_seconds * spec.ranks for spec in expansion.runs) / 3600
-    if all(spec.device == "sim" for spec in expansion.runs):
+    if all(spec.device_family == "sim" for spec in expansion.runs):
         return Cost(hours, "by max_seconds, which pass on the simulated devices' own clock")
     return Cost(hours, "by max_seconds; set-up and compilation come on top")

@@ -9,17 +9,20 @@ import json
 import random
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from steelyard import registry
 from steelyard.contracts.base import Bound, Contract, Length, Name, to_json_object
 from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec
 from steelyard.errors import InputError, Problem
+from steelyard.spec.source import find_source, workload_name
 from steelyard.spec.validate import MAX_SPEC_BYTES, parse_object, parse_toml, read_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+
+    from steelyard.contracts.spec import Source
 
 MAX_RUNS = 1_000_000
 
@@ -70,8 +73,11 @@ def load_study(path: Path) -> Study:
     return parse_object(Study, parse_toml(read_bounded(path, MAX_SPEC_BYTES), str(path)), str(path))
 
 
-def expand(study: Study) -> Expansion:
-    """All runs, each repeat a random permutation of all cells: no cell sits at one end of a drifting day."""
+def expand(study: Study, folder: Path | None = None) -> Expansion:
+    """All runs, each repeat a random permutation of all cells: no cell sits at one end of a drifting day.
+
+    `folder` is where the study's file lies: a user's own workload must lie there or below.
+    """
     for values in study.sweep.values():
         if not values:
             raise InputError(
@@ -83,7 +89,7 @@ def expand(study: Study) -> Expansion:
     if count > MAX_RUNS:
         problem = Problem("sweep", f"{count} runs", f"at most {MAX_RUNS} runs in one study")
         raise InputError("the study is too large", problems=(problem,))
-    cells = _cells(study)
+    cells = _cells(study, lambda text: find_source(text, folder, below=folder))
     runs = []
     for repeat in range(study.repeats):
         order = list(cells)
@@ -92,7 +98,7 @@ def expand(study: Study) -> Expansion:
     return Expansion(study, tuple(cells), tuple(runs))
 
 
-def _cells(study: Study) -> list[Cell]:
+def _cells(study: Study, find: Callable[[str], Source | None]) -> list[Cell]:
     cells: dict[str, Cell] = {}
     for values in itertools.product(*study.sweep.values()):
         swept = dict(zip(study.sweep, values, strict=True))
@@ -101,6 +107,9 @@ def _cells(study: Study) -> list[Cell]:
             assign(settings, key, value)
         where = "study " + study.name + (" at " + label(swept) if swept else "")
         _refuse_identity(settings, where)
+        source = find(str(settings.get("workload", "")))
+        if source is not None:
+            settings |= {"workload": workload_name(source), "source": to_json_object(source)}
         spec = parse_object(RunSpec, {**settings, "run_id": "x", "cell": "x"}, where)
         name = cell_name(spec)
         if name in cells:
@@ -116,11 +125,12 @@ def label(swept: dict[str, Any]) -> str:
 
 
 def cell_name(spec: RunSpec) -> str:
-    """A name that depends on the settings alone.
+    """A name that depends on the settings alone; of a user's own workload, on what the file says, not where it lies.
 
     Settings at their default are left out, so that a field added to RunSpec later renames no existing cell.
     """
-    digest = hashlib.sha256(json.dumps(chosen_settings(spec), sort_keys=True).encode()).hexdigest()
+    chosen = {key: value for key, value in chosen_settings(spec).items() if key != "source.path"}
+    digest = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
     return f"{spec.workload[:30]}-{digest[:12]}"
 
 
@@ -135,7 +145,7 @@ def single_run(
     """The study that `steelyard run` is: one cell, with repeats numbered on from those `taken` says there are."""
     data = {"name": study, "seed": seed, "repeats": repeats, "run": settings}
     checked = parse_object(Study, data, "the run's settings")
-    cell = _cells(checked)[0]
+    cell = _cells(checked, lambda text: find_source(text, Path(), below=None))[0]
     pattern = re.compile(re.escape(cell.name) + r"-r(\d+)")
     there = [int(found[1]) for name in taken(checked.name) if (found := pattern.fullmatch(name))]
     first = max(there, default=-1) + 1
@@ -177,7 +187,8 @@ def _not_default(contract: Any, prefix: str = "") -> dict[str, Any]:
 def require_registered(expansion: Expansion) -> None:
     """Refuse unknown workloads and devices before anything is launched."""
     for cell in expansion.cells:
-        registry.require("workload", cell.spec.workload)
+        if cell.spec.source is None:
+            registry.require("workload", cell.spec.workload)
         registry.require("device", cell.spec.device)
 
 
@@ -190,7 +201,9 @@ def _with_identity(spec: RunSpec, study: Study, cell: str, repeat: int) -> RunSp
 
 def _refuse_identity(settings: dict[str, Any], where: str) -> None:
     problems = tuple(
-        Problem(f"run.{name}", "is set by the study itself", "leave it out") for name in IDENTITY if name in settings
+        Problem(f"run.{name}", "is set by the study itself", "leave it out")
+        for name in (*IDENTITY, "source")
+        if name in settings
     )
     if problems:
         raise InputError(f"{where} is not valid", problems=problems)

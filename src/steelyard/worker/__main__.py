@@ -6,7 +6,8 @@ import sys
 import threading
 from pathlib import Path
 
-from steelyard.worker.engine.run import run_directory
+from steelyard.worker.engine.run import end_with_word, run_directory
+from steelyard.worker.measure import clock  # noqa: F401 -- first: time counts from here
 
 ORPHANED = 75  # EX_TEMPFAIL: the run may be repeated
 
@@ -30,6 +31,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.lifeline:
         _die_with_launcher()
+    end_with_word(arguments.raw[0])
     statuses = [run_directory(raw) for raw in arguments.raw]
     return 0 if all(status.code == "completed" for status in statuses) else 1
 

@@ -21,6 +21,8 @@ class Device(Protocol):
     rank: int
     timing: str
     """How its events are timed, for the record."""
+    memory_method: str
+    """What is asked for the memory peak, for the record."""
 
     def now(self) -> float:
         """Seconds on the host's monotonic clock, from the start of the run."""

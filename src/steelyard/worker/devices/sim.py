@@ -47,6 +47,7 @@ class SimDevice:
     """One simulated device and the host thread that feeds it."""
 
     timing = "virtual clock, deferred events"
+    memory_method = "scripted"
 
     def __init__(self, spec: RunSpec, rank: int, world: _World, chunk: int) -> None:
         self.rank = rank

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
@@ -14,9 +14,11 @@ from steelyard.estimate.stop import StopRule
 from steelyard.worker.measure.writer import write_progress
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from steelyard.contracts.spec import RunSpec
+    from steelyard.worker.engine.job import Team
     from steelyard.worker.measure.timer import StepTimer
     from steelyard.worker.measure.writer import StepWriter
 
@@ -26,17 +28,30 @@ MAX_BLOCK_STEPS = 4096
 # Long enough that one synchronisation a block is nothing, short enough that a cap on seconds is kept.
 MAX_BLOCK_SECONDS = 5.0
 PROGRESS_EVERY_S = 0.2
+# Steps after communication is watched that are not counted: the engine arranges its buckets anew.
+SETTLING_STEPS = 3
+REASONS: tuple[StopReason, ...] = get_args(StopReason)
 
 _STEP_S, _SAMPLES = COLUMNS.index("step_s"), COLUMNS.index("samples")
 
 
 class BlockLoop:
-    """Drives all ranks of this process. The first of them decides when to stop; the others stop with it."""
+    """Drives all ranks of this process. The first rank of process 0 decides when to stop; all others stop with it."""
 
-    def __init__(self, spec: RunSpec, timers: list[StepTimer], writer: StepWriter, raw: Path) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        timers: list[StepTimer],
+        writer: StepWriter,
+        raw: Path,
+        team: Team,
+        beat: Callable[[], None],
+    ) -> None:
         self._timers = timers
         self._writer = writer
         self._raw = raw
+        self._team = team
+        self._beat = beat
         budget, per_epoch = spec.budget, spec.steps_per_epoch
         self._epoch_steps = budget.epochs * per_epoch if budget.epochs and per_epoch else None
         self._rule = StopRule(
@@ -55,14 +70,22 @@ class BlockLoop:
 
     def run(self) -> Stop:
         """Blocks until the rule says stop."""
-        while True:
-            self._block(self._next_block())
-            reason = self._decide()
-            self._tell_progress(last=reason is not None)
-            if reason is not None:
-                return Stop(
-                    reason=reason, steps=self._fold.steps, seconds=self._seconds, host_seconds=self._host_seconds
-                )
+        count, reason = 1, 0
+        while count:
+            self._block(count)
+            self._beat()
+            if self._team.process == 0:
+                count, reason = self._next()
+            count, reason = self._team.agree([count, reason])
+        return Stop(
+            reason=REASONS[reason], steps=self._fold.steps, seconds=self._seconds, host_seconds=self._host_seconds
+        )
+
+    def _next(self) -> tuple[int, int]:
+        """Steps of the next block, and why there is none when it is 0."""
+        reason = self._decide()
+        self._tell_progress(last=reason is not None)
+        return (self._next_block(), 0) if reason is None else (0, REASONS.index(reason))
 
     def _next_block(self) -> int:
         done = self._fold.steps
@@ -109,9 +132,16 @@ class BlockLoop:
         write_progress(self._raw, progress)
 
 
-def crosscheck(timers: list[StepTimer], steps: int) -> CrossCheck:
+def crosscheck(timers: list[StepTimer], steps: int, beat: Callable[[], None]) -> CrossCheck:
     """The second pass. Its steps go into no sample file: synchronising each one changes what it measures."""
+    for timer in timers:
+        timer.watch_communication()
+    for timer in timers:
+        timer.issue(SETTLING_STEPS)
+    for timer in timers:
+        timer.harvest()
     values = np.zeros(steps)
+    parts = np.zeros(len(COLUMNS))
     for step in range(steps):
         for timer in timers:
             timer.device.synchronize()
@@ -119,7 +149,14 @@ def crosscheck(timers: list[StepTimer], steps: int) -> CrossCheck:
         for timer in timers:
             timer.issue(1)
         for timer, begin_s in zip(timers, begins, strict=True):
-            timer.harvest()
+            parts += timer.harvest()[:, 0] / (steps * len(timers))
             values[step] += (timer.device.now() - begin_s) / len(timers)
+        beat()
     sem = float(values.std(ddof=1) / np.sqrt(steps)) if steps > 1 else 0.0
-    return CrossCheck(steps=steps, mean_step_s=float(values.mean()), sem_step_s=sem)
+    told = {name: _part(parts[COLUMNS.index(name)]) for name in ("input_wait_s", "compute_s", "exposed_comm_s")}
+    return CrossCheck(steps=steps, mean_step_s=float(values.mean()), sem_step_s=sem, **told)
+
+
+def _part(seconds: float) -> float | None:
+    """Parts that cannot be told are unknown; a clock's last digit may take one below zero."""
+    return max(0.0, float(seconds)) if math.isfinite(seconds) else None

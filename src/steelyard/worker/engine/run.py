@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
 import traceback
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from steelyard import registry
 from steelyard.contracts import observe
@@ -12,27 +16,46 @@ from steelyard.contracts.base import from_json_object
 from steelyard.contracts.spec import RunSpec
 from steelyard.errors import SteelyardError, WorkerMemoryError
 from steelyard.worker.engine.blocks import BlockLoop, crosscheck
+from steelyard.worker.engine.ending import on_terminate
+from steelyard.worker.engine.watchdog import Watchdog
 from steelyard.worker.measure.environment import environment
 from steelyard.worker.measure.timer import StepTimer
 from steelyard.worker.measure.writer import EventLog, StepWriter
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-PROCESS = 0
+# What torch and the C++ library say when the host's memory is exhausted; the device's own error has a class.
+_HOST_MEMORY = re.compile(
+    r"can't allocate memory|not enough memory|bad_alloc|Cannot allocate memory|out of memory", re.IGNORECASE
+)
+# A collective that failed because another rank is gone: the cause is that rank's, not this one's.
+_COMMUNICATION = re.compile(r"Connection (closed|reset)|gloo|NCCL|ncclRemoteError|Broken pipe|TCPStore", re.IGNORECASE)
+HUNG = 1
 
 
 def run_directory(raw: Path) -> observe.Status:
     """Run the spec in `raw` and leave the observations beside it."""
-    log = EventLog(raw, PROCESS)
+    log = EventLog(raw, _process())
     try:
         spec = from_json_object(RunSpec, json.loads((raw / observe.SPEC_FILE).read_text(encoding="utf-8")))
         status = _guarded(spec, raw, log)
     except (OSError, ValueError) as error:
         status = observe.Status(code="refused", reason=_words(f"the spec cannot be read: {error}"))
-    log.write("status", status)
-    log.close()
+    log.end(status)
     return status
+
+
+def end_with_word(raw: Path) -> None:
+    """Leave a status in `raw` when the process is told to end."""
+
+    def say(reason: str) -> None:
+        log = EventLog(raw, _process(), append=True)
+        log.end(observe.Status(code="cancelled", reason=reason))
+
+    on_terminate(say)
+
+
+def _process() -> int:
+    """The number of this process among those of its job, as the starter says it."""
+    return int(os.environ.get("RANK", "0"))
 
 
 def _guarded(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
@@ -43,11 +66,37 @@ def _guarded(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
         evidence: dict[str, Any] = dict(error.evidence)
         return observe.Status(code="out_of_memory", reason=_words(str(error)), evidence=evidence)
     except SteelyardError as error:
-        return observe.Status(code="refused", reason=_words(str(error)))
+        lines = [line.strip() for line in str(error).splitlines()]
+        return observe.Status(code="refused", reason=_words("; ".join(lines)))
     except Exception as error:  # noqa: BLE001 -- whatever a workload raises ends as a status, never as silence
         traceback.print_exc()
-        return observe.Status(code="failed", reason=_words(f"{type(error).__name__}: {error}"))
+        return _failure(error)
     return observe.Status(code="completed")
+
+
+def _failure(error: Exception) -> observe.Status:
+    kind, text = type(error).__name__, str(error)
+    evidence: dict[str, float | int | str] = {"where": _where(error), "rank": _process()}
+    code: observe.StatusCode = "failed"
+    if kind == "OutOfMemoryError" or isinstance(error, MemoryError) or _is_host_memory(error):
+        code = "out_of_memory"
+    elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        evidence["disk"] = "full"
+    elif kind.startswith("Dist") or (isinstance(error, RuntimeError) and _COMMUNICATION.search(text)):
+        evidence["follows"] = "another rank's end"
+    return observe.Status(code=code, reason=_words(f"{kind}: {text}"), evidence=evidence)
+
+
+def _is_host_memory(error: Exception) -> bool:
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and bool(_HOST_MEMORY.search(str(error)))
+
+
+def _where(error: Exception) -> str:
+    """File and line in which it was raised, and the call of ours or the user's that led there."""
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    return _words(" < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(frames)))
 
 
 def _words(text: str) -> str:
@@ -56,24 +105,59 @@ def _words(text: str) -> str:
 
 
 def _run(spec: RunSpec, raw: Path, log: EventLog) -> None:
-    devices = registry.load("device", spec.device)(spec)
-    now = devices[0].now
-    log.write("environment", environment(spec.device, devices[0].timing))
-    with log.phase("setup", now):
-        build = registry.load("workload", spec.workload)
-        workloads = [build(spec, device) for device in devices]
+    job = registry.load("device", spec.device_family)(spec)
+    now, leads = job.devices[0].now, job.team.process == 0
+    with log.phase("setup", now, start_s=0.0):
+        workloads = job.build()
+    if leads:
+        log.write("environment", _environment(spec, raw, job))
     with log.phase("compile", now):
         for workload in workloads:
             workload.compile()
-    timers = [StepTimer(device, workload) for device, workload in zip(devices, workloads, strict=True)]
-    writer = StepWriter(raw, PROCESS)
+    timers = [StepTimer(device, workload) for device, workload in zip(job.devices, workloads, strict=True)]
+    writer = StepWriter(raw, job.team.process)
+    watchdog = Watchdog(spec.hang_limit_s, raw, lambda where: _bark(spec, log, where))
+    watchdog.start()
     try:
         with log.phase("steps", now):
-            log.write("stop", BlockLoop(spec, timers, writer, raw).run())
+            stop = BlockLoop(spec, timers, writer, raw, job.team, watchdog.beat).run()
+        if leads:
+            log.write("stop", stop)
+            if (settings := job.settings()) is not None:
+                log.write("settings", settings)
         if spec.crosscheck_steps:
             with log.phase("crosscheck", now):
-                log.write("crosscheck", crosscheck(timers, spec.crosscheck_steps))
+                checked = crosscheck(timers, spec.crosscheck_steps, watchdog.beat)
+            if leads:
+                log.write("crosscheck", checked)
     finally:
+        watchdog.stop()
         writer.close()
-    peaks = [peak for device in devices if (peak := device.memory_peak_bytes()) is not None]
-    log.write("memory", observe.MemoryPeak(peak_bytes=max(peaks) if peaks else None))
+        for workload in workloads:
+            workload.close()
+    _say_facts(job, log, leads=leads)
+    job.close()
+
+
+def _environment(spec: RunSpec, raw: Path, job: Any) -> observe.Environment:
+    code = Path(spec.source.path).parent if spec.source is not None else None
+    return environment(spec.device_family, job.devices[0].timing, results=raw, code=code, more=job.facts(raw))
+
+
+def _say_facts(job: Any, log: EventLog, *, leads: bool) -> None:
+    """What is known after the measurement: no model is counted while a user waits for the first step."""
+    peaks = [peak for device in job.devices if (peak := device.memory_peak_bytes()) is not None]
+    method = job.devices[0].memory_method
+    log.write("memory", observe.MemoryPeak(peak_bytes=max(peaks) if peaks else None, method=method))
+    if leads:
+        for kind, facts in (("device", job.device_facts()), ("model", job.model_facts())):
+            if facts is not None:
+                log.write(kind, facts)
+
+
+def _bark(spec: RunSpec, log: EventLog, where: str) -> None:
+    """The watched thread hangs: leave word and end, because nothing else will."""
+    evidence: dict[str, float | int | str] = {"where": where[:4000], "rank": _process()}
+    reason = f"no block of steps ended within {spec.hang_limit_s:g} s"
+    log.end(observe.Status(code="hung", reason=reason, evidence=evidence))
+    os._exit(HUNG)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class StepTimer:
     """One rank's steps in blocks. `issue` enqueues a block; `harvest` waits for it and gives its samples.
 
-    Three events a step: data is there, computation done, step done. A step lasts from the end of the step before,
-    so the gap before its first event is the time the device stood idle for want of data. Each block opens with an
-    event of its own: what the harness does between blocks belongs to no step.
+    Events of a step: data is there, communication begins and ends to be exposed, step done. A step lasts from the
+    end of the step before, so the gap before its first event is the time the device stood idle for want of data.
+    Each block opens with an event of its own: what the harness does between blocks belongs to no step.
     """
 
     def __init__(self, device: Device, workload: Workload) -> None:
@@ -40,20 +40,33 @@ class StepTimer:
             event(record())
             sample(batch.samples)
 
+    def watch_communication(self) -> None:
+        """From now on the steps tell computation from communication, where the workload can."""
+        self._workload.watch_communication()
+
     def harvest(self) -> NDArray[np.float64]:
         """Wait for the block and give its samples, one row a column of `observe.COLUMNS`."""
         self.device.synchronize()
         events, samples = self._events, self._samples
         self._events, self._samples = [], []
-        split = events[2] is not None
-        if split:
-            times = self.device.seconds(events)
-            begin, computed, end = times[1::3], times[2::3], times[3::3]
-        else:
+        first = events[2]
+        if first is None:
             times = self.device.seconds([events[0], *(e for e in events[1:] if e is not None)])
             begin, end = times[1::2], times[2::2]
-            computed = np.full_like(end, math.nan)
+            exposed = np.full_like(end, math.nan) if self._workload.communicates else np.zeros_like(end)
+        elif isinstance(first, tuple):
+            flat = [events[0]]
+            for step in range(len(samples)):
+                data, (ready, reduced), done = events[1 + 3 * step : 4 + 3 * step]
+                flat += (data, ready, reduced, done)
+            times = self.device.seconds(flat)
+            begin, end = times[1::4], times[4::4]
+            exposed = times[3::4] - times[2::4]
+        else:
+            times = self.device.seconds(events)
+            begin, end = times[1::3], times[3::3]
+            exposed = end - times[2::3]
         start = np.concatenate([times[:1], end[:-1]])
         return np.stack(
-            [start, end - start, begin - start, computed - begin, end - computed, np.asarray(samples, np.float64)]
+            [start, end - start, begin - start, end - begin - exposed, exposed, np.asarray(samples, np.float64)]
         )

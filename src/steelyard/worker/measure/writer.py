@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,27 +22,39 @@ if TYPE_CHECKING:
 class EventLog:
     """The small observations of one process: phases, environment, stop, status."""
 
-    def __init__(self, raw: Path, process: int) -> None:
-        self._file = (raw / f"events-{process:05d}.jsonl").open("w", encoding="utf-8")
+    def __init__(self, raw: Path, process: int, *, append: bool = False) -> None:
+        self._reserve = raw / observe.RESERVE_FILE
+        self._file = (raw / f"events-{process:05d}.jsonl").open("a" if append else "w", encoding="utf-8")
+        self._lock = threading.Lock()
 
     def write(self, kind: str, contract: Any) -> None:
         """One event, on disk before the call returns to the run."""
-        self._file.write(json.dumps({"kind": kind, **to_json_object(contract)}, allow_nan=False) + "\n")
-        self._file.flush()
+        line = json.dumps({"kind": kind, **to_json_object(contract)}, allow_nan=False) + "\n"
+        with self._lock:
+            self._file.write(line)
+            self._file.flush()
+
+    def end(self, status: observe.Status) -> None:
+        """The last event. On a full disk the reserve that was laid by for it is given up."""
+        try:
+            self.write("status", status)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self._reserve.unlink(missing_ok=True)
+            # What did not fit is still in the file's buffer.
+            self._file.flush()
+        self._file.close()
 
     @contextmanager
-    def phase(self, name: observe.PhaseName, now: Callable[[], float]) -> Iterator[None]:
+    def phase(self, name: observe.PhaseName, now: Callable[[], float], start_s: float | None = None) -> Iterator[None]:
         """A phase of the run; written also when it ends by an error, because failure is data."""
-        start_s, complete = now(), False
+        begin_s, complete = now() if start_s is None else start_s, False
         try:
             yield
             complete = True
         finally:
-            self.write("phase", observe.Phase(name=name, start_s=start_s, end_s=now(), complete=complete))
-
-    def close(self) -> None:
-        """No more events."""
-        self._file.close()
+            self.write("phase", observe.Phase(name=name, start_s=begin_s, end_s=now(), complete=complete))
 
 
 class StepWriter:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class SimWorkload:
     """What a training or inference job enqueues, step by step."""
 
+    communicates = True
+
     def __init__(self, spec: RunSpec, device: SimDevice) -> None:
         truth = spec.sim
         self._device = device
@@ -55,6 +57,12 @@ class SimWorkload:
         if self._synchronous:
             device.all_reduce()
         return computed
+
+    def watch_communication(self) -> None:
+        """A script knows it anyway."""
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class _Loader:

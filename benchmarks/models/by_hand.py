@@ -1,0 +1,38 @@
+"""The training loop a careful person writes by hand, for the same model and data. Knows nothing of steelyard.
+
+python by_hand.py SEED STEPS BATCH ACCUMULATION; under torchrun with DDP.
+"""
+
+import contextlib
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from logged import batch, build
+from torch.nn.parallel import DistributedDataParallel
+
+seed, steps, size, accumulation = (int(word) for word in sys.argv[1:])
+rank = int(os.environ.get("RANK", "0"))
+torch.manual_seed(seed)
+module, loss, make_optimizer, _ = build()
+if "RANK" in os.environ:
+    dist.init_process_group("gloo")
+    module = DistributedDataParallel(module)
+optimizer = make_optimizer(module.parameters())
+number = 0
+for _ in range(steps):
+    optimizer.zero_grad()
+    for micro in range(accumulation):
+        generator = torch.Generator().manual_seed((seed + rank * 2**32 + number) % 2**63)
+        number += 1
+        x, y = batch(size, generator)
+        held = "RANK" in os.environ and micro < accumulation - 1
+        with module.no_sync() if held else contextlib.nullcontext():
+            value = loss(module(x), y)
+            if accumulation > 1:
+                value = value / accumulation
+            value.backward()
+    optimizer.step()
+if "RANK" in os.environ:
+    dist.destroy_process_group()

@@ -1,0 +1,214 @@
+"""What the kernel's own files say of this machine: control groups, mounts, NUMA nodes, fabrics, the loader's libraries.
+
+Shared by the front side and the measured side. Knows files below a root that tests can replace; knows no verdict on
+what it reads, needs no privileges and changes nothing. What cannot be read is None or absent, never an error.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+# A file of the kernel that we care for is a line or a table; what is longer is not one of them.
+MAX_BYTES = 1 << 20
+LIBRARY_FOLDERS = ("lib", "lib64", "usr/lib", "usr/lib64", "usr/local/lib", "usr/local/lib64")
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+# Below /dev, by who makes the device.
+ACCELERATOR_FILES = {
+    "NVIDIA": "nvidia[0-9]*",
+    "AMD": "kfd",
+    "Intel or AMD (DRM)": "dri/renderD*",
+    "Graphcore": "ipu[0-9]*",
+    "Habana": "accel/accel[0-9]*",
+}
+
+
+def read_text(path: Path) -> str | None:
+    """A small file without the blanks around it; None when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES).decode("utf-8", "replace").strip("\x00 \t\r\n")
+    except (OSError, ValueError):
+        return None
+
+
+def read_int(path: Path) -> int | None:
+    """The number in a file; None when there is none."""
+    text = read_text(path)
+    try:
+        return int(text) if text else None
+    except ValueError:
+        return None
+
+
+def parse_cpus(text: str) -> set[int]:
+    """CPU numbers from the kernel's spelling, such as `0-3,8`; empty when it is not one."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if first.isdigit() and (not last or last.isdigit()):
+            found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def control_groups(controller: str, root: Path) -> Iterator[Path]:
+    """Directories of the control groups this process is in, its own first; a limit of any of them binds it.
+
+    Version 1 has a tree for each set of controllers; version 2 has one, below `unified` where both are mounted.
+    """
+    base = root / "sys/fs/cgroup"
+    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and controller not in controllers.split(","):
+            continue
+        trees = [base / controllers, base / controller] if controllers else [base / "unified", base]
+        tree = next((tree for tree in trees if tree.is_dir()), None)
+        if tree is not None:
+            own = tree / path.lstrip("/")
+            yield from (group for group in [own, *own.parents] if group.is_relative_to(tree) and group.is_dir())
+
+
+def cpu_quota(groups: Iterable[Path]) -> float | None:
+    """CPUs that the control groups allow, in version 2 and version 1 spelling; None without a limit."""
+    quotas = []
+    for group in groups:
+        second = (read_text(group / "cpu.max") or "").split()
+        if second and second[0].isdigit():
+            quotas.append(int(second[0]) / int(second[1] if len(second) > 1 else 100_000))
+        limit, period = read_int(group / "cpu.cfs_quota_us"), read_int(group / "cpu.cfs_period_us")
+        if limit and period and limit > 0:
+            quotas.append(limit / period)
+    return min(quotas, default=None)
+
+
+def memory_limit(groups: Iterable[Path]) -> int | None:
+    """Bytes that the control groups allow; None without a limit.
+
+    Version 1 writes "no limit" as a number larger than any memory: compare with the memory there is.
+    """
+    limits = [read_int(group / name) for group in groups for name in ("memory.max", "memory.limit_in_bytes")]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def cpuset(groups: Iterable[Path]) -> str | None:
+    """CPUs that the innermost control group allows, as the kernel spells them."""
+    names = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")
+    return next((text for group in groups for name in names if (text := read_text(group / name))), None)
+
+
+def numa_nodes(sys: Path) -> dict[int, set[int]]:
+    """CPUs of each NUMA node, also of those that have memory only."""
+    folders = {
+        int(path.name[4:]): path for path in sys.glob("devices/system/node/node[0-9]*") if path.name[4:].isdigit()
+    }
+    return {node: parse_cpus(read_text(folders[node] / "cpulist") or "") for node in sorted(folders)}
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A mounted file system."""
+
+    point: str
+    kind: str
+    source: str
+    options: str
+
+
+def mount_of(path: Path, root: Path) -> Mount | None:
+    """The mount a path is on: the longest one that leads to it, and of equals the last, which hides the others."""
+    parts = path.absolute().parts
+    found: Mount | None = None
+    for mount in mounts(root):
+        point = _parts(mount.point)
+        if parts[: len(point)] == point and (found is None or len(point) >= len(_parts(found.point))):
+            found = mount
+    return found
+
+
+def mounts(root: Path) -> Iterator[Mount]:
+    """Everything mounted, in the order of mounting."""
+    for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
+        before, _, after = line.partition(" - ")
+        left, right = before.split(" "), after.split(" ")
+        if len(left) >= 6 and len(right) >= 2:
+            yield Mount(_unescape(left[4]), right[0], _unescape(right[1]), left[5])
+
+
+def _parts(point: str) -> tuple[str, ...]:
+    return ("/", *(part for part in point.split("/") if part))
+
+
+def _unescape(text: str) -> str:
+    """The kernel writes blanks, tabs, newlines and backslashes as octal numbers."""
+    return _OCTAL.sub(lambda found: chr(int(found.group(1), 8)), text)
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """Network hardware made for parallel jobs."""
+
+    kind: str
+    """InfiniBand, RoCE, Omni-Path, EFA or Slingshot."""
+    devices: tuple[str, ...]
+    active: bool | None
+    """Whether a port is up; None: not said."""
+
+
+def fabrics(root: Path) -> list[Fabric]:
+    """Fabric hardware by kind."""
+    found: dict[str, list[Path]] = {}
+    for device in sorted(root.glob("sys/class/infiniband/*")):
+        found.setdefault(_verbs_kind(device), []).append(device)
+    result = [Fabric(kind, tuple(path.name for path in paths), _active(paths)) for kind, paths in found.items()]
+    slingshot = sorted(root.glob("sys/class/cxi/*")) or sorted(root.glob("sys/class/net/hsn[0-9]*"))
+    if slingshot:
+        up = [read_text(path / "operstate") == "up" for path in root.glob("sys/class/net/hsn[0-9]*")]
+        result.append(Fabric("Slingshot", tuple(path.name for path in slingshot), any(up) if up else None))
+    return result
+
+
+def _verbs_kind(device: Path) -> str:
+    if device.name.startswith("hfi1"):
+        return "Omni-Path"
+    driver = device / "device/driver"
+    if device.name.startswith("efa") or (driver.exists() and driver.resolve().name == "efa"):
+        return "EFA"
+    layers = {read_text(path) for path in device.glob("ports/*/link_layer")}
+    return "RoCE" if layers == {"Ethernet"} else "InfiniBand"
+
+
+def _active(devices: list[Path]) -> bool | None:
+    states = [read_text(path) for device in devices for path in device.glob("ports/*/state")]
+    known = [state for state in states if state]
+    return any("ACTIVE" in state for state in known) if known else None
+
+
+def find_libraries(stem: str, root: Path, variables: Mapping[str, str]) -> list[str]:
+    """Files of a shared library, such as `libibverbs`, where the loader looks; no process is started for it."""
+    pattern = f"{stem}*.so*"
+    given = [folder for folder in variables.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
+    folders = [root / folder.lstrip("/") for folder in given]
+    for name in LIBRARY_FOLDERS:
+        folders += [root / name, *root.glob(f"{name}/*-linux-gnu")]
+    found = [str(path) for folder in folders for path in sorted(folder.glob(pattern))]
+    return list(dict.fromkeys([*found, *_in_loader_cache(stem, root)]))
+
+
+def _in_loader_cache(stem: str, root: Path) -> Iterator[str]:
+    """The cache holds the paths as plain text between zero bytes, whatever its version."""
+    try:
+        content = (root / "etc/ld.so.cache").read_bytes()
+    except OSError:
+        return
+    for match in re.finditer(rb"/[^\0]*/" + re.escape(stem.encode()) + rb"[^\0/]*\.so[^\0/]*(?=\0)", content):
+        path = match.group().decode("utf-8", "replace")
+        if (root / path.lstrip("/")).exists():
+            yield path

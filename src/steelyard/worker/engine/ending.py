@@ -1,0 +1,40 @@
+"""Turns an order to end into a word in the record, even while the main thread is inside a library. Knows signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def on_terminate(say: Callable[[str], None]) -> None:
+    """Call `say` with the reason when SIGTERM comes, then end the process.
+
+    A Python handler runs only when the main thread returns to the interpreter, and a rank that waits for a dead one
+    never does. The system's part of the handler writes to a pipe at once; a thread reads it.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+
+    def wait() -> None:
+        # Every signal that has a handler comes through here; a loader installs one for the end of its processes.
+        while os.read(reading, 1) != bytes([signal.SIGTERM]):
+            pass
+        say("told to end by SIGTERM")
+        os._exit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    # A loader process must neither ignore the signal nor write into our pipe.
+    os.register_at_fork(after_in_child=_forget)
+    threading.Thread(target=wait, daemon=True, name="ending").start()
+
+
+def _forget() -> None:
+    if threading.current_thread() is threading.main_thread():
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

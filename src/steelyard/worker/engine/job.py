@@ -1,0 +1,58 @@
+"""What the main loop asks of an engine: devices, workloads and the other processes. Knows the protocol, no engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from steelyard.contracts.observe import DeviceFacts, ModelFacts, Settings
+    from steelyard.worker.devices.device import Device
+    from steelyard.worker.workloads.workload import Workload
+
+
+class Team(Protocol):
+    """The processes of one job, this one among them."""
+
+    process: int
+    """Number of this process; 0 decides."""
+
+    def agree(self, values: list[int]) -> list[int]:
+        """What process 0 says, on every process."""
+
+
+class Alone:
+    """A team of one."""
+
+    process = 0
+
+    def agree(self, values: list[int]) -> list[int]:
+        """Its own word."""
+        return values
+
+
+class Job(Protocol):
+    """One job as an engine runs it. Opened before the setup phase, built in it."""
+
+    devices: Sequence[Device]
+    team: Team
+
+    def facts(self, data: Path) -> dict[str, str]:
+        """What the environment record says of this engine and its devices; `data` is where data would lie."""
+
+    def build(self) -> Sequence[Workload]:
+        """The workloads, one a device."""
+
+    def settings(self) -> Settings | None:
+        """The settings in effect, read back after the first steps."""
+
+    def device_facts(self) -> DeviceFacts | None:
+        """What is known of the devices' model."""
+
+    def model_facts(self) -> ModelFacts | None:
+        """What is known of the workload's model; counted after the measurement."""
+
+    def close(self) -> None:
+        """Leave the other processes in order."""

@@ -1,0 +1,130 @@
+"""How a model is spread over ranks, and how exposed communication is told. Knows torch.distributed."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from steelyard.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from steelyard.contracts.spec import RunSpec
+
+_NOTHING: AbstractContextManager[Any] = contextlib.nullcontext()
+
+
+class Parallel:
+    """The dress of one rank's module."""
+
+    def __init__(self, spec: RunSpec, device: torch.device, record: Callable[[], Any]) -> None:
+        self._spec = spec
+        self._device = device
+        self._record = record
+        self._bare: nn.Module | None = None
+        self._ready: Any = None
+        self.shards = spec.parallel == "fsdp2" and spec.mode == "train"
+        self.communicates = spec.mode == "train" and (spec.ranks > 1 or self.shards)
+        self.watching = False
+
+    def wrap(self, module: nn.Module) -> Any:
+        """For training."""
+        self._bare = module
+        if self.shards:
+            return self._compiled(_fully_shard(module, self._spec.precision))
+        if self._spec.ranks > 1:
+            return self._compiled(self._ddp(module))
+        return self._compiled(module)
+
+    def replicate(self, module: nn.Module) -> Any:
+        """For inference: every rank has the whole model, and none waits for another."""
+        return self._compiled(module)
+
+    def _compiled(self, module: Any) -> Any:
+        return module if self._spec.compile == "off" else torch.compile(module, mode=self._spec.compile)
+
+    def _ddp(self, module: nn.Module) -> DistributedDataParallel:
+        index = None if self._device.index is None else [self._device.index]
+        return DistributedDataParallel(module, device_ids=index)
+
+    def hold(self, module: Any, *, last: bool) -> AbstractContextManager[Any]:
+        """Around a micro-batch: gradients are exchanged after the last one only."""
+        if not self.communicates:
+            return _NOTHING
+        if self.shards:
+            module.set_requires_gradient_sync(last)
+            return _NOTHING
+        return _NOTHING if last else module.no_sync()
+
+    def watch(self, module: Any) -> Any:
+        """The module anew, with a hook that tells when the last gradients were ready to be sent.
+
+        Only the cross-check pass bears its cost. Sharded or compiled modules exchange inside their own graph, where
+        no hook can tell; there communication stays unknown.
+        """
+        if not self.communicates or self.shards or self._spec.compile != "off":
+            return module
+        assert self._bare is not None
+        # The old dress takes its own hooks off the parameters when it goes.
+        del module
+        fresh = self._ddp(self._bare)
+
+        # DDP looks at the annotations and wants its own classes there, not their names: it gets none.
+        def hook(_state, bucket):  # type: ignore[no-untyped-def]
+            return self._send(bucket)
+
+        fresh.register_comm_hook(None, hook)
+        self.watching = True
+        return fresh
+
+    def _send(self, bucket: Any) -> Any:
+        if bucket.is_last():
+            self._ready = self._record()
+        gradients = bucket.buffer().div_(dist.get_world_size())
+        return dist.all_reduce(gradients, async_op=True).get_future().then(lambda future: future.value()[0])
+
+    def exposed(self) -> tuple[Any, Any]:
+        """The two ends of the exposed communication of the step whose backward pass has just been enqueued."""
+        return self._ready, self._record()
+
+    def effective(self, module: Any) -> dict[str, str]:
+        """What the module is wrapped in."""
+        original = getattr(module, "_orig_mod", module)
+        kind = "none"
+        if isinstance(original, DistributedDataParallel):
+            kind = "DistributedDataParallel"
+        elif self.shards:
+            kind = "fully_shard"
+        return {"parallel": kind, "compiled": str(original is not module).lower()}
+
+
+def _fully_shard(module: nn.Module, precision: str) -> Any:
+    try:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    except ImportError:
+        raise InputError(
+            f"torch {torch.__version__} has no fully_shard", next_step="use torch 2.6 or newer, or --parallel ddp"
+        ) from None
+    inner = outer = MixedPrecisionPolicy()
+    if precision == "bf16":
+        # Between blocks values stay in the short format; only the loss sees the long one.
+        short, long = torch.bfloat16, torch.float32
+        inner = MixedPrecisionPolicy(param_dtype=short, reduce_dtype=long)
+        outer = MixedPrecisionPolicy(param_dtype=short, reduce_dtype=long, output_dtype=long)
+    for block in _blocks(module):
+        fully_shard(block, mp_policy=inner)
+    return fully_shard(module, mp_policy=outer)
+
+
+def _blocks(module: nn.Module) -> list[nn.Module]:
+    """The parts of the longest list of layers: what is gathered and freed at a time."""
+    lists = [part for part in module.modules() if isinstance(part, (nn.ModuleList, nn.Sequential))]
+    longest = max(lists, key=len, default=None)
+    return [] if longest is None else [part for part in longest if any(True for _ in part.parameters())]

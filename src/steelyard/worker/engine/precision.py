@@ -1,0 +1,74 @@
+"""Number formats of the computation: what is switched, and what torch says is in effect. Knows torch's switches."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from steelyard.errors import InputError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from steelyard.contracts.spec import RunSpec
+
+CAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+PROBE = 8
+
+
+class Precision:
+    """The run's number format on one device."""
+
+    def __init__(self, spec: RunSpec, device: torch.device) -> None:
+        self._asked = spec.precision
+        self._device = device
+        # Fully sharded modules cast their own parameters and inputs; autocast beside that would cast twice.
+        self._shards = spec.parallel == "fsdp2" and spec.mode == "train"
+        self.cast = CAST.get(spec.precision)
+        self.scaler: Any = None
+        if self._asked == "tf32" and device.type not in ("cuda", "xpu", "hpu"):
+            raise InputError(
+                f"tf32 is a format of accelerators' matrix units; the device {device.type!r} has none",
+                next_step="use --precision fp32 or bf16",
+            )
+        if self._asked == "fp16" and spec.mode == "train":
+            if self._shards:
+                raise InputError("fp16 with a scaler is not offered for fully sharded training", next_step="use bf16")
+            self.scaler = _scaler(device)
+
+    def apply(self) -> None:
+        """Set what is global. Without tf32 it is switched off: fp32 means fp32."""
+        allowed = self._asked == "tf32"
+        torch.set_float32_matmul_precision("high" if allowed else "highest")
+        torch.backends.cudnn.allow_tf32 = allowed
+
+    def context(self) -> AbstractContextManager[Any]:
+        """Around the forward pass and the loss."""
+        if self.cast is None or self._shards:
+            return contextlib.nullcontext()
+        return torch.autocast(self._device.type, dtype=self.cast)
+
+    def effective(self) -> dict[str, str]:
+        """What torch does with a small product now."""
+        left = torch.ones(PROBE, PROBE, device=self._device)
+        with self.context():
+            product = (left @ left).dtype
+        values = {
+            "matmul_dtype": str(self.cast if self._shards and self.cast else product).removeprefix("torch."),
+            "float32_matmul_precision": torch.get_float32_matmul_precision(),
+            "cudnn_allow_tf32": str(bool(torch.backends.cudnn.allow_tf32)).lower(),
+        }
+        if self.scaler is not None:
+            values["loss_scale"] = f"{self.scaler.get_scale():g}"
+        return values
+
+
+def _scaler(device: torch.device) -> Any:
+    modern = getattr(torch.amp, "GradScaler", None)
+    if modern is not None:
+        return modern(device.type)
+    if device.type != "cuda":
+        raise InputError(f"torch {torch.__version__} scales losses on CUDA only", next_step="use --precision bf16")
+    return torch.cuda.amp.GradScaler()

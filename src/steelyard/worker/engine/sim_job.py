@@ -1,0 +1,49 @@
+"""The engine of the simulated accelerator: all ranks of a job in one process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from steelyard import registry
+from steelyard.worker.devices.sim import open_devices
+from steelyard.worker.engine.job import Alone
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from steelyard.contracts.observe import DeviceFacts, ModelFacts, Settings
+    from steelyard.contracts.spec import RunSpec
+    from steelyard.worker.workloads.workload import Workload
+
+
+class SimJob:
+    """A scripted job."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._spec = spec
+        self.devices = open_devices(spec)
+        self.team = Alone()
+
+    def facts(self, data: Path) -> dict[str, str]:  # noqa: ARG002 -- a script reads no data
+        """Nothing beyond the host."""
+        return {}
+
+    def build(self) -> list[Workload]:
+        """One scripted workload a rank."""
+        build = registry.load("workload", self._spec.workload)
+        return [build(self._spec, device) for device in self.devices]
+
+    def settings(self) -> Settings | None:
+        """A script has no settings of its own."""
+        return None
+
+    def device_facts(self) -> DeviceFacts | None:
+        """No maker."""
+        return None
+
+    def model_facts(self) -> ModelFacts | None:
+        """No model."""
+        return None
+
+    def close(self) -> None:
+        """Nothing is open."""

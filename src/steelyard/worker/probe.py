@@ -1,0 +1,182 @@
+"""`python -P -m steelyard.worker.probe`: what torch is and can do here, as one JSON object on standard output.
+
+Started by `steelyard doctor`, which must not import torch itself. Ends with exit code 0 also where torch is missing or
+broken: that is its finding. Knows torch and what its import errors mean; gives no verdict on the node.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import platform
+import re
+import signal
+import sys
+import time
+import traceback
+import warnings
+from typing import Any
+
+from steelyard.worker.measure.software import ACCELERATORS, ask, torch_facts
+
+# Whoever started us gives up before: this is for when he is gone.
+LIMIT_S = 180
+SIZE = 256
+MAX_TEXT = 2000
+
+# What the words of an import error mean, and what to do; the first that fits.
+MEANINGS = (
+    (
+        r"No module named 'torch'",
+        "torch is not installed for this Python",
+        "pip install torch, or start steelyard with the Python that has it",
+    ),
+    (
+        r"wrong ELF class|invalid ELF header|Exec format error",
+        "torch's libraries are for another architecture than this machine",
+        "pip uninstall torch, then pip install torch on this machine",
+    ),
+    (
+        r"No module named 'torch\._C'",
+        "torch's compiled part is for another Python or another architecture",
+        "pip install --force-reinstall torch with this Python on this machine",
+    ),
+    (
+        r"version `(GLIBC_[\d.]+)' not found",
+        "torch was built for a newer system: this one's C library is too old for it",
+        "use a container, or an older torch",
+    ),
+    (
+        r"version `(GLIBCXX|CXXABI)_[\d.]+' not found",
+        "an older C++ library comes before the one that torch needs",
+        "put a newer libstdc++ first in LD_LIBRARY_PATH (module load gcc, or conda's lib folder)",
+    ),
+    (
+        r"static TLS block",
+        "a library with thread-local memory was loaded too late",
+        "export LD_PRELOAD to the library that the message names",
+    ),
+    (
+        r"undefined symbol",
+        "libraries of two installations are mixed",
+        "unset LD_LIBRARY_PATH and LD_PRELOAD and try again; else install torch into a fresh environment",
+    ),
+    (
+        r"(\S+\.so\S*): cannot open shared object file",
+        "a library that torch needs is not there",
+        "install it, or add its folder to LD_LIBRARY_PATH (module load, or pip install --force-reinstall torch)",
+    ),
+    (
+        r"numpy|_ARRAY_API",
+        "torch and numpy do not fit each other",
+        "pip install 'numpy<2' with torch 2.2 or older, else pip install --upgrade numpy torch",
+    ),
+    (
+        r"partially initialized module|has no attribute",
+        "something else is called torch, or the installation is not complete",
+        "pip install --force-reinstall torch in a fresh environment",
+    ),
+)
+
+
+def meaning(text: str) -> tuple[str, str]:
+    """What an import error means, and what to do about it."""
+    for pattern, words, remedy in MEANINGS:
+        if re.search(pattern, text):
+            return words, remedy
+    return "torch is installed but cannot be imported", "python -c 'import torch' shows the whole error"
+
+
+def probe() -> dict[str, Any]:
+    """Everything found. Never raises for what torch does."""
+    found: dict[str, Any] = {"python": platform.python_version(), "facts": {}, "error": None, "devices": []}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        begin_s = time.monotonic()
+        try:
+            torch: Any = importlib.import_module("torch")
+            found["import_s"] = time.monotonic() - begin_s
+            found["facts"] = torch_facts()
+            found["devices"] = [_device(torch, "cpu", 0), *_accelerators(torch)]
+            found["unavailable"] = _why_not(torch)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 -- a broken torch is a finding, not our end
+            traceback.print_exc()
+            text = f"{type(error).__name__}: {error}"[:MAX_TEXT]
+            words, remedy = meaning(text)
+            found["error"] = {"text": text, "meaning": words, "remedy": remedy}
+    found["warnings"] = list(dict.fromkeys(str(warning.message)[:MAX_TEXT] for warning in caught))[:20]
+    return found
+
+
+def _accelerators(torch: Any) -> list[dict[str, Any]]:
+    found = []
+    for family in ACCELERATORS:
+        module = getattr(torch, family, None)
+        if module is not None and ask(module.is_available):
+            found += [_device(torch, family, index) for index in range(ask(module.device_count) or 1)]
+    return found
+
+
+def _device(torch: Any, family: str, index: int) -> dict[str, Any]:
+    """Name and memory of a device, and whether it multiplies two small matrices right."""
+    properties = None if family == "cpu" else ask(lambda: getattr(torch, family).get_device_properties(index))
+    return {
+        "family": family,
+        "index": index,
+        "name": platform.machine() if family == "cpu" else _name(torch, family, index, properties),
+        "memory_bytes": getattr(properties, "total_memory", None),
+        "architecture": _architecture(properties),
+        "fault": _fault(torch, "cpu" if family == "cpu" else f"{family}:{index}"),
+    }
+
+
+def _name(torch: Any, family: str, index: int, properties: Any) -> str:
+    return str(
+        getattr(properties, "name", None) or ask(lambda: getattr(torch, family).get_device_name(index)) or family
+    )
+
+
+def _architecture(properties: Any) -> str | None:
+    """As in torch's list of what it has code for: gfx90a of AMD, sm_90 of NVIDIA."""
+    if gcn := getattr(properties, "gcnArchName", None):
+        return str(gcn).partition(":")[0]
+    major, minor = getattr(properties, "major", None), getattr(properties, "minor", None)
+    return None if major is None or minor is None else f"sm_{major}{minor}"
+
+
+def _fault(torch: Any, device: str) -> str | None:
+    """What went wrong with a product of two matrices whose result is known; None when nothing did."""
+    try:
+        ones = torch.ones((SIZE, SIZE), device=device)
+        total = float((ones @ ones).sum().item())
+    except Exception as error:  # noqa: BLE001 -- whatever the device does is the finding
+        return f"{type(error).__name__}: {error}"[:MAX_TEXT]
+    return None if total == SIZE**3 else f"a product of matrices of ones gave {total:g}, not {SIZE**3}"
+
+
+def _why_not(torch: Any) -> str | None:
+    """torch's own words on why the accelerator it was built for cannot be used; None when it can."""
+    family = "cuda" if torch.version.cuda or torch.version.hip else "xpu" if ask(lambda: torch.version.xpu) else None
+    if family is None or ask(getattr(torch, family).is_available):
+        return None
+    try:
+        getattr(torch, family).init()
+    except Exception as error:  # noqa: BLE001 -- whatever it raises is what we want to know
+        return str(error)[:MAX_TEXT]
+    return None
+
+
+def main() -> int:
+    """Print what was found. Whatever torch itself prints goes to standard error."""
+    signal.alarm(LIMIT_S)
+    own = os.dup(1)
+    os.dup2(2, 1)
+    text = json.dumps(probe())
+    with os.fdopen(own, "w", encoding="utf-8") as output:
+        print(text, file=output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""Decoder-only language models of published sizes; one sample is one sequence. Knows no device and no timing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from steelyard.errors import InputError, Problem
+from steelyard.worker.workloads.recipe import Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+DEVIATION = 0.02
+"""Standard deviation of the first weights, as in GPT-2."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the parameters' number follows from, with the vocabulary and the sequence."""
+
+    layers: int
+    width: int
+    heads: int
+
+
+SIZES = {
+    "10M": Shape(6, 160, 5),
+    "25M": Shape(7, 320, 5),
+    "117M": Shape(12, 768, 12),
+    "350M": Shape(24, 1024, 16),
+    "800M": Shape(16, 2048, 16),
+    "1.3B": Shape(24, 2048, 32),
+    "2.7B": Shape(32, 2560, 32),
+    "6.7B": Shape(32, 4096, 32),
+    "13B": Shape(40, 5120, 40),
+    "30B": Shape(48, 7168, 56),
+    "66B": Shape(64, 9216, 72),
+    "175B": Shape(96, 12288, 96),
+}
+"""The configurations by the names they usually go by.
+
+350M, and 1.3B to 175B: table 1 of "OPT: Open Pre-trained Transformer Language Models" (Zhang et al., arXiv
+2205.01068), which follows table 2.1 of "Language Models are Few-Shot Learners" (Brown et al., arXiv 2005.14165) but
+for 1.3B, where GPT-3 has 24 heads that do not divide its width, and 13B, where it is 5140 wide.
+117M: GPT-2 small ("Language Models are Unsupervised Multitask Learners", Radford et al. 2019, table 2). 117M is its
+usual name; with tied embeddings of 50257 tokens and 1024 positions it has 124 million parameters.
+800M: the configuration of published benchmarks with a GPT of that name (16 layers, 2048 wide, 16 heads): 805 million
+parameters in the layers, 910 million with the embeddings of 50257 tokens.
+10M, 25M: our own, so chosen that the whole has that many parameters with 50257 tokens and 1024 positions.
+"""
+
+
+def build(
+    size: str = "117M",
+    sequence: int = 1024,
+    vocabulary: int = 50257,
+    layers: int | None = None,
+    heads: int | None = None,
+    width: int | None = None,
+) -> Recipe:
+    """A GPT of a size of SIZES, changed by `layers`, `heads` and `width`; `custom` takes these alone."""
+    shape = _shape(size, {"layers": layers, "heads": heads, "width": width})
+    _check(shape, sequence, vocabulary)
+
+    def batch(samples: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens = torch.randint(vocabulary, (samples, sequence + 1), generator=generator, device="cpu")
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    return Recipe(Gpt(shape, sequence, vocabulary), _loss, _optimizer, batch)
+
+
+def closed_flops(layers: int, width: int, sequence: int, vocabulary: int) -> float:
+    """Floating-point operations of one sample's forward pass; a training step takes 3 times as many.
+
+    With s tokens in a sample, w numbers a token, a matrix of m x n takes 2 m n operations a token:
+        queries, keys and values   2 x w x 3 w   =  6 w^2
+        output of the attention    2 x w x w     =  2 w^2
+        two layers of the MLP      2 x 2 x w x 4 w = 16 w^2
+        scores against s keys      2 x w x s, whatever the number of heads
+        sum over s values          2 x w x s
+        head, once                 2 x w x vocabulary
+    so that a sample takes s (layers (24 w^2 + 4 w s) + 2 w vocabulary). The causal mask leaves half of the scores
+    unused; they are counted in full, as is usual, whether or not a kernel computes them. Looking up an embedding,
+    normalising, GELU and softmax are not matrix products and are not counted. Backward, every product becomes two of
+    the same size: one for the gradient of each factor. The first layer's inputs need theirs too, for the embeddings
+    are trained.
+    """
+    a_layer = 24 * width**2 + 4 * width * sequence
+    return float(sequence * (layers * a_layer + 2 * width * vocabulary))
+
+
+def _shape(size: str, given: dict[str, int | None]) -> Shape:
+    base = SIZES.get(size)
+    if base is None and size != "custom":
+        valid = ", ".join([*SIZES, "custom"])
+        raise InputError("unknown GPT size", problems=(Problem("size", f"no size is called {size!r}", valid),))
+    values = {name: value if value is not None else getattr(base, name, None) for name, value in given.items()}
+    missing = [name for name, value in values.items() if value is None]
+    if missing:
+        problems = tuple(Problem(name, "is not given", "a whole number, with size 'custom'") for name in missing)
+        raise InputError("a custom GPT needs its layers, heads and width", problems=problems)
+    return Shape(**{name: value for name, value in values.items() if value is not None})
+
+
+def _check(shape: Shape, sequence: int, vocabulary: int) -> None:
+    given = {
+        "layers": shape.layers,
+        "heads": shape.heads,
+        "width": shape.width,
+        "sequence": sequence,
+        "vocabulary": vocabulary,
+    }
+    problems = [Problem(name, f"is {value}", "at least 1") for name, value in given.items() if value < 1]
+    if not problems and shape.width % shape.heads:
+        problems.append(Problem("width", f"is {shape.width}", f"a multiple of the {shape.heads} heads"))
+    if problems:
+        raise InputError("this GPT cannot be built", problems=tuple(problems))
+
+
+def _loss(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(scores.flatten(0, 1), target.flatten())
+
+
+def _optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1)
+
+
+class Attention(nn.Module):
+    """Causal self-attention by torch's own function, which picks the kernel."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.heads = shape.heads
+        self.inner = nn.Linear(shape.width, 3 * shape.width)
+        self.outer = nn.Linear(shape.width, shape.width)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Each token's mix of the values before it."""
+        samples, tokens, width = hidden.shape
+        apart = self.inner(hidden).view(samples, tokens, 3, self.heads, width // self.heads)
+        query, key, value = apart.permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        result: torch.Tensor = self.outer(mixed.transpose(1, 2).reshape(samples, tokens, width))
+        return result
+
+
+class Layer(nn.Module):
+    """Attention and MLP, each on normalised inputs and added to them."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(shape.width)
+        self.attention = Attention(shape)
+        self.norm2 = nn.LayerNorm(shape.width)
+        self.widen = nn.Linear(shape.width, 4 * shape.width)
+        self.narrow = nn.Linear(4 * shape.width, shape.width)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """One layer's output."""
+        hidden = hidden + self.attention(self.norm1(hidden))
+        result: torch.Tensor = hidden + self.narrow(functional.gelu(self.widen(self.norm2(hidden))))
+        return result
+
+
+class Gpt(nn.Module):
+    """Token and position embeddings, the layers, and a head that shares the token embeddings' weights."""
+
+    def __init__(self, shape: Shape, sequence: int, vocabulary: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, shape.width)
+        self.positions = nn.Embedding(sequence, shape.width)
+        self.layers = nn.ModuleList([Layer(shape) for _ in range(shape.layers)])
+        self.norm = nn.LayerNorm(shape.width)
+        self._begin(shape.layers)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The scores of every token of the vocabulary, at each position."""
+        hidden = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return functional.linear(self.norm(hidden), self.tokens.weight)
+
+    def _begin(self, layers: int) -> None:
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=DEVIATION)
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
+            # Every layer adds to the same sum twice; these weights keep its size from growing with depth.
+            if isinstance(module, Layer):
+                for last in (module.attention.outer, module.narrow):
+                    nn.init.normal_(last.weight, std=DEVIATION / math.sqrt(2 * layers))

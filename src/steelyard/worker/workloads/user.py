@@ -1,0 +1,50 @@
+"""A user's own file: finds the function that builds the model. Runs the file whose digest the spec names, no other."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steelyard.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from steelyard.contracts.spec import Source
+
+MODULE = "steelyard_user_workload"
+
+
+def load_source(source: Source) -> Callable[..., Any]:
+    """The function, from the file as it was when the run was asked for."""
+    path = Path(source.path)
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    if hashlib.sha256(text).hexdigest() != source.sha256:
+        raise InputError(
+            f"{path} is not the file it was when this run was asked for", next_step="run the command again"
+        )
+    module = sys.modules.get(MODULE)
+    if module is None or getattr(module, "__file__", None) != str(path):
+        module = _run(path, text)
+    build = getattr(module, source.function, None)
+    if not callable(build):
+        raise InputError(f"{path} has no function {source.function!r}", next_step=f"define {source.function}()")
+    return build  # type: ignore[no-any-return]
+
+
+def _run(path: Path, text: bytes) -> Any:
+    # Its own folder last: files beside it can be imported, but cannot take a library's place.
+    sys.path.append(str(path.parent))
+    found = importlib.util.spec_from_file_location(MODULE, path)
+    assert found is not None
+    module = importlib.util.module_from_spec(found)
+    # By name, so that loader processes can find what the file defines.
+    sys.modules[MODULE] = module
+    exec(compile(text, str(path), "exec"), module.__dict__)  # noqa: S102 -- the user's own file, by the user's own command
+    return module
