@@ -1,4 +1,4 @@
-"""Shared by the tests: a simulated job run through the real worker and derivation, without starting a process."""
+"""Shared by the tests: a job run through the real worker and derivation, without starting a process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from steelyard.results.store import record_text
 from steelyard.worker.engine.run import run_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from steelyard.contracts.record import RunRecord
@@ -33,3 +33,24 @@ def simulate(tmp_path: Path) -> Callable[[RunSpec], RunRecord]:
         return derive(tmp_path)
 
     return run
+
+
+@pytest.fixture
+def torch_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a PyTorch run sets for its whole process is taken back: a worker ends after it, the tests go on."""
+    import torch
+    import torch.distributed as dist
+
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    threads, cudnn = torch.get_num_threads(), torch.backends.cudnn
+    precision, flags = torch.get_float32_matmul_precision(), (cudnn.benchmark, cudnn.allow_tf32)
+    with torch.random.fork_rng(devices=[]):
+        yield
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
+    if torch.are_deterministic_algorithms_enabled():
+        torch.use_deterministic_algorithms(mode=False)
+    cudnn.benchmark, cudnn.allow_tf32 = flags
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -10,6 +10,7 @@ from steelyard.errors import printable
 from steelyard.report.text import number, seconds, table, with_interval
 
 WIDTH = 80
+WIDE = 120
 
 
 def print_cells(cells: list[CellSummary], *, detail: bool = False) -> None:
@@ -34,6 +35,8 @@ def print_record(record: RunRecord) -> None:
     if record.steady:
         window = f"steps {record.steady.start_step:,} to {record.steady.stop_step:,}"
         print(printable(f"{record.steady.answer} ({window}): {record.steady.reason}"))
+    for line in _facts(record):
+        print(textwrap.fill(printable(line), WIDE, subsequent_indent="  "))
     print()
     rows = []
     for name, quantity in record.quantities.items():
@@ -41,6 +44,25 @@ def print_record(record: RunRecord) -> None:
         rows.append([name, text or with_interval(quantity), _unit(quantity.unit), quantity.scope, quantity.window])
     print(table(["quantity", "value", "unit", "scope", "window"], rows))
     _print_each(record.findings)
+
+
+def _facts(record: RunRecord) -> list[str]:
+    """What ran, on what, and with which settings."""
+    lines = []
+    if record.status.evidence:
+        lines.append("evidence: " + "; ".join(f"{key}: {value}" for key, value in record.status.evidence.items()))
+    if record.model:
+        flops = record.model.flops_per_sample
+        work = "FLOPs unknown" if flops is None else f"{number(flops, 4)} FLOP a sample"
+        lines.append(f"model: {record.model.parameters:,} parameters, {work} ({record.model.method})")
+    if record.device:
+        known = record.device.model or "not in the table of facts, so its peak is unknown"
+        lines.append(f"device: {record.device.name} ({known})")
+    if record.settings:
+        lines.append("in effect: " + ", ".join(f"{key} {value}" for key, value in record.settings.values.items()))
+    if record.environment:
+        lines.append(f"environment: {len(record.environment.facts)} facts in the record (--json)")
+    return lines
 
 
 def cells_as_json(cells: list[CellSummary]) -> list[dict[str, Any]]:

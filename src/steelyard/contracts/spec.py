@@ -107,7 +107,7 @@ class RunSpec(Contract):
     last_batch: LastBatch = "drop"
     """A last step without enough samples: dropped, padded (computed whole, real samples counted) or kept small."""
     crosscheck_steps: Annotated[int, Bound(ge=0, le=10_000)] = 32
-    """Steps of the second pass that synchronises after each one."""
+    """Steps of the second pass that synchronises after each one; fewer where they would take long."""
     time_limit_s: Positive | None = None
     """Wall-clock limit after which the launcher ends the run."""
     hang_limit_s: Positive = 300.0
@@ -142,6 +142,11 @@ class RunSpec(Contract):
     def device_family(self) -> str:
         """The registered device that runs this: `auto` is decided by the workload alone."""
         return "sim" if self.device == "auto" and self.workload == "sim" else self.device
+
+    @property
+    def processes(self) -> int:
+        """Processes of the job: one a rank, but all simulated ranks live in one."""
+        return 1 if self.device_family == "sim" else self.ranks
 
     @property
     def step_samples(self) -> int:

@@ -5,6 +5,7 @@ Knows the result folder and a launcher. What a run's failure means is in its rec
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from steelyard.contracts import observe
 from steelyard.contracts.base import to_json_object
-from steelyard.errors import InputError
+from steelyard.errors import InputError, SteelyardError
 from steelyard.results.derive import derive
 from steelyard.results.store import RAW, ResultFolder, write_json
 
@@ -58,6 +59,18 @@ class Outcome:
 
 def run_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, watcher: Watcher) -> Outcome:
     """Every run of the study that the folder does not have, in the study's order."""
+    try:
+        return _run_all(folder, expansion, launcher, watcher)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise SteelyardError(
+            f"the disk of {folder.path} is full: {error.strerror}",
+            next_step="free some space, then give the same command again: what is finished is kept",
+        ) from None
+
+
+def _run_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, watcher: Watcher) -> Outcome:
     folder.prepare()
     _refuse_other_seed(folder, expansion)
     write_plan(folder, expansion)
@@ -82,8 +95,8 @@ def collect(folder: ResultFolder, spec: RunSpec, launcher: Launcher, tick: Calla
     raw = scratch / RAW
     try:
         launch = launcher.run(spec, raw, lambda: tick(raw))
-        for name in (observe.RESERVE_FILE, observe.PROGRESS_FILE):
-            (raw / name).unlink(missing_ok=True)
+        for path in [raw / observe.RESERVE_FILE, *raw.glob(f"{observe.PROGRESS_FILE}*")]:
+            path.unlink(missing_ok=True)
         write_json(raw / observe.LAUNCH_FILE, launch)
         record = derive(raw)
         if not folder.commit(scratch, record):

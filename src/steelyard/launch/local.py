@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 PROGRESS_EVERY_S = 0.2
 GRACE_S = 3.0
-ROUNDS = 10
+ROUNDS = 50
+LOOK_AGAIN_S = 0.01
 # In the environment of everything a launch starts, however it is started: torchrun gives its children sessions of
 # their own, so that no process group holds them all.
 MARK = "STEELYARD_LAUNCH"
@@ -50,9 +52,10 @@ class LocalLauncher:
         worker = [*python, "steelyard.worker", str(raw), "--lifeline"]
         if processes(spec) == 1:
             return worker
-        # `--standalone`: a meeting point on a free port of this machine.
-        torchrun = [*python, "torch.distributed.run", "--standalone", f"--nproc-per-node={spec.ranks}", "--no-python"]
-        return [*torchrun, *worker]
+        # `--standalone`: a meeting point on a free port of this machine. Without a place for its logs torchrun would
+        # leave a directory in /tmp on every start; all output is in ours.
+        torchrun = [*python, "torch.distributed.run", "--standalone", f"--nproc-per-node={spec.ranks}"]
+        return [*torchrun, f"--log-dir={os.devnull}", "--no-python", *worker]
 
     def environment(self, spec: RunSpec) -> dict[str, str]:
         """Variables that are added to ours; what the user has set stays."""
@@ -73,7 +76,7 @@ class LocalLauncher:
         started_at = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
         kills = _oom_kills()
         begin_s = time.monotonic()
-        with (raw / observe.WORKER_LOG).open("wb") as log:
+        with (raw / observe.WORKER_LOG).open("wb") as log, _orders_held() as orders:
             # Our end of its standard input is the lifeline: the system closes it when we die, however we die.
             process = subprocess.Popen(
                 command,
@@ -83,19 +86,19 @@ class LocalLauncher:
                 start_new_session=True,
                 env={**os.environ, **self.environment(spec), MARK: mark},
             )
-        in_time = False
-        try:
-            in_time = _wait(process, spec.time_limit_s, tick)
-        finally:
-            _end(process, mark, ended=in_time)
+            ended = False
+            try:
+                ended = _wait(process, spec.time_limit_s, tick, orders)
+            finally:
+                _end(process, mark, ended=ended)
         return observe.Launch(
             launcher=self.name,
             host=socket.gethostname(),
             command=tuple(command),
             started_at=started_at,
             wall_s=time.monotonic() - begin_s,
-            exit_code=process.returncode if in_time else None,
-            limit_hit=not in_time,
+            exit_code=process.returncode if ended else None,
+            limit_hit=not ended and not orders,
             oom_kills=max(0, _oom_kills() - kills),
         )
 
@@ -105,8 +108,30 @@ def processes(spec: RunSpec) -> int:
     return 1 if spec.device_family == "sim" else spec.ranks
 
 
-def _wait(process: subprocess.Popen[bytes], limit_s: float | None, tick: Callable[[], None]) -> bool:
-    """Wait for the end; False when the limit came first."""
+@contextlib.contextmanager
+def _orders_held() -> Iterator[list[int]]:
+    """The orders to end that come meanwhile; the first is carried out afterwards.
+
+    A handler that raises could do so at any place, also where a process has just been started, or is being ended.
+    """
+    orders: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    before = {
+        number: handler for number in numbers if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None)
+    }
+    for number in before:
+        signal.signal(number, lambda number, _frame: orders.append(number))
+    try:
+        yield orders
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if orders:
+            signal.raise_signal(orders[0])
+
+
+def _wait(process: subprocess.Popen[bytes], limit_s: float | None, tick: Callable[[], None], orders: list[int]) -> bool:
+    """Wait for the end; False when the limit or an order to end came first."""
     deadline_s = None if limit_s is None else time.monotonic() + limit_s
     while True:
         wait_s = PROGRESS_EVERY_S
@@ -114,7 +139,7 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float | None, tick: Callabl
             wait_s = min(wait_s, max(0.0, deadline_s - time.monotonic()))
         if _ends_within(process, wait_s):
             return True
-        if deadline_s is not None and time.monotonic() >= deadline_s:
+        if orders or (deadline_s is not None and time.monotonic() >= deadline_s):
             return False
         tick()
 
@@ -133,6 +158,7 @@ def _end(process: subprocess.Popen[bytes], mark: str, *, ended: bool) -> None:
 
     The group is signalled before its leader is reaped: until then nobody else can be given its number.
     """
+    since = _start_ticks(Path(f"/proc/{process.pid}"))
     if not ended:
         _signal_group(process, signal.SIGTERM)
         _ends_within(process, GRACE_S)
@@ -142,11 +168,13 @@ def _end(process: subprocess.Popen[bytes], mark: str, *, ended: bool) -> None:
         process.stdin.close()
     # A process may start another while we look; nothing can after a look that found nothing.
     for _ in range(ROUNDS):
-        left = list(_marked(mark))
-        if not left:
+        left, starting = _marked(mark, since)
+        if not left and not starting:
             return
         for number in left:
             _kill(number)
+        if not left:
+            time.sleep(LOOK_AGAIN_S)
 
 
 def _kill(number: int) -> None:
@@ -165,14 +193,28 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
         os.killpg(process.pid, number)
 
 
-def _marked(mark: str) -> Iterator[int]:
-    """Living processes of ours that were started, by whatever way, with this mark."""
-    wanted = f"{MARK}={mark}".encode()
+def _marked(mark: str, since: int) -> tuple[list[int], bool]:
+    """Living processes that were started, by whatever way, with this mark; and whether one is at its very start.
+
+    A process that is just changing its program shows no variables for a moment. So does one that has none, and is not
+    ours to wait for if it is older than the launch.
+    """
+    wanted, found, starting = f"{MARK}={mark}".encode(), [], False
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    yield int(entry.name)
+                variables = (entry / "environ").read_bytes()
+                if wanted in variables.split(b"\0"):
+                    found.append(int(entry.name))
+                elif not variables and _start_ticks(entry) >= since:
+                    # Threads of the system and the dead have no program: this raises.
+                    starting = bool((entry / "exe").readlink()) or starting
+    return found, starting
+
+
+def _start_ticks(process: Path) -> int:
+    """When it was forked, by the system's clock; from a line whose second word may hold blanks."""
+    return int((process / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19])
 
 
 def _oom_kills() -> int:

@@ -20,8 +20,12 @@ from steelyard.results.store import ResultFolder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from steelyard.contracts.record import RunRecord
+
 # A step of 8 ms is the smallest people report; a clock must be fine against it.
 CLOCK_LIMIT_S = 1e-5
+TRAINING_LIMIT_S = 120.0
+STEPS = Budget(min_steps=10, max_steps=10, min_seconds=0)
 
 
 def checks(plan: Plan, node: Node | None = None) -> Iterator[Check]:
@@ -34,8 +38,11 @@ def checks(plan: Plan, node: Node | None = None) -> Iterator[Check]:
     yield _clock()
     yield from place_checks(node, plan)
     yield _folder(plan.results)
-    yield from torch_checks(node)
+    found = list(torch_checks(node))
+    yield from found
     yield _worker()
+    if found and found[0].verdict == "ok":
+        yield _training(plan.ranks or 1)
 
 
 def _python() -> Check:
@@ -78,13 +85,8 @@ def _folder(results: Path) -> Check:
 
 def _worker() -> Check:
     """A real worker process with a real, tiny run: nothing tells more."""
-    budget = Budget(min_steps=10, max_steps=10, min_seconds=0)
-    spec = RunSpec(run_id="doctor", cell="doctor", workload="sim", device="sim", budget=budget)
-    begin_s = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="steelyard-doctor-") as scratch:
-        folder = ResultFolder(Path(scratch))
-        folder.prepare()
-        record = collect(folder, spec, LocalLauncher(), lambda _raw: None)
+    spec = RunSpec(run_id="doctor", cell="doctor", workload="sim", device="sim", budget=STEPS)
+    record, seconds = _made(spec)
     if record.status.code != "completed":
         return Check(
             "worker",
@@ -92,4 +94,28 @@ def _worker() -> Check:
             f"a simulated run ended as {record.status.code}: {record.status.reason}",
             f"{sys.executable} -P -m steelyard.worker --help must work; it needs numpy",
         )
-    return Check("worker", "ok", f"a simulated run of 10 steps took {time.monotonic() - begin_s:.2f} s")
+    return Check("worker", "ok", f"a simulated run of 10 steps took {seconds:.2f} s")
+
+
+def _training(ranks: int) -> Check:
+    """The same with torch on what is there; with several ranks also torchrun and the collectives."""
+    spec = RunSpec(
+        run_id="doctor", cell="doctor", workload="tiny", ranks=ranks, budget=STEPS, time_limit_s=TRAINING_LIMIT_S
+    )
+    record, seconds = _made(spec)
+    name = "training"
+    if record.status.code != "completed":
+        found = f"10 steps of `tiny` with {ranks} rank(s) ended as {record.status.code}: {record.status.reason}"
+        return Check(name, "wrong", found[:300], f"steelyard run tiny --nproc {ranks} tells more")
+    values = record.settings.values if record.settings else {}
+    where = f"{ranks} rank(s) on {values.get('device', '?')}, collectives {values.get('backend', '?')}"
+    return Check(name, "ok", f"10 steps of `tiny` took {seconds:.1f} s: {where}")
+
+
+def _made(spec: RunSpec) -> tuple[RunRecord, float]:
+    begin_s = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="steelyard-doctor-") as scratch:
+        folder = ResultFolder(Path(scratch))
+        folder.prepare()
+        record = collect(folder, spec, LocalLauncher(), lambda _raw: None)
+    return record, time.monotonic() - begin_s

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,13 +30,21 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.record import Aggregation, Scope, Window
 
+    _Evidence = dict[str, float | int | str]
+
 PERCENTILES: tuple[tuple[Aggregation, float], ...] = (("p50", 0.50), ("p90", 0.90), ("p95", 0.95), ("p99", 0.99))
 LOG_TAIL_BYTES = 2000
 # Statuses of one job's processes, the one that tells the most first.
 CAUSES = ("out_of_memory", "hung", "refused", "failed", "node_failure", "killed", "time_limit")
 # In torchrun's account of what failed, and in the interpreter's of a hang that holds it.
-_RANK_KILLED = re.compile(r"rank\s*:\s*(\d+)\D[^\n]*\n\s*exitcode\s*:\s*-(\d+)")
-_INTERPRETER_HUNG = re.compile(r"^Timeout \(\d+:\d\d:\d\d", re.MULTILINE)
+_RANK_ENDED = re.compile(r"rank\s*:\s*(\d+)\D[^\n]*\n\s*exitcode\s*:\s*(-?\d+)")
+_NO_MEMORY = re.compile(r"terminate called after throwing an instance of 'std::bad_alloc'")
+# Hang-up, interrupt and termination: somebody asked for it.
+ORDERS = (1, 2, 15)
+_INTERPRETER_HUNG = re.compile(
+    r"^Timeout \(\d+:\d\d:\d\d[^\n]*\n((?:Thread [^\n]*\n|  File [^\n]*\n|\n)*)", re.MULTILINE
+)
+_DUMPED_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 SHOWN_RANKS = 8
 RATE = "samples/s"
 
@@ -147,37 +155,61 @@ def _status(
             reason=f"ended after {launch.wall_s:.1f} s by its time limit",
             evidence={"log_tail": _log_tail(raw / observe.WORKER_LOG)},
         )
-    causes = [s for s in seen.statuses.values() if s.code in CAUSES and "follows" not in (s.evidence or {})]
-    if causes:
-        return _with_places(min(causes, key=lambda status: CAUSES.index(status.code)), causes)
+    words = sorted(seen.statuses.values(), key=_said)
+    causes = [s for s in words if s.code in CAUSES and "follows" not in (s.evidence or {})]
     expected = 1 if spec.device_family == "sim" else spec.ranks
-    if len(seen.statuses) < expected and not (damage and seen.statuses):
-        return _status_from_outside(launch, raw)
+    missing = len(words) < expected
+    if causes:
+        cause = _with_places(causes[0], words, _log_evidence(raw)[1] if missing else None)
+        if launch is not None and launch.oom_kills and "DataLoader worker" in cause.reason:
+            # A loader process was what the memory limit killed.
+            return replace(cause, code="out_of_memory")
+        return cause
+    if missing and not (damage and words):
+        return _status_from_outside(launch, raw, seen.statuses)
     # What is left: ranks that saw another go, ranks that were told to end, and those that completed.
-    rest = [s for s in seen.statuses.values() if s.code != "completed"]
+    rest = [s for s in words if s.code != "completed"]
     if rest:
-        return min(rest, key=lambda status: status.code == "cancelled")
+        return _with_places(rest[0], words)
     if damage is not None:
         return observe.Status(code="failed", reason=f"the observations are damaged: {damage}"[:4000])
     return observe.Status(code="completed")
 
 
-def _with_places(status: observe.Status, causes: list[observe.Status]) -> observe.Status:
-    """Where each rank stood, when several tell it."""
-    places = {
-        f"rank_{cause.evidence['rank']}": cause.evidence["where"]
-        for cause in causes[:SHOWN_RANKS]
-        if cause.evidence and "where" in cause.evidence and "rank" in cause.evidence
-    }
-    if len(places) < 2:
-        return status
-    return observe.Status(code=status.code, reason=status.reason, evidence={**(status.evidence or {}), **places})
+def _said(status: observe.Status) -> tuple[float, int]:
+    """When a rank said it: the first word is the cause of the others. Without a time the one that tells the most."""
+    at_s = (status.evidence or {}).get("at_unix_s")
+    told = CAUSES.index(status.code) if status.code in CAUSES else len(CAUSES)
+    return float(at_s) if isinstance(at_s, (int, float)) else math.inf, told
 
 
-def _status_from_outside(launch: observe.Launch | None, raw: Path) -> observe.Status:
+def _log_evidence(raw: Path) -> tuple[str, _Evidence]:
+    """What the processes printed last, and of it what a record keeps."""
+    log = _log_tail(raw / observe.WORKER_LOG, 16 * LOG_TAIL_BYTES)
+    evidence: _Evidence = {"log_tail": log[-LOG_TAIL_BYTES:]}
+    if dump := _INTERPRETER_HUNG.search(log):
+        # The main thread is the last in a dump.
+        frames = _DUMPED_FRAME.findall(dump[1].rpartition("(most recent call first)")[2])
+        evidence["held_by"] = " < ".join(f"{name} ({file}:{line})" for file, line, name in frames)[:4000]
+    return log, evidence
+
+
+def _with_places(
+    status: observe.Status, words: list[observe.Status], from_log: _Evidence | None = None
+) -> observe.Status:
+    """Where each rank stood, when several tell it; the log speaks for those that could not."""
+    evidence = {**(status.evidence or {}), **(from_log or {})}
+    ranks = [word.evidence for word in words if word.evidence and {"rank", "where"} <= word.evidence.keys()]
+    if len(ranks) > 1:
+        evidence |= {f"rank_{rank['rank']}": rank["where"] for rank in ranks[:SHOWN_RANKS]}
+    return replace(status, evidence=evidence or None)
+
+
+def _status_from_outside(
+    launch: observe.Launch | None, raw: Path, statuses: dict[str, observe.Status]
+) -> observe.Status:
     """A process left no status: what the launcher and its log saw must tell."""
-    log = _log_tail(raw / observe.WORKER_LOG, 8 * LOG_TAIL_BYTES)
-    evidence: dict[str, float | int | str] = {"log_tail": log[-LOG_TAIL_BYTES:]}
+    log, evidence = _log_evidence(raw)
     if launch is None:
         return observe.Status(code="failed", reason="neither worker nor launcher left a word", evidence=evidence)
     if launch.oom_kills:
@@ -186,14 +218,31 @@ def _status_from_outside(launch: observe.Launch | None, raw: Path) -> observe.St
             reason="the system killed a process of the job at the control group's memory limit",
             evidence={**evidence, "oom_kills": launch.oom_kills},
         )
-    if _INTERPRETER_HUNG.search(log):
+    if "held_by" in evidence:
         return observe.Status(code="hung", reason="no block of steps ended within the limit", evidence=evidence)
-    if killed := _RANK_KILLED.search(log):
-        evidence["rank"] = int(killed[1])
-        return observe.Status(code="killed", reason=f"rank {killed[1]} ended by signal {killed[2]}", evidence=evidence)
-    if launch.exit_code is not None and launch.exit_code < 0:
-        return observe.Status(code="killed", reason=f"ended by signal {-launch.exit_code}", evidence=evidence)
-    return observe.Status(code="failed", reason=f"exit code {launch.exit_code} without a status", evidence=evidence)
+    if _NO_MEMORY.search(log):
+        return observe.Status(code="out_of_memory", reason="the host's memory is exhausted", evidence=evidence)
+    silent = [
+        (rank, code)
+        for rank, code in ((int(found[1]), int(found[2])) for found in _RANK_ENDED.finditer(log))
+        if f"events-{rank:05d}.jsonl" not in statuses
+    ]
+    if silent:
+        # The last in torchrun's account is the one that it saw first; those that were asked to end are none.
+        rank, code = min(reversed(silent), key=lambda entry: -entry[1] in ORDERS)
+        return _ended(code, f"rank {rank}", {**evidence, "rank": rank})
+    words = sorted(statuses.values(), key=_said)
+    if words and words[0].code == "cancelled":
+        return _with_places(words[0], words, evidence)
+    return _ended(launch.exit_code, "the worker", evidence)
+
+
+def _ended(code: int | None, who: str, evidence: _Evidence) -> observe.Status:
+    """The end of a process that said nothing; an order to end may come before it can."""
+    if code is None or code >= 0:
+        return observe.Status(code="failed", reason=f"{who} left exit code {code} and no status", evidence=evidence)
+    status: observe.StatusCode = "cancelled" if -code in ORDERS else "killed"
+    return observe.Status(code=status, reason=f"{who} ended by signal {-code}", evidence={**evidence, "signal": -code})
 
 
 def _is_observation(path: Path) -> bool:

@@ -158,14 +158,16 @@ def _cpus(record: RunRecord) -> Iterator[Finding]:
     usable = float(place.facts["cpu.usable"])
     with contextlib.suppress(KeyError, ValueError):
         usable = min(usable, float(place.facts["cgroup.cpu_quota"]))
-    needed = spec.ranks * (1 + spec.loader.workers)
+    # A rank that was bound to CPUs of its own sees these alone.
+    ranks = 1 if spec.numa else spec.ranks
+    needed = ranks * (1 + spec.loader.workers)
     if needed > usable:
         yield Finding(
             code="SY602",
             severity="disclose",
-            message=f"{spec.ranks} ranks with {spec.loader.workers} loader workers each are {needed} processes on "
+            message=f"{ranks} ranks with {spec.loader.workers} loader workers each are {needed} processes on "
             f"{usable:g} usable CPUs: they take turns",
-            remedy=f"use at most {max(0, int(usable // spec.ranks) - 1)} loader workers a rank, or ask for more CPUs",
+            remedy=f"use at most {max(0, int(usable // ranks) - 1)} loader workers a rank, or ask for more CPUs",
         )
 
 

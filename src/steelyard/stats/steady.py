@@ -22,8 +22,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from scipy.ndimage import median_filter
-from scipy.optimize import isotonic_regression
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -250,6 +248,9 @@ def _of_short(step_s: Series) -> Steady:
 
 def _levels(step_s: Series) -> _Levels:
     """Logarithms with spikes clipped towards a running median, without the slow first steps."""
+    # Late: scipy takes a third of a second to import, and nobody should wait for it before a run begins.
+    from scipy.ndimage import median_filter
+
     y = np.log(step_s)
     y -= np.median(y)
     half = min(HALF_WINDOW, (y.size - 1) // 6)
@@ -318,6 +319,8 @@ def _bent(fit: Series, left: Series, size: int, skipped: int) -> NDArray[np.bool
 
 def _isotonic(values: Series, *, up: bool) -> Series:
     """Least-squares monotone fit."""
+    from scipy.optimize import isotonic_regression
+
     return np.asarray(isotonic_regression(values, increasing=up).x, dtype=np.float64)
 
 

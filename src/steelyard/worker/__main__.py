@@ -1,13 +1,16 @@
 """`python -m steelyard.worker RAW...`: run the spec in each directory, one after the other."""
 
+from steelyard.worker.measure import clock  # noqa: F401 -- first: time counts from here
+
+# isort: split
 import argparse
 import os
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from steelyard.worker.engine.run import end_with_word, run_directory
-from steelyard.worker.measure import clock  # noqa: F401 -- first: time counts from here
 
 ORPHANED = 75  # EX_TEMPFAIL: the run may be repeated
 
@@ -37,4 +40,10 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    if code:
+        # All is said; what a failed run left in its libraries could keep the interpreter from ending.
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(code)

@@ -66,9 +66,22 @@ def open_device(family: str, rank: int, local_rank: int) -> TorchDevice:
     if hasattr(module, "set_device"):
         module.set_device(local_rank)
     device = torch.device(kind, local_rank)
-    if hasattr(module, "Event"):
-        return EventDevice(rank, device, module)
-    return SynchronisedDevice(rank, device, module)
+    kind_of_timing = EventDevice if _times_events(module) else SynchronisedDevice
+    return kind_of_timing(rank, device, module)
+
+
+def _times_events(module: Any) -> bool:
+    """Whether this backend's events tell times: some releases have events for other ends only, and say so."""
+    if not hasattr(module, "Event"):
+        return False
+    try:
+        first, second = module.Event(enable_timing=True), module.Event(enable_timing=True)
+        first.record()
+        second.record()
+        module.synchronize()
+        return float(first.elapsed_time(second)) >= 0
+    except (RuntimeError, TypeError):
+        return False
 
 
 class TorchDevice:

@@ -29,7 +29,8 @@ MAX_BLOCK_STEPS = 4096
 MAX_BLOCK_SECONDS = 5.0
 PROGRESS_EVERY_S = 0.2
 # Steps after communication is watched that are not counted: the engine arranges its buckets anew.
-SETTLING_STEPS = 3
+SETTLING_STEPS = 2
+CROSSCHECK_S, CROSSCHECK_SHARE, CROSSCHECK_LEAST = 5.0, 0.1, 4
 REASONS: tuple[StopReason, ...] = get_args(StopReason)
 
 _STEP_S, _SAMPLES = COLUMNS.index("step_s"), COLUMNS.index("samples")
@@ -70,6 +71,9 @@ class BlockLoop:
 
     def run(self) -> Stop:
         """Blocks until the rule says stop."""
+        # A block begins with an empty queue; setup and compilation may have left something in it.
+        for timer in self._timers:
+            timer.device.synchronize()
         count, reason = 1, 0
         while count:
             self._block(count)
@@ -107,11 +111,11 @@ class BlockLoop:
             timer.issue(count)
         for timer in self._timers:
             table = timer.harvest()
-            self._writer.write(timer.device.rank, table)
             if timer is decider:
                 self._host_seconds += decider.device.now() - begin_s
                 block_s = float(table[_STEP_S].sum())
                 self._fold.extend(table[_STEP_S], table[_SAMPLES])
+            self._writer.write(timer.device.rank, table)
         self._seconds += block_s
         self._writer.flush()
         decider.device.pause(block_s)
@@ -130,6 +134,12 @@ class BlockLoop:
         if self._rule.estimate is not None and math.isfinite(self._rule.estimate.rel_half_width):
             progress["rel_half_width"] = self._rule.estimate.rel_half_width
         write_progress(self._raw, progress)
+
+
+def crosscheck_steps(wanted: int, stop: Stop) -> int:
+    """How many steps of the second pass a run of this length can bear: a tenth of its time, or a few seconds."""
+    bearable_s = max(CROSSCHECK_S, CROSSCHECK_SHARE * stop.seconds)
+    return min(wanted, max(CROSSCHECK_LEAST, int(bearable_s * stop.steps / stop.seconds)))
 
 
 def crosscheck(timers: list[StepTimer], steps: int, beat: Callable[[], None]) -> CrossCheck:

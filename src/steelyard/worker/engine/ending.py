@@ -19,15 +19,19 @@ def on_terminate(say: Callable[[str], None]) -> None:
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
+    order = bytes([signal.SIGTERM])
 
     def wait() -> None:
         # Every signal that has a handler comes through here; a loader installs one for the end of its processes.
-        while os.read(reading, 1) != bytes([signal.SIGTERM]):
+        while os.read(reading, 1) != order:
             pass
-        say("told to end by SIGTERM")
-        os._exit(128 + signal.SIGTERM)
+        try:
+            say("told to end by SIGTERM")
+        finally:
+            os._exit(128 + signal.SIGTERM)
 
-    signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+    # The handler writes too: a library that takes the wake-up for itself must not make us deaf.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: os.write(writing, order))
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     # A loader process must neither ignore the signal nor write into our pipe.
     os.register_at_fork(after_in_child=_forget)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +34,21 @@ class Parallel:
         self.shards = spec.parallel == "fsdp2" and spec.mode == "train"
         self.communicates = spec.mode == "train" and (spec.ranks > 1 or self.shards)
         self.watching = False
+        if self.shards:
+            self._refuse_sharding()
+
+    def _refuse_sharding(self) -> None:
+        try:
+            from torch.distributed.fsdp import fully_shard  # noqa: F401
+        except ImportError:
+            raise InputError(
+                f"torch {torch.__version__} has no fully_shard", next_step="use torch 2.6 or newer, or --parallel ddp"
+            ) from None
+        if self._spec.channels_last:
+            raise InputError(
+                "fully_shard does not take parameters whose channels are last in memory",
+                next_step="leave --channels-last out, or use --parallel ddp",
+            )
 
     def wrap(self, module: nn.Module) -> Any:
         """For training."""
@@ -63,17 +79,19 @@ class Parallel:
             return _NOTHING
         return _NOTHING if last else module.no_sync()
 
-    def watch(self, module: Any) -> Any:
-        """The module anew, with a hook that tells when the last gradients were ready to be sent.
+    @property
+    def can_watch(self) -> bool:
+        """Sharded or compiled modules exchange inside their own graph, where no hook can tell."""
+        return self.communicates and not self.shards and self._spec.compile == "off"
 
-        Only the cross-check pass bears its cost. Sharded or compiled modules exchange inside their own graph, where
-        no hook can tell; there communication stays unknown.
+    def watch(self) -> Any:
+        """The module in a new dress, with a hook that tells when the last gradients were ready to be sent.
+
+        Only the cross-check pass bears its cost. The caller has let go of the old dress.
         """
-        if not self.communicates or self.shards or self._spec.compile != "off":
-            return module
         assert self._bare is not None
-        # The old dress takes its own hooks off the parameters when it goes.
-        del module
+        # In most releases the old dress is in a ring of references: it would hold memory of the size of all gradients.
+        gc.collect()
         fresh = self._ddp(self._bare)
 
         # DDP looks at the annotations and wants its own classes there, not their names: it gets none.
@@ -106,12 +124,8 @@ class Parallel:
 
 
 def _fully_shard(module: nn.Module, precision: str) -> Any:
-    try:
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    except ImportError:
-        raise InputError(
-            f"torch {torch.__version__} has no fully_shard", next_step="use torch 2.6 or newer, or --parallel ddp"
-        ) from None
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
     inner = outer = MixedPrecisionPolicy()
     if precision == "bf16":
         # Between blocks values stay in the short format; only the loss sees the long one.

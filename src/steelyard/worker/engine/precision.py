@@ -37,6 +37,18 @@ class Precision:
             if self._shards:
                 raise InputError("fp16 with a scaler is not offered for fully sharded training", next_step="use bf16")
             self.scaler = _scaler(device)
+        self._refuse_unknown_cast()
+
+    def _refuse_unknown_cast(self) -> None:
+        try:
+            with self.context():
+                pass
+        except RuntimeError as error:
+            raise InputError(
+                f"torch {torch.__version__} does not compute in {self._asked} on the device "
+                f"{self._device.type!r}: {error}",
+                next_step="use --precision bf16 or fp32",
+            ) from None
 
     def apply(self) -> None:
         """Set what is global. Without tf32 it is switched off: fp32 means fp32."""

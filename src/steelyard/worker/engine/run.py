@@ -6,7 +6,10 @@ import errno
 import json
 import os
 import re
+import threading
+import time
 import traceback
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +18,12 @@ from steelyard.contracts import observe
 from steelyard.contracts.base import from_json_object
 from steelyard.contracts.spec import RunSpec
 from steelyard.errors import SteelyardError, WorkerMemoryError
-from steelyard.worker.engine.blocks import BlockLoop, crosscheck
+from steelyard.worker.engine.blocks import BlockLoop, crosscheck, crosscheck_steps
 from steelyard.worker.engine.ending import on_terminate
-from steelyard.worker.engine.watchdog import Watchdog
+from steelyard.worker.engine.watchdog import Watchdog, stack_of
 from steelyard.worker.measure.environment import environment
 from steelyard.worker.measure.timer import StepTimer
-from steelyard.worker.measure.writer import EventLog, StepWriter
+from steelyard.worker.measure.writer import DISK_FULL, EventLog, StepWriter
 
 # What torch and the C++ library say when the host's memory is exhausted; the device's own error has a class.
 _HOST_MEMORY = re.compile(
@@ -36,9 +39,10 @@ def run_directory(raw: Path) -> observe.Status:
     log = EventLog(raw, _process())
     try:
         spec = from_json_object(RunSpec, json.loads((raw / observe.SPEC_FILE).read_text(encoding="utf-8")))
-        status = _guarded(spec, raw, log)
     except (OSError, ValueError) as error:
         status = observe.Status(code="refused", reason=_words(f"the spec cannot be read: {error}"))
+    else:
+        status = _guarded(spec, raw, log)
     log.end(status)
     return status
 
@@ -47,8 +51,9 @@ def end_with_word(raw: Path) -> None:
     """Leave a status in `raw` when the process is told to end."""
 
     def say(reason: str) -> None:
+        where = stack_of(threading.main_thread().ident or 0)
         log = EventLog(raw, _process(), append=True)
-        log.end(observe.Status(code="cancelled", reason=reason))
+        log.end(observe.Status(code="cancelled", reason=reason, evidence=_evidence(where)))
 
     on_terminate(say)
 
@@ -69,22 +74,29 @@ def _guarded(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
         lines = [line.strip() for line in str(error).splitlines()]
         return observe.Status(code="refused", reason=_words("; ".join(lines)))
     except Exception as error:  # noqa: BLE001 -- whatever a workload raises ends as a status, never as silence
-        traceback.print_exc()
-        return _failure(error)
+        # The log may lie on a disk that is full.
+        with suppress(OSError):
+            traceback.print_exc()
+        return _failure(error, spec)
     return observe.Status(code="completed")
 
 
-def _failure(error: Exception) -> observe.Status:
+def _failure(error: Exception, spec: RunSpec) -> observe.Status:
     kind, text = type(error).__name__, str(error)
-    evidence: dict[str, float | int | str] = {"where": _where(error), "rank": _process()}
+    evidence = _evidence(_where(error, spec.source.path if spec.source else None))
     code: observe.StatusCode = "failed"
     if kind == "OutOfMemoryError" or isinstance(error, MemoryError) or _is_host_memory(error):
         code = "out_of_memory"
-    elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    elif isinstance(error, OSError) and error.errno in DISK_FULL:
         evidence["disk"] = "full"
-    elif kind.startswith("Dist") or (isinstance(error, RuntimeError) and _COMMUNICATION.search(text)):
+    elif spec.ranks > 1 and _is_communication(error):
         evidence["follows"] = "another rank's end"
     return observe.Status(code=code, reason=_words(f"{kind}: {text}"), evidence=evidence)
+
+
+def _evidence(where: str) -> dict[str, Any]:
+    """Who says it, from where and when: among the words of several ranks the first is the cause."""
+    return {"rank": _process(), "where": _words(where), "at_unix_s": time.time()}
 
 
 def _is_host_memory(error: Exception) -> bool:
@@ -93,10 +105,19 @@ def _is_host_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and bool(_HOST_MEMORY.search(str(error)))
 
 
-def _where(error: Exception) -> str:
-    """File and line in which it was raised, and the call of ours or the user's that led there."""
-    frames = traceback.extract_tb(error.__traceback__)[-3:]
-    return _words(" < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(frames)))
+def _is_communication(error: Exception) -> bool:
+    text = isinstance(error, RuntimeError) and _COMMUNICATION.search(str(error))
+    return bool(text) or type(error).__name__.startswith("Dist")
+
+
+def _where(error: Exception, source: str | None) -> str:
+    """File and line in which it was raised, and the line of the user's file that led there, however far away."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [f"{frame.filename}:{frame.lineno}" for frame in reversed(frames)]
+    if isinstance(error, SyntaxError):
+        places.insert(0, f"{error.filename}:{error.lineno}")
+    led = [place for place in places[3:] if source is not None and place.startswith(f"{source}:")]
+    return " < ".join(places[:3] + led[:1])
 
 
 def _words(text: str) -> str:
@@ -111,32 +132,41 @@ def _run(spec: RunSpec, raw: Path, log: EventLog) -> None:
         workloads = job.build()
     if leads:
         log.write("environment", _environment(spec, raw, job))
-    with log.phase("compile", now):
-        for workload in workloads:
-            workload.compile()
-    timers = [StepTimer(device, workload) for device, workload in zip(job.devices, workloads, strict=True)]
-    writer = StepWriter(raw, job.team.process)
-    watchdog = Watchdog(spec.hang_limit_s, raw, lambda where: _bark(spec, log, where))
+    watchdog = Watchdog(spec.hang_limit_s, raw, lambda limit_s, where: _bark(log, limit_s, where))
     watchdog.start()
     try:
+        _measure(spec, raw, log, job, workloads, watchdog)
+        _say_facts(job, log, leads=leads)
+        job.close()
+    finally:
+        watchdog.stop()
+
+
+def _measure(spec: RunSpec, raw: Path, log: EventLog, job: Any, workloads: list[Any], watchdog: Watchdog) -> None:
+    now, leads = job.devices[0].now, job.team.process == 0
+    with ExitStack() as closing:
+        for workload in workloads:
+            closing.callback(workload.close)
+        writer = StepWriter(raw, job.team.process)
+        closing.callback(writer.close)
+        # The first to be called: what is closed after a failure is not to be taken for a hang.
+        closing.callback(watchdog.finish)
+        with log.phase("compile", now):
+            for workload in workloads:
+                workload.compile()
+        timers = [StepTimer(device, workload) for device, workload in zip(job.devices, workloads, strict=True)]
         with log.phase("steps", now):
             stop = BlockLoop(spec, timers, writer, raw, job.team, watchdog.beat).run()
         if leads:
             log.write("stop", stop)
             if (settings := job.settings()) is not None:
                 log.write("settings", settings)
-        if spec.crosscheck_steps:
+        check_steps = job.team.agree([crosscheck_steps(spec.crosscheck_steps, stop)])[0]
+        if check_steps:
             with log.phase("crosscheck", now):
-                checked = crosscheck(timers, spec.crosscheck_steps, watchdog.beat)
+                checked = crosscheck(timers, check_steps, watchdog.beat)
             if leads:
                 log.write("crosscheck", checked)
-    finally:
-        watchdog.stop()
-        writer.close()
-        for workload in workloads:
-            workload.close()
-    _say_facts(job, log, leads=leads)
-    job.close()
 
 
 def _environment(spec: RunSpec, raw: Path, job: Any) -> observe.Environment:
@@ -155,9 +185,10 @@ def _say_facts(job: Any, log: EventLog, *, leads: bool) -> None:
                 log.write(kind, facts)
 
 
-def _bark(spec: RunSpec, log: EventLog, where: str) -> None:
+def _bark(log: EventLog, limit_s: float, where: str) -> None:
     """The watched thread hangs: leave word and end, because nothing else will."""
-    evidence: dict[str, float | int | str] = {"where": where[:4000], "rank": _process()}
-    reason = f"no block of steps ended within {spec.hang_limit_s:g} s"
-    log.end(observe.Status(code="hung", reason=reason, evidence=evidence))
-    os._exit(HUNG)
+    reason = f"no block of steps ended within {limit_s:g} s"
+    try:
+        log.end(observe.Status(code="hung", reason=reason, evidence=_evidence(where)))
+    finally:
+        os._exit(HUNG)

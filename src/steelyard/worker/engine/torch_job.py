@@ -69,7 +69,10 @@ def open_job(spec: RunSpec, vendor: NvidiaSmi) -> TorchJob:
         numa.bind(cpus)
     if spec.threads is not None or cpus:
         torch.set_num_threads(spec.threads or min(torch.get_num_threads(), len(cpus or ())))
-    return TorchJob(spec, device, _team(spec, device, rank), vendor)
+    # What cannot be done is refused before the ranks meet.
+    precision = Precision(spec, device.device)
+    parallel = Parallel(spec, device.device, device.record)
+    return TorchJob(spec, device, _team(spec, device, rank), vendor, precision, parallel)
 
 
 def _team(spec: RunSpec, device: TorchDevice, rank: int) -> Team:
@@ -81,7 +84,7 @@ def _team(spec: RunSpec, device: TorchDevice, rank: int) -> Team:
     if not dist.is_initialized():
         timeout = dt.timedelta(seconds=max(COLLECTIVE_TIMEOUT_S, 2 * spec.hang_limit_s))
         backend = _backend(spec, device)
-        if "MASTER_ADDR" in os.environ:
+        if {"RANK", "MASTER_ADDR"} <= os.environ.keys():
             dist.init_process_group(backend, timeout=timeout)
         else:
             # One process that was started without a starter: it meets itself.
@@ -100,13 +103,22 @@ def _backend(spec: RunSpec, device: TorchDevice) -> str:
 class TorchJob:
     """One process of the job, and its one device."""
 
-    def __init__(self, spec: RunSpec, device: TorchDevice, team: Team, vendor: NvidiaSmi) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        device: TorchDevice,
+        team: Team,
+        vendor: NvidiaSmi,
+        precision: Precision,
+        parallel: Parallel,
+    ) -> None:
         self._spec = spec
         self._vendor = vendor
         self._device = device
         self.devices = [device]
         self.team = team
-        self._precision = Precision(spec, device.device)
+        self._precision = precision
+        self._parallel = parallel
         self._workload: TorchWorkload | None = None
         self._parameters = 0
 
@@ -121,7 +133,9 @@ class TorchJob:
     def build(self) -> list[TorchWorkload]:
         """The model on its device, seeded, in its precision and its parallel dress."""
         spec, device = self._spec, self._device.device
-        torch.use_deterministic_algorithms(spec.deterministic)
+        if spec.deterministic != torch.are_deterministic_algorithms_enabled():
+            # Not called in vain: it loads the compiler, which takes a second.
+            torch.use_deterministic_algorithms(spec.deterministic)
         if spec.deterministic:
             # Read by cuBLAS when it starts, which has not happened yet.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -134,7 +148,7 @@ class TorchJob:
             module = module.to(memory_format=torch.channels_last)
         self._parameters = sum(parameter.numel() for parameter in module.parameters())
         feed = Feed(spec, self._device.rank, device, recipe.batch)
-        parallel = Parallel(spec, device, self._device.record)
+        parallel = self._parallel
         if spec.mode == "infer":
             workload: TorchWorkload = Inference(spec, feed, parallel.replicate(module), self._precision)
         else:
@@ -145,7 +159,7 @@ class TorchJob:
     def _recipe(self) -> Recipe:
         spec = self._spec
         build = load_source(spec.source) if spec.source is not None else registry.load("workload", spec.workload)
-        _refuse_unknown_options(build, spec)
+        _refuse_options(build, spec)
         made = build(**spec.model)
         if isinstance(made, Recipe):
             return made
@@ -194,11 +208,14 @@ class TorchJob:
             dist.destroy_process_group()
 
 
-def _refuse_unknown_options(build: Any, spec: RunSpec) -> None:
-    known = inspect.signature(build).parameters
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values()):
-        return
-    unknown = [name for name in spec.model if name not in known]
-    if unknown:
-        problem = Problem(f"model.{unknown[0]}", "unknown option", ", ".join(known) or "none")
-        raise InputError(f"the workload {spec.workload!r} has no such option", problems=(problem,))
+def _refuse_options(build: Any, spec: RunSpec) -> None:
+    parameters = inspect.signature(build).parameters.values()
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    known = [p.name for p in named]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    unknown = [] if takes_any else [name for name in spec.model if name not in known]
+    missing = [p.name for p in named if p.default is p.empty and p.name not in spec.model]
+    problems = [Problem(f"model.{name}", "unknown option", ", ".join(known) or "none") for name in unknown]
+    problems += [Problem(f"model.{name}", "is not given", f"--model {name}=VALUE") for name in missing]
+    if problems:
+        raise InputError(f"the workload {spec.workload!r} cannot be built so", problems=tuple(problems))

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,54 +23,71 @@ if TYPE_CHECKING:
 # Modules that are on a stack only while something is being compiled, not while compiled code runs.
 COMPILER_FILES = ("torch/_dynamo/convert_frame.py", "torch/_inductor/compile_fx.py", "triton/compiler/compiler.py")
 COMPILING_FILE = "compiling"
+# For what comes before the first block of steps and after the last: long, but not without end.
+PATIENCE_S = 1800.0
 # How long after the thread should have acted the interpreter's timer does.
 BACKSTOP_S = 5.0
 SHOWN_FRAMES = 12
 
 
 class Watchdog:
-    """Watches the thread that made it."""
+    """Watches the thread that made it; `bark` is told the limit that was passed and where the thread stands."""
 
-    def __init__(self, limit_s: float, folder: Path, bark: Callable[[str], None]) -> None:
-        self._limit_s = limit_s
-        self._folder = folder
+    def __init__(self, limit_s: float, folder: Path, bark: Callable[[float, str], None]) -> None:
+        self._usual_s = limit_s
+        self._limit_s = max(limit_s, PATIENCE_S)
+        self._file = folder / COMPILING_FILE
         self._bark = bark
         self._watched = threading.get_ident()
         self._last_s = time.monotonic()
+        self._others = self._mark()
         self._wake = threading.Event()
+        self._lock = threading.Lock()
         self._ended = False
         self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
 
     def start(self) -> None:
-        """From now on the watched thread must get on."""
-        self.beat()
+        """From now on the watched thread must get on; until its first beat with patience."""
+        self._rest(self._limit_s)
         self._thread.start()
 
     def beat(self) -> None:
         """It got on."""
-        self._last_s = time.monotonic()
-        faulthandler.dump_traceback_later(self._limit_s + BACKSTOP_S, exit=True, file=2)
+        self._rest(self._usual_s)
+
+    def finish(self) -> None:
+        """No more beats will come; what is left is watched with patience."""
+        self._rest(max(self._usual_s, PATIENCE_S))
 
     def stop(self) -> None:
         """Watch no more."""
-        self._ended = True
+        with self._lock:
+            self._ended = True
+            faulthandler.cancel_dump_traceback_later()
         self._wake.set()
-        faulthandler.cancel_dump_traceback_later()
+        with suppress(OSError):
+            self._file.unlink()
+
+    def _rest(self, limit_s: float) -> None:
+        with self._lock:
+            if not self._ended:
+                self._last_s, self._limit_s = time.monotonic(), limit_s
+                faulthandler.dump_traceback_later(limit_s + BACKSTOP_S, exit=True, file=2)
 
     def _watch(self) -> None:
+        # Three looks within the limit: others that wait for our compiler must learn of it before their own limit.
+        look_s = self._usual_s / 4
         while not self._ended:
-            silent_s = time.monotonic() - self._last_s
-            # Twice within the limit: others that wait for our compiler must learn of it before their own limit.
-            if silent_s > self._limit_s / 3 and self._compiling():
-                self.beat()
+            if compiling := self._compiling():
                 self._tell_others()
-            elif silent_s >= self._limit_s:
-                if self._others_compile():
-                    self.beat()
-                else:
-                    self._bark(self._where())
+            if self._others_compile() or compiling:
+                self._rest(self._limit_s)
+            with self._lock:
+                left_s = self._last_s + self._limit_s - time.monotonic()
+                if left_s <= 0 and not self._ended:
+                    self._bark(self._limit_s, stack_of(self._watched))
                     return
-            self._wake.wait(max(0.05, self._limit_s / 4))
+            self._wake.wait(max(0.05, min(look_s, left_s)))
 
     def _compiling(self) -> bool:
         # Any thread: the backward graph is compiled on the thread that runs it.
@@ -82,21 +100,25 @@ class Watchdog:
         return False
 
     def _tell_others(self) -> None:
-        try:
-            (self._folder / COMPILING_FILE).touch()
-        except OSError:
-            return
+        with suppress(OSError):
+            self._file.touch()
 
     def _others_compile(self) -> bool:
-        try:
-            age_s = time.time() - (self._folder / COMPILING_FILE).stat().st_mtime
-        except OSError:
-            return False
-        return age_s < self._limit_s
+        """Whether the file has been touched since the last look; a shared disk's clock need not be ours."""
+        before, self._others = self._others, self._mark()
+        return self._others not in (before, None)
 
-    def _where(self) -> str:
-        frame = sys._current_frames().get(self._watched)  # noqa: SLF001
-        if frame is None:
-            return "its thread is gone"
-        lines = traceback.extract_stack(frame)[-SHOWN_FRAMES:]
-        return " < ".join(f"{line.name} ({line.filename}:{line.lineno})" for line in reversed(lines))
+    def _mark(self) -> int | None:
+        try:
+            return self._file.stat().st_mtime_ns
+        except OSError:
+            return None
+
+
+def stack_of(thread: int) -> str:
+    """Where a thread stands, innermost call first."""
+    frame = sys._current_frames().get(thread)  # noqa: SLF001 -- as above
+    if frame is None:
+        return "its thread is gone"
+    lines = traceback.extract_stack(frame)[-SHOWN_FRAMES:]
+    return " < ".join(f"{line.name} ({line.filename}:{line.lineno})" for line in reversed(lines))

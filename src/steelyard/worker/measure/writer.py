@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts import observe
@@ -18,43 +18,57 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+# No space, or no more of it for this user.
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 class EventLog:
     """The small observations of one process: phases, environment, stop, status."""
 
     def __init__(self, raw: Path, process: int, *, append: bool = False) -> None:
         self._reserve = raw / observe.RESERVE_FILE
-        self._file = (raw / f"events-{process:05d}.jsonl").open("a" if append else "w", encoding="utf-8")
+        self._file = (raw / f"events-{process:05d}.jsonl").open("ab", buffering=0)
+        if not append:
+            self._file.truncate(0)
         self._lock = threading.Lock()
+        self._pending = b""
 
     def write(self, kind: str, contract: Any) -> None:
         """One event, on disk before the call returns to the run."""
         line = json.dumps({"kind": kind, **to_json_object(contract)}, allow_nan=False) + "\n"
         with self._lock:
-            self._file.write(line)
-            self._file.flush()
+            self._pending += line.encode()
+            self._flush()
 
     def end(self, status: observe.Status) -> None:
         """The last event. On a full disk the reserve that was laid by for it is given up."""
         try:
             self.write("status", status)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if error.errno not in DISK_FULL:
                 raise
             self._reserve.unlink(missing_ok=True)
-            # What did not fit is still in the file's buffer.
-            self._file.flush()
+            with self._lock:
+                self._flush()
         self._file.close()
+
+    def _flush(self) -> None:
+        """Write what is pending. What did not fit stays pending, from the very byte on: no line is torn or lost."""
+        while self._pending:
+            self._pending = self._pending[self._file.write(self._pending) :]
 
     @contextmanager
     def phase(self, name: observe.PhaseName, now: Callable[[], float], start_s: float | None = None) -> Iterator[None]:
         """A phase of the run; written also when it ends by an error, because failure is data."""
-        begin_s, complete = now() if start_s is None else start_s, False
+        begin_s = now() if start_s is None else start_s
         try:
             yield
-            complete = True
-        finally:
-            self.write("phase", observe.Phase(name=name, start_s=begin_s, end_s=now(), complete=complete))
+        except BaseException:
+            # The error is the news: a disk that is full takes this line later, with the status.
+            with suppress(OSError):
+                self.write("phase", observe.Phase(name=name, start_s=begin_s, end_s=now(), complete=False))
+            raise
+        self.write("phase", observe.Phase(name=name, start_s=begin_s, end_s=now()))
 
 
 class StepWriter:

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from steelyard.contracts.spec import RunSpec
     from steelyard.worker.workloads.recipe import MakeBatch
 
-RANK_STRIDE = 1 << 32
-SEEDS = 1 << 63
+# torch's generator on the CPU takes the low 32 bits of a seed and no more.
+SEEDS = 1 << 32
+# Odd, and near the golden section of all seeds: the sequences of any number of ranks begin far apart.
+RANK_STRIDE = 0x9E3779B9
 
 
 def batch_seed(seed: int, rank: int, number: int) -> int:
@@ -52,7 +54,7 @@ class Feed:
         self._micro = spec.batch
         self._whole = spec.batch * spec.accumulation
         self._plan = batches(spec, rank)
-        self._device = device
+        self.device = device
         self._format = torch.channels_last if spec.channels_last else None
         stream = Stream(make, spec.batch, spec.seed, rank)
         self._loader: DataLoader[Any] | None = None
@@ -120,8 +122,8 @@ class Feed:
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         if self._format is not None and tensor.dim() == 4:
-            return tensor.to(self._device, non_blocking=True, memory_format=self._format)
-        return tensor.to(self._device, non_blocking=True)
+            return tensor.to(self.device, non_blocking=True, memory_format=self._format)
+        return tensor.to(self.device, non_blocking=True)
 
 
 def _each(data: Any, change: Any) -> Any:

@@ -39,12 +39,13 @@ class _Steps:
         self._feed.close()
 
     def _common(self) -> dict[str, str]:
-        parameter = next(self._module.parameters())
-        four = next((p for p in self._module.parameters() if p.dim() == 4), None)
-        values = {"parameter_dtype": str(parameter.dtype).removeprefix("torch.")}
-        if four is not None:
-            last = four.is_contiguous(memory_format=torch.channels_last) and not four.is_contiguous()
-            values["channels_last"] = str(bool(last)).lower()
+        parameters = list(self._module.parameters())
+        values = {}
+        if parameters:
+            values["parameter_dtype"] = str(parameters[0].dtype).removeprefix("torch.")
+        told = [last for p in parameters if (last := _channels_last(p)) is not None]
+        if told:
+            values["channels_last"] = str(all(told)).lower()
         if self._spec.compile != "off":
             values |= _compiler_counts()
         return values | self._feed.effective()
@@ -62,6 +63,7 @@ class Training(_Steps):
         self._scaler = precision.scaler
         self._optimizer = _optimizer(recipe, module, sharded=parallel.shards)
         self._last_loss: torch.Tensor | None = None
+        self._last_share = 1.0
         self.communicates = parallel.communicates
         module.train()
 
@@ -70,23 +72,25 @@ class Training(_Steps):
         if self._spec.compile == "off":
             return
         buffers = [(buffer, buffer.clone()) for buffer in self._module.buffers()]
-        state = torch.get_rng_state()
+        states = _random_states(self._feed.device.type)
         inputs, target = self._feed.example()
-        self._forward(inputs, target, 1).backward()  # type: ignore[no-untyped-call]
+        self._forward(inputs, target, 1.0).backward()  # type: ignore[no-untyped-call]
         self._optimizer.zero_grad()
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)
-        torch.set_rng_state(state)
+        for put_back, state in states:
+            put_back(state)
 
-    def run(self, batch: Batch) -> tuple[Any, Any] | None:  # noqa: ARG002 -- `take` has kept its data
-        """One optimizer step over all its micro-batches."""
+    def run(self, batch: Batch) -> tuple[Any, Any] | None:
+        """One optimizer step over all its micro-batches, each with the weight of its samples."""
         self._optimizer.zero_grad()
         pieces, scaler = self._pieces, self._scaler
-        count = len(pieces)
+        count, micro, computed = len(pieces), self._spec.batch, batch.computed
         for number, (inputs, target) in enumerate(pieces, 1):
+            share = computed / min(micro, computed - (number - 1) * micro)
             with self._parallel.hold(self._module, last=number == count):
-                loss = self._forward(inputs, target, count)
+                loss = self._forward(inputs, target, share)
                 (loss if scaler is None else scaler.scale(loss)).backward()
         exposed = self._parallel.exposed() if self._parallel.watching else None
         if scaler is None:
@@ -94,22 +98,23 @@ class Training(_Steps):
         else:
             scaler.step(self._optimizer)
             scaler.update()
-        self._last_loss = loss.detach()
+        self._last_loss, self._last_share = loss.detach(), share
         return exposed
 
-    def _forward(self, inputs: Any, target: Any, micro_batches: int) -> torch.Tensor:
+    def _forward(self, inputs: Any, target: Any, share: float) -> torch.Tensor:
         with self._precision.context():
             loss = self._loss(_call(self._module, inputs), target)
-        return loss / micro_batches if micro_batches > 1 else loss
+        return loss / share if share > 1 else loss
 
     def watch_communication(self) -> None:
         """Dress the model anew, with a hook."""
-        module, self._module = self._module, None
-        self._module = self._parallel.watch(module)
+        if self._parallel.can_watch:
+            self._module = None
+            self._module = self._parallel.watch()
 
     def last_loss(self) -> float | None:
-        """Of the last micro-batch, as its share of the step."""
-        return None if self._last_loss is None else float(self._last_loss)
+        """Of the last micro-batch."""
+        return None if self._last_loss is None else float(self._last_loss) * self._last_share
 
     def effective(self) -> dict[str, str]:
         """What the model, its dress and its loader say of themselves."""
@@ -158,6 +163,20 @@ def _call(module: Any, inputs: Any) -> Any:
     if isinstance(inputs, torch.Tensor):
         return module(inputs)
     return module(**inputs) if isinstance(inputs, dict) else module(*inputs)
+
+
+def _channels_last(parameter: torch.Tensor) -> bool | None:
+    """Whether its channels are last in memory; None where both orders are the same, as in a 1 x 1 convolution."""
+    if parameter.dim() != 4:
+        return None
+    first, last = parameter.is_contiguous(), parameter.is_contiguous(memory_format=torch.channels_last)
+    return None if first == last else last
+
+
+def _random_states(kind: str) -> list[tuple[Callable[[torch.Tensor], None], torch.Tensor]]:
+    """Of the CPU's source of randomness and of the device's own, each with the function that puts it back."""
+    sources: list[Any] = [torch] if kind == "cpu" else [torch, getattr(torch, kind)]
+    return [(source.set_rng_state, source.get_rng_state()) for source in sources]
 
 
 def _optimizer(recipe: Recipe, module: Any, *, sharded: bool) -> torch.optim.Optimizer:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from steelyard.contracts.spec import Source
 
 MODULE = "steelyard_user_workload"
+DIGEST = "__steelyard_sha256__"
 
 
 def load_source(source: Source) -> Callable[..., Any]:
@@ -30,8 +31,9 @@ def load_source(source: Source) -> Callable[..., Any]:
             f"{path} is not the file it was when this run was asked for", next_step="run the command again"
         )
     module = sys.modules.get(MODULE)
-    if module is None or getattr(module, "__file__", None) != str(path):
+    if module is None or (module.__file__, getattr(module, DIGEST, None)) != (str(path), source.sha256):
         module = _run(path, text)
+        setattr(module, DIGEST, source.sha256)
     build = getattr(module, source.function, None)
     if not callable(build):
         raise InputError(f"{path} has no function {source.function!r}", next_step=f"define {source.function}()")
@@ -46,5 +48,9 @@ def _run(path: Path, text: bytes) -> Any:
     module = importlib.util.module_from_spec(found)
     # By name, so that loader processes can find what the file defines.
     sys.modules[MODULE] = module
-    exec(compile(text, str(path), "exec"), module.__dict__)  # noqa: S102 -- the user's own file, by the user's own command
+    try:
+        exec(compile(text, str(path), "exec"), module.__dict__)  # noqa: S102 -- the user's own file, by the user's own command
+    except BaseException:
+        del sys.modules[MODULE]
+        raise
     return module

@@ -1,0 +1,57 @@
+"""[first_step] What a user waits for: from the command to the first step, against the bare script.
+
+Both train the same small model, started in turn; the model itself writes down when its first loss is computed, on the
+system's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from figure import arguments, at_most, finish
+from same_training import MODELS, surroundings
+
+LIMIT_S = 0.7
+
+
+def seconds_to_first(command: list[str], folder: Path) -> float:
+    """From the start of the command to its first loss."""
+    environment = surroundings(folder)
+    begin_s = time.monotonic()
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    first = (folder / "0").read_text().splitlines()[0]
+    return float(first.split()[1]) - begin_s
+
+
+def main() -> None:
+    options = arguments(__doc__)
+    bare_script = [sys.executable, str(MODELS / "by_hand.py"), "0", "5", "16", "1"]
+    bare_s, ours_s = [], []
+    # The first pair finds cold files and is not counted.
+    for number in range(4 if options.quick else 16):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            command = [
+                sys.executable, "-m", "steelyard.cli.main", "run", f"{MODELS / 'logged.py'}:build", "--batch", "16",
+                "--data", "host", "--min-steps", "5", "--max-steps", "5", "--min-seconds", "0",
+                "--set", "crosscheck_steps=0", "--results", str(folder / "results"),
+            ]  # fmt: skip
+            pair = seconds_to_first(bare_script, folder / "bare"), seconds_to_first(command, folder / "ours")
+        if number:
+            bare_s.append(pair[0])
+            ours_s.append(pair[1])
+    added = sorted(ours - bare for bare, ours in zip(bare_s, ours_s, strict=True))
+    print(
+        f"bare {statistics.median(bare_s):.2f} s, steelyard {statistics.median(ours_s):.2f} s to the first loss; "
+        f"added {statistics.median(added):.2f} s, {added[0]:.2f} to {added[-1]:.2f} over {len(added)} pairs"
+    )
+    finish([at_most("first_step: added to the time to the first step", statistics.median(added), "s", LIMIT_S)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""Devices that torch drives: how one is found, and how each kind times a step. The accelerators here are scripted."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import make_spec
+from steelyard.contracts.observe import COLUMNS
+from steelyard.errors import InputError
+from steelyard.worker.devices import torch_device
+from steelyard.worker.devices.torch_device import (
+    CpuDevice,
+    EventDevice,
+    SynchronisedDevice,
+    accelerator,
+    available,
+    open_device,
+)
+from steelyard.worker.measure import clock
+from steelyard.worker.measure.timer import StepTimer
+from steelyard.worker.workloads.batches import batches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from steelyard.worker.devices.torch_device import TorchDevice
+    from steelyard.worker.workloads.batches import Batch
+
+
+class Scripted:
+    """A device module as torch has them, for a device whose queue moves as the test says."""
+
+    def __init__(self, device_s: float = 0.0) -> None:
+        self.device_s = device_s
+        self.events = 0
+        self.chosen: int | None = None
+        self.outstanding = False
+
+    def work(self, seconds: float) -> None:
+        self.device_s += seconds
+        self.outstanding = True
+
+    def is_available(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return 2
+
+    def set_device(self, index: int) -> None:
+        self.chosen = index
+
+    def synchronize(self) -> None:
+        self.outstanding = False
+
+    def max_memory_allocated(self) -> int:
+        return 3 << 30
+
+    def get_device_name(self, index: int) -> str:
+        return f"Scripted 9000 number {index}"
+
+    def get_device_properties(self, index: int) -> Any:
+        return SimpleNamespace(total_memory=8 << 30, pci_domain_id=1, pci_bus_id=0x65, pci_device_id=index)
+
+    def Event(self, *, enable_timing: bool) -> ScriptedEvent:  # noqa: N802 -- torch's name
+        assert enable_timing
+        self.events += 1
+        return ScriptedEvent(self)
+
+
+class ScriptedEvent:
+    """Knows its time in double precision and tells distances in single precision, as drivers do."""
+
+    def __init__(self, module: Scripted) -> None:
+        self._module = module
+        self.at_s: float | None = None
+
+    def record(self) -> None:
+        self.at_s = self._module.device_s
+
+    def elapsed_time(self, other: ScriptedEvent) -> float:
+        if self._module.outstanding:
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
+        assert self.at_s is not None
+        assert other.at_s is not None
+        return float(np.float32((other.at_s - self.at_s) * 1e3))
+
+
+class Eventless:
+    """A backend that has no events."""
+
+    def __init__(self) -> None:
+        self.synchronised = 0
+
+    def is_available(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        self.synchronised += 1
+
+
+class Scheduled:
+    """A workload whose steps take the device as long as the list says, after half as long without data."""
+
+    communicates = False
+
+    def __init__(self, module: Scripted, step_s: list[float]) -> None:
+        self._module = module
+        self._step_s = iter(step_s)
+        self._plan: Iterator[Batch] = batches(make_spec(), 0)
+        self._next_s = 0.0
+
+    def take(self) -> Batch:
+        self._next_s = next(self._step_s)
+        self._module.work(self._next_s / 2)
+        return next(self._plan)
+
+    def run(self, batch: Batch) -> None:
+        self._module.work(self._next_s)
+
+
+def planted(module: Any, monkeypatch: pytest.MonkeyPatch, local_rank: int = 0) -> TorchDevice:
+    """The module in the place where torch keeps those of its backends."""
+    monkeypatch.setattr(torch, "hpu", module, raising=False)
+    return open_device("hpu", rank=local_rank, local_rank=local_rank)
+
+
+def harvested(timer: StepTimer) -> dict[str, np.ndarray]:
+    return dict(zip(COLUMNS, timer.harvest(), strict=True))
+
+
+def test_a_build_for_cuda_on_a_machine_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.6 and newer name the accelerator of the build, whether there is one or not."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert accelerator() is None
+    assert isinstance(open_device("auto", 0, 0), CpuDevice)
+    with pytest.raises(InputError, match=r"(?s)sees no device of the family 'cuda' here.*next: .*--device cpu"):
+        open_device("cuda", 0, 0)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    assert accelerator() == "cuda"
+
+
+def test_a_torch_without_the_accelerator_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "accelerator", None)
+    for kind in torch_device.FAMILIES:
+        monkeypatch.setattr(torch, kind, SimpleNamespace(is_available=lambda: False), raising=False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert accelerator() is None
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert accelerator() == "mps"
+    monkeypatch.setattr(torch, "hpu", Scripted(), raising=False)
+    assert accelerator() == "hpu"
+    monkeypatch.setattr(torch, "cuda", Scripted())
+    assert accelerator() == "cuda"
+    monkeypatch.delattr(torch, "hpu")
+    assert not available("hpu")
+
+
+def test_each_rank_takes_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Scripted()
+    device = planted(module, monkeypatch, local_rank=1)
+    assert isinstance(device, EventDevice)
+    assert (module.chosen, device.device, device.rank) == (1, torch.device("hpu", 1), 1)
+    assert device.name() == "Scripted 9000 number 1"
+    assert device.memory_bytes() == 8 << 30
+    assert device.memory_peak_bytes() == 3 << 30
+    assert device.pci_address() == "0001:65:01.0"
+    with pytest.raises(InputError, match=r"(?s)a node with 2 hpu device\(s\).*use --nproc 2"):
+        planted(module, monkeypatch, local_rank=2)
+
+
+def test_short_steps_stay_right_after_much_device_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In single precision 10^6 s are known to 64 ms: distances from a far event would show no step of 1 ms."""
+    module = Scripted(device_s=1e6)
+    device = planted(module, monkeypatch)
+    timer = StepTimer(device, Scheduled(module, [1e6 / 1.5] + [1e-3 / 1.5] * 200))
+    timer.issue(101)
+    table = harvested(timer)
+    assert table["step_s"][0] == pytest.approx(1e6)
+    np.testing.assert_allclose(table["step_s"][1:], 1e-3, rtol=1e-6)
+    np.testing.assert_allclose(table["input_wait_s"][1:], 1e-3 / 3, rtol=1e-6)
+    np.testing.assert_allclose(table["compute_s"][1:], 2e-3 / 3, rtol=1e-6)
+    made = module.events
+    timer.issue(100)
+    np.testing.assert_allclose(harvested(timer)["step_s"], 1e-3, rtol=1e-6)
+    assert module.events == made
+
+
+def test_a_block_begins_when_the_host_opens_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device counts from another moment than the host: only its distances are used."""
+    module = Scripted(device_s=5e4)
+    device = planted(module, monkeypatch)
+    host = SimpleNamespace(now_s=10.0)
+    monkeypatch.setattr(clock, "now", lambda: host.now_s)
+    timer = StepTimer(device, Scheduled(module, [0.2] * 20))
+    for begin_s in (10.0, 700.0):
+        host.now_s = begin_s
+        timer.issue(10)
+        host.now_s += 0.001
+        table = harvested(timer)
+        np.testing.assert_allclose(table["start_s"], begin_s + 0.3 * np.arange(10), rtol=1e-6)
+    assert device.now() == host.now_s
+
+
+class Untimed(Scripted):
+    """Has events that tell no times, as some releases do for some devices."""
+
+    def Event(self, *, enable_timing: bool) -> Any:  # noqa: N802
+        event = super().Event(enable_timing=enable_timing)
+        event.elapsed_time = self._refuse  # type: ignore[method-assign]
+        return event
+
+    def _refuse(self, _other: ScriptedEvent) -> float:
+        raise NotImplementedError("elapsed_time is not supported")
+
+
+@pytest.mark.parametrize("module", [Eventless(), Untimed()])
+def test_without_timed_events_the_host_waits(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = planted(module, monkeypatch)
+    assert isinstance(device, SynchronisedDevice)
+    assert "synchronisation at every mark" in device.timing
+    seen: list[str] = []
+    monkeypatch.setattr(module, "synchronize", lambda: seen.append("waited"))
+    monkeypatch.setattr(time, "monotonic", lambda: seen.append("read") or clock.START_S + 7.0)  # type: ignore[func-returns-value]
+    mark = device.record()
+    assert seen == ["waited", "read"]
+    assert device.seconds([mark]).tolist() == pytest.approx([7.0])
+
+
+def test_a_backend_that_tells_nothing_of_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = planted(Eventless(), monkeypatch)
+    assert device.name() == "hpu"
+    assert (device.memory_bytes(), device.memory_peak_bytes(), device.pci_address()) == (None, None, None)
+
+
+def test_the_cpu_is_timed_by_the_clock() -> None:
+    device = open_device("cpu", 3, 0)
+    assert (device.rank, device.pci_address(), device.memory_bytes()) == (3, None, None)
+    before_s = device.now()
+    marks = [device.record() for _ in range(3)]
+    device.synchronize()
+    assert before_s <= device.seconds(marks)[0] <= device.seconds(marks)[2] <= device.now()
+    peak = device.memory_peak_bytes()
+    assert peak is not None
+    assert 1e7 < peak < 1e13

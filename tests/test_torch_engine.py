@@ -1,0 +1,460 @@
+"""The PyTorch engine at work: its data, its steps, its settings and its ranks."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import re
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+
+from conftest import make_spec
+from steelyard import registry
+from steelyard.cli.main import main
+from steelyard.contracts.spec import Budget, Loader
+from steelyard.errors import InputError
+from steelyard.worker.engine.parallel import Parallel
+from steelyard.worker.engine.precision import Precision
+from steelyard.worker.workloads import steps
+from steelyard.worker.workloads.feed import Feed, batch_seed
+from steelyard.worker.workloads.recipe import Recipe
+from steelyard.worker.workloads.steps import Inference, Training
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from steelyard.contracts.record import RunRecord
+    from steelyard.contracts.spec import RunSpec
+
+pytestmark = pytest.mark.usefixtures("torch_as_it_was")
+
+CPU = torch.device("cpu")
+SHORT = Budget(min_steps=20, max_steps=20, min_seconds=0)
+
+
+def spec_of(**settings: Any) -> RunSpec:
+    return make_spec(**{"workload": "tiny", "device": "cpu", "budget": SHORT, **settings})
+
+
+# -- data
+
+
+def vectors(samples: int, generator: torch.Generator) -> tuple[Any, Any]:
+    return torch.randn(samples, 3, generator=generator), torch.randint(9, (samples,), generator=generator)
+
+
+def images(samples: int, generator: torch.Generator) -> tuple[Any, Any]:
+    picture = torch.randn(samples, 3, 4, 5, generator=generator)
+    return {"picture": picture, "weights": [picture.mean(dim=(1, 2, 3)), "plain"]}, torch.zeros(samples)
+
+
+def taken(spec: RunSpec, count: int, make: Any = vectors, rank: int = 0) -> list[tuple[Any, list[Any]]]:
+    feed = Feed(spec, rank, CPU, make)
+    try:
+        return [feed.take() for _ in range(count)]
+    finally:
+        feed.close()
+
+
+def flat(steps_taken: list[tuple[Any, list[Any]]]) -> list[torch.Tensor]:
+    return [tensor for _, pieces in steps_taken for piece in pieces for tensor in piece]
+
+
+def same(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    return len(some) == len(others) and all(map(torch.equal, some, others))
+
+
+def test_the_seed_decides_the_data_and_loader_processes_keep_its_order() -> None:
+    def host(workers: int, seed: int = 5, rank: int = 0) -> list[torch.Tensor]:
+        loader = Loader(place="host", workers=workers, prefetch=3)
+        return flat(taken(spec_of(seed=seed, loader=loader, batch=4, accumulation=3), 3, rank=rank))
+
+    alone = host(0)
+    assert len(alone) == 2 * 3 * 3
+    assert same(alone, host(0))
+    assert same(alone, host(2))
+    expected = [vectors(4, torch.Generator().manual_seed(batch_seed(5, 0, number))) for number in range(9)]
+    assert same(alone, [tensor for pair in expected for tensor in pair])
+    assert not same(alone, host(0, seed=6))
+    assert not same(alone, host(0, rank=1))
+    assert not torch.equal(alone[0], alone[2])
+    on_device = flat(taken(spec_of(seed=5, batch=4, accumulation=3), 2))
+    assert same(on_device, alone[:2] * 6)
+
+
+def test_no_two_ranks_see_the_same_data() -> None:
+    """torch's generator on the CPU takes the low 32 bits of a seed: ranks must differ in these."""
+    firsts = sorted({batch_seed(2**63 - 1, rank, 0) for rank in range(65_536)})
+    assert len(firsts) == 65_536
+    assert 0 <= firsts[0] < firsts[-1] < 2**32
+    # Nor does one rank's data follow closely on another's.
+    assert min(b - a for a, b in itertools.pairwise(firsts)) > 20_000
+    first, second = (taken(spec_of(ranks=2), 1, rank=rank)[0][1][0][0] for rank in (0, 1))
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("loader", [Loader(), Loader(place="host"), Loader(place="host", workers=2)])
+def test_loading_leaves_the_models_randomness_alone(loader: Loader) -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    taken(spec_of(loader=loader), 3)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("place", ["device", "host"])
+@pytest.mark.parametrize(
+    ("last_batch", "samples", "sizes"),
+    [
+        ("drop", [8, 8, 8, 8], [[4, 4]] * 4),
+        ("pad", [8, 8, 7, 8], [[4, 4]] * 4),
+        ("keep", [8, 8, 7, 8], [[4, 4], [4, 4], [4, 3], [4, 4]]),
+    ],
+)
+def test_the_last_step_of_an_epoch(place: Any, last_batch: Any, samples: list[int], sizes: list[list[int]]) -> None:
+    settings = {"batch": 4, "accumulation": 2, "last_batch": last_batch, "loader": Loader(place=place)}
+    found = taken(spec_of(epoch_samples=23, **settings), 4)
+    assert [batch.samples for batch, _ in found] == samples
+    assert [[len(inputs) for inputs, _ in pieces] for _, pieces in found] == sizes
+    assert [[len(target) for _, target in pieces] for _, pieces in found] == sizes
+    opening = 2 if last_batch == "drop" else 3
+    assert [batch.opens_epoch for batch, _ in found] == [number == opening for number in range(4)]
+
+
+@pytest.mark.parametrize("place", ["device", "host"])
+def test_a_last_step_smaller_than_a_micro_batch(place: Any) -> None:
+    loader = Loader(place=place)
+    found = taken(spec_of(epoch_samples=19, batch=4, accumulation=2, last_batch="keep", loader=loader), 3)
+    assert [[len(inputs) for inputs, _ in pieces] for _, pieces in found] == [[4, 4], [4, 4], [3]]
+    if place == "host":
+        # It has used one micro-batch of the loader, not two.
+        assert torch.equal(found[2][1][0][0], vectors(4, torch.Generator().manual_seed(4))[0][:3])
+
+
+@pytest.mark.parametrize("place", ["device", "host"])
+def test_channels_last_reaches_every_image_and_nothing_else(place: Any) -> None:
+    spec = spec_of(channels_last=True, batch=2, loader=Loader(place=place))
+    inputs, target = taken(spec, 1, images)[0][1][0]
+    assert inputs["picture"].is_contiguous(memory_format=torch.channels_last)
+    assert not inputs["picture"].is_contiguous()
+    assert inputs["weights"][0].shape == target.shape == (2,)
+    assert inputs["weights"][1] == "plain"
+    assert taken(spec_of(batch=2), 1, images)[0][1][0][0]["picture"].is_contiguous()
+
+
+# -- steps
+
+
+class Noisy(nn.Module):
+    """With a buffer that every pass changes, and randomness."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 16)
+        self.norm = nn.BatchNorm1d(16)
+        self.drop = nn.Dropout(0.5)
+        self.last = nn.Linear(16, 9)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.last(self.drop(torch.relu(self.norm(self.first(inputs)))))
+        return hidden
+
+
+def plain_sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=1.0)
+
+
+def training(spec: RunSpec, module: nn.Module, make: Any = vectors) -> Training:
+    recipe = Recipe(module, functional.cross_entropy, plain_sgd, make)
+    parallel = Parallel(spec, CPU, lambda: 0.0)
+    return Training(spec, Feed(spec, 0, CPU, make), parallel.wrap(module), recipe, Precision(spec, CPU), parallel)
+
+
+@pytest.mark.parametrize(("epoch_samples", "last"), [(None, [4, 4, 4]), (30, [4, 2]), (29, [4, 1])])
+def test_accumulation_gives_the_gradient_of_the_whole_step(epoch_samples: int | None, last: list[int]) -> None:
+    """Also of a smaller last step, whose micro-batches are not of one size."""
+    torch.manual_seed(0)
+    module = nn.Linear(3, 9)
+    host = Loader(place="host")
+    spec = spec_of(batch=4, accumulation=3, epoch_samples=epoch_samples, last_batch="keep", loader=host)
+    work = training(spec, module)
+    for _ in range(2):
+        work.run(work.take())
+    before = {name: value.detach().clone() for name, value in module.named_parameters()}
+    work.run(work.take())
+
+    seeds = [batch_seed(spec.seed, 0, 6 + number) for number in range(len(last))]
+    made = [vectors(4, torch.Generator().manual_seed(seed)) for seed in seeds]
+    inputs = torch.cat([x[:size] for (x, _), size in zip(made, last, strict=True)])
+    target = torch.cat([y[:size] for (_, y), size in zip(made, last, strict=True)])
+    weight, bias = before["weight"].requires_grad_(), before["bias"].requires_grad_()
+    functional.cross_entropy(inputs @ weight.T + bias, target).backward()
+    for name, old in (("weight", weight), ("bias", bias)):
+        assert old.grad is not None
+        torch.testing.assert_close(module.get_parameter(name).detach(), (old - old.grad).detach())
+    with torch.no_grad():
+        loss = functional.cross_entropy(inputs[-last[-1] :] @ weight.T + bias, target[-last[-1] :])
+    assert work.last_loss() == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_compiling_trains_nothing() -> None:
+    torch.manual_seed(0)
+    module = Noisy()
+    work = training(spec_of(compile="default", batch=4), module)
+    values = {name: value.clone() for name, value in module.state_dict().items()}
+    assert {"norm.running_mean", "norm.num_batches_tracked", "first.weight"} <= values.keys()
+    state = torch.get_rng_state()
+    work.compile()
+    assert all(torch.equal(value, values[name]) for name, value in module.state_dict().items())
+    assert all(parameter.grad is None for parameter in module.parameters())
+    assert torch.equal(torch.get_rng_state(), state)
+    graphs = int(work.effective()["compiled_graphs"])
+    assert graphs >= 1
+    for _ in range(3):
+        work.run(work.take())
+    effective = work.effective()
+    assert (effective["compiled"], effective["compiled_graphs"]) == ("true", str(graphs))
+    assert int(module.norm.num_batches_tracked or 0) == 3
+    assert not torch.equal(module.first.weight, values["first.weight"])
+
+
+def test_compiling_leaves_the_devices_own_randomness_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.xpu, "get_rng_state", lambda: torch.tensor([7]))
+    monkeypatch.setattr(torch.xpu, "set_rng_state", kept.append)
+    for put_back, state in steps._random_states("xpu"):
+        put_back(state)
+    assert [state.tolist() for state in kept] == [[7]]
+
+
+def test_inputs_may_be_named_or_several() -> None:
+    def run(inputs: Any) -> list[tuple[int, ...]]:
+        shapes: list[tuple[int, ...]] = []
+
+        class Two(nn.Module):
+            def forward(self, input1: torch.Tensor, input2: torch.Tensor) -> torch.Tensor:
+                shapes.append((*input1.shape, *input2.shape, int(torch.is_inference_mode_enabled())))
+                return input1
+
+        spec = spec_of(mode="infer", batch=2, epoch_samples=3, last_batch="keep")
+        feed = Feed(spec, 0, CPU, lambda samples, _: (inputs(torch.ones(samples, 1)), None))
+        work = Inference(spec, feed, Two(), Precision(spec, CPU))
+        for _ in range(2):
+            work.run(work.take())
+        # A model may have no parameters at all.
+        assert work.effective()["parallel"] == "replicas"
+        return shapes
+
+    expected = [(2, 1, 2, 1, 1), (1, 1, 1, 1, 1)]
+    assert run(lambda x: (x, x)) == run(lambda x: [x, x]) == run(lambda x: {"input2": x, "input1": x}) == expected
+
+
+@pytest.mark.parametrize(
+    ("layers", "asked", "told"),
+    [
+        ([nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3)], True, "true"),
+        ([nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3)], False, "false"),
+        ([nn.Conv2d(3, 4, 1)], True, None),
+        ([nn.Linear(5, 5)], True, None),
+    ],
+)
+def test_channels_last_is_read_from_parameters_that_can_tell(
+    layers: list[nn.Module], asked: bool, told: str | None
+) -> None:
+    module = nn.Sequential(*layers)
+    if asked:
+        module = module.to(memory_format=torch.channels_last)
+    spec = spec_of(mode="infer", batch=1, channels_last=asked)
+    work = Inference(spec, Feed(spec, 0, CPU, images), module, Precision(spec, CPU))
+    assert work.effective().get("channels_last") == told
+
+
+# -- settings of a run, read back
+
+
+@pytest.mark.parametrize(
+    ("settings", "effect"),
+    [
+        ({"precision": "bf16"}, {"matmul_dtype": "bfloat16", "parameter_dtype": "float32"}),
+        ({"precision": "fp16"}, {"matmul_dtype": "float16", "loss_scale": "65536"}),
+        ({"precision": "fp16", "mode": "infer"}, {"matmul_dtype": "float16", "parallel": "replicas"}),
+        ({"deterministic": True, "seed": 11}, {"deterministic": "true", "seed": "11", "cudnn_benchmark": "false"}),
+        ({"threads": 1}, {"threads": "1", "matmul_dtype": "float32", "float32_matmul_precision": "highest"}),
+        (
+            {"loader": Loader(place="host", workers=2, prefetch=3), "accumulation": 2},
+            {"loader_workers": "2", "prefetch": "3", "data": "synthetic, on the host", "compiled": "false"},
+        ),
+        ({"parallel": "fsdp2"}, {"parallel": "fully_shard", "ranks": "1", "backend": "gloo"}),
+    ],
+)
+def test_settings_are_read_back(
+    settings: dict[str, Any], effect: dict[str, str], simulate: Callable[[RunSpec], RunRecord]
+) -> None:
+    record = simulate(spec_of(crosscheck_steps=4, **settings))
+    assert record.status.code == "completed", record.status
+    assert record.settings is not None
+    assert {name: record.settings.values.get(name) for name in effect} == effect
+    assert "SY101" not in [finding.code for finding in record.findings]
+    assert record.steps_seen == 20
+    assert record.quantities["exposed_comm_share"].value == (None if "parallel" in settings else 0.0)
+    if settings.get("mode") != "infer":
+        assert record.model is not None
+        assert 0 < float(record.model.last_loss or "nan") < 10
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"precision": "tf32"},
+            "tf32 is a format of accelerators' matrix units; .* next: use --precision fp32 or bf16",
+        ),
+        ({"precision": "fp16", "parallel": "fsdp2"}, "fp16 with a scaler is not offered .* next: use bf16"),
+        ({"channels_last": True, "parallel": "fsdp2"}, "channels are last in memory; next: leave --channels-last out"),
+        ({"ranks": 2}, "2 ranks were asked for, 1 were started"),
+        (
+            {"model": {"wide": 3, "deep": 1}},
+            "model.wide: unknown option; valid: width, depth; model.deep: unknown option",
+        ),
+        ({"model": {"width": 0}}, "width: is 0; valid: at least 1"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_the_ranks_meet(
+    settings: dict[str, Any], words: str, simulate: Callable[[RunSpec], RunRecord]
+) -> None:
+    status = simulate(spec_of(**settings)).status
+    assert status.code == "refused"
+    assert re.search(words, status.reason), status.reason
+    assert not dist.is_initialized()
+
+
+def test_a_torch_that_cannot_cast_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU, torch before 2.3 knows bf16 only, and scales losses on CUDA only."""
+
+    def refuse(*_args: Any, **_settings: Any) -> Any:
+        raise RuntimeError("Currently, AutocastCPU only support Bfloat16")
+
+    monkeypatch.setattr(torch, "autocast", refuse)
+    with pytest.raises(InputError, match=r"(?s)does not compute in fp16 on the device 'cpu'.*use --precision bf16"):
+        Precision(spec_of(precision="fp16", mode="infer"), CPU)
+    monkeypatch.delattr(torch.amp, "GradScaler")
+    with pytest.raises(InputError, match=r"(?s)scales losses on CUDA only.*use --precision bf16"):
+        Precision(spec_of(precision="fp16"), CPU)
+
+
+def test_an_optimizer_that_holds_what_sharding_replaces(
+    simulate: Callable[[RunSpec], RunRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(registry.BUILTIN["workload"], "tiny", "test_torch_engine:with_optimizer")
+    assert simulate(spec_of()).status.code == "completed"
+    status = simulate(spec_of(parallel="fsdp2")).status
+    assert status.code == "refused"
+    assert "return a function that makes the optimizer" in status.reason
+
+
+def with_optimizer() -> tuple[Any, ...]:
+    module = nn.Linear(3, 9)
+    return module, functional.cross_entropy, torch.optim.SGD(module.parameters(), lr=0.1), vectors
+
+
+# -- more than one rank
+
+
+@pytest.fixture
+def team_of_one() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("team_of_one")
+def test_watching_communication_changes_no_gradient_and_keeps_no_second_dress() -> None:
+    marks: list[str] = []
+    spec = spec_of(ranks=2)
+    parallel = Parallel(spec, CPU, lambda: marks.append("ready") or len(marks))  # type: ignore[func-returns-value]
+    module = nn.Linear(3, 9)
+    recipe = Recipe(module, functional.cross_entropy, plain_sgd, vectors)
+    wrapped = [parallel.wrap(module)]
+    dress = weakref.ref(wrapped[0])
+    # In most releases of torch there is such a ring of references somewhere.
+    wrapped[0].__dict__["ring"] = wrapped[0]
+    feed = Feed(spec, 0, CPU, vectors)
+    work = Training(spec, feed, wrapped.pop(), recipe, Precision(spec, CPU), parallel)
+    assert work.effective()["parallel"] == "DistributedDataParallel"
+    assert work.run(work.take()) is None
+    gc.disable()
+    try:
+        work.watch_communication()
+        assert dress() is None
+    finally:
+        gc.enable()
+    assert work.run(work.take()) == (1, 2)
+    weight, bias = (parameter.detach().clone().requires_grad_() for parameter in module.parameters())
+    assert work.run(work.take()) == (3, 4)
+    inputs, target = feed.example()
+    functional.cross_entropy(inputs @ weight.T + bias, target).backward()
+    assert weight.grad is not None
+    torch.testing.assert_close(module.weight.detach(), weight.detach() - weight.grad)
+
+
+RunRecordJson = dict[str, Any]
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> str:
+    return str(tmp_path / "results")
+
+
+def run_json(capfd: pytest.CaptureFixture[str], results: str, *words: str) -> RunRecordJson:
+    short = ["--device", "cpu", "--nproc", "2", "--min-steps", "20", "--max-steps", "20", "--min-seconds", "0"]
+    code = main(["run", "tiny", *words, *short, "--results", results, "--json"])
+    out = capfd.readouterr()
+    assert code == 0, out.out[-3000:] + out.err
+    found: RunRecordJson = json.loads(out.out)["runs"][0]
+    assert found["status"]["code"] == "completed"
+    assert (found["ranks_seen"], found["steps_seen"]) == (2, 20)
+    assert (found["settings"]["values"]["ranks"], found["settings"]["values"]["backend"]) == ("2", "gloo")
+    assert not {"SY101", "SY601"} & {finding["code"] for finding in found["findings"]}
+    quantities = found["quantities"]
+    assert quantities["throughput_job"]["value"] == pytest.approx(2 * quantities["throughput_device"]["value"])
+    assert found["memory"]["peak_bytes"] > 1e7
+    return found
+
+
+def shares(record: RunRecordJson) -> list[dict[str, Any]]:
+    return [record["quantities"][f"{name}_share"] for name in ("input_wait", "compute", "exposed_comm")]
+
+
+def test_two_ranks_train_together(capfd: pytest.CaptureFixture[str], results: str) -> None:
+    record = run_json(capfd, results, "--accumulation", "2", "--data", "host", "--precision", "bf16")
+    assert record["settings"]["values"]["parallel"] == "DistributedDataParallel"
+    assert record["settings"]["values"]["matmul_dtype"] == "bfloat16"
+    assert {share["window"] for share in shares(record)} == {"crosscheck"}
+    assert sum(share["value"] for share in shares(record)) == pytest.approx(1)
+    assert 0 < shares(record)[2]["value"] < 1
+    assert record["crosscheck"]["exposed_comm_s"] > 0
+    assert {file["name"] for file in record["raw"]} >= {"events-00001.jsonl", "steps-00001.bin", "worker.log"}
+
+
+def test_two_ranks_share_the_parameters(capfd: pytest.CaptureFixture[str], results: str) -> None:
+    record = run_json(capfd, results, "--parallel", "fsdp2", "--precision", "bf16", "--accumulation", "2")
+    values = record["settings"]["values"]
+    assert (values["parallel"], values["matmul_dtype"]) == ("fully_shard", "bfloat16")
+    assert shares(record)[2]["value"] is None
+    assert "does not tell computation from communication" in shares(record)[2]["reason"]
+    # Counted before it was cut up.
+    assert record["model"]["parameters"] == 8970
+
+
+def test_two_ranks_infer_each_for_itself(capfd: pytest.CaptureFixture[str], results: str) -> None:
+    words = ["--mode", "infer", "--epoch-samples", "70", "--last-batch", "keep"]
+    record = run_json(capfd, results, *words, "--batch", "16")
+    assert record["settings"]["values"]["parallel"] == "replicas"
+    assert shares(record)[2]["value"] == 0
+    assert shares(record)[2]["window"] != "crosscheck"
+    assert record["model"]["last_loss"] is None
