@@ -27,6 +27,10 @@ NAMES = (
     "selftest",
     "flops",
     "same_training",
+    "first_step",
+    "input_wait",
+    "overhead",
+    "faults",
 )
 
 

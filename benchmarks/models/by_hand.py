@@ -24,7 +24,7 @@ number = 0
 for _ in range(steps):
     optimizer.zero_grad()
     for micro in range(accumulation):
-        generator = torch.Generator().manual_seed((seed + rank * 2**32 + number) % 2**63)
+        generator = torch.Generator().manual_seed((seed + rank * 0x9E3779B9 + number) % 2**32)
         number += 1
         x, y = batch(size, generator)
         held = "RANK" in os.environ and micro < accumulation - 1
