@@ -112,3 +112,8 @@ def test_units_are_in_the_names_of_times() -> None:
     for name, hint in get_type_hints(SimTruth).items():
         if hint is float and "time" in name:
             assert name.endswith("_s"), name
+
+
+def test_sharded_ranks_take_equal_steps() -> None:
+    with pytest.raises(ValueError, match="drop or pad"):
+        RunSpec(run_id="x", cell="x", workload="tiny", parallel="fsdp2", last_batch="keep", accumulation=2)

@@ -273,6 +273,11 @@ def test_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(facts["git.commit"]), facts["git.dirty"]) == (40, "no")
     plant(tmp_path, {"model.py": "2", "untracked": ""})
     assert git_facts(tmp_path)["git.dirty"] == "yes: 1 files"
+    # A repository's own configuration may name programs: none of them is run to look for changes.
+    git("config", "filter.x.clean", f"touch {tmp_path / 'ran'}; cat")
+    (tmp_path / ".git/info/attributes").write_text("* filter=x\n")
+    assert "git.dirty" not in git_facts(tmp_path)
+    assert not (tmp_path / "ran").exists()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert git_facts(tmp_path) == {}
 

@@ -15,6 +15,7 @@ import pytest
 from conftest import make_spec
 from steelyard.contracts.sim import SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
+from steelyard.errors import InputError
 from steelyard.launch.campaign import collect
 from steelyard.launch.local import LocalLauncher
 from steelyard.results.store import RAW, ResultFolder
@@ -127,3 +128,16 @@ def test_no_worker_outlives_its_launcher(tmp_path: Path, number: signal.Signals,
     assert list(ResultFolder(tmp_path).records()) == []
     if number != signal.SIGKILL:
         assert list((tmp_path / ".scratch").iterdir()) == []
+
+
+def test_a_place_in_another_job_is_not_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    record = collect(folder_in(tmp_path), make_spec(), LocalLauncher(), lambda _: None)
+    assert (record.status.code, record.quantities["setup_time"].reason) == ("completed", None)
+
+
+def test_a_flood_of_processes_is_refused(tmp_path: Path) -> None:
+    spec = make_spec(workload="tiny", device="cpu", ranks=65_536)
+    with pytest.raises(InputError, match="65536 processes"):
+        collect(folder_in(tmp_path), spec, LocalLauncher(), lambda _: None)

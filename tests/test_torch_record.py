@@ -32,6 +32,7 @@ IN_EFFECT = {
     "ranks": "1",
     "matmul_dtype": "float32",
     "float32_matmul_precision": "highest",
+    "float32_products": "fp32",
     "deterministic": "false",
 }
 MODEL = ModelFacts(parameters=10, flops_per_sample=1e9, method="by hand", last_loss="0.5")
@@ -142,10 +143,10 @@ def test_a_training_that_has_run_away(simulate: Callable[[RunSpec], RunRecord], 
     ("values", "kind"),
     [
         ({}, "fp32"),
-        ({"float32_matmul_precision": "high"}, "tf32"),
+        ({"float32_products": "tf32"}, "tf32"),
         ({"matmul_dtype": "bfloat16"}, "bf16"),
         ({"matmul_dtype": "float16"}, "fp16"),
-        ({"matmul_dtype": "bfloat16", "float32_matmul_precision": "high"}, "bf16"),
+        ({"matmul_dtype": "bfloat16", "float32_products": "tf32"}, "bf16"),
     ],
 )
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -200,9 +201,13 @@ def test_parts_that_only_the_second_pass_tells(tmp_path: Path) -> None:
     )
     spec = spec_of(ranks=2)
     record = written(tmp_path, spec, effect(ranks="2"), check, parts=False)
-    for name, share in (("input_wait", 0.1), ("compute", 0.6), ("exposed_comm", 0.3)):
+    for name, share, window in (
+        ("input_wait", 0.0, "steady"),
+        ("compute", 0.7, "crosscheck"),
+        ("exposed_comm", 0.3, "crosscheck"),
+    ):
         quantity = record.quantities[f"{name}_share"]
-        assert (quantity.value, quantity.window) == (pytest.approx(share), "crosscheck")
+        assert (quantity.value, quantity.window) == (pytest.approx(share), window)
     # What the measured steps tell themselves stays.
     assert written(tmp_path, spec, effect(ranks="2"), check).quantities["exposed_comm_share"].window == "steady"
     unknown = dataclasses.replace(check, exposed_comm_s=None)
@@ -227,8 +232,8 @@ def test_the_memory_of_a_job_is_that_of_its_largest_rank(tmp_path: Path) -> None
         ({}, {}, None),
         ({"precision": "bf16"}, {}, "matmul_dtype is float32, not bfloat16"),
         ({"precision": "bf16"}, {"matmul_dtype": "bfloat16"}, None),
-        ({"precision": "tf32"}, {}, "float32_matmul_precision is highest, not high"),
-        ({}, {"float32_matmul_precision": "high"}, "float32_matmul_precision is high, not highest"),
+        ({"precision": "tf32"}, {}, "float32_products is fp32, not tf32"),
+        ({}, {"float32_products": "tf32"}, "float32_products is tf32, not fp32"),
         ({"deterministic": True}, {}, "deterministic is false, not true"),
         ({"threads": 4}, {"threads": "2"}, "threads is 2, not 4"),
         ({}, {"threads": "2"}, None),

@@ -239,3 +239,11 @@ def test_what_a_workload_is_called(name: str, called: str, tmp_path: Path) -> No
     long = find_source(f"{name}:{'f' * 80}", tmp_path, below=tmp_path)
     assert long is not None
     assert len(workload_name(long)) == 80
+
+
+def test_a_file_does_not_undo_the_switches(folder: Path, simulate: Callable[[RunSpec], RunRecord]) -> None:
+    (folder / "fast.py").write_text(MY + "\ntorch.set_float32_matmul_precision('high')\ntorch.rand(3)\n")
+    record = simulate(spec_of("fast.py:build", model={"hidden": 3}))
+    assert record.status.code == "completed", record.status
+    assert record.settings is not None
+    assert record.settings.values["float32_matmul_precision"] == "highest"

@@ -130,7 +130,7 @@ def _print_detail(cell: CellSummary) -> None:
     print(table(header, rows))
     shares = [record.quantities.get("exposed_comm_share") for record in done]
     if any(share is not None and share.window == "crosscheck" for share in shares):
-        print("input, compute, comm: from the cross-check pass, which alone watches the communication")
+        print("comm: from the cross-check pass, which alone watches the communication; compute: the rest")
 
 
 def _value(value: float | None) -> str:

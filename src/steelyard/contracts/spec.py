@@ -131,6 +131,11 @@ class RunSpec(Contract):
                 f"partial batch is dropped; valid: at least {self.step_samples}, or last_batch 'pad' or 'keep'"
             )
 
+        if self.parallel == "fsdp2" and self.last_batch == "keep" and self.accumulation > 1:
+            raise ValueError(
+                "last_batch: sharded ranks gather in every micro-batch, and a small last step would give them "
+                "different numbers of those; valid: drop or pad"
+            )
         rest = self.epoch_samples % self.step_samples if self.epoch_samples is not None else 0
         if self.last_batch == "keep" and 0 < rest < self.ranks:
             raise ValueError(

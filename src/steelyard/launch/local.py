@@ -10,6 +10,7 @@ import datetime as dt
 import os
 import secrets
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from steelyard import hostinfo
 from steelyard.contracts import observe
+from steelyard.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,6 +37,9 @@ LOOK_AGAIN_S = 0.01
 # their own, so that no process group holds them all.
 MARK = "STEELYARD_LAUNCH"
 ROOT = Path("/")
+TORCHRUN_LOGS = "torchrun"
+RANK_VARIABLES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
+PROCESSES_PER_CPU = 32
 
 
 class LocalLauncher:
@@ -50,19 +55,19 @@ class LocalLauncher:
         """
         python = [sys.executable, "-P", "-m"]
         worker = [*python, "steelyard.worker", str(raw), "--lifeline"]
-        if processes(spec) == 1:
+        if spec.processes == 1:
             return worker
-        # `--standalone`: a meeting point on a free port of this machine. Without a place for its logs torchrun would
-        # leave a directory in /tmp on every start; all output is in ours.
+        # `--standalone`: a meeting point on a free port of this machine. Without a place for its own logs torchrun
+        # would leave a directory in /tmp on every start.
         torchrun = [*python, "torch.distributed.run", "--standalone", f"--nproc-per-node={spec.ranks}"]
-        return [*torchrun, f"--log-dir={os.devnull}", "--no-python", *worker]
+        return [*torchrun, f"--log-dir={raw / TORCHRUN_LOGS}", "--no-python", *worker]
 
     def environment(self, spec: RunSpec) -> dict[str, str]:
         """Variables that are added to ours; what the user has set stays."""
         added = {"PYTHONSAFEPATH": "1"}
         if spec.threads is not None:
             added["OMP_NUM_THREADS"] = str(spec.threads)
-        if processes(spec) > 1:
+        if spec.processes > 1:
             # Ranks share the CPUs; torchrun would give each one thread and say so on every start.
             share = max(1, len(os.sched_getaffinity(0)) // spec.ranks)
             added.setdefault("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", str(share)))
@@ -72,6 +77,7 @@ class LocalLauncher:
 
     def run(self, spec: RunSpec, raw: Path, tick: Callable[[], None]) -> observe.Launch:
         """Start, wait, and end the worker whatever happens to us. `tick` is called now and then meanwhile."""
+        _refuse_a_flood(spec)
         command, mark = self.command(spec, raw), secrets.token_hex(16)
         started_at = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
         kills = _oom_kills()
@@ -84,13 +90,14 @@ class LocalLauncher:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, **self.environment(spec), MARK: mark},
+                env={**_own_variables(), **self.environment(spec), MARK: mark},
             )
             ended = False
             try:
                 ended = _wait(process, spec.time_limit_s, tick, orders)
             finally:
                 _end(process, mark, ended=ended)
+                shutil.rmtree(raw / TORCHRUN_LOGS, ignore_errors=True)
         return observe.Launch(
             launcher=self.name,
             host=socket.gethostname(),
@@ -103,9 +110,20 @@ class LocalLauncher:
         )
 
 
-def processes(spec: RunSpec) -> int:
-    """Processes of a job: one a rank, but all simulated ranks live in one."""
-    return 1 if spec.device_family == "sim" else spec.ranks
+def _own_variables() -> dict[str, str]:
+    """Our environment without the place in another job that we may have been started in."""
+    return {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
+
+
+def _refuse_a_flood(spec: RunSpec) -> None:
+    """A study may come from a stranger: it is not to start more processes than a machine like this can bear."""
+    wanted = spec.processes * (1 + spec.loader.workers)
+    bearable = PROCESSES_PER_CPU * (os.cpu_count() or 1)
+    if wanted > bearable:
+        raise InputError(
+            f"{spec.ranks} ranks with {spec.loader.workers} loader workers each are {wanted} processes",
+            next_step=f"use at most {bearable} on this machine",
+        )
 
 
 @contextlib.contextmanager

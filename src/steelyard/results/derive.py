@@ -37,7 +37,7 @@ LOG_TAIL_BYTES = 2000
 # Statuses of one job's processes, the one that tells the most first.
 CAUSES = ("out_of_memory", "hung", "refused", "failed", "node_failure", "killed", "time_limit")
 # In torchrun's account of what failed, and in the interpreter's of a hang that holds it.
-_RANK_ENDED = re.compile(r"rank\s*:\s*(\d+)\D[^\n]*\n\s*exitcode\s*:\s*(-?\d+)")
+_RANK_ENDED = re.compile(r"rank\s*:\s*(\d{1,9})\D[^\n]*\n\s*exitcode\s*:\s*(-?\d{1,9})\b")
 _NO_MEMORY = re.compile(r"terminate called after throwing an instance of 'std::bad_alloc'")
 # Hang-up, interrupt and termination: somebody asked for it.
 ORDERS = (1, 2, 15)
@@ -157,8 +157,7 @@ def _status(
         )
     words = sorted(seen.statuses.values(), key=_said)
     causes = [s for s in words if s.code in CAUSES and "follows" not in (s.evidence or {})]
-    expected = 1 if spec.device_family == "sim" else spec.ranks
-    missing = len(words) < expected
+    missing = len(words) < spec.processes
     if causes:
         cause = _with_places(causes[0], words, _log_evidence(raw)[1] if missing else None)
         if launch is not None and launch.oom_kills and "DataLoader worker" in cause.reason:
@@ -364,19 +363,22 @@ def _phase_quantities(seen: _Seen) -> dict[str, Quantity]:
 
 
 def _parts(quantities: dict[str, Quantity], seen: _Seen) -> dict[str, Quantity]:
-    """Where the measured steps cannot tell all parts, all come from the cross-check pass, and their window says so."""
-    check = seen.crosscheck
-    told = None if check is None else (check.input_wait_s, check.compute_s, check.exposed_comm_s)
-    share = quantities.get("exposed_comm_share")
-    if share is None or share.value is not None or told is None or None in told:
+    """Where the measured steps do not tell communication, its share comes from the cross-check pass, and says so.
+
+    The input's share is the measured steps' own. What neither has is computation.
+    """
+    check, share, wait = seen.crosscheck, quantities.get("exposed_comm_share"), quantities.get("input_wait_share")
+    if check is None or check.compute_s is None or check.exposed_comm_s is None or check.input_wait_s is None:
         return quantities
-    total = math.fsum(part for part in told if part is not None)
-    shares = {
-        f"{name}_share": _quantity(part / total, "1", "job", "crosscheck", "share of time")
-        for name, part in zip(("input_wait", "compute", "exposed_comm"), told, strict=True)
-        if part is not None and total > 0
+    total = check.input_wait_s + check.compute_s + check.exposed_comm_s
+    if share is None or share.value is not None or wait is None or wait.value is None or total <= 0:
+        return quantities
+    exposed = min(check.exposed_comm_s / total, 1 - wait.value)
+    shares = {"compute_share": 1 - wait.value - exposed, "exposed_comm_share": exposed}
+    # The cross-check is that of one rank.
+    return quantities | {
+        name: _quantity(value, "1", "rank", "crosscheck", "share of time") for name, value in shares.items()
     }
-    return {**quantities, **shares}
 
 
 _TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -411,7 +413,7 @@ def _number_format(settings: observe.Settings | None) -> str:
     """The format that products were computed in, by the worker's own probe."""
     values = settings.values if settings else {}
     kind = _TYPES.get(values.get("matmul_dtype", ""), "unknown")
-    return "tf32" if kind == "fp32" and values.get("float32_matmul_precision") == "high" else kind
+    return "tf32" if kind == "fp32" and values.get("float32_products") == "tf32" else kind
 
 
 def _step_quantities(
@@ -482,6 +484,6 @@ def _shares(sums: WindowSums, window: Window) -> dict[str, Quantity]:
             "job",
             window,
             "share of time",
-            reason="this device's timing does not tell computation from communication",
+            reason="nothing tells computation from communication here",
         )
     return quantities

@@ -35,7 +35,8 @@ def _settings(record: RunRecord) -> Iterator[Finding]:
         return
     spec, values = record.spec, record.settings.values
     wanted = {"matmul_dtype": _EFFECTIVE[spec.precision]}
-    wanted["float32_matmul_precision"] = "high" if spec.precision == "tf32" else "highest"
+    if spec.precision in ("fp32", "tf32"):
+        wanted["float32_products"] = spec.precision
     wanted["deterministic"] = str(spec.deterministic).lower()
     wanted["ranks"] = str(spec.ranks)
     if "channels_last" in values:

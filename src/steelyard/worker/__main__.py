@@ -41,9 +41,8 @@ def main() -> int:
 
 if __name__ == "__main__":
     code = main()
-    if code:
-        # All is said; what a failed run left in its libraries could keep the interpreter from ending.
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):
-                stream.flush()
-        os._exit(code)
+    # All is said; what a run left in its libraries, or a thread of the user's, could keep the interpreter from ending.
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code)

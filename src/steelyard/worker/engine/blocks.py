@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from steelyard.contracts.spec import RunSpec
     from steelyard.worker.engine.job import Team
     from steelyard.worker.measure.timer import StepTimer
@@ -109,10 +111,12 @@ class BlockLoop:
         begin_s = decider.device.now()
         for timer in self._timers:
             timer.issue(count)
+        # Reading the events takes the host some time, and is no part of what they measure.
+        decider.device.synchronize()
+        self._host_seconds += decider.device.now() - begin_s
         for timer in self._timers:
             table = timer.harvest()
             if timer is decider:
-                self._host_seconds += decider.device.now() - begin_s
                 block_s = float(table[_STEP_S].sum())
                 self._fold.extend(table[_STEP_S], table[_SAMPLES])
             self._writer.write(timer.device.rank, table)
@@ -143,15 +147,17 @@ def crosscheck_steps(wanted: int, stop: Stop) -> int:
 
 
 def crosscheck(timers: list[StepTimer], steps: int, beat: Callable[[], None]) -> CrossCheck:
-    """The second pass. Its steps go into no sample file: synchronising each one changes what it measures."""
+    """The second pass. Its steps go into no sample file: watching and synchronising change what they measure.
+
+    First a block in which the communication is watched, with the queue as full as in the measured steps: only so are
+    the parts of a step what they are there. Then steps that are each synchronised.
+    """
     for timer in timers:
         timer.watch_communication()
-    for timer in timers:
-        timer.issue(SETTLING_STEPS)
-    for timer in timers:
-        timer.harvest()
+    _together(timers, SETTLING_STEPS)
+    parts = np.mean([table.mean(axis=1) for table in _together(timers, steps)], axis=0)
+    beat()
     values = np.zeros(steps)
-    parts = np.zeros(len(COLUMNS))
     for step in range(steps):
         for timer in timers:
             timer.device.synchronize()
@@ -159,12 +165,18 @@ def crosscheck(timers: list[StepTimer], steps: int, beat: Callable[[], None]) ->
         for timer in timers:
             timer.issue(1)
         for timer, begin_s in zip(timers, begins, strict=True):
-            parts += timer.harvest()[:, 0] / (steps * len(timers))
+            timer.harvest()
             values[step] += (timer.device.now() - begin_s) / len(timers)
         beat()
     sem = float(values.std(ddof=1) / np.sqrt(steps)) if steps > 1 else 0.0
     told = {name: _part(parts[COLUMNS.index(name)]) for name in ("input_wait_s", "compute_s", "exposed_comm_s")}
     return CrossCheck(steps=steps, mean_step_s=float(values.mean()), sem_step_s=sem, **told)
+
+
+def _together(timers: list[StepTimer], steps: int) -> list[NDArray[np.float64]]:
+    for timer in timers:
+        timer.issue(steps)
+    return [timer.harvest() for timer in timers]
 
 
 def _part(seconds: float) -> float | None:

@@ -36,6 +36,8 @@ class Alone:
 class Job(Protocol):
     """One job as an engine runs it. Opened before the setup phase, built in it."""
 
+    family: str
+    """Of the devices that were found."""
     devices: Sequence[Device]
     team: Team
 

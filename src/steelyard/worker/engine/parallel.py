@@ -54,7 +54,7 @@ class Parallel:
         """For training."""
         self._bare = module
         if self.shards:
-            return self._compiled(_fully_shard(module, self._spec.precision))
+            return self._compiled(self._fully_shard(module))
         if self._spec.ranks > 1:
             return self._compiled(self._ddp(module))
         return self._compiled(module)
@@ -69,6 +69,22 @@ class Parallel:
     def _ddp(self, module: nn.Module) -> DistributedDataParallel:
         index = None if self._device.index is None else [self._device.index]
         return DistributedDataParallel(module, device_ids=index)
+
+    def _fully_shard(self, module: nn.Module) -> Any:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        # Without a mesh it would take the node's accelerator, also where the run is to be on the CPU.
+        mesh = init_device_mesh(self._device.type, (self._spec.ranks,))
+        inner = outer = MixedPrecisionPolicy()
+        if self._spec.precision == "bf16":
+            # Between blocks values stay in the short format; only the loss sees the long one.
+            short, long = torch.bfloat16, torch.float32
+            inner = MixedPrecisionPolicy(param_dtype=short, reduce_dtype=long)
+            outer = MixedPrecisionPolicy(param_dtype=short, reduce_dtype=long, output_dtype=long)
+        for block in _blocks(module):
+            fully_shard(block, mesh=mesh, mp_policy=inner)
+        return fully_shard(module, mesh=mesh, mp_policy=outer)
 
     def hold(self, module: Any, *, last: bool) -> AbstractContextManager[Any]:
         """Around a micro-batch: gradients are exchanged after the last one only."""
@@ -121,20 +137,6 @@ class Parallel:
         elif self.shards:
             kind = "fully_shard"
         return {"parallel": kind, "compiled": str(original is not module).lower()}
-
-
-def _fully_shard(module: nn.Module, precision: str) -> Any:
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    inner = outer = MixedPrecisionPolicy()
-    if precision == "bf16":
-        # Between blocks values stay in the short format; only the loss sees the long one.
-        short, long = torch.bfloat16, torch.float32
-        inner = MixedPrecisionPolicy(param_dtype=short, reduce_dtype=long)
-        outer = MixedPrecisionPolicy(param_dtype=short, reduce_dtype=long, output_dtype=long)
-    for block in _blocks(module):
-        fully_shard(block, mp_policy=inner)
-    return fully_shard(module, mp_policy=outer)
 
 
 def _blocks(module: nn.Module) -> list[nn.Module]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from steelyard.errors import InputError
+from steelyard.worker.measure.software import ask
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from steelyard.contracts.spec import RunSpec
 
 CAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-PROBE = 8
+# Large enough that an accelerator takes its matrix units for it.
+PROBE = 256
 
 
 class Precision:
@@ -69,12 +71,19 @@ class Precision:
             product = (left @ left).dtype
         values = {
             "matmul_dtype": str(self.cast if self._shards and self.cast else product).removeprefix("torch."),
-            "float32_matmul_precision": torch.get_float32_matmul_precision(),
+            "float32_products": self._float32_products(),
+            "float32_matmul_precision": str(ask(torch.get_float32_matmul_precision)),
             "cudnn_allow_tf32": str(bool(torch.backends.cudnn.allow_tf32)).lower(),
         }
         if self.scaler is not None:
             values["loss_scale"] = f"{self.scaler.get_scale():g}"
         return values
+
+    def _float32_products(self) -> str:
+        """Whether products of long numbers are computed in full: a switch may be ignored, a value is not."""
+        fine = torch.full((PROBE, PROBE), 1 + 2.0**-12, device=self._device)
+        product = fine @ torch.eye(PROBE, device=self._device)
+        return "fp32" if bool((product == fine).all()) else "tf32"
 
 
 def _scaler(device: torch.device) -> Any:

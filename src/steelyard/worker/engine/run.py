@@ -126,20 +126,29 @@ def _words(text: str) -> str:
 
 
 def _run(spec: RunSpec, raw: Path, log: EventLog) -> None:
-    job = registry.load("device", spec.device_family)(spec)
-    now, leads = job.devices[0].now, job.team.process == 0
-    with log.phase("setup", now, start_s=0.0):
-        workloads = job.build()
-    if leads:
-        log.write("environment", _environment(spec, raw, job))
     watchdog = Watchdog(spec.hang_limit_s, raw, lambda limit_s, where: _bark(log, limit_s, where))
     watchdog.start()
     try:
-        _measure(spec, raw, log, job, workloads, watchdog)
-        _say_facts(job, log, leads=leads)
-        job.close()
+        job = registry.load("device", spec.device_family)(spec)
+        _job(spec, raw, log, job, watchdog)
+        # What was measured is on disk; how the ranks part changes nothing of it. After a failure they do not part in
+        # order: that could wait for one that is gone.
+        with suppress(Exception):
+            job.close()
     finally:
         watchdog.stop()
+
+
+def _job(spec: RunSpec, raw: Path, log: EventLog, job: Any, watchdog: Watchdog) -> None:
+    leads = job.team.process == 0
+    with log.phase("setup", job.devices[0].now, start_s=0.0):
+        workloads = job.build()
+    if leads:
+        log.write("environment", _environment(spec, raw, job))
+    # No rank is to wait inside its first step for what only one of them writes down.
+    job.team.agree([0])
+    _measure(spec, raw, log, job, workloads, watchdog)
+    _say_facts(job, log, leads=leads)
 
 
 def _measure(spec: RunSpec, raw: Path, log: EventLog, job: Any, workloads: list[Any], watchdog: Watchdog) -> None:
@@ -159,8 +168,7 @@ def _measure(spec: RunSpec, raw: Path, log: EventLog, job: Any, workloads: list[
             stop = BlockLoop(spec, timers, writer, raw, job.team, watchdog.beat).run()
         if leads:
             log.write("stop", stop)
-            if (settings := job.settings()) is not None:
-                log.write("settings", settings)
+            _say_settings(job, log)
         check_steps = job.team.agree([crosscheck_steps(spec.crosscheck_steps, stop)])[0]
         if check_steps:
             with log.phase("crosscheck", now):
@@ -169,9 +177,20 @@ def _measure(spec: RunSpec, raw: Path, log: EventLog, job: Any, workloads: list[
                 log.write("crosscheck", checked)
 
 
+def _say_settings(job: Any, log: EventLog) -> None:
+    """What torch says of itself; a release or a user's file that keeps it from answering fails no measured run."""
+    try:
+        settings = job.settings()
+    except Exception:  # noqa: BLE001 -- see above; the log has it
+        traceback.print_exc()
+        return
+    if settings is not None:
+        log.write("settings", settings)
+
+
 def _environment(spec: RunSpec, raw: Path, job: Any) -> observe.Environment:
     code = Path(spec.source.path).parent if spec.source is not None else None
-    return environment(spec.device_family, job.devices[0].timing, results=raw, code=code, more=job.facts(raw))
+    return environment(job.family, job.devices[0].timing, results=raw, code=code, more=job.facts(raw))
 
 
 def _say_facts(job: Any, log: EventLog, *, leads: bool) -> None:

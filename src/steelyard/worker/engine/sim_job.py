@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class SimJob:
     """A scripted job."""
 
+    family = "sim"
+
     def __init__(self, spec: RunSpec) -> None:
         self._spec = spec
         self.devices = open_devices(spec)

@@ -23,7 +23,6 @@ from steelyard.worker.engine.precision import Precision
 from steelyard.worker.measure import numa
 from steelyard.worker.measure.flops import count
 from steelyard.worker.measure.software import torch_facts
-from steelyard.worker.measure.vendor import driver_facts
 from steelyard.worker.workloads.feed import Feed
 from steelyard.worker.workloads.recipe import Recipe
 from steelyard.worker.workloads.steps import Inference, Training
@@ -63,8 +62,11 @@ def open_job(spec: RunSpec, vendor: NvidiaSmi) -> TorchJob:
     )
     if world != spec.ranks:
         raise InputError(f"{spec.ranks} ranks were asked for, {world} were started")
+    if spec.source is not None:
+        # First: a user's file may bring a backend, and must not undo a switch or a seed that is set later.
+        load_source(spec.source)
     device = open_device(spec.device, rank, local_rank)
-    cpus = numa.cpus_beside(device.pci_address(), local_rank, local_world) if spec.numa else None
+    cpus = _near(device, local_rank, local_world) if spec.numa else None
     if cpus:
         numa.bind(cpus)
     if spec.threads is not None or cpus:
@@ -75,14 +77,19 @@ def open_job(spec: RunSpec, vendor: NvidiaSmi) -> TorchJob:
     return TorchJob(spec, device, _team(spec, device, rank), vendor, precision, parallel)
 
 
+def _near(device: TorchDevice, local_rank: int, local_world: int) -> set[int] | None:
+    """The CPUs to bind to; none where nothing tells which are beside the accelerator."""
+    address = device.pci_address()
+    if address is None and device.device.type != "cpu":
+        return None
+    return numa.cpus_beside(address, local_rank, local_world)
+
+
 def _team(spec: RunSpec, device: TorchDevice, rank: int) -> Team:
     if spec.ranks == 1 and spec.parallel == "ddp":
         return Alone()
-    if spec.source is not None:
-        # A user's file may bring a backend of its own.
-        load_source(spec.source)
+    timeout = dt.timedelta(seconds=max(COLLECTIVE_TIMEOUT_S, 2 * spec.hang_limit_s))
     if not dist.is_initialized():
-        timeout = dt.timedelta(seconds=max(COLLECTIVE_TIMEOUT_S, 2 * spec.hang_limit_s))
         backend = _backend(spec, device)
         if {"RANK", "MASTER_ADDR"} <= os.environ.keys():
             dist.init_process_group(backend, timeout=timeout)
@@ -90,7 +97,7 @@ def _team(spec: RunSpec, device: TorchDevice, rank: int) -> Team:
             # One process that was started without a starter: it meets itself.
             store = dist.HashStore()  # type: ignore[attr-defined]
             dist.init_process_group(backend, timeout=timeout, store=store, rank=0, world_size=1)
-    own: Any = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+    own: Any = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
     return Processes(rank, own)
 
 
@@ -115,6 +122,7 @@ class TorchJob:
         self._spec = spec
         self._vendor = vendor
         self._device = device
+        self.family = device.device.type
         self.devices = [device]
         self.team = team
         self._precision = precision
@@ -128,7 +136,7 @@ class TorchJob:
         files = {name: len(list(DEV.glob(pattern))) for name, pattern in hostinfo.ACCELERATOR_FILES.items()}
         seen = ", ".join(f"{name}: {number}" for name, number in files.items() if number and "DRM" not in name)
         facts = {"device.name": self._device.name(), "accelerator.files": seen or "none"}
-        return facts | torch_facts() | driver_facts() | self._vendor.facts(VENDOR_S)
+        return facts | torch_facts() | self._vendor.facts(VENDOR_S)
 
     def build(self) -> list[TorchWorkload]:
         """The model on its device, seeded, in its precision and its parallel dress."""
@@ -143,7 +151,8 @@ class TorchJob:
         self._precision.apply()
         torch.manual_seed(spec.seed)
         recipe = self._recipe()
-        module = recipe.module.to(device)
+        # Sharding moves each part as it is cut: the whole may not fit on one device.
+        module = recipe.module if self._parallel.shards else recipe.module.to(device)
         if spec.channels_last:
             module = module.to(memory_format=torch.channels_last)
         self._parameters = sum(parameter.numel() for parameter in module.parameters())

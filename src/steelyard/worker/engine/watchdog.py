@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
-# Modules that are on a stack only while something is being compiled, not while compiled code runs.
+# Modules that are on a stack only while something is being compiled. One of them also has a function, `run`, through
+# which compiled code is called.
 COMPILER_FILES = ("torch/_dynamo/convert_frame.py", "torch/_inductor/compile_fx.py", "triton/compiler/compiler.py")
+RUNS_COMPILED = "run"
 COMPILING_FILE = "compiling"
 # For what comes before the first block of steps and after the last: long, but not without end.
 PATIENCE_S = 1800.0
@@ -94,7 +96,8 @@ class Watchdog:
         frame: FrameType | None
         for frame in sys._current_frames().values():  # noqa: SLF001 -- the interpreter's only way to see stacks
             while frame is not None:
-                if frame.f_code.co_filename.endswith(COMPILER_FILES):
+                code = frame.f_code
+                if code.co_filename.endswith(COMPILER_FILES) and code.co_name != RUNS_COMPILED:
                     return True
                 frame = frame.f_back
         return False

@@ -29,8 +29,8 @@ def count(make: Callable[[], Recipe], *, train: bool) -> ModelFacts:
     Counted are matrix products, convolutions and attention, a multiply-add as two. They are counted on the meta
     device because the counter knows operators, not mathematics: on a CPU it misses the fused attention there (13 % of
     GPT-2 small at 1024 tokens, 23 % at 2048), while on meta attention falls apart into the products it is made of, and
-    so does its backward pass. Normalising, activations, the optimizer's arithmetic and what is computed again to save
-    memory are not counted.
+    so does its backward pass. Normalising, activations and the optimizer's arithmetic are not counted; what a model
+    computes again to save memory is counted as often as it is computed.
 
     A training step is 3 times a forward pass only where every product's both factors need a gradient. A network's
     first layer needs none for its inputs: images are not trained. ResNet-50 is therefore 1 % below 3 times.

@@ -69,8 +69,11 @@ def git_facts(folder: Path) -> dict[str, str]:
     commit = _git(folder, "rev-parse", "--verify", "HEAD")
     if not commit:
         return {}
-    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
     facts = {"git.commit": commit}
+    # A filter is a program that the repository's own configuration names, and looking for changes would run it.
+    if _git(folder, "config", "--includes", "--local", "--get-regexp", r"^filter\.") is not None:
+        return facts
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
     if changed is not None:
         facts["git.dirty"] = f"yes: {len(changed.splitlines())} files" if changed else "no"
     return facts

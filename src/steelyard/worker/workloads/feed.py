@@ -58,6 +58,10 @@ class Feed:
         self._format = torch.channels_last if spec.channels_last else None
         stream = Stream(make, spec.batch, spec.seed, rank)
         self._loader: DataLoader[Any] | None = None
+        self._pin = spec.loader.pin_memory and device.type != "cpu"
+        # Known from the first batch: not every backend does what its loader is told. Only pinned memory may be copied
+        # from while the host goes on.
+        self._pinned: bool | None = None
         self._micro_batches: list[tuple[Any, Any]] = []
         if spec.loader.place == "device":
             self._micro_batches = [self._move(stream.batch(0))] * spec.accumulation
@@ -68,7 +72,7 @@ class Feed:
                 batch_size=None,
                 num_workers=workers,
                 prefetch_factor=spec.loader.prefetch if workers else None,
-                pin_memory=spec.loader.pin_memory and device.type != "cpu",
+                pin_memory=self._pin,
                 persistent_workers=workers > 0,
                 # A loader draws a seed for its processes; from the model's randomness it would change the training.
                 generator=torch.Generator(),
@@ -84,7 +88,10 @@ class Feed:
             pieces = self._micro_batches
         else:
             needed = -(-batch.computed // self._micro)
-            pieces = [self._move(next(self._iterator)) for _ in range(needed)]
+            made = [next(self._iterator) for _ in range(needed)]
+            if self._pinned is None:
+                self._pinned = self._pin and _is_pinned(made[0])
+            pieces = [self._move(piece) for piece in made]
         if batch.computed != self._whole:
             pieces = self._cut(pieces, batch.computed)
         return batch, pieces
@@ -108,7 +115,7 @@ class Feed:
             "data": "synthetic, on the host",
             "loader_workers": str(loader.num_workers),
             "prefetch": str(loader.prefetch_factor),
-            "pin_memory": str(loader.pin_memory).lower(),
+            "pin_memory": str(bool(self._pinned)).lower(),
         }
 
     def _cut(self, pieces: list[tuple[Any, Any]], samples: int) -> list[tuple[Any, Any]]:
@@ -122,8 +129,15 @@ class Feed:
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         if self._format is not None and tensor.dim() == 4:
-            return tensor.to(self.device, non_blocking=True, memory_format=self._format)
-        return tensor.to(self.device, non_blocking=True)
+            return tensor.to(self.device, non_blocking=bool(self._pinned), memory_format=self._format)
+        return tensor.to(self.device, non_blocking=bool(self._pinned))
+
+
+def _is_pinned(data: Any) -> bool:
+    """Whether the first tensor of a batch lies in pinned memory."""
+    while isinstance(data, (tuple, list, dict)) and data:
+        data = next(iter(data.values())) if isinstance(data, dict) else data[0]
+    return isinstance(data, torch.Tensor) and data.is_pinned()
 
 
 def _each(data: Any, change: Any) -> Any:
