@@ -78,17 +78,20 @@ class BlockLoop:
             timer.device.synchronize()
         count, reason = 1, 0
         while count:
-            self._block(count)
-            self._beat()
-            if self._team.process == 0:
-                count, reason = self._next()
-            count, reason = self._team.agree([count, reason])
+            count, reason = self.advance(count)
         return Stop(
             reason=REASONS[reason], steps=self._fold.steps, seconds=self._seconds, host_seconds=self._host_seconds
         )
 
+    def advance(self, count: int) -> tuple[int, int]:
+        """One block; then all ranks agree on the next one's steps, and on why there is none when it is 0."""
+        self._block(count)
+        self._beat()
+        upcoming = self._next() if self._team.process == 0 else (0, 0)
+        steps, reason = self._team.agree([*upcoming])
+        return steps, reason
+
     def _next(self) -> tuple[int, int]:
-        """Steps of the next block, and why there is none when it is 0."""
         reason = self._decide()
         self._tell_progress(last=reason is not None)
         return (self._next_block(), 0) if reason is None else (0, REASONS.index(reason))

@@ -29,6 +29,8 @@ class Precision:
         # Fully sharded modules cast their own parameters and inputs; autocast beside that would cast twice.
         self._shards = spec.parallel == "fsdp2" and spec.mode == "train"
         self.cast = CAST.get(spec.precision)
+        self.casts = self.cast is not None and not self._shards
+        """Whether the context does anything."""
         self.scaler: Any = None
         if self._asked == "tf32" and device.type not in ("cuda", "xpu", "hpu"):
             raise InputError(
@@ -60,7 +62,7 @@ class Precision:
 
     def context(self) -> AbstractContextManager[Any]:
         """Around the forward pass and the loss."""
-        if self.cast is None or self._shards:
+        if not self.casts:
             return contextlib.nullcontext()
         return torch.autocast(self._device.type, dtype=self.cast)
 

@@ -85,26 +85,42 @@ class Training(_Steps):
     def run(self, batch: Batch) -> tuple[Any, Any] | None:
         """One optimizer step over all its micro-batches, each with the weight of its samples."""
         self._optimizer.zero_grad()
-        pieces, scaler = self._pieces, self._scaler
-        count, micro, computed = len(pieces), self._spec.batch, batch.computed
-        for number, (inputs, target) in enumerate(pieces, 1):
-            share = computed / min(micro, computed - (number - 1) * micro)
-            with self._parallel.hold(self._module, last=number == count):
-                loss = self._forward(inputs, target, share)
-                (loss if scaler is None else scaler.scale(loss)).backward()
+        scaler = self._scaler
+        if len(self._pieces) == 1:
+            # By far the most steps, and the shortest: nothing is put around them that they do not need.
+            inputs, target = self._pieces[0]
+            self._backward(self._forward(inputs, target, 1.0))
+            self._last_share = 1.0
+        else:
+            self._accumulate(batch)
         exposed = self._parallel.exposed() if self._parallel.watching else None
         if scaler is None:
             self._optimizer.step()
         else:
             scaler.step(self._optimizer)
             scaler.update()
-        self._last_loss, self._last_share = loss.detach(), share
         return exposed
 
+    def _accumulate(self, batch: Batch) -> None:
+        count, micro, computed = len(self._pieces), self._spec.batch, batch.computed
+        for number, (inputs, target) in enumerate(self._pieces, 1):
+            share = computed / min(micro, computed - (number - 1) * micro)
+            with self._parallel.hold(self._module, last=number == count):
+                self._backward(self._forward(inputs, target, share))
+        self._last_share = share
+
     def _forward(self, inputs: Any, target: Any, share: float) -> torch.Tensor:
-        with self._precision.context():
+        if self._precision.casts:
+            with self._precision.context():
+                loss = self._loss(_call(self._module, inputs), target)
+        else:
             loss = self._loss(_call(self._module, inputs), target)
         return loss / share if share > 1 else loss
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        scaled = loss if self._scaler is None else self._scaler.scale(loss)
+        scaled.backward()
+        self._last_loss = loss
 
     def watch_communication(self) -> None:
         """Dress the model anew, with a hook."""
@@ -114,7 +130,7 @@ class Training(_Steps):
 
     def last_loss(self) -> float | None:
         """Of the last micro-batch."""
-        return None if self._last_loss is None else float(self._last_loss) * self._last_share
+        return None if self._last_loss is None else float(self._last_loss.detach()) * self._last_share
 
     def effective(self) -> dict[str, str]:
         """What the model, its dress and its loader say of themselves."""
