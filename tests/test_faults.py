@@ -125,6 +125,9 @@ DUMP = """Timeout (0:00:10)!
 Thread 0x00007f (most recent call first):
   File "threading.py", line 331 in wait
 
+Thread 0x00007d (most recent call first):
+  <no Python frame>
+
 Thread 0x00007e (most recent call first):
   File "model.py", line 7 in forward
   File "run.py", line 8 in step

@@ -42,7 +42,7 @@ _NO_MEMORY = re.compile(r"terminate called after throwing an instance of 'std::b
 # Hang-up, interrupt and termination: somebody asked for it.
 ORDERS = (1, 2, 15)
 _INTERPRETER_HUNG = re.compile(
-    r"^Timeout \(\d+:\d\d:\d\d[^\n]*\n((?:Thread [^\n]*\n|  File [^\n]*\n|\n)*)", re.MULTILINE
+    r"^Timeout \(\d+:\d\d:\d\d[^\n]*\n((?:(?:Thread|Current thread) [^\n]*\n|  [^\n]*\n|\n)*)", re.MULTILINE
 )
 _DUMPED_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 SHOWN_RANKS = 8
