@@ -92,27 +92,28 @@ def spec(**settings: Any) -> RunSpec:
     return RunSpec(run_id="o", cell="o", workload="tiny", device="cpu", budget=budget, threads=1, **settings)
 
 
-def microseconds(count: int, steps: int) -> Figure:
-    found = pairs(spec(), count, steps)
+def microseconds(found: list[tuple[float, float]], *, quick: bool) -> Figure:
     added = sorted(MICRO * (ours - bare) for bare, ours in found)
     middle, bare = statistics.median(added), statistics.median(bare for bare, _ in found)
-    spread = f"{added[len(added) // 4]:.1f} to {added[-1 - len(added) // 4]:.1f}"
-    print(f"tiny: bare step {1e3 * bare:.3f} ms, added {middle:.2f} us a step, middle half of {count} pairs {spread}")
-    return at_most("overhead: added to a step of a tiny model", middle, "us", 15.0)
+    error, half = spread(added)
+    print(f"tiny: bare step {1e3 * bare:.3f} ms, added {middle:.2f} us a step, standard error {error:.2f}, {half}")
+    return at_most("overhead: added to a step of a tiny model", middle, "us", 15.0 + (3 * error if quick else 0.0))
 
 
 def share(ranks: int, found: list[tuple[float, float]], *, quick: bool) -> Figure:
     ratios = sorted(bare / ours for bare, ours in found)
     middle, bare = statistics.median(ratios), statistics.median(bare for bare, _ in found)
-    low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
-    # Of a median, from the middle half; a quick run may miss the bar by so much noise, a full one by none.
-    error = 1.25 * (high - low) / 1.35 / math.sqrt(len(ratios))
-    print(
-        f"{ranks} rank(s): bare step {1e3 * bare:.1f} ms, throughput {middle:.4f} of bare, "
-        f"standard error {error:.4f}, middle half of {len(ratios)} pairs {low:.4f} to {high:.4f}"
-    )
+    error, half = spread(ratios)
+    print(f"{ranks} rank(s): bare step {1e3 * bare:.1f} ms, {middle:.4f} of bare, standard error {error:.4f}, {half}")
     name = f"overhead: throughput on long steps, {ranks} rank(s)"
     return at_least(name, middle, "of bare", 0.99 - (3 * error if quick else 0.0))
+
+
+def spread(values: list[float]) -> tuple[float, str]:
+    """The median's standard error, from the middle half. A quick run may miss a bar by three of them, a full one not."""
+    low, high = values[len(values) // 4], values[-1 - len(values) // 4]
+    error = 1.25 * (high - low) / 1.35 / math.sqrt(len(values))
+    return error, f"middle half of {len(values)} pairs {low:.4g} to {high:.4g}"
 
 
 def two_ranks(count: int, steps: int) -> list[tuple[float, float]]:
@@ -143,7 +144,8 @@ def main() -> None:
     one = pairs(spec(batch=LONG_BATCH, model=LONG), *((15, 4) if quick else (101, 8)))
     # Ranks agree after each block, and a block of a real run lasts up to 5 s: short ones would count that too often.
     two = two_ranks(*((11, 6) if quick else (61, 20)))
-    finish([microseconds(45 if quick else 151, 300), share(1, one, quick=quick), share(2, two, quick=quick)])
+    tiny = pairs(spec(), 45 if quick else 151, 300)
+    finish([microseconds(tiny, quick=quick), share(1, one, quick=quick), share(2, two, quick=quick)])
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ BLOCK_STEPS_IN_MEMORY = 1 << 17
 MAX_BLOCK_STEPS = 4096
 # Long enough that one synchronisation a block is nothing, short enough that a cap on seconds is kept.
 MAX_BLOCK_SECONDS = 5.0
-PROGRESS_EVERY_S = 0.2
+PROGRESS_EVERY_S = 0.5
 # Steps after communication is watched that are not counted: the engine arranges its buckets anew.
 SETTLING_STEPS = 2
 CROSSCHECK_S, CROSSCHECK_SHARE, CROSSCHECK_LEAST = 5.0, 0.1, 4
