@@ -110,7 +110,7 @@ def share(ranks: int, found: list[tuple[float, float]], *, quick: bool) -> Figur
 
 
 def spread(values: list[float]) -> tuple[float, str]:
-    """The median's standard error, from the middle half. A quick run may miss a bar by three of them, a full one not."""
+    """Standard error of the median, by the middle half. A quick run may miss a bar by three of them, a full one not."""
     low, high = values[len(values) // 4], values[-1 - len(values) // 4]
     error = 1.25 * (high - low) / 1.35 / math.sqrt(len(values))
     return error, f"middle half of {len(values)} pairs {low:.4g} to {high:.4g}"
