@@ -20,7 +20,7 @@ import pytest
 from conftest import make_spec
 from steelyard.contracts import observe
 from steelyard.contracts.base import to_json_object
-from steelyard.contracts.observe import Launch, Status
+from steelyard.contracts.observe import COMPILING_FILE, Launch, Status
 from steelyard.errors import SteelyardError
 from steelyard.launch import local
 from steelyard.launch.campaign import run_all
@@ -30,7 +30,7 @@ from steelyard.results.store import ResultFolder, record_text
 from steelyard.spec.study import single_run
 from steelyard.worker.engine import run as engine
 from steelyard.worker.engine import watchdog as watching
-from steelyard.worker.engine.watchdog import COMPILING_FILE, Watchdog
+from steelyard.worker.engine.watchdog import Watchdog
 from steelyard.worker.measure.writer import EventLog
 
 if TYPE_CHECKING:

@@ -13,16 +13,14 @@ import torch
 from conftest import make_spec
 from steelyard.contracts.observe import COLUMNS
 from steelyard.errors import InputError
-from steelyard.worker.devices import torch_device
 from steelyard.worker.devices.torch_device import (
     CpuDevice,
     EventDevice,
     SynchronisedDevice,
-    accelerator,
-    available,
     open_device,
 )
 from steelyard.worker.measure import clock
+from steelyard.worker.measure.software import ACCELERATORS, accelerator_name, available
 from steelyard.worker.measure.timer import StepTimer
 from steelyard.worker.workloads.batches import batches
 
@@ -139,28 +137,28 @@ def test_a_build_for_cuda_on_a_machine_without(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert accelerator() is None
+    assert accelerator_name(torch) is None
     assert isinstance(open_device("auto", 0, 0), CpuDevice)
     with pytest.raises(InputError, match=r"(?s)sees no device of the family 'cuda' here.*next: .*--device cpu"):
         open_device("cuda", 0, 0)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    assert accelerator() == "cuda"
+    assert accelerator_name(torch) == "cuda"
 
 
 def test_a_torch_without_the_accelerator_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "accelerator", None)
-    for kind in torch_device.FAMILIES:
+    for kind in ACCELERATORS:
         monkeypatch.setattr(torch, kind, SimpleNamespace(is_available=lambda: False), raising=False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    assert accelerator() is None
+    assert accelerator_name(torch) is None
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert accelerator() == "mps"
+    assert accelerator_name(torch) == "mps"
     monkeypatch.setattr(torch, "hpu", Scripted(), raising=False)
-    assert accelerator() == "hpu"
+    assert accelerator_name(torch) == "hpu"
     monkeypatch.setattr(torch, "cuda", Scripted())
-    assert accelerator() == "cuda"
+    assert accelerator_name(torch) == "cuda"
     monkeypatch.delattr(torch, "hpu")
-    assert not available("hpu")
+    assert not available(torch, "hpu")
 
 
 def test_each_rank_takes_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

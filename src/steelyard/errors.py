@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from dataclasses import dataclass
 
 # An input from a stranger may hold thousands of faults; a person reads the first few.
 SHOWN_PROBLEMS = 20
+
+# No space, or no more of it for this user.
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 # Control characters and those that turn the direction of text: a stranger's file must not steer a terminal.

@@ -5,7 +5,6 @@ Knows the result folder and a launcher. What a run's failure means is in its rec
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from steelyard.contracts import observe
 from steelyard.contracts.base import to_json_object
-from steelyard.errors import InputError, SteelyardError
+from steelyard.errors import DISK_FULL, InputError, SteelyardError
 from steelyard.results.derive import derive
 from steelyard.results.store import RAW, ResultFolder, write_json
 
@@ -62,7 +61,7 @@ def run_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, watc
     try:
         return _run_all(folder, expansion, launcher, watcher)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in DISK_FULL:
             raise
         raise SteelyardError(
             f"the disk of {folder.path} is full: {error.strerror}",
@@ -95,7 +94,7 @@ def collect(folder: ResultFolder, spec: RunSpec, launcher: Launcher, tick: Calla
     raw = scratch / RAW
     try:
         launch = launcher.run(spec, raw, lambda: tick(raw))
-        for path in [raw / observe.RESERVE_FILE, *raw.glob(f"{observe.PROGRESS_FILE}*")]:
+        for path in [raw / observe.RESERVE_FILE, raw / observe.COMPILING_FILE, *raw.glob(f"{observe.PROGRESS_FILE}*")]:
             path.unlink(missing_ok=True)
         write_json(raw / observe.LAUNCH_FILE, launch)
         record = derive(raw)

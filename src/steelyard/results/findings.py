@@ -67,7 +67,7 @@ def _steady(record: RunRecord) -> Iterator[Finding]:
             code="SY201",
             severity="blocks",
             message=f"{record.steady.answer}: {record.steady.reason}; the figures are over all steps",
-            remedy="run longer (--min-steps), or find what changes during the run",
+            remedy="run longer (--min-steps, --max-seconds), or find what changes during the run",
         )
 
 

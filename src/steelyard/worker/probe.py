@@ -18,7 +18,7 @@ import traceback
 import warnings
 from typing import Any
 
-from steelyard.worker.measure.software import ACCELERATORS, ask, torch_facts
+from steelyard.worker.measure.software import ACCELERATORS, ask, available, torch_facts
 
 # Whoever started us gives up before: this is for when he is gone.
 LIMIT_S = 180
@@ -112,9 +112,9 @@ def probe() -> dict[str, Any]:
 def _accelerators(torch: Any) -> list[dict[str, Any]]:
     found = []
     for family in ACCELERATORS:
-        module = getattr(torch, family, None)
-        if module is not None and ask(module.is_available):
-            found += [_device(torch, family, index) for index in range(ask(module.device_count) or 1)]
+        if available(torch, family):
+            count = ask(getattr(getattr(torch, family), "device_count", int))
+            found += [_device(torch, family, index) for index in range(count or 1)]
     return found
 
 

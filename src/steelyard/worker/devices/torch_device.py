@@ -14,42 +14,20 @@ import torch
 
 from steelyard.errors import InputError
 from steelyard.worker.measure import clock
+from steelyard.worker.measure.software import accelerator_name, available
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-# In the order in which they are looked for where torch.accelerator is missing (before 2.6).
-FAMILIES = ("cuda", "xpu", "hpu", "mps")
 MILLI = 1e-3
-
-
-def available(kind: str) -> bool:
-    """Whether torch can use a device of this kind now. A build for CUDA names cuda also where there is none."""
-    if kind == "cpu":
-        return True
-    if kind == "mps":
-        return bool(torch.backends.mps.is_available())
-    module = getattr(torch, kind, None)
-    return module is not None and bool(module.is_available())
-
-
-def accelerator() -> str | None:
-    """The kind of accelerator that is there."""
-    modern = getattr(torch, "accelerator", None)
-    if modern is not None:
-        if not modern.is_available():
-            return None
-        found = modern.current_accelerator()
-        return None if found is None else str(found.type)
-    return next((kind for kind in FAMILIES if available(kind)), None)
 
 
 def open_device(family: str, rank: int, local_rank: int) -> TorchDevice:
     """The device of one rank; `auto` takes the accelerator that is there, else the CPU."""
-    kind = (accelerator() or "cpu") if family == "auto" else family
-    if not available(kind):
+    kind = (accelerator_name(torch) or "cpu") if family == "auto" else family
+    if not available(torch, kind):
         raise InputError(
             f"torch {torch.__version__} sees no device of the family {kind!r} here",
             next_step="steelyard doctor says what is there and why; --device cpu runs on the CPU",

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from steelyard.contracts.observe import DeviceFacts, ModelFacts, Settings
     from steelyard.worker.devices.device import Device
@@ -41,8 +40,8 @@ class Job(Protocol):
     devices: Sequence[Device]
     team: Team
 
-    def facts(self, data: Path) -> dict[str, str]:
-        """What the environment record says of this engine and its devices; `data` is where data would lie."""
+    def facts(self) -> dict[str, str]:
+        """What the environment record says of this engine and its devices."""
 
     def build(self) -> Sequence[Workload]:
         """The workloads, one a device."""

@@ -17,13 +17,13 @@ from steelyard import registry
 from steelyard.contracts import observe
 from steelyard.contracts.base import from_json_object
 from steelyard.contracts.spec import RunSpec
-from steelyard.errors import SteelyardError, WorkerMemoryError
+from steelyard.errors import DISK_FULL, SteelyardError, WorkerMemoryError
 from steelyard.worker.engine.blocks import BlockLoop, crosscheck, crosscheck_steps
 from steelyard.worker.engine.ending import on_terminate
 from steelyard.worker.engine.watchdog import Watchdog, stack_of
 from steelyard.worker.measure.environment import environment
 from steelyard.worker.measure.timer import StepTimer
-from steelyard.worker.measure.writer import DISK_FULL, EventLog, StepWriter
+from steelyard.worker.measure.writer import EventLog, StepWriter
 
 # What torch and the C++ library say when the host's memory is exhausted; the device's own error has a class.
 _HOST_MEMORY = re.compile(
@@ -190,7 +190,7 @@ def _say_settings(job: Any, log: EventLog) -> None:
 
 def _environment(spec: RunSpec, raw: Path, job: Any) -> observe.Environment:
     code = Path(spec.source.path).parent if spec.source is not None else None
-    return environment(job.family, job.devices[0].timing, results=raw, code=code, more=job.facts(raw))
+    return environment(job.family, job.devices[0].timing, results=raw, code=code, more=job.facts())
 
 
 def _say_facts(job: Any, log: EventLog, *, leads: bool) -> None:

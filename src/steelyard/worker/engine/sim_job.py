@@ -9,8 +9,6 @@ from steelyard.worker.devices.sim import open_devices
 from steelyard.worker.engine.job import Alone
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from steelyard.contracts.observe import DeviceFacts, ModelFacts, Settings
     from steelyard.contracts.spec import RunSpec
     from steelyard.worker.workloads.workload import Workload
@@ -26,7 +24,7 @@ class SimJob:
         self.devices = open_devices(spec)
         self.team = Alone()
 
-    def facts(self, data: Path) -> dict[str, str]:  # noqa: ARG002 -- a script reads no data
+    def facts(self) -> dict[str, str]:
         """Nothing beyond the host."""
         return {}
 

@@ -130,7 +130,7 @@ class TorchJob:
         self._workload: TorchWorkload | None = None
         self._parameters = 0
 
-    def facts(self, data: Path) -> dict[str, str]:  # noqa: ARG002 -- synthetic data lies nowhere
+    def facts(self) -> dict[str, str]:
         """Of torch, its build and the devices."""
         # A render node alone may be the graphics of a workstation.
         files = {name: len(list(DEV.glob(pattern))) for name, pattern in hostinfo.ACCELERATOR_FILES.items()}

@@ -15,6 +15,8 @@ import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from steelyard.contracts.observe import COMPILING_FILE
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 # which compiled code is called.
 COMPILER_FILES = ("torch/_dynamo/convert_frame.py", "torch/_inductor/compile_fx.py", "triton/compiler/compiler.py")
 RUNS_COMPILED = "run"
-COMPILING_FILE = "compiling"
 # For what comes before the first block of steps and after the last: long, but not without end.
 PATIENCE_S = 1800.0
 # How long after the thread should have acted the interpreter's timer does.

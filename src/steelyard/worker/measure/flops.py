@@ -7,11 +7,12 @@ device that computes.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from steelyard.contracts.observe import ModelFacts
+from steelyard.worker.workloads.recipe import call, each_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,30 +67,10 @@ def _built(make: Callable[[], Recipe]) -> Recipe:
 def _counted(recipe: Recipe, *, train: bool) -> float:
     mode = importlib.import_module("torch.utils.flop_counter").FlopCounterMode
     inputs, target = recipe.batch(SAMPLES, torch.Generator().manual_seed(0))
-    inputs, target = _on_meta(inputs), _on_meta(target)
+    inputs, target = each_tensor((inputs, target), lambda tensor: tensor.to("meta"))
     module = recipe.module.to("meta").train(train)
     with torch.set_grad_enabled(train), mode(display=False) as counter:
-        output = _called(module, inputs)
+        output = call(module, inputs)
         if train:
             recipe.loss(output, target).backward()  # type: ignore[no-untyped-call, unused-ignore]
     return float(counter.get_total_flops())
-
-
-def _called(module: torch.nn.Module, inputs: Any) -> Any:
-    if isinstance(inputs, tuple):
-        return module(*inputs)
-    if isinstance(inputs, dict):
-        return module(**inputs)
-    return module(inputs)
-
-
-def _on_meta(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.to("meta")
-    if isinstance(value, tuple):
-        return tuple(_on_meta(item) for item in value)
-    if isinstance(value, list):
-        return [_on_meta(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _on_meta(item) for name, item in value.items()}
-    return value

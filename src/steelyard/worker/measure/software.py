@@ -127,7 +127,15 @@ def accelerator_name(torch: Any) -> str | None:
     """The accelerator torch can really use. `torch.accelerator` names the one of the build though none is there."""
     if ask(lambda: torch.accelerator.is_available()):
         return str(torch.accelerator.current_accelerator().type)
-    return next((name for name in ACCELERATORS if _says_yes(getattr(torch, name, None), "is_available")), None)
+    return next((kind for kind in ACCELERATORS if available(torch, kind)), None)
+
+
+def available(torch: Any, kind: str) -> bool:
+    """Whether torch can use a device of this kind now."""
+    # Apple's devices are asked for elsewhere in older releases.
+    return kind == "cpu" or _says_yes(
+        torch.backends.mps if kind == "mps" else getattr(torch, kind, None), "is_available"
+    )
 
 
 def ask(question: Callable[[], Any]) -> Any:

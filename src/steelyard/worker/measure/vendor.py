@@ -92,10 +92,6 @@ class NvidiaSmi:
                 self._found.update(topology_facts(texts["topology"][1]))
         return dict(self._found)
 
-    def stop(self) -> None:
-        """End it without asking for its answers."""
-        self.facts(timeout_s=0.0)
-
 
 def _outcome(process: subprocess.Popen[bytes], deadline_s: float) -> tuple[int | None, str]:
     """Exit code (None: ended by us) and text."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import threading
 from contextlib import contextmanager, suppress
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts import observe
 from steelyard.contracts.base import to_json_object
+from steelyard.errors import DISK_FULL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
-
-# No space, or no more of it for this user.
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class EventLog:

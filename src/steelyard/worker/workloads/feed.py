@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from steelyard.worker.workloads.batches import Batch, batches
+from steelyard.worker.workloads.recipe import each_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,11 +122,11 @@ class Feed:
     def _cut(self, pieces: list[tuple[Any, Any]], samples: int) -> list[tuple[Any, Any]]:
         """The micro-batches of a last, smaller step."""
         whole, rest = divmod(samples, self._micro)
-        last = [_each(pieces[whole], lambda tensor: tensor[:rest])] if rest else []
+        last = [each_tensor(pieces[whole], lambda tensor: tensor[:rest])] if rest else []
         return [*pieces[:whole], *last]
 
     def _move(self, data: Any) -> Any:
-        return _each(data, self._to_device)
+        return each_tensor(data, self._to_device)
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         if self._format is not None and tensor.dim() == 4:
@@ -138,14 +139,3 @@ def _is_pinned(data: Any) -> bool:
     while isinstance(data, (tuple, list, dict)) and data:
         data = next(iter(data.values())) if isinstance(data, dict) else data[0]
     return isinstance(data, torch.Tensor) and data.is_pinned()
-
-
-def _each(data: Any, change: Any) -> Any:
-    """The same structure with every tensor changed."""
-    if isinstance(data, torch.Tensor):
-        return change(data)
-    if isinstance(data, dict):
-        return {key: _each(item, change) for key, item in data.items()}
-    if isinstance(data, (tuple, list)):
-        return tuple(_each(item, change) for item in data)
-    return data

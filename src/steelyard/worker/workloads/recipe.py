@@ -28,3 +28,21 @@ class Recipe:
     optimizer: MakeOptimizer | torch.optim.Optimizer
     """Makes the optimizer from the parameters; or the optimizer itself, where nothing replaces the parameters."""
     batch: MakeBatch
+
+
+def call(module: Any, inputs: Any) -> Any:
+    """The module's output for the inputs of a batch."""
+    if isinstance(inputs, dict):
+        return module(**inputs)
+    return module(*inputs) if isinstance(inputs, (tuple, list)) else module(inputs)
+
+
+def each_tensor(data: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same structure with every tensor changed."""
+    if isinstance(data, torch.Tensor):
+        return change(data)
+    if isinstance(data, dict):
+        return {key: each_tensor(item, change) for key, item in data.items()}
+    if isinstance(data, (tuple, list)):
+        return tuple(each_tensor(item, change) for item in data)
+    return data

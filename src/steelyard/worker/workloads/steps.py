@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from steelyard.errors import InputError
+from steelyard.worker.workloads.recipe import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,9 +113,9 @@ class Training(_Steps):
     def _forward(self, inputs: Any, target: Any, share: float) -> torch.Tensor:
         if self._precision.casts:
             with self._precision.context():
-                loss = self._loss(_call(self._module, inputs), target)
+                loss = self._loss(call(self._module, inputs), target)
         else:
-            loss = self._loss(_call(self._module, inputs), target)
+            loss = self._loss(call(self._module, inputs), target)
         return loss / share if share > 1 else loss
 
     def _backward(self, loss: torch.Tensor) -> None:
@@ -151,13 +152,13 @@ class Inference(_Steps):
         """Let a compiled model be compiled."""
         if self._spec.compile != "off":
             with torch.inference_mode(), self._precision.context():
-                _call(self._module, self._feed.example()[0])
+                call(self._module, self._feed.example()[0])
 
     def run(self, batch: Batch) -> None:  # noqa: ARG002 -- `take` has kept its data
         """One batch through the model."""
         with torch.inference_mode(), self._precision.context():
             for inputs, _ in self._pieces:
-                _call(self._module, inputs)
+                call(self._module, inputs)
 
     def watch_communication(self) -> None:
         """Replicas do not communicate."""
@@ -173,12 +174,6 @@ class Inference(_Steps):
 
 
 TorchWorkload = Training | Inference
-
-
-def _call(module: Any, inputs: Any) -> Any:
-    if isinstance(inputs, torch.Tensor):
-        return module(inputs)
-    return module(**inputs) if isinstance(inputs, dict) else module(*inputs)
 
 
 def _channels_last(parameter: torch.Tensor) -> bool | None:
