@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from figure import Figure, arguments, at_most, finish
-from steelyard.worker.measure.flops import count
+from steelyard.worker.engine.flops import count
 from steelyard.worker.workloads import gpt, vision, wideresnet
 
 if TYPE_CHECKING:

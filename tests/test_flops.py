@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from steelyard.worker.measure.flops import count
+from steelyard.worker.engine.flops import count
 from steelyard.worker.workloads import gpt, tiny, vision, wideresnet
 from steelyard.worker.workloads.recipe import Recipe
 

@@ -20,12 +20,12 @@ from steelyard import registry
 from steelyard.cli.main import main
 from steelyard.contracts.spec import Budget, Loader
 from steelyard.errors import InputError
+from steelyard.worker.engine import steps
 from steelyard.worker.engine.parallel import Parallel
 from steelyard.worker.engine.precision import Precision
-from steelyard.worker.workloads import steps
+from steelyard.worker.engine.steps import Inference, Training
 from steelyard.worker.workloads.feed import Feed, batch_seed
 from steelyard.worker.workloads.recipe import Recipe
-from steelyard.worker.workloads.steps import Inference, Training
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -34,7 +34,7 @@ def open_device(family: str, rank: int, local_rank: int) -> TorchDevice:
         )
     if kind == "cpu":
         return CpuDevice(rank)
-    module: Any = torch.mps if kind == "mps" else getattr(torch, kind)
+    module: Any = getattr(torch, kind)
     count = int(module.device_count()) if hasattr(module, "device_count") else 1
     if local_rank >= count:
         raise InputError(

@@ -17,21 +17,21 @@ from steelyard.contracts.observe import DeviceFacts, ModelFacts, Settings
 from steelyard.errors import InputError, Problem
 from steelyard.worker.devices.facts import look_up
 from steelyard.worker.devices.torch_device import TorchDevice, open_device
+from steelyard.worker.engine.flops import count
 from steelyard.worker.engine.job import Alone, Team
 from steelyard.worker.engine.parallel import Parallel
 from steelyard.worker.engine.precision import Precision
+from steelyard.worker.engine.steps import Inference, Training
 from steelyard.worker.measure import numa
-from steelyard.worker.measure.flops import count
 from steelyard.worker.measure.software import torch_facts
 from steelyard.worker.workloads.feed import Feed
 from steelyard.worker.workloads.recipe import Recipe
-from steelyard.worker.workloads.steps import Inference, Training
 from steelyard.worker.workloads.user import load_source
 
 if TYPE_CHECKING:
     from steelyard.contracts.spec import RunSpec
+    from steelyard.worker.engine.steps import TorchWorkload
     from steelyard.worker.measure.vendor import NvidiaSmi
-    from steelyard.worker.workloads.steps import TorchWorkload
 
 # Longer than any hang limit in use: the watchdog is to speak first, and compilation on one rank is no failure.
 COLLECTIVE_TIMEOUT_S = 1800.0
