@@ -20,6 +20,7 @@ BUILTIN: dict[str, dict[str, str]] = {
         "wideresnet28-10": "steelyard.worker.workloads.wideresnet:build",
         "gpt": "steelyard.worker.workloads.gpt:build",
     },
+    "data": {},
     "launcher": {"local": "steelyard.launch.local:LocalLauncher"},
 }
 

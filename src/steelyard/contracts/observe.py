@@ -42,10 +42,19 @@ STEPS_PATTERN = "steps-*.bin"
 MAX_EVENT_BYTES = 1 << 20
 
 StatusCode = Literal[
-    "completed", "out_of_memory", "time_limit", "hung", "failed", "killed", "node_failure", "refused", "cancelled"
+    "completed",
+    "not_converged",
+    "out_of_memory",
+    "time_limit",
+    "hung",
+    "failed",
+    "killed",
+    "node_failure",
+    "refused",
+    "cancelled",
 ]
-PhaseName = Literal["setup", "compile", "steps", "warmup", "steady", "crosscheck"]
-StopReason = Literal["interval", "max_steps", "max_seconds", "epochs"]
+PhaseName = Literal["setup", "data", "compile", "steps", "warmup", "steady", "evaluation", "crosscheck"]
+StopReason = Literal["interval", "max_steps", "max_seconds", "epochs", "quality"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,10 +131,66 @@ class ModelFacts(Contract):
     parameters: Count
     flops_per_sample: NotNegative | None
     """Floating-point operations one sample takes in this mode; a multiply-add is two."""
+    bytes_per_sample: NotNegative | None = None
+    """Bytes that a ceiling moves in one sample; None for models."""
+    bus_factor: NotNegative | None = None
+    """Of a collective: bytes on the busiest link for each byte of the message."""
+    tokens_per_sample: Count | None = None
+    """Of a language model: tokens one sample is trained on, read or made of."""
     method: Text
     """How they were counted, or why they are unknown."""
     last_loss: Text | None = None
     """Of the last step, to see that the training has not run away; text, because it may be "nan"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFacts(Contract):
+    """Which data a run read."""
+
+    format: Name
+    path: Text
+    samples: Count
+    """Of the training split, or of the one that was read."""
+    evaluation_samples: Count | None = None
+    files: Count
+    size_bytes: NotNegative
+    identity: Annotated[str, Length(64, r"^[0-9a-f]{64}$")]
+    """SHA-256 over the names and sizes of the files, sorted: the same data set wherever it lies."""
+    filesystem: Text
+    """Type of the file system it lies on."""
+    memory_bytes: NotNegative | None
+    """Of the host, as far as this job may use it."""
+    fits_in_memory: bool | None
+    """Whether the page cache can hold all of it: then later epochs measure the cache, not the file system."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossTrace(Contract):
+    """The training loss at the ends of some blocks, the first and last among them."""
+
+    steps: Annotated[tuple[Count, ...], Length(1000)]
+    values: Annotated[tuple[float | None, ...], Length(1000)]
+    """None: not finite."""
+    learnable: bool
+    """Whether the loss can fall: real data, or one batch again and again; random labels anew each step cannot be
+    learnt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Contract):
+    """Quality after some training."""
+
+    metric: Name
+    value: float | None
+    """None: not finite."""
+    better: Literal["higher", "lower"]
+    epoch: Count
+    steps: Count
+    samples: Count
+    at_s: NotNegative
+    """From the begin of the first training step to the end of this evaluation, evaluations included."""
+    seconds: NotNegative
+    """Of the evaluation alone."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,12 @@ from typing import Annotated, Literal
 from steelyard.contracts.base import Bound, Contract, Count, Length, Name, NotNegative, Text
 from steelyard.contracts.observe import (
     CrossCheck,
+    DataFacts,
     DeviceFacts,
     Environment,
+    Evaluation,
     Launch,
+    LossTrace,
     MemoryPeak,
     ModelFacts,
     Phase,
@@ -21,7 +24,21 @@ from steelyard.contracts.observe import (
 from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec
 
 Scope = Literal["die", "device", "module", "node", "rank", "job"]
-Window = Literal["setup", "compile", "first step", "warmup", "steady", "all steps", "crosscheck", "run"]
+Window = Literal[
+    "setup",
+    "data",
+    "compile",
+    "first step",
+    "first epoch",
+    "later epochs",
+    "warmup",
+    "steady",
+    "all steps",
+    "to quality",
+    "evaluation",
+    "crosscheck",
+    "run",
+]
 Aggregation = Literal["work over time", "mean", "p50", "p90", "p95", "p99", "sum", "max", "share of time"]
 SteadyAnswer = Literal["steady", "warming up throughout", "slowing down", "no steady state"]
 Severity = Literal["blocks", "disclose", "note"]
@@ -105,6 +122,10 @@ class RunRecord(Contract):
     device: DeviceFacts | None = None
     model: ModelFacts | None = None
     memory: MemoryPeak | None = None
+    data: DataFacts | None = None
+    """None: synthetic data."""
+    loss: LossTrace | None = None
+    evaluations: Annotated[tuple[Evaluation, ...], Length(10_000)] = ()
     phases: Annotated[tuple[Phase, ...], Length(1000)]
     stop: Stop | None
     steady: Steady | None

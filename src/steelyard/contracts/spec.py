@@ -10,7 +10,9 @@ from steelyard.contracts.sim import SimTruth
 
 SCHEMA_VERSION: Final = 1
 
-Mode = Literal["train", "infer"]
+Mode = Literal["train", "infer", "generate", "load", "ceiling"]
+"""Training; a forward pass; prefill and decoding of tokens; the input pipeline without the model; and what a device
+reaches without a model, such as products of matrices or collectives."""
 LastBatch = Literal["drop", "pad", "keep"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
@@ -50,6 +52,28 @@ class Loader(Contract):
             raise ValueError(
                 "place: data made on the device needs no loader processes and no pinned memory; valid: host"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data(Contract):
+    """A data set on disk. No run downloads anything: `steelyard data` says what to put where."""
+
+    format: Name
+    """A registered format, such as cifar100 or coco."""
+    path: Text
+    """Of its folder, absolute."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality(Contract):
+    """How well a model does after training: measured on the data's evaluation split, outside every step."""
+
+    target: float | None = None
+    """Train until the workload's metric is this good, `budget.epochs` at most; None: train all epochs."""
+    every_epochs: AtLeastOne = 1
+    """Epochs between evaluations; the last epoch is always evaluated."""
+    samples: AtLeastOne | None = None
+    """Evaluate on so many samples at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +126,12 @@ class RunSpec(Contract):
     numa: bool = False
     """Bind each rank to the CPUs beside its device."""
     loader: Loader = field(default_factory=Loader)
+    data: Data | None = None
+    """Real data; None: synthetic."""
+    quality: Quality | None = None
+    """Evaluate; None: the run measures speed alone."""
     epoch_samples: AtLeastOne | None = None
-    """Samples in one epoch of the whole job; None: the data never ends."""
+    """Samples in one epoch of the whole job; None: all of the data set, and synthetic data never ends."""
     last_batch: LastBatch = "drop"
     """A last step without enough samples: dropped, padded (computed whole, real samples counted) or kept small."""
     crosscheck_steps: Annotated[int, Bound(ge=0, le=10_000)] = 32
@@ -121,10 +149,11 @@ class RunSpec(Contract):
                 f"device: {self.device!r} does not run the workload {self.workload!r}; valid: auto, or the device sim "
                 "with the workload sim"
             )
-        if self.mode == "infer" and self.accumulation != 1:
-            raise ValueError("accumulation: inference has no optimizer step to accumulate for; valid: 1")
-        if self.budget.epochs is not None and self.epoch_samples is None:
+        if self.mode != "train" and self.accumulation != 1:
+            raise ValueError("accumulation: only training has an optimizer step to accumulate for; valid: 1")
+        if self.budget.epochs is not None and self.epoch_samples is None and self.data is None:
             raise ValueError("epoch_samples: a budget in epochs needs it; valid: an integer of at least 1")
+        self._check_data()
         if self.last_batch == "drop" and self.epoch_samples is not None and self.epoch_samples < self.step_samples:
             raise ValueError(
                 f"epoch_samples: {self.epoch_samples} do not fill one step of {self.step_samples}, and the last "
@@ -141,6 +170,19 @@ class RunSpec(Contract):
             raise ValueError(
                 f"epoch_samples: the last step of an epoch has {rest} samples for {self.ranks} ranks, so that some "
                 "would have none; valid: another number, or last_batch 'drop' or 'pad'"
+            )
+
+    def _check_data(self) -> None:
+        if self.data is not None and self.loader.place != "host":
+            raise ValueError("loader.place: real data is read on the host; valid: host")
+        if self.data is not None and self.mode in ("generate", "ceiling"):
+            raise ValueError(f"data: the mode {self.mode!r} makes its own input; valid: none")
+        if self.mode == "load" and self.loader.place != "host":
+            raise ValueError("loader.place: the input pipeline is measured on the host; valid: host")
+        if self.quality is not None and (self.mode != "train" or self.data is None or self.budget.epochs is None):
+            raise ValueError(
+                "quality: it is measured when a model trains on real data for a number of epochs; "
+                "valid: mode 'train' with data and budget.epochs"
             )
 
     @property

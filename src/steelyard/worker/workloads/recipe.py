@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import nn
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Loss = Callable[[Any, Any], torch.Tensor]
 """From the module's output and the target to a scalar."""
@@ -19,6 +22,49 @@ Inputs are a tensor, or a tuple (positional) or dict (named) of tensors that the
 """
 
 
+class Metric(Protocol):
+    """How good a model's outputs are; adds up over batches and over ranks."""
+
+    name: str
+    better: Literal["higher", "lower"]
+
+    def update(self, output: Any, target: Any) -> None:
+        """Take in the outputs, in evaluation mode, of one batch."""
+
+    def compute(self) -> float:
+        """Over everything that all ranks took in."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """How examples of a data set become batches, and how good the outputs are."""
+
+    kind: str
+    """Of the examples, as `steelyard.data` names them."""
+    prepare: Callable[[Any, bool, np.random.Generator], Any]
+    """From an example, whether it is for training (augmented) and a source of randomness to one sample."""
+    collate: Callable[[Sequence[Any]], tuple[Any, Any]]
+    """From samples to inputs and target, as the batch maker gives them."""
+    metric: Callable[[], Metric] | None = None
+    """Makes a fresh metric; imports its library only when called."""
+    length: int | None = None
+    """Of kind tokens: how long a window is; the sample has one token more."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """How a language model makes tokens one after the other."""
+
+    prompt: int
+    """Tokens it reads first."""
+    new_tokens: int
+    """Tokens it makes, the first of them by reading the prompt."""
+    prefill: Callable[[Any, torch.Tensor], tuple[torch.Tensor, Any]]
+    """From the module and the prompts to the next tokens and a state."""
+    decode: Callable[[Any, torch.Tensor, Any], tuple[torch.Tensor, Any]]
+    """From the module, the last tokens and the state to the next ones."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """A model to train or to infer with."""
@@ -28,6 +74,12 @@ class Recipe:
     optimizer: MakeOptimizer | torch.optim.Optimizer
     """Makes the optimizer from the parameters; or the optimizer itself, where nothing replaces the parameters."""
     batch: MakeBatch
+    task: Task | None = None
+    """How real data is read; None: the workload takes synthetic data only."""
+    generation: Generation | None = None
+    """How tokens are made; None: the model makes none."""
+    tokens: int | None = None
+    """Tokens in one sample of a language model."""
 
 
 def call(module: Any, inputs: Any) -> Any:

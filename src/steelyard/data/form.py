@@ -1,0 +1,134 @@
+"""What a data format is: examples by number, a check, a description, a small copy. Knows no format.
+
+Both sides use it: the front side to check and make data sets, the worker to read them. What is read comes from
+strangers: every size has a limit, every name stays below the root, and nothing is unpickled or executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from steelyard.errors import DamagedDataError
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterable, Iterator, Sequence
+
+Kind = Literal["image-class", "image-boxes", "image-mask", "tokens", "question-answer"]
+"""What an example is:
+    image-class       (picture, label): a picture is a Pillow image or an array of height x width x channels, uint8
+    image-boxes       (picture, boxes, labels, number): boxes float32 [n, 4] as x0, y0, x1, y1 in
+                      pixels; labels int64 [n]
+    image-mask        (picture, mask): mask uint8 [height, width] of training classes, 255 where none counts
+    tokens            an array of tokens: see `Tokens`
+    question-answer   a `Question`
+"""
+Split = Literal["train", "evaluation"]
+
+
+class Examples(Protocol):
+    """One split of a data set. Opened in a process and used in those that it forks: no open file is kept."""
+
+    classes: int | None
+    """Labels are below this number; None: the kind has no labels."""
+
+    def __len__(self) -> int:
+        """How many."""
+
+    def __getitem__(self, number: int) -> Any:
+        """One example, decoded; DamagedDataError names the file that is not what it should be."""
+
+    def order(self, source: random.Random) -> Sequence[int]:
+        """The numbers of all examples as one epoch of training reads them."""
+
+    def files(self) -> Iterable[Path]:
+        """Every file that belongs to the split."""
+
+
+class Format(Protocol):
+    """One data format."""
+
+    name: str
+    kind: Kind
+    needs: tuple[str, ...]
+    """Modules that reading it imports, beside numpy."""
+    title: str
+    layout: str
+    """What to put where, one file or folder a line."""
+    source: str
+    """Where the data set comes from, how large it is and under which terms."""
+
+    def open(self, root: Path, split: Split) -> Examples:
+        """A split; DamagedDataError or InputError says what is missing and what would be right."""
+
+    def make(self, root: Path, samples: int, seed: int) -> None:
+        """A small data set in the true layout, both splits, that a model can learn."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question on a paragraph."""
+
+    number: str
+    paragraph: str
+    question: str
+    answers: tuple[tuple[str, int], ...]
+    """Texts and the characters at which they begin; empty: it cannot be answered."""
+
+
+class Tokens(Protocol):
+    """Examples of kind `tokens` are cut from one long row, as long as the model wants them."""
+
+    def count(self, length: int) -> int:
+        """How many windows of `length` tokens and one more there are, without overlap."""
+
+    def window(self, number: int, length: int) -> Any:
+        """`length` + 1 tokens as int64."""
+
+
+def confined(root: Path, name: str) -> Path:
+    """The file of that name below `root`; a name from a data file must not lead elsewhere."""
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts or "\x00" in name or "\\" in name:
+        raise DamagedDataError(f"{root}: the name {name[:100]!r} leads out of the data set")
+    return root.joinpath(*parts)
+
+
+def shuffled(count: int, source: random.Random) -> Sequence[int]:
+    """All numbers below `count` in random order."""
+    numbers = list(range(count))
+    source.shuffle(numbers)
+    return numbers
+
+
+def walk(folder: Path, endings: tuple[str, ...]) -> Iterator[Path]:
+    """Files below `folder` with such an ending (lower case), sorted; links to folders are followed one level."""
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False):
+            yield from walk(Path(entry.path), endings)
+        elif entry.name.lower().endswith(endings):
+            yield Path(entry.path)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Which files a data set has."""
+
+    files: int
+    size_bytes: int
+    identity: str
+
+
+def extent(root: Path, files: Iterable[Path]) -> Extent:
+    """Number, size and digest of the list of files: names below the root and sizes, sorted; contents are not read."""
+    rows = sorted((path.relative_to(root).as_posix(), path.stat().st_size) for path in set(files))
+    digest = hashlib.sha256()
+    for name, size in rows:
+        digest.update(f"{name}\0{size}\n".encode("utf-8", "surrogateescape"))
+    return Extent(len(rows), sum(size for _, size in rows), digest.hexdigest())
