@@ -31,6 +31,12 @@ NAMES = (
     "input_wait",
     "overhead",
     "faults",
+    "catalogue",
+    "data_formats",
+    "time_to_quality",
+    "loader",
+    "collectives",
+    "family_overhead",
 )
 
 

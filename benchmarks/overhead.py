@@ -22,10 +22,11 @@ import torch.distributed as dist
 
 from figure import Figure, arguments, at_least, at_most, finish
 from steelyard.contracts.spec import Budget, RunSpec
+from steelyard.worker.engine.between import Between
 from steelyard.worker.engine.blocks import BlockLoop
 from steelyard.worker.engine.torch_entry import open_job
 from steelyard.worker.measure.timer import StepTimer
-from steelyard.worker.measure.writer import StepWriter
+from steelyard.worker.measure.writer import EventLog, StepWriter
 
 MICRO = 1e6
 LONG = {"width": 512, "depth": 6}
@@ -39,7 +40,10 @@ class ByHarness:
         job = open_job(spec)
         self.workload: Any = job.build()[0]
         timer = StepTimer(job.devices[0], self.workload)
-        self._loop = BlockLoop(spec, [timer], StepWriter(folder, job.team.process), folder, job.team, lambda: None)
+        log = EventLog(folder, job.team.process) if job.team.process == 0 else None
+        between = Between(self.workload, None, log=log, now=time.perf_counter, beat=lambda: None)
+        writer = StepWriter(folder, job.team.process)
+        self._loop = BlockLoop(spec, [timer], writer, folder, job.team, lambda: None, between)
 
     def seconds(self, steps: int) -> float:
         """For so many steps."""
@@ -70,20 +74,23 @@ class ByHand:
 
 def pairs(spec: RunSpec, count: int, steps: int) -> list[tuple[float, float]]:
     """Seconds a step of both, in turn, each first every other time."""
-    found = []
     with tempfile.TemporaryDirectory() as name:
         harness = ByHarness(spec, Path(name))
-        hand = ByHand(harness.workload)
-        # The first of each is not counted: the model's memory is laid out then.
-        for number in range(-2, count):
-            if number % 2:
-                bare_s = hand.seconds(steps)
-                ours_s = harness.seconds(steps)
-            else:
-                ours_s = harness.seconds(steps)
-                bare_s = hand.seconds(steps)
-            if number >= 0:
-                found.append((bare_s / steps, ours_s / steps))
+        return interleaved(harness, ByHand(harness.workload), count, steps)
+
+
+def interleaved(harness: ByHarness, hand: Any, count: int, steps: int) -> list[tuple[float, float]]:
+    """Seconds a step of both; the first of each are not counted: the model's memory is laid out then."""
+    found = []
+    for number in range(-2, count):
+        if number % 2:
+            bare_s = hand.seconds(steps)
+            ours_s = harness.seconds(steps)
+        else:
+            ours_s = harness.seconds(steps)
+            bare_s = hand.seconds(steps)
+        if number >= 0:
+            found.append((bare_s / steps, ours_s / steps))
     return found
 
 

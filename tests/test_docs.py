@@ -1,9 +1,13 @@
-"""What the README tells people to type works."""
+"""What the documents tell people to type and to write works."""
 
 from __future__ import annotations
 
+import ast
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +16,10 @@ from steelyard.cli.main import main
 if TYPE_CHECKING:
     import pytest
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ADDING = (ROOT / "docs" / "adding-a-workload.md").read_text(encoding="utf-8")
+EXAMPLE = ROOT / "docs" / "examples" / "steelyard-mixer"
 
 
 def test_the_example_of_an_own_model(
@@ -31,3 +38,75 @@ def test_the_example_of_an_own_model(
     assert record["model"]["parameters"] == 64 * 512 + 512 + 512 * 10 + 10
     assert record["spec"]["batch"] == 128
     assert record["steps_seen"] == 30
+
+
+def _blocks(kind: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", ADDING, re.DOTALL)
+
+
+def _first(name: str) -> str:
+    return next(block for block in _blocks("python") if block.startswith(f"# {name}\n"))
+
+
+def test_a_workload_is_one_file_one_registry_line_and_one_test(tmp_path: Path) -> None:
+    """The page's own file, line and test, with the file beside the package instead of in it."""
+    line = next(block for block in _blocks("python") if block.startswith('"perceptron"'))
+    entry = ast.literal_eval("{" + line + "}")
+    assert entry == {"perceptron": "steelyard.worker.workloads.perceptron:build"}
+    (tmp_path / "perceptron.py").write_text(_first("perceptron.py"), encoding="utf-8")
+    (tmp_path / "conftest.py").write_text(
+        "from steelyard import registry\nregistry.BUILTIN['workload']['perceptron'] = 'perceptron:build'\n"
+    )
+    (tmp_path / "test_perceptron.py").write_text(
+        _first("test_perceptron.py") + "\n\ndef test_published():\n"
+        "    from steelyard import registry\n"
+        "    build = registry.load('workload', 'perceptron')\n"
+        "    built = sum(parameter.numel() for parameter in build().module.parameters())\n"
+        "    assert built == build.about.parameters\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+
+def test_a_package_adds_a_workload_by_its_entry_point(tmp_path: Path) -> None:
+    said = _blocks("toml")[0].strip()
+    assert said in (EXAMPLE / "pyproject.toml").read_text(encoding="utf-8")
+    place = tmp_path / "site"
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        str(place),
+    ]
+    subprocess.run([*install, str(EXAMPLE)], check=True, capture_output=True)
+    environment = {**os.environ, "PYTHONPATH": str(place)}
+    short = ["--batch", "4", "--threads", "1", "--device", "cpu", "--max-steps", "3", "--min-seconds", "0", "--json"]
+    steelyard = [sys.executable, "-m", "steelyard.cli.main"]
+    done = subprocess.run(
+        [*steelyard, "run", "mixer", "--model", "layers=1", *short],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)["runs"][0]
+    assert record["spec"]["workload"] == "mixer"
+    assert record["steps_seen"] == 3
+    assert record["model"]["flops_per_sample"] > 0
+    listed = subprocess.run([*steelyard, "workloads"], env=environment, capture_output=True, text=True, check=True)
+    assert "mixer" in listed.stdout

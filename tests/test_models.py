@@ -10,7 +10,19 @@ import pytest
 import torch
 
 from steelyard.errors import InputError
-from steelyard.worker.workloads import gpt, tiny, vision, wideresnet
+from steelyard.worker.engine.flops import count
+from steelyard.worker.workloads import (
+    bert,
+    detection,
+    gpt,
+    llama,
+    segmentation,
+    timm_models,
+    tiny,
+    vision,
+    wideresnet,
+)
+from steelyard.worker.workloads.recipe import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,11 +142,93 @@ def test_what_cannot_be_built_is_refused_with_what_is_valid() -> None:
         tiny.build(0, 0)
     with pytest.raises(InputError, match="classes: is 0"):
         wideresnet.build(0)
+    with pytest.raises(InputError, match="depth: is 12; valid: 10, 16"):
+        wideresnet.build(depth=12)
     with pytest.raises(InputError, match="resolution: is 0"):
         vision.resnet50(resolution=0)
+    with pytest.raises(InputError, match="resolution: is 225; valid: a multiple of 16"):
+        vision.vit_l_16(resolution=225)
+    with pytest.raises(InputError, match="width: is 100; valid: a multiple of 32"):
+        vision.swin_t(width=100)
+    with pytest.raises(InputError, match="no size is called '3B'; valid: 1B, 8B"):
+        llama.build("3B")
+    with pytest.raises(InputError, match="heads: is 32; valid: a multiple of 3"):
+        llama.build("1B", groups=3)
+    with pytest.raises(InputError, match="width: is 100; valid: a multiple of 64"):
+        bert.base(width=100)
+    with pytest.raises(InputError, match="layers: is 1; valid: at least 2"):
+        detection.deformable_detr(layers=1)
+    with pytest.raises(InputError, match="no encoder is called 'resnet'"):
+        segmentation.deeplab(encoder="resnet")
+    with pytest.raises(InputError, match=r"'resnet5O'; valid: .*resnet50"):
+        timm_models.build("resnet5O")
 
 
 def test_without_torchvision_the_error_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision.models", None)
     with pytest.raises(InputError, match="next: pip install torchvision"):
         vision.resnet50()
+
+
+@pytest.mark.parametrize(
+    ("build", "library", "extra"),
+    [
+        (timm_models.build, "timm", "timm"),
+        (llama.build, "transformers", "transformers"),
+        (bert.base, "transformers", "transformers"),
+        (segmentation.segformer, "segmentation_models_pytorch", "segmentation"),
+    ],
+)
+def test_without_its_library_the_error_names_the_extra(
+    build: Callable[[], Recipe], library: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(InputError, match=rf"needs {library}(?s:.*)pip install 'steelyard\[{extra}\]'"):
+        build()
+
+
+def test_llama_makes_the_tokens_that_have_the_highest_scores() -> None:
+    """With its cache the same as without: every token anew from all before it."""
+    torch.manual_seed(0)
+    recipe = llama.build(layers=2, width=64, heads=4, groups=2, hidden=128, sequence=16, vocabulary=101)
+    assert recipe.generation is not None
+    module = recipe.module.eval()
+    prompts = torch.randint(101, (3, 7), generator=seeded(2))
+    with torch.inference_mode():
+        last, state = recipe.generation.prefill(module, prompts)
+        made = [last]
+        for _ in range(5):
+            last, state = recipe.generation.decode(module, last, state)
+            made.append(last)
+        tokens = prompts
+        for _ in range(6):
+            tokens = torch.cat((tokens, module(tokens)[:, -1].argmax(dim=-1, keepdim=True)), dim=1)
+    assert torch.equal(torch.cat(made, dim=1), tokens[:, 7:])
+
+
+def test_a_detector_counts_the_same_with_values_and_without() -> None:
+    """Where it has all its regions; only the count knows how to do without values."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    torch.manual_seed(0)
+    make = partial(detection.fasterrcnn, classes=5, resolution=64, boxes=2, regions=16, proposals=32)
+    recipe = make()
+    inputs, target = recipe.batch(2, seeded(0))
+    with FlopCounterMode(display=False) as counter:
+        recipe.loss(call(recipe.module.train(), inputs), target).backward()  # type: ignore[no-untyped-call]
+    assert count(make, train=True).flops_per_sample == counter.get_total_flops() / 2
+
+
+def test_a_detector_sees_nothing_of_the_padding() -> None:
+    torch.manual_seed(0)
+    recipe = detection.deformable_detr(classes=5, resolution=64, boxes=2, width=32, depth=2, layers=2, queries=10)
+    (pictures, sizes, boxes, labels), _ = recipe.batch(1, seeded(0))
+    wide = torch.nn.functional.pad(boxes, (0, 0, 0, 3)), torch.nn.functional.pad(labels, (0, 3), value=-1)
+    module = recipe.module.eval()
+    module.training = True  # the loss, without dropped paths
+    assert torch.equal(module(pictures, sizes, boxes, labels), module(pictures, sizes, *wide))
+    module.training = False
+    found = module(pictures, sizes, boxes, labels)[0]
+    assert found["boxes"].shape == (50, 4)
+    assert bool((found["scores"].diff() <= 0).all())
+    assert int(found["labels"].max()) < 5

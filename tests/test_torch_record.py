@@ -172,7 +172,7 @@ def test_padding_is_no_work(tmp_path: Path) -> None:
     ("said", "reason", "flops_known"),
     [
         ((effect(), DeviceFacts(name="odd"), MODEL), "no peak in fp32 is known for 'odd'", True),
-        ((effect(matmul_dtype="float64"), DEVICE, MODEL), "no peak in unknown is known for 'Scripted 9000'", True),
+        ((effect(matmul_dtype="float64"), DEVICE, MODEL), "no peak in fp64 is known for 'Scripted 9000'", True),
         ((DEVICE, MODEL), "no peak in unknown is known for 'Scripted 9000'", True),
         ((effect(), MODEL), "no peak in fp32 is known for 'this device'", True),
         (

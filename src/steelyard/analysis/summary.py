@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from steelyard.contracts.spec import RunSpec
 
 
+MEASURED = ("completed", "not_converged")
+"""How runs end whose speed counts."""
+
+
 @dataclass(frozen=True)
 class CellSummary:
     """All runs of one cell of one study."""
@@ -28,6 +32,8 @@ class CellSummary:
     nodes: tuple[str, ...]
     throughput: Quantity
     """Of the whole job, over the jobs that completed: all their work over all their time."""
+    time_to_quality: Quantity | None
+    """Over the jobs, each with its own seed; None: no quality was to be reached."""
     findings: tuple[Finding, ...]
     """Each finding once, however many runs have it."""
 
@@ -49,6 +55,7 @@ def _summary(study: str, cell: str, records: Sequence[RunRecord]) -> CellSummary
         statuses=dict(Counter(record.status.code for record in records)),
         nodes=tuple(sorted({record.environment.node for record in records if record.environment})),
         throughput=job_throughput(records),
+        time_to_quality=time_to_quality(records),
         findings=tuple(findings[key] for key in sorted(findings)),
     )
 
@@ -58,7 +65,7 @@ def job_throughput(records: Sequence[RunRecord]) -> Quantity:
 
     One job keeps the interval of its own steps, which speaks for that job only.
     """
-    whole = [record for record in records if record.status.code == "completed"]
+    whole = [record for record in records if record.status.code in MEASURED]
     rates = [record.quantities["throughput_job"] for record in whole if "throughput_job" in record.quantities]
     known = [(rate, rate.value) for rate in rates if rate.value]
     if not known:
@@ -88,6 +95,41 @@ def job_throughput(records: Sequence[RunRecord]) -> Quantity:
         window=window,  # type: ignore[arg-type]
         aggregation="work over time",
         interval=interval,
+    )
+
+
+def time_to_quality(records: Sequence[RunRecord]) -> Quantity | None:
+    """Mean time over jobs, each from its own seed. Where one did not converge there is none: a mean over those that
+    did would speak for the lucky.
+    """
+    if not records or records[0].spec.quality is None or records[0].spec.quality.target is None:
+        return None
+    found = [record.quantities.get("time_to_quality") for record in records]
+    values = [quantity.value for quantity in found if quantity is not None and quantity.value is not None]
+    reason = interval = value = None
+    if len(values) < len(records):
+        reason = f"{len(values)} of {len(records)} jobs reached the quality {records[0].spec.quality.target:g}"
+    else:
+        across = across_jobs(values)
+        value = across.value
+        if across.low is not None and across.high is not None:
+            interval = Interval(
+                # No time is negative, whatever the spread of three jobs allows.
+                low=max(0.0, across.low),
+                high=across.high,
+                level=across.level,
+                method=across.method,
+                covers=_covers(records),
+                approximate=across.approximate,
+            )
+    return Quantity(
+        value=value,
+        unit="s",
+        scope="job",
+        window="to quality",
+        aggregation="mean",
+        interval=interval,
+        reason=reason,
     )
 
 

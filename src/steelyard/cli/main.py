@@ -4,9 +4,12 @@ import sys
 
 VERBS = {
     "doctor": "what this node is and what would go wrong",
+    "workloads": "which workloads there are, how large, and what a sample costs",
     "run": "one measured run here, or several with --repeats",
+    "loader": "the input pipeline without the model, and which runs would wait for it",
     "study": "a sweep from a file: --dry-run shows it, starting again resumes it",
     "show": "what has been measured",
+    "data": "data sets: which there are, checked, made small, put into shards",
     "derive": "derive a record again from its raw observations",
     "selftest": "prove the arithmetic on simulated accelerators",
     "schema": "the contracts as JSON Schema",

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from steelyard.analysis.summary import MEASURED
 from steelyard.contracts.record import RunRecord
 from steelyard.contracts.spec import RunSpec
 from steelyard.errors import printable
@@ -35,10 +36,12 @@ class Progress:
         if self._live:
             sys.stderr.write("\r\x1b[K")
         rate = record.quantities.get("throughput_job")
-        if record.status.code == "completed" and rate is not None:
+        if record.status.code in MEASURED and rate is not None:
             text = f"{with_interval(rate)} {rate.unit}, {record.steps_seen:,} steps of {_step(record)}"
         else:
             text = f"{record.status.code}: {record.status.reason}"
+        if record.status.code == "not_converged":
+            text += f"; not converged: {record.status.reason}"
         print(f"[{done}/{total}] {record.run_id}: {printable(text)}", file=sys.stderr, flush=True)
 
     def _show(self, text: str) -> None:

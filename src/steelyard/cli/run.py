@@ -18,10 +18,11 @@ from steelyard.spec.study import assign, require_registered, single_run
 # Options that are settings of the RunSpec under the same name, and those of its budget.
 SETTINGS: dict[str, tuple[type, str]] = {
     "device": (str, "device family; auto takes the accelerator that is there"),
-    "mode": (str, "train or infer"),
+    "mode": (str, "train, infer, generate (tokens), load (the input pipeline alone) or ceiling"),
     "ranks": (int, "ranks of the job, one device and (but for sim) one process each; --nproc is the same"),
     "batch": (int, "samples in one micro-batch on one device"),
     "accumulation": (int, "micro-batches to one optimizer step"),
+    "learning_rate": (float, "of the optimizer; the workload's own is small, for random labels"),
     "precision": (str, "fp32, tf32, bf16 or fp16"),
     "compile": (str, "off, default, reduce-overhead or max-autotune"),
     "parallel": (str, "ddp or fsdp2"),
@@ -38,9 +39,13 @@ SWITCHES = {
     "numa": "bind each rank to the CPUs beside its device",
 }
 LOADER: dict[str, tuple[type, str]] = {
-    "data": (str, "synthetic data on the device or on the host"),
+    "data": (str, "synthetic data on the device or on the host; or real data as FORMAT:PATH (see steelyard data)"),
     "loader_workers": (int, "loader processes a rank (data on the host)"),
     "prefetch": (int, "batches each loader process keeps ready"),
+}
+QUALITY: dict[str, tuple[type, str]] = {
+    "target": (float, "train until the workload's metric is this good (needs --data and --epochs, the most to train)"),
+    "evaluate_every": (int, "evaluate after so many epochs, and after the last"),
 }
 BUDGET: dict[str, tuple[type, str]] = {
     "min_steps": (int, "measure at least so many steps"),
@@ -58,7 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "workload",
         help=f"one of {', '.join(registry.names('workload'))}; or a function of your own: ./my.py:build",
     )
-    for name, (kind, text) in {**SETTINGS, **LOADER, **BUDGET}.items():
+    for name, (kind, text) in {**SETTINGS, **LOADER, **QUALITY, **BUDGET}.items():
         also = ["--nproc"] if name == "ranks" else []
         parser.add_argument(f"--{name.replace('_', '-')}", *also, type=kind, default=None, help=text)
     for name, text in {**SWITCHES, "pin_memory": "pinned memory for data from the host"}.items():
@@ -103,7 +108,13 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     chosen |= {name: value for name in SETTINGS if (value := getattr(arguments, name)) is not None}
     chosen |= {name: True for name in SWITCHES if getattr(arguments, name)}
     chosen["budget"] = {name: value for name in BUDGET if (value := getattr(arguments, name)) is not None}
-    loader = {"place": arguments.data, "workers": arguments.loader_workers, "prefetch": arguments.prefetch}
+    if arguments.data is not None:
+        chosen["data"] = arguments.data
+    quality = {"target": arguments.target, "every_epochs": arguments.evaluate_every}
+    quality = {name: value for name, value in quality.items() if value is not None}
+    if quality:
+        chosen["quality"] = quality
+    loader = {"workers": arguments.loader_workers, "prefetch": arguments.prefetch}
     loader = {name: value for name, value in loader.items() if value is not None}
     if arguments.pin_memory:
         loader["pin_memory"] = True

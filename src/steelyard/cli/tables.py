@@ -1,9 +1,11 @@
 """The tables that several verbs print. Knows which columns people want, no statistics."""
 
 import textwrap
+from collections.abc import Callable
 from typing import Any
 
-from steelyard.analysis.summary import CellSummary, labels
+from steelyard.analysis.bound import seen
+from steelyard.analysis.summary import MEASURED, CellSummary, labels
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import Finding, RunRecord
 from steelyard.errors import printable
@@ -11,6 +13,7 @@ from steelyard.report.text import number, seconds, table, with_interval
 
 WIDTH = 80
 WIDE = 120
+SHORT_S = 0.01
 
 
 def print_cells(cells: list[CellSummary], *, detail: bool = False) -> None:
@@ -20,6 +23,9 @@ def print_cells(cells: list[CellSummary], *, detail: bool = False) -> None:
     print(table(["cell", "runs", "throughput of the job, samples/s"], rows))
     for line in _notes(cells):
         print(printable(line))
+    for cell in cells:
+        if cell.time_to_quality is not None:
+            _print_time_to_quality(cell, names[cell.cell])
     if detail and len(cells) == 1:
         _print_detail(cells[0])
     _print_findings(cells, names)
@@ -74,6 +80,7 @@ def cells_as_json(cells: list[CellSummary]) -> list[dict[str, Any]]:
             "statuses": cell.statuses,
             "nodes": list(cell.nodes),
             "throughput_job": to_json_object(cell.throughput),
+            "time_to_quality": to_json_object(cell.time_to_quality),
             "findings": to_json_object(cell.findings),
             "runs": [record.run_id for record in cell.records],
         }
@@ -103,7 +110,7 @@ def _notes(cells: list[CellSummary]) -> list[str]:
 
 
 def _print_detail(cell: CellSummary) -> None:
-    done = [record for record in cell.records if record.status.code == "completed"]
+    done = [record for record in cell.records if record.status.code in MEASURED]
     if not done:
         for record in cell.records:
             print(printable(f"{record.run_id}: {record.status.code}: {record.status.reason}"))
@@ -128,9 +135,65 @@ def _print_detail(cell: CellSummary) -> None:
     print()
     header = ["job", "step mean", "p50", "p99", "input", "compute", "comm", "state", "stopped by"]
     print(table(header, rows))
+    _print_more(done)
+    _print_bound(done)
     shares = [record.quantities.get("exposed_comm_share") for record in done]
     if any(share is not None and share.window == "crosscheck" for share in shares):
         print("comm: from the cross-check pass, which alone watches the communication; compute: the rest")
+
+
+# What some runs have beyond the times of their steps: heading, quantity, and how it is written.
+MORE: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("compile", "compile_time", seconds),
+    ("first epoch", "first_epoch_time", seconds),
+    ("later epochs", "later_epochs_time", seconds),
+    ("quality", "quality", number),
+    ("to quality", "time_to_quality", seconds),
+    ("epochs", "epochs_to_quality", number),
+    ("first token p50", "ttft_p50", seconds),
+    ("p99", "ttft_p99", seconds),
+    ("token p50", "time_per_token_p50", seconds),
+    ("p99", "time_per_token_p99", seconds),
+    ("tokens/s", "tokens_job", number),
+    ("FLOP/s", "model_flops_device", number),
+    ("of peak", "model_flops_utilisation", lambda share: f"{100 * share:.1f} %"),
+    ("B/s", "bandwidth_device", number),
+    ("B/s algorithm", "algorithm_bandwidth", number),
+    ("B/s bus", "bus_bandwidth", number),
+)
+
+
+def _print_more(done: list[RunRecord]) -> None:
+    """A second table, with the columns that any of the jobs has."""
+    shown = []
+    for heading, name, write in MORE:
+        values = [record.quantities[name].value if name in record.quantities else None for record in done]
+        # A phase of no length is none.
+        if any(value is not None and value > (SHORT_S if name == "compile_time" else 0) for value in values):
+            shown.append((heading, ["-" if value is None else write(value) for value in values]))
+    if shown:
+        print()
+        rows = [[str(record.spec.repeat), *(column[i] for _, column in shown)] for i, record in enumerate(done)]
+        print(table(["job", *(heading for heading, _ in shown)], rows))
+
+
+def _print_bound(done: list[RunRecord]) -> None:
+    """Whether the jobs wait for data that the host makes or reads."""
+    for record in done:
+        share = record.quantities.get("input_wait_share")
+        if record.spec.loader.place == "host" and record.spec.mode != "load" and share is not None and share.value:
+            waits = f"the device waits for data {_percent(share.value)} of the time"
+            print(f"job {record.spec.repeat}: {seen(record)}: {waits}")
+
+
+def _print_time_to_quality(cell: CellSummary, name: str) -> None:
+    found, spec = cell.time_to_quality, cell.records[0].spec
+    assert found is not None
+    assert spec.quality is not None
+    metric = next((e.metric for record in cell.records for e in record.evaluations), "the metric")
+    jobs = f"{len(cell.records)} jobs, each with a seed of its own" if len(cell.records) > 1 else "1 job"
+    unit = "" if found.value is None else " s"
+    print(printable(f"{name}: time to {metric} {spec.quality.target:g}: {with_interval(found)}{unit} ({jobs})"))
 
 
 def _value(value: float | None) -> str:

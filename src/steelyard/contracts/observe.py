@@ -6,6 +6,7 @@ A run's `raw/` directory holds
     spec.json            the RunSpec as it was launched
     events-00000.jsonl   one JSON object a line: {"kind": ..., ...}, from process 0
     steps-00000.bin      step samples of every rank that process drove
+    tokens-00000.bin     of a run that generates: samples of its tokens, in the same form
     launch.json          what the launcher saw: command, times, exit code
     worker.log           what the worker printed
 """
@@ -39,7 +40,9 @@ RESERVE_FILE = "reserve"
 """Disk space laid by for the last word of a run that fills its disk."""
 EVENTS_PATTERN = "events-*.jsonl"
 STEPS_PATTERN = "steps-*.bin"
+TOKENS_PATTERN = "tokens-*.bin"
 MAX_EVENT_BYTES = 1 << 20
+SINGLE_PRECISION = 2.0**-23
 
 StatusCode = Literal[
     "completed",
@@ -191,6 +194,13 @@ class Evaluation(Contract):
     """From the begin of the first training step to the end of this evaluation, evaluations included."""
     seconds: NotNegative
     """Of the evaluation alone."""
+
+    def reaches(self, target: float) -> bool:
+        """Whether it is as good as `target`, up to the rounding of single precision: 450 of 500 are 0.9."""
+        if self.value is None:
+            return False
+        slack = SINGLE_PRECISION * abs(target)
+        return self.value >= target - slack if self.better == "higher" else self.value <= target + slack
 
 
 @dataclass(frozen=True, kw_only=True)

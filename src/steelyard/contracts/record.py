@@ -39,7 +39,7 @@ Window = Literal[
     "crosscheck",
     "run",
 ]
-Aggregation = Literal["work over time", "mean", "p50", "p90", "p95", "p99", "sum", "max", "share of time"]
+Aggregation = Literal["work over time", "mean", "p50", "p90", "p95", "p99", "sum", "max", "last", "share of time"]
 SteadyAnswer = Literal["steady", "warming up throughout", "slowing down", "no steady state"]
 Severity = Literal["blocks", "disclose", "note"]
 
@@ -126,7 +126,7 @@ class RunRecord(Contract):
     """None: synthetic data."""
     loss: LossTrace | None = None
     evaluations: Annotated[tuple[Evaluation, ...], Length(10_000)] = ()
-    phases: Annotated[tuple[Phase, ...], Length(1000)]
+    phases: Annotated[tuple[Phase, ...], Length(20_000)]
     stop: Stop | None
     steady: Steady | None
     crosscheck: CrossCheck | None

@@ -111,6 +111,8 @@ class RunSpec(Contract):
     """Samples a device takes in one micro-batch."""
     accumulation: Annotated[int, Bound(ge=1, le=10**6)] = 1
     """Micro-batches to one optimizer step; training only."""
+    learning_rate: Positive | None = None
+    """Of the optimizer; None: the workload's own, which is small, because most runs train on random labels."""
     precision: Precision = "fp32"
     """Of the computation: fp32 without and with the matrix units' tf32, or autocast to bf16 or fp16 (with a scaler)."""
     compile: CompileMode = "off"
@@ -151,9 +153,9 @@ class RunSpec(Contract):
             )
         if self.mode != "train" and self.accumulation != 1:
             raise ValueError("accumulation: only training has an optimizer step to accumulate for; valid: 1")
+        self._check_data()
         if self.budget.epochs is not None and self.epoch_samples is None and self.data is None:
             raise ValueError("epoch_samples: a budget in epochs needs it; valid: an integer of at least 1")
-        self._check_data()
         if self.last_batch == "drop" and self.epoch_samples is not None and self.epoch_samples < self.step_samples:
             raise ValueError(
                 f"epoch_samples: {self.epoch_samples} do not fill one step of {self.step_samples}, and the last "

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,8 +16,11 @@ from steelyard.contracts import observe
 from steelyard.contracts.record import Interval, Quantity, RawFile, RunRecord, Steady
 from steelyard.contracts.spec import RunSpec
 from steelyard.errors import DamagedDataError, SteelyardError
+from steelyard.results.ceilings import ceiling_quantities
+from steelyard.results.epochs import epoch_quantities, quality_quantities
 from steelyard.results.findings import findings
 from steelyard.results.status import is_observation, job_status
+from steelyard.results.tokens import token_quantities
 from steelyard.results.trace import StepSamples, Trace, WindowSums
 from steelyard.spec.validate import MAX_SPEC_BYTES, parse_json, parse_object, read_bounded
 from steelyard.stats.intervals import TAIL_QUANTILE, JobInterval, hill_tail_index, within_job
@@ -40,10 +43,13 @@ def derive(raw: Path) -> RunRecord:
     spec = parse_json(RunSpec, read_bounded(raw / observe.SPEC_FILE, MAX_SPEC_BYTES), f"{raw / observe.SPEC_FILE}")
     seen = _Seen()
     steps = _Steps()
+    tokens: dict[str, Quantity] = {}
     damage: SteelyardError | None = None
     try:
         _read_events(raw, seen)
-        steps = _derive_steps(StepSamples(raw, spec.ranks), spec)
+        steps = _derive_steps(StepSamples(raw, spec.ranks), _as_run(spec, seen))
+        rate = steps.quantities.get("throughput_job")
+        tokens = token_quantities(raw, spec, steps.steady, rate, seen.settings, seen.model)
     except SteelyardError as error:
         damage = error
     launch_file = raw / observe.LAUNCH_FILE
@@ -60,6 +66,9 @@ def derive(raw: Path) -> RunRecord:
         device=seen.device,
         model=seen.model,
         memory=seen.memory,
+        data=seen.data,
+        loss=seen.loss,
+        evaluations=tuple(seen.evaluations),
         phases=(*seen.phases, *steps.phases),
         stop=seen.stop,
         steady=steps.steady,
@@ -71,12 +80,25 @@ def derive(raw: Path) -> RunRecord:
             **_phase_quantities(seen),
             **_parts(steps.quantities, seen),
             **_utilisation(steps.quantities, seen),
+            **quality_quantities(seen.evaluations, spec),
+            **tokens,
+            **ceiling_quantities(steps.quantities.get("throughput_device"), seen.model),
         },
         findings=(),
         raw=tuple(_raw_file(path) for path in sorted(raw.iterdir()) if is_observation(path)),
         derived_by=f"steelyard {VERSION}",
     )
     return findings(record)
+
+
+def _as_run(spec: RunSpec, seen: _Seen) -> RunSpec:
+    """With an epoch as long as the data set, where none was asked for."""
+    if spec.epoch_samples is not None or seen.data is None:
+        return spec
+    try:
+        return replace(spec, epoch_samples=seen.data.samples)
+    except ValueError as error:
+        raise DamagedDataError(f"the data and the spec do not belong together: {error}") from None
 
 
 # -- what the worker and the launcher wrote
@@ -93,6 +115,9 @@ class _Seen:
     stop: observe.Stop | None = None
     crosscheck: observe.CrossCheck | None = None
     memory: observe.MemoryPeak | None = None
+    data: observe.DataFacts | None = None
+    loss: observe.LossTrace | None = None
+    evaluations: list[observe.Evaluation] = field(default_factory=list)
     phases: list[observe.Phase] = field(default_factory=list)
 
 
@@ -104,6 +129,8 @@ _SINGLE: dict[str, type] = {
     "crosscheck": observe.CrossCheck,
     "device": observe.DeviceFacts,
     "model": observe.ModelFacts,
+    "data": observe.DataFacts,
+    "loss": observe.LossTrace,
 }
 """Said once in a job, by process 0."""
 
@@ -113,22 +140,27 @@ def _read_events(raw: Path, seen: _Seen) -> None:
     for path in filter(is_observation, sorted(raw.glob(observe.EVENTS_PATTERN))):
         for event in observe.read_events(path):
             kind = event.pop("kind")
-            where = f"{path.name} ({kind})"
-            if kind == "phase":
-                # Ranks pass the phases together; those of process 0 stand for all.
-                if path.name == _FIRST_EVENTS:
-                    seen.phases.append(parse_object(observe.Phase, event, where))
-            elif kind == "status":
-                # A word that the process was told to end comes after what it said before.
-                status = parse_object(observe.Status, event, where)
-                if path.name not in seen.statuses or seen.statuses[path.name].code == "completed":
-                    seen.statuses[path.name] = status
-            elif kind == "memory":
-                memory = parse_object(observe.MemoryPeak, event, where)
-                if seen.memory is None or (memory.peak_bytes or 0.0) > (seen.memory.peak_bytes or 0.0):
-                    seen.memory = memory
-            elif kind in _SINGLE:
-                setattr(seen, kind, parse_object(_SINGLE[kind], event, where))
+            _take_in(seen, path.name, kind, event, f"{path.name} ({kind})")
+
+
+def _take_in(seen: _Seen, file: str, kind: str, event: dict[str, Any], where: str) -> None:
+    if kind == "phase":
+        # Ranks pass the phases together; those of process 0 stand for all.
+        if file == _FIRST_EVENTS:
+            seen.phases.append(parse_object(observe.Phase, event, where))
+    elif kind == "status":
+        # A word that the process was told to end comes after what it said before.
+        status = parse_object(observe.Status, event, where)
+        if file not in seen.statuses or seen.statuses[file].code == "completed":
+            seen.statuses[file] = status
+    elif kind == "memory":
+        memory = parse_object(observe.MemoryPeak, event, where)
+        if seen.memory is None or (memory.peak_bytes or 0.0) > (seen.memory.peak_bytes or 0.0):
+            seen.memory = memory
+    elif kind == "evaluation":
+        seen.evaluations.append(parse_object(observe.Evaluation, event, where))
+    elif kind in _SINGLE:
+        setattr(seen, kind, parse_object(_SINGLE[kind], event, where))
 
 
 def _raw_file(path: Path) -> RawFile:
@@ -255,7 +287,9 @@ def _parts(quantities: dict[str, Quantity], seen: _Seen) -> dict[str, Quantity]:
     }
 
 
-_TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_TYPES = {
+    "float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float8_e4m3fn": "fp8", "int8": "int8",
+}  # fmt: skip
 
 
 def _utilisation(quantities: dict[str, Quantity], seen: _Seen) -> dict[str, Quantity]:
@@ -310,7 +344,7 @@ def _step_quantities(
     }
     for (name, _), value in zip(PERCENTILES, levels, strict=True):
         quantities[f"step_time_{name}"] = _quantity(value, "s", "rank", window, name)
-    return quantities | _shares(sums, window)
+    return quantities | _shares(sums, window) | epoch_quantities(samples, spec)
 
 
 def _job_interval(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import statistics
 from typing import TYPE_CHECKING
 
 from steelyard.contracts.record import Finding
@@ -18,11 +19,17 @@ TIMER_TOLERANCE = 0.02
 # A synchronised step is longer by whatever the host could hide before; up to here it is not worth a word.
 SYNCHRONISED_TOLERANCE = 0.10
 SYNCHRONISED_ERRORS = 4.0
+# What a first epoch may be slower without a word.
+FIRST_EPOCH_TOLERANCE = 0.05
+# Fewer losses or steps than this show no trend.
+LOSSES_NEEDED, LOSS_STEPS_NEEDED = 9, 100
 
 
 def findings(record: RunRecord) -> RunRecord:
     """The record with its findings."""
-    checks = (_settings, _steady, _precision, _timer, _synchronised, _complete, _cpus, _fell_back, _loss)
+    checks = (
+        _settings, _steady, _precision, _timer, _synchronised, _complete, _cpus, _fell_back, _cached, _loss, _learns,
+    )  # fmt: skip
     return dataclasses.replace(record, findings=tuple(found for check in checks for found in check(record)))
 
 
@@ -34,7 +41,9 @@ def _settings(record: RunRecord) -> Iterator[Finding]:
     if record.settings is None:
         return
     spec, values = record.spec, record.settings.values
-    wanted = {"matmul_dtype": _EFFECTIVE[spec.precision]}
+    # A ceiling may be asked for in formats that no model's precision has.
+    own_format = spec.mode == "ceiling" and spec.model.get("dtype", "auto") != "auto"
+    wanted = {} if own_format else {"matmul_dtype": _EFFECTIVE[spec.precision]}
     if spec.precision in ("fp32", "tf32"):
         wanted["float32_products"] = spec.precision
     wanted["deterministic"] = str(spec.deterministic).lower()
@@ -185,6 +194,26 @@ def _fell_back(record: RunRecord) -> Iterator[Finding]:
         )
 
 
+def _cached(record: RunRecord) -> Iterator[Finding]:
+    """A first epoch that is slower than later ones, and why that may be."""
+    first, later = (record.quantities.get(f"{name}_throughput") for name in ("first_epoch", "later_epochs"))
+    if first is None or later is None or first.value is None or later.value is None:
+        return
+    share = later.value / first.value - 1
+    if share <= FIRST_EPOCH_TOLERANCE:
+        return
+    data = record.data
+    cause = "the first step, compilation and files that are read for the first time are all in it"
+    if data is not None and data.fits_in_memory:
+        cause += f"; the data ({data.size_bytes / 1e9:.3g} GB) fits in memory, so that later epochs read the page cache"
+    yield Finding(
+        code="SY204",
+        severity="disclose",
+        message=f"later epochs are {share:.0%} faster than the first: {cause}",
+        remedy="say which epochs a figure speaks for; on data that does not fit in memory expect the first epoch's",
+    )
+
+
 def _loss(record: RunRecord) -> Iterator[Finding]:
     loss = record.model.last_loss if record.model else None
     if loss is not None and loss in ("nan", "inf", "-inf"):
@@ -194,3 +223,36 @@ def _loss(record: RunRecord) -> Iterator[Finding]:
             message=f"the last loss is {loss}: the training has run away, and may compute less than a sound one",
             remedy="use a smaller learning rate or another precision; the speed of a diverged model is not its speed",
         )
+
+
+def _learns(record: RunRecord) -> Iterator[Finding]:
+    """Whether the loss falls. The medians of the first and last losses are held against each other."""
+    trace = record.loss
+    if trace is None or len(trace.values) < LOSSES_NEEDED or trace.steps[-1] < LOSS_STEPS_NEEDED:
+        return
+    finite = [value for value in trace.values if value is not None]
+    if len(finite) < len(trace.values):
+        lost = next(step for step, value in zip(trace.steps, trace.values, strict=True) if value is None)
+        if record.model is None or record.model.last_loss not in ("nan", "inf", "-inf"):
+            yield Finding(
+                code="SY701",
+                severity="disclose",
+                message=f"the loss was not finite at step {lost:,}: the training ran away, and may compute less then",
+                remedy="use a smaller learning rate or another precision",
+            )
+        return
+    third = len(finite) // 3
+    first, last = statistics.median(finite[:third]), statistics.median(finite[-third:])
+    spread = max(_spread(finite[:third]), _spread(finite[-third:]))
+    if last > first + spread or (trace.learnable and last >= first):
+        yield Finding(
+            code="SY702",
+            severity="disclose",
+            message=f"the loss does not fall: {first:.4g} at first, {last:.4g} at last ({trace.steps[-1]:,} steps)",
+            remedy="look at learning rate, precision and data: a model that learns nothing may have another speed",
+        )
+
+
+def _spread(values: list[float]) -> float:
+    """How far losses of one stretch lie apart."""
+    return max(values) - min(values)

@@ -54,10 +54,10 @@ class WindowSums:
 
 
 class StepSamples:
-    """All step samples of one run."""
+    """All step samples of one run; or, by another pattern of file names, its tokens'."""
 
-    def __init__(self, raw: Path, ranks: int) -> None:
-        self._files = [path for path in sorted(raw.glob(observe.STEPS_PATTERN)) if path.is_file()]
+    def __init__(self, raw: Path, ranks: int, pattern: str = observe.STEPS_PATTERN) -> None:
+        self._files = [path for path in sorted(raw.glob(pattern)) if path.is_file()]
         steps: dict[int, int] = {}
         for path in self._files:
             for place in observe.chunk_places(path):

@@ -16,6 +16,7 @@ from steelyard import registry
 from steelyard.contracts.base import Bound, Contract, Length, Name, to_json_object
 from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec
 from steelyard.errors import InputError, Problem
+from steelyard.spec.shorthand import spell_out
 from steelyard.spec.source import find_source, workload_name
 from steelyard.spec.validate import MAX_SPEC_BYTES, parse_object, parse_toml, read_bounded
 
@@ -89,7 +90,7 @@ def expand(study: Study, folder: Path | None = None) -> Expansion:
     if count > MAX_RUNS:
         problem = Problem("sweep", f"{count} runs", f"at most {MAX_RUNS} runs in one study")
         raise InputError("the study is too large", problems=(problem,))
-    cells = _cells(study, lambda text: find_source(text, folder, below=folder))
+    cells = _cells(study, lambda text: find_source(text, folder, below=folder), folder)
     runs = []
     for repeat in range(study.repeats):
         order = list(cells)
@@ -98,7 +99,7 @@ def expand(study: Study, folder: Path | None = None) -> Expansion:
     return Expansion(study, tuple(cells), tuple(runs))
 
 
-def _cells(study: Study, find: Callable[[str], Source | None]) -> list[Cell]:
+def _cells(study: Study, find: Callable[[str], Source | None], folder: Path | None) -> list[Cell]:
     cells: dict[str, Cell] = {}
     for values in itertools.product(*study.sweep.values()):
         swept = dict(zip(study.sweep, values, strict=True))
@@ -110,6 +111,7 @@ def _cells(study: Study, find: Callable[[str], Source | None]) -> list[Cell]:
         source = find(str(settings.get("workload", "")))
         if source is not None:
             settings |= {"workload": workload_name(source), "source": to_json_object(source)}
+        settings = spell_out(settings, folder)
         spec = parse_object(RunSpec, {**settings, "run_id": "x", "cell": "x"}, where)
         name = cell_name(spec)
         if name in cells:
@@ -145,7 +147,7 @@ def single_run(
     """The study that `steelyard run` is: one cell, with repeats numbered on from those `taken` says there are."""
     data = {"name": study, "seed": seed, "repeats": repeats, "run": settings}
     checked = parse_object(Study, data, "the run's settings")
-    cell = _cells(checked, lambda text: find_source(text, Path(), below=None))[0]
+    cell = _cells(checked, lambda text: find_source(text, Path(), below=None), Path())[0]
     pattern = re.compile(re.escape(cell.name) + r"-r(\d+)")
     there = [int(found[1]) for name in taken(checked.name) if (found := pattern.fullmatch(name))]
     first = max(there, default=-1) + 1
@@ -185,11 +187,13 @@ def _not_default(contract: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def require_registered(expansion: Expansion) -> None:
-    """Refuse unknown workloads and devices before anything is launched."""
+    """Refuse unknown workloads, devices and data formats before anything is launched."""
     for cell in expansion.cells:
         if cell.spec.source is None:
             registry.require("workload", cell.spec.workload)
         registry.require("device", cell.spec.device)
+        if cell.spec.data is not None:
+            registry.require("data", cell.spec.data.format)
 
 
 def _with_identity(spec: RunSpec, study: Study, cell: str, repeat: int) -> RunSpec:

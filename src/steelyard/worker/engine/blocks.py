@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from steelyard.contracts.spec import RunSpec
+    from steelyard.worker.engine.between import Between
     from steelyard.worker.engine.job import Team
     from steelyard.worker.measure.timer import StepTimer
     from steelyard.worker.measure.writer import StepWriter
@@ -49,12 +50,15 @@ class BlockLoop:
         raw: Path,
         team: Team,
         beat: Callable[[], None],
+        between: Between,
     ) -> None:
         self._timers = timers
         self._writer = writer
         self._raw = raw
         self._team = team
         self._beat = beat
+        self._between = between
+        self._good_enough = False
         budget, per_epoch = spec.budget, spec.steps_per_epoch
         self._epoch_steps = budget.epochs * per_epoch if budget.epochs and per_epoch else None
         self._rule = StopRule(
@@ -68,7 +72,8 @@ class BlockLoop:
         self._seconds = 0.0
         self._host_seconds = 0.0
         self._max_seconds = budget.max_seconds
-        self._block_limit = max(1, min(MAX_BLOCK_STEPS, BLOCK_STEPS_IN_MEMORY // len(timers)))
+        own = [timer.workload.block_steps or MAX_BLOCK_STEPS for timer in timers]
+        self._block_limit = max(1, min(MAX_BLOCK_STEPS, BLOCK_STEPS_IN_MEMORY // len(timers), *own))
         self._last_progress = time.monotonic()
 
     def run(self) -> Stop:
@@ -76,9 +81,11 @@ class BlockLoop:
         # A block begins with an empty queue; setup and compilation may have left something in it.
         for timer in self._timers:
             timer.device.synchronize()
+        self._between.begin()
         count, reason = 1, 0
         while count:
             count, reason = self.advance(count)
+        self._between.finish()
         return Stop(
             reason=REASONS[reason], steps=self._fold.steps, seconds=self._seconds, host_seconds=self._host_seconds
         )
@@ -87,6 +94,8 @@ class BlockLoop:
         """One block; then all ranks agree on the next one's steps, and on why there is none when it is 0."""
         self._block(count)
         self._beat()
+        done = self._fold.steps
+        self._good_enough = self._between(done, last=self._epoch_steps is not None and done >= self._epoch_steps)
         upcoming = self._next() if self._team.process == 0 else (0, 0)
         steps, reason = self._team.agree([*upcoming])
         return steps, reason
@@ -100,6 +109,7 @@ class BlockLoop:
         done = self._fold.steps
         whole = self._epoch_steps
         remaining = self._rule.steps_to_next_look(done) if whole is None else whole - done
+        remaining = min(remaining, self._between.room(done) or remaining)
         # From one step on, doubling: early blocks show soon how long a step takes, later ones cost nothing.
         count = min(remaining, max(1, done), self._block_limit)
         if self._seconds:
@@ -123,11 +133,14 @@ class BlockLoop:
                 block_s = float(table[_STEP_S].sum())
                 self._fold.extend(table[_STEP_S], table[_SAMPLES])
             self._writer.write(timer.device.rank, table)
+            timer.workload.after_block(table, self._raw)
         self._seconds += block_s
         self._writer.flush()
         decider.device.pause(block_s)
 
     def _decide(self) -> StopReason | None:
+        if self._good_enough:
+            return "quality"
         if self._epoch_steps is not None:
             return "epochs" if self._fold.steps >= self._epoch_steps else None
         return self._rule.decide(self._fold, self._seconds)  # type: ignore[return-value]

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from steelyard.contracts.observe import DeviceFacts, ModelFacts, Settings
+    from steelyard.contracts.observe import DataFacts, DeviceFacts, ModelFacts, Settings
+    from steelyard.contracts.spec import RunSpec
     from steelyard.worker.devices.device import Device
+    from steelyard.worker.engine.evaluate import Judge
     from steelyard.worker.workloads.workload import Workload
 
 
@@ -39,12 +41,19 @@ class Job(Protocol):
     """Of the devices that were found."""
     devices: Sequence[Device]
     team: Team
+    spec: RunSpec
+    """As it is run: after `build` an epoch is as long as the data set, where nothing else was asked for."""
+    judge: Judge | None
+    """Measures quality, where that was asked for; there after `build`."""
 
     def facts(self) -> dict[str, str]:
         """What the environment record says of this engine and its devices."""
 
     def build(self) -> Sequence[Workload]:
         """The workloads, one a device."""
+
+    def data_facts(self) -> DataFacts | None:
+        """Which data is read; None: synthetic. Looks at every file."""
 
     def settings(self) -> Settings | None:
         """The settings in effect, read back after the first steps."""

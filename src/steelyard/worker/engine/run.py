@@ -18,6 +18,7 @@ from steelyard.contracts import observe
 from steelyard.contracts.base import from_json_object
 from steelyard.contracts.spec import RunSpec
 from steelyard.errors import DISK_FULL, SteelyardError, WorkerMemoryError
+from steelyard.worker.engine.between import Between
 from steelyard.worker.engine.blocks import BlockLoop, crosscheck, crosscheck_steps
 from steelyard.worker.engine.ending import on_terminate
 from steelyard.worker.engine.watchdog import Watchdog, stack_of
@@ -66,7 +67,7 @@ def _process() -> int:
 def _guarded(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
     """The run, with every way it can fail turned into a status."""
     try:
-        _run(spec, raw, log)
+        return _run(spec, raw, log)
     except WorkerMemoryError as error:
         evidence: dict[str, Any] = dict(error.evidence)
         return observe.Status(code="out_of_memory", reason=_words(str(error)), evidence=evidence)
@@ -78,7 +79,6 @@ def _guarded(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
         with suppress(OSError):
             traceback.print_exc()
         return _failure(error, spec)
-    return observe.Status(code="completed")
 
 
 def _failure(error: Exception, spec: RunSpec) -> observe.Status:
@@ -125,37 +125,61 @@ def _words(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")[:4000]
 
 
-def _run(spec: RunSpec, raw: Path, log: EventLog) -> None:
+def _run(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
     watchdog = Watchdog(spec.hang_limit_s, raw, lambda limit_s, where: _bark(log, limit_s, where))
     watchdog.start()
     try:
         job = registry.load("device", spec.device_family)(spec)
-        _job(spec, raw, log, job, watchdog)
+        stop = _job(raw, log, job, watchdog)
         # What was measured is on disk; how the ranks part changes nothing of it. After a failure they do not part in
         # order: that could wait for one that is gone.
         with suppress(Exception):
             job.close()
     finally:
         watchdog.stop()
+    return _status(spec, stop)
 
 
-def _job(spec: RunSpec, raw: Path, log: EventLog, job: Any, watchdog: Watchdog) -> None:
+def _status(spec: RunSpec, stop: observe.Stop) -> observe.Status:
+    """A run that was to train until a quality was reached and did not is measured, but has not done what was asked."""
+    target = spec.quality.target if spec.quality is not None else None
+    if target is None or stop.reason == "quality":
+        return observe.Status(code="completed")
+    reason = f"the quality {target:g} was not reached in {spec.budget.epochs} epochs"
+    return observe.Status(code="not_converged", reason=reason)
+
+
+def _job(raw: Path, log: EventLog, job: Any, watchdog: Watchdog) -> observe.Stop:
     leads = job.team.process == 0
     with log.phase("setup", job.devices[0].now, start_s=0.0):
         workloads = job.build()
+    spec = job.spec
     if leads:
         log.write("environment", _environment(spec, raw, job))
+        _say_data(log, job)
     # No rank is to wait inside its first step for what only one of them writes down.
     job.team.agree([0])
-    _measure(spec, raw, log, job, workloads, watchdog)
+    stop = _measure(spec, raw, log, job, workloads, watchdog)
     _say_facts(job, log, leads=leads)
+    return stop
 
 
-def _measure(spec: RunSpec, raw: Path, log: EventLog, job: Any, workloads: list[Any], watchdog: Watchdog) -> None:
+def _say_data(log: EventLog, job: Any) -> None:
+    """Which data is read: a look at every file, which takes its time where there are millions."""
+    if job.spec.data is not None:
+        with log.phase("data", job.devices[0].now):
+            log.write("data", job.data_facts())
+
+
+def _measure(
+    spec: RunSpec, raw: Path, log: EventLog, job: Any, workloads: list[Any], watchdog: Watchdog
+) -> observe.Stop:
     now, leads = job.devices[0].now, job.team.process == 0
     with ExitStack() as closing:
         for workload in workloads:
             closing.callback(workload.close)
+        if job.judge is not None:
+            closing.callback(job.judge.close)
         writer = StepWriter(raw, job.team.process)
         closing.callback(writer.close)
         # The first to be called: what is closed after a failure is not to be taken for a hang.
@@ -165,7 +189,8 @@ def _measure(spec: RunSpec, raw: Path, log: EventLog, job: Any, workloads: list[
                 workload.compile()
         timers = [StepTimer(device, workload) for device, workload in zip(job.devices, workloads, strict=True)]
         with log.phase("steps", now):
-            stop = BlockLoop(spec, timers, writer, raw, job.team, watchdog.beat).run()
+            between = Between(workloads[0], job.judge, log=log if leads else None, now=now, beat=watchdog.beat)
+            stop = BlockLoop(spec, timers, writer, raw, job.team, watchdog.beat, between).run()
         if leads:
             log.write("stop", stop)
             _say_settings(job, log)
@@ -175,6 +200,7 @@ def _measure(spec: RunSpec, raw: Path, log: EventLog, job: Any, workloads: list[
                 checked = crosscheck(timers, check_steps, watchdog.beat)
             if leads:
                 log.write("crosscheck", checked)
+    return stop
 
 
 def _say_settings(job: Any, log: EventLog) -> None:
@@ -190,7 +216,8 @@ def _say_settings(job: Any, log: EventLog) -> None:
 
 def _environment(spec: RunSpec, raw: Path, job: Any) -> observe.Environment:
     code = Path(spec.source.path).parent if spec.source is not None else None
-    return environment(job.family, job.devices[0].timing, results=raw, code=code, more=job.facts())
+    data = Path(spec.data.path) if spec.data is not None else None
+    return environment(job.family, job.devices[0].timing, data=data, results=raw, code=code, more=job.facts())
 
 
 def _say_facts(job: Any, log: EventLog, *, leads: bool) -> None:

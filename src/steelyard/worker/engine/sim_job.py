@@ -9,7 +9,7 @@ from steelyard.worker.devices.sim import open_devices
 from steelyard.worker.engine.job import Alone
 
 if TYPE_CHECKING:
-    from steelyard.contracts.observe import DeviceFacts, ModelFacts, Settings
+    from steelyard.contracts.observe import DataFacts, DeviceFacts, ModelFacts, Settings
     from steelyard.contracts.spec import RunSpec
     from steelyard.worker.workloads.workload import Workload
 
@@ -20,7 +20,8 @@ class SimJob:
     family = "sim"
 
     def __init__(self, spec: RunSpec) -> None:
-        self._spec = spec
+        self.spec = spec
+        self.judge = None
         self.devices = open_devices(spec)
         self.team = Alone()
 
@@ -30,8 +31,12 @@ class SimJob:
 
     def build(self) -> list[Workload]:
         """One scripted workload a rank."""
-        build = registry.load("workload", self._spec.workload)
-        return [build(self._spec, device) for device in self.devices]
+        build = registry.load("workload", self.spec.workload)
+        return [build(self.spec, device) for device in self.devices]
+
+    def data_facts(self) -> DataFacts | None:
+        """A script reads no data."""
+        return None
 
     def settings(self) -> Settings | None:
         """A script has no settings of its own."""

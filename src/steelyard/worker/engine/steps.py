@@ -11,6 +11,10 @@ from steelyard.worker.workloads.recipe import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from steelyard.contracts.spec import RunSpec
     from steelyard.worker.engine.parallel import Parallel
@@ -23,17 +27,23 @@ if TYPE_CHECKING:
 class _Steps:
     """What training and inference share."""
 
+    block_steps: int | None = None
+
     def __init__(self, spec: RunSpec, feed: Feed, module: Any, precision: Precision) -> None:
         self._spec = spec
         self._feed = feed
         self._module = module
         self._precision = precision
         self._pieces: list[tuple[Any, Any]] = []
+        self.learnable = feed.learnable
 
     def take(self) -> Batch:
         """The next batch; blocks the host until it is there."""
         batch, self._pieces = self._feed.take()
         return batch
+
+    def after_block(self, table: NDArray[np.float64], raw: Path) -> None:
+        """Nothing is left to do."""
 
     def close(self) -> None:
         """End the loader."""
@@ -63,6 +73,9 @@ class Training(_Steps):
         self._parallel = parallel
         self._scaler = precision.scaler
         self._optimizer = _optimizer(recipe, module, sharded=parallel.shards)
+        if spec.learning_rate is not None:
+            for group in self._optimizer.param_groups:
+                group["lr"] = spec.learning_rate
         self._last_loss: torch.Tensor | None = None
         self._last_share = 1.0
         self.communicates = parallel.communicates
@@ -136,6 +149,8 @@ class Training(_Steps):
     def effective(self) -> dict[str, str]:
         """What the model, its dress and its loader say of themselves."""
         values = self._common() | self._parallel.effective(self._module)
+        rates = {float(group["lr"]) for group in self._optimizer.param_groups}
+        values["learning_rate"] = ", ".join(f"{rate:g}" for rate in sorted(rates))
         return values | {"optimizer": type(self._optimizer).__name__}
 
 
@@ -173,7 +188,46 @@ class Inference(_Steps):
         return {**self._common(), "parallel": "replicas", "compiled": str(compiled).lower()}
 
 
-TorchWorkload = Training | Inference
+class Loading:
+    """The input pipeline alone: batches are taken and moved to the device, and nothing is done with them."""
+
+    communicates = False
+    learnable = False
+    block_steps: int | None = None
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def compile(self) -> None:
+        """There is no model."""
+
+    def take(self) -> Batch:
+        """The next batch; blocks the host until it is there."""
+        return self._feed.take()[0]
+
+    def run(self, batch: Batch) -> None:
+        """Nothing."""
+
+    def watch_communication(self) -> None:
+        """There is none."""
+
+    def after_block(self, table: NDArray[np.float64], raw: Path) -> None:
+        """Nothing is left to do."""
+
+    def last_loss(self) -> float | None:
+        """There is none."""
+        return None
+
+    def close(self) -> None:
+        """End the loader."""
+        self._feed.close()
+
+    def effective(self) -> dict[str, str]:
+        """What the loader says of itself."""
+        return {**self._feed.effective(), "parallel": "none", "compiled": "false"}
+
+
+TorchWorkload = Training | Inference | Loading
 
 
 def _channels_last(parameter: torch.Tensor) -> bool | None:

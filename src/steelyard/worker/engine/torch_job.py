@@ -13,18 +13,23 @@ import torch
 import torch.distributed as dist
 
 from steelyard import hostinfo, registry
-from steelyard.contracts.observe import DeviceFacts, ModelFacts, Settings
+from steelyard.contracts.observe import DataFacts, DeviceFacts, ModelFacts, Settings
 from steelyard.errors import InputError, Problem
 from steelyard.worker.devices.facts import look_up
 from steelyard.worker.devices.torch_device import TorchDevice, open_device
-from steelyard.worker.engine.flops import count
+from steelyard.worker.engine.ceiling_steps import CeilingSteps
+from steelyard.worker.engine.evaluate import Judge
+from steelyard.worker.engine.flops import built_on_meta, count
+from steelyard.worker.engine.generate import Generating, count_generation, generation_of, prompts_of
 from steelyard.worker.engine.job import Alone, Team
 from steelyard.worker.engine.parallel import Parallel
 from steelyard.worker.engine.precision import Precision
-from steelyard.worker.engine.steps import Inference, Training
+from steelyard.worker.engine.steps import Inference, Loading, Training
 from steelyard.worker.measure import numa
 from steelyard.worker.measure.software import torch_facts
+from steelyard.worker.workloads.ceiling import Ceiling
 from steelyard.worker.workloads.feed import Feed
+from steelyard.worker.workloads.real import Reading, fit, open_format, with_epochs
 from steelyard.worker.workloads.recipe import Recipe
 from steelyard.worker.workloads.user import load_source
 
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
     from steelyard.contracts.spec import RunSpec
     from steelyard.worker.engine.steps import TorchWorkload
     from steelyard.worker.measure.vendor import NvidiaSmi
+    from steelyard.worker.workloads.real import RealData
 
 # Longer than any hang limit in use: the watchdog is to speak first, and compilation on one rank is no failure.
 COLLECTIVE_TIMEOUT_S = 1800.0
@@ -119,7 +125,8 @@ class TorchJob:
         precision: Precision,
         parallel: Parallel,
     ) -> None:
-        self._spec = spec
+        self.spec = spec
+        self.judge: Judge | None = None
         self._vendor = vendor
         self._device = device
         self.family = device.device.type
@@ -127,8 +134,11 @@ class TorchJob:
         self.team = team
         self._precision = precision
         self._parallel = parallel
-        self._workload: TorchWorkload | None = None
+        self._workload: TorchWorkload | CeilingSteps | None = None
+        self._opened: tuple[Any, Any, Any] | None = None
+        self._data: RealData | None = None
         self._parameters = 0
+        self._tokens: int | None = None
 
     def facts(self) -> dict[str, str]:
         """Of torch, its build and the devices."""
@@ -138,9 +148,9 @@ class TorchJob:
         facts = {"device.name": self._device.name(), "accelerator.files": seen or "none"}
         return facts | torch_facts() | self._vendor.facts(VENDOR_S)
 
-    def build(self) -> list[TorchWorkload]:
-        """The model on its device, seeded, in its precision and its parallel dress."""
-        spec, device = self._spec, self._device.device
+    def build(self) -> list[TorchWorkload | CeilingSteps]:
+        """The model on its device, seeded, in its precision and its parallel dress; or the work of a ceiling."""
+        spec = self.spec
         if spec.deterministic != torch.are_deterministic_algorithms_enabled():
             # Not called in vain: it loads the compiler, which takes a second.
             torch.use_deterministic_algorithms(spec.deterministic)
@@ -150,34 +160,87 @@ class TorchJob:
             torch.backends.cudnn.benchmark = False
         self._precision.apply()
         torch.manual_seed(spec.seed)
-        recipe = self._recipe()
+        if spec.mode == "ceiling":
+            made = self._made()
+            assert isinstance(made, Ceiling)
+            self._workload = CeilingSteps(spec, made, self._device, self._precision)
+        else:
+            self._workload = self._model()
+        return [self._workload]
+
+    def _model(self) -> TorchWorkload:
+        spec, device = self.spec, self._device.device
+        if spec.data is not None:
+            # Before the model, whose classes are those of the data.
+            self._opened = open_format(spec)
+        recipe = built_on_meta(self._recipe) if spec.mode == "load" else self._recipe()
+        read = None
+        if self._opened is not None:
+            self._data = fit(*self._opened, recipe.task, spec)
+            self.spec = spec = with_epochs(spec, self._data)
+            read = Reading(self._data, spec)
+        self._parameters = sum(parameter.numel() for parameter in recipe.module.parameters())
+        self._tokens = recipe.tokens
+        if spec.mode == "load":
+            return Loading(Feed(spec, self._device.rank, device, recipe.batch, read))
         # Sharding moves each part as it is cut: the whole may not fit on one device.
         module = recipe.module if self._parallel.shards else recipe.module.to(device)
         if spec.channels_last:
             module = module.to(memory_format=torch.channels_last)
-        self._parameters = sum(parameter.numel() for parameter in module.parameters())
-        feed = Feed(spec, self._device.rank, device, recipe.batch)
+        if spec.mode == "generate":
+            return self._generating(recipe, module)
+        feed = Feed(spec, self._device.rank, device, recipe.batch, read)
         parallel = self._parallel
         if spec.mode == "infer":
-            workload: TorchWorkload = Inference(spec, feed, parallel.replicate(module), self._precision)
-        else:
-            workload = Training(spec, feed, parallel.wrap(module), recipe, self._precision, parallel)
-        self._workload = workload
-        return [workload]
+            return Inference(spec, feed, parallel.replicate(module), self._precision)
+        workload = Training(spec, feed, parallel.wrap(module), recipe, self._precision, parallel)
+        if self._data is not None and spec.quality is not None:
+            self.judge = Judge(spec, self._data, self._device.rank, device, module, self._precision)
+        return workload
+
+    def _generating(self, recipe: Recipe, module: Any) -> Generating:
+        spec, made = self.spec, generation_of(recipe, self.spec.workload)
+        self._tokens = made.new_tokens
+        feed = Feed(spec, self._device.rank, self._device.device, prompts_of(recipe, made.prompt))
+        return Generating(spec, feed, self._parallel.replicate(module), self._precision, made, self._device)
 
     def _recipe(self) -> Recipe:
-        spec = self._spec
+        made = self._made()
+        assert isinstance(made, Recipe)
+        return made
+
+    def _made(self) -> Recipe | Ceiling:
+        """What the workload's function returns, if it can be run in this mode."""
+        spec = self.spec
         build = load_source(spec.source) if spec.source is not None else registry.load("workload", spec.workload)
         _refuse_options(build, spec)
-        made = build(**spec.model)
-        if isinstance(made, Recipe):
-            return made
+        made = build(**spec.model, **self._classes(build))
         if isinstance(made, tuple) and len(made) == 4:
-            return Recipe(*made)
+            made = Recipe(*made)
+        if isinstance(made, (Recipe, Ceiling)):
+            _refuse_mode(made, spec)
+            return made
         raise InputError(
             f"{spec.workload}: its function returned {type(made).__name__}",
             next_step="return module, loss, optimizer and batch maker, in this order",
         )
+
+    def _classes(self, build: Any) -> dict[str, int]:
+        """As many classes as the data has, where the model's are an option that was not given."""
+        there = self._opened[1].classes if self._opened is not None else None
+        if there is None or "classes" not in inspect.signature(build).parameters:
+            return {}
+        asked = self.spec.model.get("classes")
+        if asked is None:
+            return {"classes": there}
+        if isinstance(asked, int) and asked < there:
+            problem = Problem("model.classes", f"is {asked}, and the data has {there}", f"at least {there}")
+            raise InputError("the model has too few classes for its data", problems=(problem,))
+        return {}
+
+    def data_facts(self) -> DataFacts | None:
+        """Of the data set that is read."""
+        return None if self._data is None else self._data.facts()
 
     def settings(self) -> Settings | None:
         """Read back from torch, not from the spec."""
@@ -202,11 +265,19 @@ class TorchJob:
     def model_facts(self) -> ModelFacts | None:
         """Counted on the meta device."""
         assert self._workload is not None
-        found = count(self._recipe, train=self._spec.mode == "train")
+        if self.spec.mode == "load":
+            return ModelFacts(
+                parameters=self._parameters, flops_per_sample=None, method="the input pipeline alone: no model is run"
+            )
+        if isinstance(self._workload, CeilingSteps):
+            return self._workload.facts()
+        generates = self.spec.mode == "generate"
+        found = count_generation(self._recipe) if generates else count(self._recipe, train=self.spec.mode == "train")
         loss = self._workload.last_loss()
         return ModelFacts(
             parameters=self._parameters,
             flops_per_sample=found.flops_per_sample,
+            tokens_per_sample=self._tokens,
             method=found.method,
             last_loss=None if loss is None else (f"{loss:.9g}" if math.isfinite(loss) else str(loss)),
         )
@@ -215,6 +286,17 @@ class TorchJob:
         """Leave the group, so that no rank sees another vanish."""
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _refuse_mode(made: Recipe | Ceiling, spec: RunSpec) -> None:
+    if isinstance(made, Ceiling) == (spec.mode == "ceiling"):
+        return
+    what, valid = ("a ceiling", "ceiling") if isinstance(made, Ceiling) else ("a model", "train, infer")
+    raise InputError(
+        f"the workload {spec.workload!r} is {what}",
+        problems=(Problem("mode", f"is {spec.mode}", valid),),
+        next_step=f"--mode {valid.partition(',')[0]}",
+    )
 
 
 def _refuse_options(build: Any, spec: RunSpec) -> None:

@@ -24,13 +24,13 @@ class StepTimer:
 
     def __init__(self, device: Device, workload: Workload) -> None:
         self.device = device
-        self._workload = workload
+        self.workload = workload
         self._events: list[Any] = []
         self._samples: list[int] = []
 
     def issue(self, count: int) -> None:
         """Enqueue `count` steps."""
-        record, take, run = self.device.record, self._workload.take, self._workload.run
+        record, take, run = self.device.record, self.workload.take, self.workload.run
         event, sample = self._events.append, self._samples.append
         event(record())
         for _ in range(count):
@@ -42,7 +42,7 @@ class StepTimer:
 
     def watch_communication(self) -> None:
         """From now on the steps tell computation from communication, where the workload can."""
-        self._workload.watch_communication()
+        self.workload.watch_communication()
 
     def harvest(self) -> NDArray[np.float64]:
         """Wait for the block and give its samples, one row a column of `observe.COLUMNS`."""
@@ -53,7 +53,7 @@ class StepTimer:
         if first is None:
             times = self.device.seconds([events[0], *(e for e in events[1:] if e is not None)])
             begin, end = times[1::2], times[2::2]
-            exposed = np.full_like(end, math.nan) if self._workload.communicates else np.zeros_like(end)
+            exposed = np.full_like(end, math.nan) if self.workload.communicates else np.zeros_like(end)
         elif isinstance(first, tuple):
             flat = [events[0]]
             for step in range(len(samples)):

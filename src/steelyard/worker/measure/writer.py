@@ -65,22 +65,28 @@ class EventLog:
             with suppress(OSError):
                 self.write("phase", observe.Phase(name=name, start_s=begin_s, end_s=now(), complete=False))
             raise
-        self.write("phase", observe.Phase(name=name, start_s=begin_s, end_s=now()))
+        self.write_phase(name, begin_s, now())
+
+    def write_phase(self, name: observe.PhaseName, start_s: float, end_s: float) -> None:
+        """A phase that is over."""
+        self.write("phase", observe.Phase(name=name, start_s=start_s, end_s=end_s))
 
 
 class StepWriter:
-    """Streams the step samples of all ranks of one process into one file."""
+    """Streams the step samples of all ranks of one process into one file; or those of tokens, by another pattern."""
 
-    def __init__(self, raw: Path, process: int) -> None:
-        self._file = (raw / f"steps-{process:05d}.bin").open("wb")
+    def __init__(self, raw: Path, process: int, pattern: str = observe.STEPS_PATTERN) -> None:
+        self._file = (raw / pattern.replace("*", f"{process:05d}")).open("wb")
         self._file.write(observe.FILE_MAGIC)
         self._next_step: dict[int, int] = {}
 
     def write(self, rank: int, table: NDArray[np.float64]) -> None:
-        """Append one rank's block."""
-        first = self._next_step.get(rank, 0)
-        observe.write_chunk(self._file, rank, first, table)
-        self._next_step[rank] = first + table.shape[1]
+        """Append one rank's block, in as many chunks as it takes."""
+        for start in range(0, table.shape[1], observe.MAX_CHUNK_STEPS):
+            chunk = table[:, start : start + observe.MAX_CHUNK_STEPS]
+            first = self._next_step.get(rank, 0)
+            observe.write_chunk(self._file, rank, first, chunk)
+            self._next_step[rank] = first + chunk.shape[1]
 
     def flush(self) -> None:
         """Hand what was written to the system, so that a killed process loses no finished block."""

@@ -40,6 +40,8 @@ class About:
     """As published, at the full size that the defaults give."""
     source: str | None = None
     """Where that number is published."""
+    note: str | None = None
+    """What else must be known of its counts."""
 
 
 def about(facts: About) -> Callable[[Build], Build]:

@@ -1,4 +1,4 @@
-"""How an epoch falls into steps and a step's samples onto ranks. Knows counts, not data."""
+"""How an epoch falls into steps, a step onto ranks, a rank's share into micro-batches. Knows counts, not data."""
 
 from __future__ import annotations
 
@@ -43,3 +43,38 @@ def batches(spec: RunSpec, rank: int) -> Iterator[Batch]:
         if last is not None:
             yield replace(last, opens_epoch=opens_epoch and full_steps == 0)
         opens_epoch = True
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One rank's micro-batch as a place in an epoch."""
+
+    epoch: int
+    start: int
+    """Where in the epoch its samples begin."""
+    samples: int
+    """A padded one goes on into another rank's share, and beyond the epoch's end into its begin."""
+
+
+def pieces(spec: RunSpec, rank: int) -> Iterator[Piece]:
+    """One rank's micro-batches in order, as many as the steps of `batches` take."""
+    whole = spec.batch * spec.accumulation
+    steps_per_epoch = spec.steps_per_epoch
+    for number, batch in enumerate(batches(spec, rank)):
+        epoch, step = (0, number) if steps_per_epoch is None else divmod(number, steps_per_epoch)
+        first = step * spec.step_samples
+        if spec.epoch_samples is not None and first + spec.step_samples > spec.epoch_samples:
+            first += _own_start(spec, rank)
+        else:
+            first += rank * whole
+        done = 0
+        while done < batch.computed:
+            size = min(spec.batch, batch.computed - done)
+            yield Piece(epoch, first + done, size)
+            done += size
+
+
+def _own_start(spec: RunSpec, rank: int) -> int:
+    """Where a rank's share of the last, partial step begins: shares are dealt out evenly, the first have one more."""
+    share, more = divmod((spec.epoch_samples or 0) % spec.step_samples, spec.ranks)
+    return rank * share + min(rank, more)

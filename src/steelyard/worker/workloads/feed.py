@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from steelyard.worker.workloads.batches import Batch, batches
+from steelyard.errors import DamagedDataError, SteelyardError
+from steelyard.worker.workloads.batches import Batch, Piece, batches, pieces
 from steelyard.worker.workloads.recipe import each_tensor
 
 if TYPE_CHECKING:
@@ -28,78 +30,104 @@ def batch_seed(seed: int, rank: int, number: int) -> int:
     return (seed + rank * RANK_STRIDE + number) % SEEDS
 
 
-class Stream(IterableDataset[Any]):
-    """A rank's batches without end, dealt over loader processes in turn, so that their order stays."""
+class Read(Protocol):
+    """Where micro-batches come from. Called in loader processes, too."""
 
-    def __init__(self, make: MakeBatch, samples: int, seed: int, rank: int) -> None:
+    describes: str
+    """What it reads, for the record."""
+    learnable: bool
+
+    def __call__(self, number: int, piece: Piece) -> tuple[Any, Any]:
+        """The rank's micro-batch of that number, whose place in the epoch is `piece`: inputs and target on the CPU."""
+
+
+class Synthetic:
+    """Micro-batches that a workload's batch maker makes, each from its own seed."""
+
+    describes = "synthetic"
+    learnable = False
+
+    def __init__(self, make: MakeBatch, seed: int, rank: int) -> None:
         self._make = make
-        self._samples = samples
         self._seed = seed
         self._rank = rank
 
-    def batch(self, number: int) -> tuple[Any, Any]:
-        """One micro-batch by its number."""
+    def __call__(self, number: int, piece: Piece) -> tuple[Any, Any]:
+        """The rank's micro-batch of that number."""
         generator = torch.Generator().manual_seed(batch_seed(self._seed, self._rank, number))
-        return self._make(self._samples, generator)
+        return self._make(piece.samples, generator)
 
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+
+@dataclass(frozen=True)
+class Refused:
+    """In place of a micro-batch: why there is none. An exception would come wrapped in a loader's traceback."""
+
+    reason: str
+
+
+class Stream(IterableDataset[Any]):
+    """A rank's micro-batches without end, dealt over loader processes in turn, so that their order stays."""
+
+    def __init__(self, read: Read, spec: RunSpec, rank: int) -> None:
+        self.read = read
+        self._spec = spec
+        self._rank = rank
+
+    def __iter__(self) -> Iterator[Any]:
         place = get_worker_info()
         first, stride = (0, 1) if place is None else (place.id, place.num_workers)
-        return (self.batch(number) for number in itertools.count(first, stride))
+        for number, piece in itertools.islice(enumerate(pieces(self._spec, self._rank)), first, None, stride):
+            try:
+                made = self.read(number, piece)
+            except SteelyardError as error:
+                yield Refused(str(error))
+                return
+            yield made
 
 
 class Feed:
     """What a step takes: its count of samples, and its micro-batches on the device."""
 
-    def __init__(self, spec: RunSpec, rank: int, device: torch.device, make: MakeBatch) -> None:
+    def __init__(
+        self, spec: RunSpec, rank: int, device: torch.device, make: MakeBatch, real: Read | None = None
+    ) -> None:
         self._micro = spec.batch
-        self._whole = spec.batch * spec.accumulation
         self._plan = batches(spec, rank)
         self.device = device
         self._format = torch.channels_last if spec.channels_last else None
-        stream = Stream(make, spec.batch, spec.seed, rank)
+        self._read = real or Synthetic(make, spec.seed, rank)
         self._loader: DataLoader[Any] | None = None
         self._pin = spec.loader.pin_memory and device.type != "cpu"
         # Known from the first batch: not every backend does what its loader is told. Only pinned memory may be copied
         # from while the host goes on.
         self._pinned: bool | None = None
-        self._micro_batches: list[tuple[Any, Any]] = []
+        self._made: dict[int, tuple[Any, Any]] = {}
         if spec.loader.place == "device":
-            self._micro_batches = [self._move(stream.batch(0))] * spec.accumulation
+            sizes = {piece.samples for piece in itertools.islice(pieces(spec, rank), _pieces_in_epoch(spec))}
+            self._made = {size: self._move(self._read(0, Piece(0, 0, size))) for size in sizes}
         else:
-            workers = spec.loader.workers
-            self._loader = DataLoader(
-                stream,
-                batch_size=None,
-                num_workers=workers,
-                prefetch_factor=spec.loader.prefetch if workers else None,
-                pin_memory=self._pin,
-                persistent_workers=workers > 0,
-                # A loader draws a seed for its processes; from the model's randomness it would change the training.
-                generator=torch.Generator(),
-                # The other ways to start a process cannot hand over a batch maker that is a closure.
-                multiprocessing_context="fork" if workers else None,
-            )
+            self._loader = loader_of(Stream(self._read, spec, rank), spec, pin=self._pin)
             self._iterator = iter(self._loader)
+        self.learnable = self._read.learnable or self._loader is None
+        """Whether a model can learn what it sees: not from random labels, unless they are the same ones each time."""
 
     def take(self) -> tuple[Batch, list[tuple[Any, Any]]]:
         """The next step's samples; waits for the loader."""
         batch = next(self._plan)
         if self._loader is None:
-            pieces = self._micro_batches
-        else:
-            needed = -(-batch.computed // self._micro)
-            made = [next(self._iterator) for _ in range(needed)]
-            if self._pinned is None:
-                self._pinned = self._pin and _is_pinned(made[0])
-            pieces = [self._move(piece) for piece in made]
-        if batch.computed != self._whole:
-            pieces = self._cut(pieces, batch.computed)
-        return batch, pieces
+            whole, rest = divmod(batch.computed, self._micro)
+            taken = [self._made[self._micro]] * whole
+            return batch, [*taken, self._made[rest]] if rest else taken
+        made = [next(self._iterator) for _ in range(-(-batch.computed // self._micro))]
+        if self._pinned is None:
+            self._pinned = self._pin and _is_pinned(made[0])
+        return batch, [self._move(received(piece)) for piece in made]
 
     def example(self) -> tuple[Any, Any]:
         """A micro-batch that belongs to no step."""
-        return self._micro_batches[0] if self._loader is None else self._move(self._loader.dataset.batch(0))  # type: ignore[attr-defined]
+        if self._loader is None:
+            return self._made[self._micro]
+        return self._move(self._read(0, Piece(0, 0, self._micro)))  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """End the loader's processes."""
@@ -110,20 +138,14 @@ class Feed:
     def effective(self) -> dict[str, str]:
         """As the loader says it."""
         if self._loader is None:
-            return {"data": "synthetic, on the device"}
+            return {"data": f"{self._read.describes}, on the device"}
         loader = self._loader
         return {
-            "data": "synthetic, on the host",
+            "data": f"{self._read.describes}, on the host",
             "loader_workers": str(loader.num_workers),
             "prefetch": str(loader.prefetch_factor),
             "pin_memory": str(bool(self._pinned)).lower(),
         }
-
-    def _cut(self, pieces: list[tuple[Any, Any]], samples: int) -> list[tuple[Any, Any]]:
-        """The micro-batches of a last, smaller step."""
-        whole, rest = divmod(samples, self._micro)
-        last = [each_tensor(pieces[whole], lambda tensor: tensor[:rest])] if rest else []
-        return [*pieces[:whole], *last]
 
     def _move(self, data: Any) -> Any:
         return each_tensor(data, self._to_device)
@@ -132,6 +154,35 @@ class Feed:
         if self._format is not None and tensor.dim() == 4:
             return tensor.to(self.device, non_blocking=bool(self._pinned), memory_format=self._format)
         return tensor.to(self.device, non_blocking=bool(self._pinned))
+
+
+def loader_of(stream: IterableDataset[Any], spec: RunSpec, *, pin: bool) -> DataLoader[Any]:
+    """A loader as the spec wants it, for a stream that makes whole micro-batches."""
+    workers = spec.loader.workers
+    return DataLoader(
+        stream,
+        batch_size=None,
+        num_workers=workers,
+        prefetch_factor=spec.loader.prefetch if workers else None,
+        pin_memory=pin,
+        persistent_workers=workers > 0,
+        # A loader draws a seed for its processes; from the model's randomness it would change the training.
+        generator=torch.Generator(),
+        # The other ways to start a process cannot hand over a batch maker that is a closure.
+        multiprocessing_context="fork" if workers else None,
+    )
+
+
+def received(made: Any) -> tuple[Any, Any]:
+    """A micro-batch from a loader; DamagedDataError when it could not be made."""
+    if isinstance(made, Refused):
+        raise DamagedDataError(made.reason)
+    return made  # type: ignore[no-any-return]
+
+
+def _pieces_in_epoch(spec: RunSpec) -> int:
+    """Enough to have seen every size."""
+    return 1 if spec.steps_per_epoch is None else spec.steps_per_epoch * spec.accumulation
 
 
 def _is_pinned(data: Any) -> bool:

@@ -1,17 +1,22 @@
-"""Decoder-only language models of published sizes; one sample is one sequence. Knows no device and no timing."""
+"""Decoder-only language models of published sizes; one sample is one sequence. Knows no device and no timing.
+
+For generation it keeps the keys and values of what it has read; see `Cache`.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from steelyard.errors import InputError, Problem
-from steelyard.worker.workloads.recipe import Recipe
+from steelyard.worker.workloads import tasks
+from steelyard.worker.workloads.about import About, about
+from steelyard.worker.workloads.recipe import Generation, Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,6 +61,21 @@ parameters in the layers, 910 million with the embeddings of 50257 tokens.
 """
 
 
+@about(
+    About(
+        family="language",
+        title="GPT, decoder of a published size",
+        data=("tokens",),
+        metric="perplexity",
+        modes=("train", "infer", "generate", "load"),
+        reduced={
+            "size": "custom", "sequence": 32, "vocabulary": 101, "layers": 2, "heads": 2, "width": 16,
+            "prompt": 24, "new_tokens": 8,
+        },
+        parameters=124_439_808,
+        source="GPT-2 small as its authors released it: 12 layers, 768 wide, 50257 tokens, 1024 positions, tied head",
+    )
+)  # fmt: skip
 def build(
     size: str = "117M",
     sequence: int = 1024,
@@ -63,16 +83,41 @@ def build(
     layers: int | None = None,
     heads: int | None = None,
     width: int | None = None,
+    prompt: int = 512,
+    new_tokens: int = 64,
 ) -> Recipe:
-    """A GPT of a size of SIZES, changed by `layers`, `heads` and `width`; `custom` takes these alone."""
+    """A GPT of a size of SIZES, changed by `layers`, `heads` and `width`; `custom` takes these alone.
+
+    `prompt` and `new_tokens` are for generation alone; there they must fit in the `sequence` positions.
+    """
     shape = _shape(size, {"layers": layers, "heads": heads, "width": width})
-    _check(shape, sequence, vocabulary)
+    _check(shape, {"sequence": sequence, "vocabulary": vocabulary, "prompt": prompt, "new_tokens": new_tokens})
 
     def batch(samples: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         tokens = torch.randint(vocabulary, (samples, sequence + 1), generator=generator, device="cpu")
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
-    return Recipe(Gpt(shape, sequence, vocabulary), _loss, _optimizer, batch)
+    return Recipe(
+        Gpt(shape, sequence, vocabulary),
+        _loss,
+        _optimizer,
+        batch,
+        task=tasks.language(sequence, vocabulary),
+        generation=_generation(shape.layers, prompt, new_tokens),
+        tokens=sequence,
+    )
+
+
+def _generation(layers: int, prompt: int, new_tokens: int) -> Generation:
+    """Greedy: the next token is the one with the highest score."""
+
+    def prefill(module: Any, prompts: torch.Tensor) -> tuple[torch.Tensor, Cache]:
+        return decode(module, prompts, Cache(layers, prompt + new_tokens))
+
+    def decode(module: Any, tokens: torch.Tensor, cache: Cache) -> tuple[torch.Tensor, Cache]:
+        return module(tokens, cache).argmax(dim=-1), cache
+
+    return Generation(prompt, new_tokens, prefill, decode)
 
 
 def closed_flops(layers: int, width: int, sequence: int, vocabulary: int) -> float:
@@ -95,6 +140,19 @@ def closed_flops(layers: int, width: int, sequence: int, vocabulary: int) -> flo
     return float(sequence * (layers * a_layer + 2 * width * vocabulary))
 
 
+def closed_generation_flops(layers: int, width: int, vocabulary: int, prompt: int, new_tokens: int) -> float:
+    """Floating-point operations of one request, counted as `closed_flops` does.
+
+    Reading p tokens takes p layers (24 w^2 + 4 w p), and one pass of the head: only the last token's scores are
+    needed. Each further token is read alone, against all before it and itself.
+    """
+    head = 2 * width * vocabulary
+    total = prompt * layers * (24 * width**2 + 4 * width * prompt) + head
+    for length in range(prompt + 1, prompt + new_tokens):
+        total += layers * (24 * width**2 + 4 * width * length) + head
+    return float(total)
+
+
 def _shape(size: str, given: dict[str, int | None]) -> Shape:
     base = SIZES.get(size)
     if base is None and size != "custom":
@@ -108,14 +166,8 @@ def _shape(size: str, given: dict[str, int | None]) -> Shape:
     return Shape(**{name: value for name, value in values.items() if value is not None})
 
 
-def _check(shape: Shape, sequence: int, vocabulary: int) -> None:
-    given = {
-        "layers": shape.layers,
-        "heads": shape.heads,
-        "width": shape.width,
-        "sequence": sequence,
-        "vocabulary": vocabulary,
-    }
+def _check(shape: Shape, more: dict[str, int]) -> None:
+    given = {"layers": shape.layers, "heads": shape.heads, "width": shape.width, **more}
     problems = [Problem(name, f"is {value}", "at least 1") for name, value in given.items() if value < 1]
     if not problems and shape.width % shape.heads:
         problems.append(Problem("width", f"is {shape.width}", f"a multiple of the {shape.heads} heads"))
@@ -131,6 +183,36 @@ def _optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1)
 
 
+class LayerCache:
+    """One layer's keys and values, with room for all that will come."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self._used = 0
+        self._held: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def extend(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keep those of new tokens; those of all tokens."""
+        if self._held is None:
+            # In the format they are computed in, which autocast decides.
+            samples, heads, _, width = key.shape
+            shape = samples, heads, self._length, width
+            self._held = key.new_empty(shape), value.new_empty(shape)
+        start, self._used = self._used, self._used + key.shape[2]
+        for held, new in zip(self._held, (key, value), strict=True):
+            held[:, :, start : self._used] = new
+        keys, values = self._held
+        return keys[:, :, : self._used], values[:, :, : self._used]
+
+
+class Cache:
+    """What a request has read: one cache a layer, whose memory is taken once, when the prompt is read."""
+
+    def __init__(self, layers: int, length: int) -> None:
+        self.layers = [LayerCache(length) for _ in range(layers)]
+        self.used = 0
+
+
 class Attention(nn.Module):
     """Causal self-attention by torch's own function, which picks the kernel."""
 
@@ -140,12 +222,15 @@ class Attention(nn.Module):
         self.inner = nn.Linear(shape.width, 3 * shape.width)
         self.outer = nn.Linear(shape.width, shape.width)
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, cache: LayerCache | None = None) -> torch.Tensor:
         """Each token's mix of the values before it."""
         samples, tokens, width = hidden.shape
         apart = self.inner(hidden).view(samples, tokens, 3, self.heads, width // self.heads)
         query, key, value = apart.permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        if cache is not None:
+            key, value = cache.extend(key, value)
+        # A single token sees all there is.
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=tokens > 1)
         result: torch.Tensor = self.outer(mixed.transpose(1, 2).reshape(samples, tokens, width))
         return result
 
@@ -161,9 +246,9 @@ class Layer(nn.Module):
         self.widen = nn.Linear(shape.width, 4 * shape.width)
         self.narrow = nn.Linear(4 * shape.width, shape.width)
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, cache: LayerCache | None = None) -> torch.Tensor:
         """One layer's output."""
-        hidden = hidden + self.attention(self.norm1(hidden))
+        hidden = hidden + self.attention(self.norm1(hidden), cache)
         result: torch.Tensor = hidden + self.narrow(functional.gelu(self.widen(self.norm2(hidden))))
         return result
 
@@ -179,12 +264,29 @@ class Gpt(nn.Module):
         self.norm = nn.LayerNorm(shape.width)
         self._begin(shape.layers)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The scores of every token of the vocabulary, at each position."""
+    def forward(self, tokens: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
+        """The scores of every token of the vocabulary, at each position; with a cache at the last one alone.
+
+        A cache is either empty, or the tokens are one a sample.
+        """
+        if cache is not None:
+            return self._scores(self._extend(tokens, cache))
         hidden = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for layer in self.layers:
             hidden = layer(hidden)
-        return functional.linear(self.norm(hidden), self.tokens.weight)
+        return self._scores(hidden)
+
+    def _extend(self, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
+        start, cache.used = cache.used, cache.used + tokens.shape[1]
+        hidden = self.tokens(tokens) + self.positions(torch.arange(start, cache.used, device=tokens.device))
+        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
+            hidden = layer(hidden, layer_cache)
+        last: torch.Tensor = hidden[:, -1:]
+        return last
+
+    def _scores(self, hidden: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = functional.linear(self.norm(hidden), self.tokens.weight)
+        return scores
 
     def _begin(self, layers: int) -> None:
         for module in self.modules():

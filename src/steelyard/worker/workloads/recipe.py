@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
 
 Loss = Callable[[Any, Any], torch.Tensor]
@@ -49,6 +51,8 @@ class Task:
     """Makes a fresh metric; imports its library only when called."""
     length: int | None = None
     """Of kind tokens: how long a window is; the sample has one token more."""
+    open: Callable[[Path], Task] | None = None
+    """From the data set's folder to the task itself, where it needs something from there, such as a vocabulary."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,11 @@ from typing import TYPE_CHECKING
 from steelyard.worker.workloads.batches import Batch, batches
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
     from steelyard.contracts.spec import RunSpec
     from steelyard.worker.devices.sim import SimDevice
 
@@ -16,6 +21,8 @@ class SimWorkload:
     """What a training or inference job enqueues, step by step."""
 
     communicates = True
+    learnable = False
+    block_steps: int | None = None
 
     def __init__(self, spec: RunSpec, device: SimDevice) -> None:
         truth = spec.sim
@@ -60,6 +67,12 @@ class SimWorkload:
 
     def watch_communication(self) -> None:
         """A script knows it anyway."""
+
+    def after_block(self, table: NDArray[np.float64], raw: Path) -> None:
+        """Nothing is left to do."""
+
+    def last_loss(self) -> None:
+        """Nothing is learnt."""
 
     def close(self) -> None:
         """Nothing is open."""

@@ -8,7 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from steelyard.errors import InputError, Problem
+from steelyard.worker.workloads import tasks
+from steelyard.worker.workloads.about import About, about
+from steelyard.worker.workloads.options import at_least
 from steelyard.worker.workloads.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -17,12 +19,19 @@ if TYPE_CHECKING:
 CLASSES = 10
 
 
+@about(
+    About(
+        family="test",
+        title="a perceptron whose step takes 0.3 ms on a CPU",
+        data=("mnist", "cifar10"),
+        metric="top-1",
+        parameters=2 * 65 * 64 + 65 * CLASSES,
+        source="a design of our own, counted by hand",
+    )
+)
 def build(width: int = 64, depth: int = 2) -> Recipe:
     """A perceptron of `depth` hidden layers; its inputs have as many numbers as a layer."""
-    given = {"width": width, "depth": depth}
-    problems = tuple(Problem(name, f"is {value}", "at least 1") for name, value in given.items() if value < 1)
-    if problems:
-        raise InputError("the tiny model cannot be built so", problems=problems)
+    at_least(1, "the tiny model", width=width, depth=depth)
     layers: list[nn.Module] = []
     for _ in range(depth):
         layers += [nn.Linear(width, width), nn.ReLU()]
@@ -31,7 +40,8 @@ def build(width: int = 64, depth: int = 2) -> Recipe:
         inputs = torch.randn(samples, width, generator=generator, device="cpu")
         return inputs, torch.randint(CLASSES, (samples,), generator=generator, device="cpu")
 
-    return Recipe(nn.Sequential(*layers, nn.Linear(width, CLASSES)), functional.cross_entropy, _optimizer, batch)
+    module = nn.Sequential(*layers, nn.Linear(width, CLASSES))
+    return Recipe(module, functional.cross_entropy, _optimizer, batch, tasks.vectors(width, CLASSES))
 
 
 def _optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

@@ -9,6 +9,9 @@ from torch import nn
 from torch.nn import functional
 
 from steelyard.errors import InputError, Problem
+from steelyard.worker.workloads import tasks
+from steelyard.worker.workloads.about import About, about
+from steelyard.worker.workloads.options import at_least
 from steelyard.worker.workloads.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -19,21 +22,35 @@ WIDEN = 10
 SIDE = 32
 
 
-def build(classes: int = 100) -> Recipe:
+@about(
+    About(
+        family="classification",
+        title="WideResNet-28-10, CIFAR-100 shapes",
+        data=("cifar100", "cifar10"),
+        metric="top-1",
+        reduced={"depth": 10, "widen": 1},
+        parameters=36.5e6,
+        source="Zagoruyko and Komodakis, arXiv 1605.07146, table 4: 36.5M",
+    )
+)
+def build(classes: int = 100, depth: int = DEPTH, widen: int = WIDEN) -> Recipe:
     """WideResNet-28-10 of Zagoruyko and Komodakis (arXiv 1605.07146), without dropout.
 
     It has 36.5 million parameters with 100 classes, as in the paper. A result published for a "WideResNet" of 25
     million parameters is of another network, and never the same workload. The learning rate is small
     because the labels are random; the work of a step does not depend on it.
     """
-    if classes < 1:
-        raise InputError("WideResNet cannot be built so", problems=(Problem("classes", f"is {classes}", "at least 1"),))
+    at_least(1, "WideResNet", classes=classes, widen=widen)
+    if depth < 10 or (depth - 4) % 6:
+        problem = Problem("depth", f"is {depth}", "10, 16, 22, 28 and so on: 6 convolutions more each")
+        raise InputError("WideResNet cannot be built so", problems=(problem,))
 
     def batch(samples: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         images = torch.randn(samples, 3, SIDE, SIDE, generator=generator, device="cpu")
         return images, torch.randint(classes, (samples,), generator=generator, device="cpu")
 
-    return Recipe(WideResNet(classes), functional.cross_entropy, _optimizer, batch)
+    task = tasks.classification(SIDE, classes, padded=True)
+    return Recipe(WideResNet(classes, depth, widen), functional.cross_entropy, _optimizer, batch, task)
 
 
 def _optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -69,10 +86,10 @@ class Block(nn.Module):
 class WideResNet(nn.Module):
     """A first convolution, three groups of blocks at 32, 16 and 8 pixels, and a linear head on the mean."""
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int, depth: int, widen: int) -> None:
         super().__init__()
-        widths = [16, 16 * WIDEN, 32 * WIDEN, 64 * WIDEN]
-        blocks = (DEPTH - 4) // 6
+        widths = [16, 16 * widen, 32 * widen, 64 * widen]
+        blocks = (depth - 4) // 6
         self.first = _convolution(3, widths[0], 3)
         layers = []
         for group in range(3):

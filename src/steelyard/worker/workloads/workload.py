@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
     from steelyard.worker.workloads.batches import Batch
 
 
@@ -13,6 +18,12 @@ class Workload(Protocol):
 
     communicates: bool
     """Whether its steps wait for other ranks: what is not input is all computation where they do not."""
+
+    learnable: bool
+    """Whether the loss can fall: not where labels are random, and new each step."""
+
+    block_steps: int | None
+    """Steps a block may have at most; None: as many as the engine likes."""
 
     def compile(self) -> None:
         """Prepare the model explicitly, where the workload has such a step; measured as a phase of its own."""
@@ -29,6 +40,12 @@ class Workload(Protocol):
 
     def watch_communication(self) -> None:
         """From now on tell computation from communication, at a cost that the measured steps must not bear."""
+
+    def after_block(self, table: NDArray[np.float64], raw: Path) -> None:
+        """A block is done, and its samples are in `table`: look at results, write what else is known into `raw`."""
+
+    def last_loss(self) -> float | None:
+        """Of the last step, once the device has done it; None: it has none."""
 
     def close(self) -> None:
         """No more batches: end what makes them."""

@@ -1,0 +1,208 @@
+"""[data_formats] Whether every data format is read as it is, and refused where a stranger has spoiled it.
+
+Every registered format is made in its true layout and read back; every example is compared with what another reader
+gives that shares no code with ours (json, numpy, Pillow, tarfile, struct as anybody would use them). Then the hostile
+cases: a sound data set, one thing spoiled, opened and read to the end. Each must end in an error for people that names
+what is wrong. Each runs in a process of its own, so that no memory of one hides that of another; the growth is
+the highest resident size above that at the start. Last, annotations of COCO as large as a fifth of the real file.
+Quick: the same cases, smaller data sets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import data_formats_images as images
+import data_formats_structured as structured
+from figure import arguments, at_least, at_most, finish
+from steelyard import registry
+from steelyard.errors import DamagedDataError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from data_formats_images import Case
+    from figure import Figure
+
+SAMPLES = 200
+QUICK_SAMPLES = 30
+GROWTH_LIMIT_MB = 300
+REFUSAL_LIMIT_S = 2
+# The real file in less than a minute, and in less memory than its size.
+SPEED_MB_S = 8
+LARGE_GROWTH_MB = 100
+# A case that goes wrong must not take the machine with it.
+ADDRESS_LIMIT_BYTES = 8 << 30
+ALARM_S = 30
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of reading a spoiled data set."""
+
+    error: str
+    text: str
+    seconds: float
+    growth_mb: float
+
+
+def read(name: str, root: Path) -> None:
+    """Everything of both splits."""
+    (structured.read_structured if name in structured.REFERENCE else images.read_all)(name, root)
+
+
+def apart(work: Callable[[], Outcome | None]) -> Outcome | None:
+    """The work in a forked process; None where it ends without an answer."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_LIMIT_BYTES, ADDRESS_LIMIT_BYTES))
+            signal.alarm(ALARM_S)
+            outcome = work()
+            os.write(writer, json.dumps(asdict(outcome) if outcome else {}).encode())
+            code = 0
+        except BaseException:  # noqa: BLE001 -- the parent counts it as wrong; people want to see why
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        answer = json.loads(file.read() or b"{}")
+    _, status = os.waitpid(child, 0)
+    if status:
+        return Outcome("died", f"status {status}", float(ALARM_S), 0)
+    return Outcome(**answer) if answer else None
+
+
+def refusal(name: str, root: Path) -> Outcome:
+    """How reading ends."""
+    before_kb = rss_kb()
+    begin_s = time.perf_counter()
+    error, text = "none", "it was read"
+    try:
+        read(name, root)
+    except (DamagedDataError, InputError) as refused:
+        error, text = "refused", str(refused)
+    except Exception as other:  # noqa: BLE001 -- which one it is, is the question
+        error, text = type(other).__name__, str(other)
+    seconds = time.perf_counter() - begin_s
+    return Outcome(error, text[:2000], seconds, grown_mb(before_kb))
+
+
+def grown_mb(before_kb: int) -> float:
+    """How far the resident size has been above what it was."""
+    return max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb) * 1024 / 1e6
+
+
+def rss_kb() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() // 1024
+
+
+def right(case: Case, outcome: Outcome) -> bool:
+    """Whether it was refused with the words that help."""
+    return outcome.error == "refused" and re.search(case.says, outcome.text, re.DOTALL) is not None
+
+
+def hostile(case: Case, sound: Path, folder: Path) -> Outcome:
+    """A copy of a sound data set spoiled, in one process, and read in another."""
+    root = folder / "spoiled"
+    shutil.copytree(sound, root)
+    try:
+        spoiled = apart(lambda: case.spoil(root))
+        outcome = apart(lambda: refusal(case.format, root))
+        assert outcome is not None
+        return spoiled or outcome
+    finally:
+        shutil.rmtree(root)
+
+
+def large_annotations(folder: Path, size_mb: int) -> list[Figure]:
+    """A file of COCO as large as a part of the real one, which has 470 MB: how fast, and with how much memory."""
+    root = folder / "large"
+    root.mkdir()
+    count = structured.large_coco(root, size_mb * 1_000_000)
+
+    def work() -> Outcome:
+        before_kb, begin_s = rss_kb(), time.perf_counter()
+        examples = registry.load("data", "coco").open(root, "evaluation")
+        seconds = time.perf_counter() - begin_s
+        return Outcome("none", f"{len(examples)}", seconds, grown_mb(before_kb))
+
+    outcome = apart(work)
+    shutil.rmtree(root)
+    assert outcome is not None
+    print(f"COCO, {count:,} annotations of {size_mb} MB: {outcome.seconds:.2f} s, {outcome.growth_mb:.0f} MB")
+    return [
+        at_least(f"data_formats: COCO annotations of {size_mb} MB read", size_mb / outcome.seconds, "MB/s", SPEED_MB_S),
+        at_most(
+            f"data_formats: growth of memory, annotations of {size_mb} MB", outcome.growth_mb, "MB", LARGE_GROWTH_MB
+        ),
+    ]
+
+
+def sound_formats(folder: Path, samples: int) -> tuple[int, int, int]:
+    """How many formats were read, how many examples, and how many of these were not as they should be."""
+    formats = examples = wrong = 0
+    for name in registry.names("data"):
+        module = structured if name in structured.REFERENCE else images
+        root = folder / name
+        registry.load("data", name).make(root, samples, 1)
+        unequal, count = module.differences(name, root)
+        print(f"{name:<12} {count:>6} examples read, {unequal} wrong")
+        formats += count > 0
+        examples += count
+        wrong += unequal
+        shutil.rmtree(root)
+    return formats, examples, wrong
+
+
+def main() -> None:
+    options = arguments(__doc__)
+    cases = [*images.CASES, *structured.CASES]
+    growth_mb = longest_s = 0.0
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for name in sorted({case.format for case in cases}):
+            registry.load("data", name).make(folder / "sound" / name, images.SAMPLES, 1)
+        # What the readers import is in memory before the first case.
+        for name in sorted({case.format for case in cases}):
+            read(name, folder / "sound" / name)
+        failed = 0
+        for case in cases:
+            outcome = hostile(case, folder / "sound" / case.format, folder)
+            growth_mb, longest_s = max(growth_mb, outcome.growth_mb), max(longest_s, outcome.seconds)
+            if not right(case, outcome):
+                failed += 1
+                print(f"WRONG {case.format}, {case.name}: {outcome.error}: {outcome.text[:300]}", file=sys.stderr)
+        print(f"{len(cases)} hostile cases, {failed} not refused as they should be")
+        large = large_annotations(folder, 10 if options.quick else 100)
+        formats, examples, wrong = sound_formats(folder, QUICK_SAMPLES if options.quick else SAMPLES)
+    known = len(registry.names("data"))
+    total = len(cases) + examples
+    finish(
+        [
+            at_most(f"data_formats: wrong outcomes of {total:,} hostile cases and examples", failed + wrong, "", 0),
+            at_least(f"data_formats: formats read, of {known}", formats, "", known),
+            at_most("data_formats: largest growth of memory in a hostile case", growth_mb, "MB", GROWTH_LIMIT_MB),
+            at_most("data_formats: longest refusal", longest_s, "s", REFUSAL_LIMIT_S),
+            *large,
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""[family_overhead] What the harness adds to a step stays within the engine's figure for every family of workloads.
+
+The same model, optimizer and data are used in turn: a block of steps as the worker makes them, with events, files and
+looks at the results, and as many by the loop that one writes by hand. What is asked is 0.99 of the bare throughput.
+Sizes are those of the tests.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from figure import Figure, arguments, at_least, finish
+from overhead import ByHarness, interleaved, spread
+from steelyard import registry
+from steelyard.contracts.spec import Budget, RunSpec
+from steelyard.worker.engine.ceiling_steps import CeilingSteps
+from steelyard.worker.engine.generate import Generating
+from steelyard.worker.workloads.recipe import call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BLOCK_S = 0.25
+
+
+@dataclass(frozen=True)
+class Family:
+    """One workload that stands for its family."""
+
+    name: str
+    workload: str
+    batch: int
+    mode: str = "train"
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+SMALL = (("size", "custom"), ("layers", 2), ("width", 64), ("heads", 2), ("sequence", 64), ("vocabulary", 500))
+FAMILIES = (
+    Family("language", "gpt", 4, options=SMALL),
+    Family("ceilings", "matmul", 8, "ceiling", (("m", 512), ("n", 512), ("k", 512))),
+    Family("generation", "gpt", 4, "generate", (*SMALL, ("prompt", 32), ("new_tokens", 32))),
+    Family("classification", "mobilenet-v3-small", 4),
+    Family("detection", "fasterrcnn-r50-fpn", 1),
+    Family("segmentation", "deeplabv3plus-r101", 2),
+    Family("question answering", "bert-base", 4),
+    Family("reconstruction", "autoencoder", 16),
+)
+
+
+def by_hand(workload: Any) -> Callable[[], Any]:
+    """A step without a harness, on the very same objects."""
+    if isinstance(workload, CeilingSteps):
+        work, repeats = workload._work, workload._batch.computed  # noqa: SLF001
+        return lambda: [work.step() for _ in range(repeats)]
+    workload.take()
+    ((inputs, target),) = workload._pieces  # noqa: SLF001
+    module = workload._module  # noqa: SLF001
+    if isinstance(workload, Generating):
+        made = workload._generation  # noqa: SLF001
+
+        def request() -> None:
+            with torch.inference_mode():
+                tokens, state = made.prefill(module, inputs)
+                for _ in range(made.new_tokens - 1):
+                    tokens, state = made.decode(module, tokens, state)
+
+        return request
+    optimizer, loss = workload._optimizer, workload._loss  # noqa: SLF001
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss(call(module, inputs), target).backward()
+        optimizer.step()
+
+    return step
+
+
+class ByHand:
+    """Steps of `by_hand`, timed together."""
+
+    def __init__(self, workload: Any) -> None:
+        self._step = by_hand(workload)
+
+    def seconds(self, steps: int) -> float:
+        """For so many steps."""
+        begin_s = time.perf_counter()
+        for _ in range(steps):
+            self._step()
+        return time.perf_counter() - begin_s
+
+
+def measured(family: Family, pairs: int, *, quick: bool) -> Figure:
+    options = dict(family.options) or registry.load("workload", family.workload).about.reduced
+    spec = RunSpec(
+        run_id="o", cell="o", workload=family.workload, device="cpu", mode=family.mode, batch=family.batch,  # type: ignore[arg-type]
+        model=options, threads=1, budget=Budget(max_steps=10**9, max_seconds=1e9),
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as name:
+        harness = ByHarness(spec, Path(name))
+        hand = ByHand(harness.workload)
+        hand.seconds(1)
+        steps = max(1, round(BLOCK_S / hand.seconds(2) * 2))
+        found = interleaved(harness, hand, pairs, steps)
+    ratios = sorted(bare / ours for bare, ours in found)
+    middle = ratios[len(ratios) // 2]
+    error, half = spread(ratios)
+    bare_ms = 1e3 * sorted(bare for bare, _ in found)[len(found) // 2]
+    print(f"{family.name}: bare step {bare_ms:.1f} ms, {middle:.4f} of bare, standard error {error:.4f}, {half}")
+    return at_least(f"family_overhead: {family.name}", middle, "of bare", 0.99 - (3 * error if quick else 0.0))
+
+
+def main() -> None:
+    quick = arguments(__doc__).quick
+    torch.set_num_threads(1)
+    chosen = FAMILIES[: 3 if quick else None]
+    finish([measured(family, 11 if quick else 41, quick=quick) for family in chosen])
+
+
+if __name__ == "__main__":
+    main()

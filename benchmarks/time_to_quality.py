@@ -1,0 +1,81 @@
+"""[time_to_quality] A WideResNet trains on a generated data set in CIFAR-100's format until its accuracy is reached.
+
+Three seeds, each a fresh launch through the command line. All must converge, and each must stop at the first
+evaluation that reaches the target: the times that the record gives are held against the evaluations in it. Then a
+target that cannot be reached within its epochs must end as `not_converged`, without a time. The network is the
+smallest of its family (depth 10, width 1), so that two cores train it in seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from figure import arguments, at_least, at_most, finish
+from steelyard import registry
+from steelyard.cli.main import main as steelyard
+
+TARGET = 0.9
+SEEDS = 3
+LIMIT_S = 180.0
+
+
+def trained(data: Path, results: Path, *more: str) -> list[dict[str, Any]]:
+    words = ["run", "wideresnet28-10", "--model", "depth=10", "--model", "widen=1", "--data", f"cifar100:{data}"]
+    words += ["--device", "cpu", "--batch", "20", "--learning-rate", "0.02", "--results", str(results), "--json", *more]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        steelyard(words)
+    runs: list[dict[str, Any]] = json.loads(out.getvalue())["runs"]
+    return runs
+
+
+def contradictions(run: dict[str, Any]) -> list[str]:
+    """What in a record of a training to a quality does not fit together."""
+    found, evaluations = [], run["evaluations"]
+    last = evaluations[-1]
+    # An accuracy is a whole number of the samples; single precision may show it a little smaller.
+    right = [round(e["value"] * e["samples"]) >= TARGET * e["samples"] for e in evaluations]
+    if right != [False] * (len(right) - 1) + [True]:
+        found.append(f"it did not stop at the first evaluation that reached the target: {right}")
+    if run["quantities"]["time_to_quality"]["value"] != last["at_s"]:
+        found.append("its time is not that of its last evaluation")
+    if not last["at_s"] >= run["stop"]["seconds"] + sum(e["seconds"] for e in evaluations):
+        found.append("its time is shorter than its steps and evaluations together")
+    return found
+
+
+def main() -> None:
+    options = arguments(__doc__)
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        registry.load("data", "cifar100").make(root / "data", 1000 if options.quick else 4000, 0)
+        begin_s = time.monotonic()
+        runs = trained(root / "data", root / "results", "--epochs", "40", "--target", str(TARGET), "--repeats", "3")
+        seconds = time.monotonic() - begin_s
+        (short,) = trained(root / "data", root / "results", "--epochs", "1", "--target", "0.9999")
+    reached = [run for run in runs if run["status"]["code"] == "completed"]
+    wrong = [f"{run['run_id']}: {what}" for run in reached for what in contradictions(run)]
+    if short["status"]["code"] != "not_converged" or short["quantities"]["time_to_quality"]["value"] is not None:
+        wrong.append(f"a target that was not reached ended as {short['status']['code']}")
+    for run in reached:
+        value = run["quantities"]
+        epochs, at_s = value["epochs_to_quality"]["value"], value["time_to_quality"]["value"]
+        print(f"seed {run['spec']['seed']}: {value['quality']['value']:.3f} after {epochs:.0f} epochs, {at_s:.1f} s")
+    print("\n".join(wrong))
+    finish(
+        [
+            at_least(f"time_to_quality: seeds of {SEEDS} that reached {TARGET:.0%}", len(reached), "seeds", SEEDS),
+            at_most("time_to_quality: contradictions in the records", len(wrong), "contradictions", 0),
+            at_most("time_to_quality: three seeds, start to end", seconds, "s", LIMIT_S),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()

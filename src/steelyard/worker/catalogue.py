@@ -1,0 +1,191 @@
+"""`python -m steelyard.worker.catalogue [NAME [OPTIONS]]`: what workloads are and take, as JSON on standard output.
+
+Counts on the meta device: nothing is trained, and the largest models take no memory. The front side reads the counts of
+the usual options from a shipped file, which `--write` makes, and starts this process for others. OPTIONS is a JSON
+object. Knows the registry; measures nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import inspect
+import json
+import os
+import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steelyard import registry
+from steelyard.errors import InputError, Problem, SteelyardError
+from steelyard.worker.workloads.about import About
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FILE = Path(__file__).parent.parent / "catalogue.json"
+EXTRAS = {
+    "torchvision": "torch",
+    "timm": "timm",
+    "transformers": "transformers",
+    "segmentation_models_pytorch": "segmentation",
+}
+"""Which extra of the package brings a module; scipy is there wherever the package is installed whole."""
+COUNTED_WITH = ("torch", "torchvision", "timm", "transformers", "segmentation-models-pytorch")
+SIMULATED = About(
+    family="test",
+    title="simulated accelerator whose true times are known; no model",
+    modes=("train", "infer"),
+)
+
+
+def everything() -> dict[str, Any]:
+    """Every workload of ours with its usual options."""
+    versions = {name: _version(name) for name in COUNTED_WITH}
+    return {"counted_with": versions, "workloads": {name: entry(name, {}) for name in sorted(ours())}}
+
+
+def ours() -> list[str]:
+    """The names that the package itself brings."""
+    return list(registry.BUILTIN["workload"])
+
+
+def entry(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """What is known of one workload, counted with these options."""
+    if name == "sim":
+        return {**_told(SIMULATED), "options": {}, **_nothing("the simulated device has no model")}
+    build = registry.load("workload", name)
+    _refuse(build, name, options)
+    facts = getattr(build, "about", None) or About(family="test", title="of another package")
+    given = {"given": options} if options else {}
+    return {**_told(facts), "options": _options(build), **given, **_counts(partial(build, **options))}
+
+
+def _told(facts: About) -> dict[str, Any]:
+    published = None
+    if facts.parameters is not None:
+        published = {"parameters": facts.parameters, "source": facts.source}
+    extras = [] if facts is SIMULATED else ["torch"]
+    extras += [EXTRAS[module] for module in facts.needs if module in EXTRAS]
+    return {
+        "title": facts.title,
+        "family": facts.family,
+        "modes": list(facts.modes),
+        "data": list(facts.data),
+        "metric": facts.metric,
+        "needs": list(facts.needs),
+        "extras": list(dict.fromkeys(extras)),
+        "published": published,
+        "note": facts.note,
+        "reduced": dict(facts.reduced),
+    }
+
+
+def _options(build: Callable[..., Any]) -> dict[str, Any]:
+    """Names and defaults; null: none is needed, or the workload decides."""
+    parameters = inspect.signature(build).parameters.values()
+    return {p.name: None if p.default is p.empty else p.default for p in parameters if p.kind is not p.VAR_KEYWORD}
+
+
+def _counts(make: Callable[[], Any]) -> dict[str, Any]:
+    # Late: they import torch, which takes seconds, and a wrong name is to be told at once.
+    from steelyard.worker.engine.flops import built_on_meta, count
+    from steelyard.worker.engine.footprint import footprint
+    from steelyard.worker.workloads.ceiling import Ceiling
+    from steelyard.worker.workloads.recipe import Recipe
+
+    made: Any = built_on_meta(make)
+    if isinstance(made, Ceiling):
+        return _nothing("no model: its work is known when it is made on a device")
+    recipe = made if isinstance(made, Recipe) else Recipe(*made)
+    # Built once. Inference last: its count takes the gradients from the model.
+    memory = footprint(lambda: recipe)
+    trained, inferred = count(lambda: recipe, train=True), count(lambda: recipe, train=False)
+    return {
+        "parameters": trained.parameters,
+        "tokens_per_sample": recipe.tokens,
+        "flops_per_sample": {"train": trained.flops_per_sample, "infer": inferred.flops_per_sample},
+        "flops_method": {"train": _timeless(trained.method), "infer": _timeless(inferred.method)},
+        "memory": asdict(memory),
+    }
+
+
+def _nothing(reason: str) -> dict[str, Any]:
+    return {
+        "parameters": None,
+        "tokens_per_sample": None,
+        "flops_per_sample": {"train": None, "infer": None},
+        "flops_method": {"train": f"unknown: {reason}", "infer": f"unknown: {reason}"},
+        "memory": None,
+    }
+
+
+def _timeless(method: str) -> str:
+    """Without the release of torch, which stands once for all."""
+    import torch
+
+    return method.replace(f" of torch {torch.__version__}", "")
+
+
+def _version(name: str) -> str | None:
+    try:
+        # Without what tells builds of one release apart: they count the same.
+        return importlib.metadata.version(name).partition("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _refuse(build: Callable[..., Any], name: str, options: dict[str, Any]) -> None:
+    known = list(_options(build))
+    problems = tuple(
+        Problem(f"model.{option}", "unknown option", ", ".join(known) or "none")
+        for option in options
+        if option not in known
+    )
+    if problems:
+        raise InputError(f"the workload {name!r} has no such option", problems=problems)
+
+
+def text() -> str:
+    """The shipped file, to the last character."""
+    return json.dumps(everything(), indent=1) + "\n"
+
+
+def _answer(arguments: argparse.Namespace) -> str:
+    if arguments.write:
+        FILE.write_text(text(), encoding="utf-8")
+        return json.dumps({"written": str(FILE)})
+    if arguments.name is None:
+        return text().rstrip()
+    options = json.loads(arguments.options)
+    if not isinstance(options, dict):
+        raise InputError("the options are no JSON object")
+    return json.dumps(entry(arguments.name, options))
+
+
+def main() -> int:
+    """Exit code 0 when it was counted; an error that a person can act on is an answer, too."""
+    parser = argparse.ArgumentParser(prog="python -m steelyard.worker.catalogue", description=__doc__)
+    parser.add_argument("name", nargs="?", help="a workload; nothing: all of them")
+    parser.add_argument("options", nargs="?", default="{}", help="options of its model as JSON")
+    parser.add_argument("--write", action="store_true", help="make the file that the package ships")
+    arguments = parser.parse_args()
+    # Libraries print what they like; standard output is for the answer.
+    own = os.dup(1)
+    os.dup2(2, 1)
+    code = 0
+    try:
+        answer = _answer(arguments)
+    except SteelyardError as error:
+        problems = [asdict(problem) for problem in error.problems]
+        answer = json.dumps({"error": error.what, "problems": problems, "next_step": error.next_step})
+        code = error.exit_code
+    with os.fdopen(own, "w", encoding="utf-8") as output:
+        print(answer, file=output)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

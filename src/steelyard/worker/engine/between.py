@@ -1,0 +1,79 @@
+"""What happens between blocks of steps, on every rank: the loss is noted, quality is judged. Nothing of it is timed."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from steelyard.contracts.observe import LossTrace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from steelyard.worker.engine.evaluate import Judge
+    from steelyard.worker.measure.writer import EventLog
+    from steelyard.worker.workloads.workload import Workload
+
+# Far more than a curve needs; half of them are forgotten when they are reached.
+MAX_LOSSES = 512
+
+
+class Between:
+    """Called after every block, with the steps that are done."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        judge: Judge | None,
+        *,
+        log: EventLog | None,
+        now: Callable[[], float],
+        beat: Callable[[], None],
+    ) -> None:
+        self._workload = workload
+        self._judge = judge
+        self._log = log
+        self._now = now
+        self._beat = beat
+        self._began_s: float | None = None
+        self._losses: list[tuple[int, float]] = []
+        self._judged = 0
+
+    def begin(self) -> None:
+        """The first step is about to begin."""
+        self._began_s = self._now()
+
+    def __call__(self, steps: int, *, last: bool) -> bool:
+        """Whether the training is good enough."""
+        self._note_loss(steps)
+        judge = self._judge
+        if judge is None or steps == self._judged or not (last or steps % judge.every_steps == 0):
+            return False
+        self._judged = steps
+        assert self._began_s is not None
+        start_s = self._now()
+        found, reached = judge(steps, self._now, self._began_s, self._beat)
+        if self._log is not None:
+            self._log.write("evaluation", found)
+            self._log.write_phase("evaluation", start_s, self._now())
+        return reached
+
+    def room(self, steps: int) -> int | None:
+        """How many steps there are until quality is judged again; None: it is not judged."""
+        return None if self._judge is None else self._judge.every_steps - steps % self._judge.every_steps
+
+    def finish(self) -> None:
+        """Write down the losses."""
+        if self._log is None or not self._losses:
+            return
+        steps, values = zip(*self._losses, strict=True)
+        finite = tuple(value if math.isfinite(value) else None for value in values)
+        self._log.write("loss", LossTrace(steps=steps, values=finite, learnable=self._workload.learnable))
+
+    def _note_loss(self, steps: int) -> None:
+        loss = self._workload.last_loss() if self._log is not None else None
+        if loss is None:
+            return
+        if len(self._losses) == MAX_LOSSES:
+            del self._losses[1::2]
+        self._losses.append((steps, loss))

@@ -1,0 +1,97 @@
+"""Quality of a model in training: evaluates it on every rank, and says when it is good enough. Knows no formula."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from steelyard.contracts.observe import Evaluation
+from steelyard.errors import DamagedDataError, InputError
+from steelyard.worker.workloads.feed import loader_of
+from steelyard.worker.workloads.real import Evaluation as EvaluationSplit
+from steelyard.worker.workloads.recipe import call, each_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from steelyard.contracts.spec import RunSpec
+    from steelyard.worker.engine.precision import Precision
+    from steelyard.worker.workloads.real import RealData
+    from steelyard.worker.workloads.recipe import Metric
+
+
+class Judge:
+    """Evaluates between blocks of steps; nothing of it is part of any step."""
+
+    def __init__(
+        self, spec: RunSpec, data: RealData, rank: int, device: torch.device, module: Any, precision: Precision
+    ) -> None:
+        quality, make = spec.quality, data.task.metric
+        assert quality is not None
+        if make is None:
+            raise InputError(f"the workload {spec.workload!r} has no metric of quality", next_step="leave quality out")
+        self._target = quality.target
+        self._make: Callable[[], Metric] = make
+        # Before the first step: a metric whose library is missing must not end a run after its training.
+        self._make()
+        self._device = device
+        self._module = module
+        self._precision = precision
+        self._split = EvaluationSplit(data, spec, rank)
+        self._loader = loader_of(self._split, spec, pin=False)
+        self._steps_per_epoch = spec.steps_per_epoch or 1
+        self.every_steps = self._steps_per_epoch * quality.every_epochs
+
+    def __call__(
+        self, steps: int, now: Callable[[], float], began_s: float, beat: Callable[[], None]
+    ) -> tuple[Evaluation, bool]:
+        """The quality after so many steps, and whether the target is reached."""
+        start_s = now()
+        metric = self._make()
+        with self._evaluating():
+            for made in self._loader:
+                self._take(made, metric)
+                beat()
+            value = float(metric.compute())
+        end_s = now()
+        found = Evaluation(
+            metric=metric.name,
+            value=value if math.isfinite(value) else None,
+            better=metric.better,
+            epoch=steps // self._steps_per_epoch,
+            steps=steps,
+            samples=self._split.samples,
+            at_s=end_s - began_s,
+            seconds=end_s - start_s,
+        )
+        return found, self._target is not None and found.reaches(self._target)
+
+    def close(self) -> None:
+        """End the loader's processes."""
+        del self._loader
+
+    def _take(self, made: Any, metric: Metric) -> None:
+        if isinstance(made, str):
+            raise DamagedDataError(made)
+        inputs, target, counts = made
+        inputs, target = each_tensor((inputs, target), lambda tensor: tensor.to(self._device))
+        with torch.no_grad(), self._precision.context():
+            output = call(self._module, inputs)
+        if counts:
+            metric.update(output, target)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """The model in evaluation mode, the same on all ranks: since the last step each has statistics of its own."""
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            for buffer in self._module.buffers():
+                dist.broadcast(buffer, src=0)
+        self._module.eval()
+        try:
+            yield
+        finally:
+            self._module.train()

@@ -1,0 +1,127 @@
+"""How much memory training a model takes, without taking it: counted on the meta device. Knows no device's own needs.
+
+What the device's libraries take for themselves (workspaces, fragments, the context) comes on top, and so does whatever
+lives for a moment only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import functional
+
+from steelyard.worker.engine.flops import REASON_CHARACTERS, SAMPLES, Agreeing, built_on_meta, on_meta
+from steelyard.worker.workloads.recipe import call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from steelyard.worker.workloads.recipe import Recipe
+
+METHOD = (
+    f"fp32, on the meta device: what autograd keeps of {SAMPLES} samples, each storage once and without parameters; "
+    "attention fused, which keeps its inputs, its output and one number for each row of scores"
+)
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes of fp32 training, without sharding."""
+
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    optimizer: str
+    activation_bytes: float | None
+    """A sample's: what the forward pass keeps for the backward pass; None: unknown."""
+    method: str
+    """How that was counted, or why it is unknown."""
+
+
+def footprint(make: Callable[[], Recipe]) -> Footprint:
+    """Of training the model that `make` builds."""
+    with torch.random.fork_rng(devices=[]):
+        recipe = built_on_meta(make)
+        module = recipe.module.to("meta")
+        optimizer = _optimizer(recipe, module)
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        held = _state_bytes(optimizer, trained)
+        try:
+            kept, method = _kept(recipe) / SAMPLES, METHOD
+        except Exception as error:  # noqa: BLE001 -- a model of anybody's making; the rest is known all the same
+            kept = None
+            method = "unknown: " + " ".join(f"{type(error).__name__}: {error}".split())[:REASON_CHARACTERS]
+    return Footprint(
+        parameter_bytes=_bytes([*module.parameters(), *module.buffers()]),
+        gradient_bytes=_bytes(trained),
+        optimizer_bytes=held,
+        optimizer=type(optimizer).__name__,
+        activation_bytes=kept,
+        method=method,
+    )
+
+
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _optimizer(recipe: Recipe, module: Any) -> torch.optim.Optimizer:
+    given = recipe.optimizer
+    return given if isinstance(given, torch.optim.Optimizer) else given(module.parameters())
+
+
+def _state_bytes(optimizer: torch.optim.Optimizer, trained: list[Any]) -> int:
+    """What the optimizer keeps after its first step; its counters of steps are left out."""
+    for parameter in trained:
+        parameter.grad = torch.empty_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    return _bytes(value for value in states if isinstance(value, torch.Tensor) and value.dim())
+
+
+def _kept(recipe: Recipe) -> float:
+    module, inputs, target = on_meta(recipe, train=True)
+    known = {_storage(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    seen: dict[int, torch.Tensor] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        # Kept here, so that no later storage gets the place of one that is counted.
+        if _storage(tensor) not in known:
+            seen.setdefault(_storage(tensor), tensor)
+        return tensor
+
+    fused = mock.patch.object(functional, "scaled_dot_product_attention", _attend)
+    with Agreeing(), fused, torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        recipe.loss(call(module, inputs), target)
+    return float(sum(tensor.untyped_storage().nbytes() for tensor in seen.values()))
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    """The same for every view of the same numbers; on the meta device there is no address to tell them by."""
+    return int(StorageWeakRef(tensor.untyped_storage()).cdata)  # type: ignore[no-untyped-call]
+
+
+class _Fused(torch.autograd.Function):
+    """Attention as far as memory goes: what a fused kernel keeps."""
+
+    @staticmethod
+    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:  # type: ignore[override, unused-ignore]
+        """An output of the right shape."""
+        output = query.new_empty((*query.shape[:-1], value.shape[-1]))
+        ctx.save_for_backward(query, key, value, output, query.new_empty(query.shape[:-1], dtype=torch.float32))
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """Never asked for."""
+        raise NotImplementedError
+
+
+def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_more: Any, **_named: Any) -> torch.Tensor:
+    result: torch.Tensor = _Fused.apply(query, key, value)
+    return result

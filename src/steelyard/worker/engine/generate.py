@@ -1,0 +1,198 @@
+"""A step of generation with any language model: requests in, tokens out, one by one. Knows no model.
+
+A step is one batch of requests: the prompts are read, which gives each its first token, and then every further token
+is computed from the one before. All of it is enqueued at once; nothing waits for the device. An event after each token
+tells its time.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from steelyard.contracts import observe
+from steelyard.errors import InputError, Problem
+from steelyard.worker.engine.flops import REASON_CHARACTERS, SAMPLES
+from steelyard.worker.engine.steps import Inference
+from steelyard.worker.measure.writer import StepWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from steelyard.contracts.spec import RunSpec
+    from steelyard.worker.devices.device import Device
+    from steelyard.worker.engine.precision import Precision
+    from steelyard.worker.workloads.batches import Batch
+    from steelyard.worker.workloads.feed import Feed
+    from steelyard.worker.workloads.recipe import Generation, MakeBatch, Recipe
+
+_START_S, _INPUT_WAIT_S = observe.COLUMNS.index("start_s"), observe.COLUMNS.index("input_wait_s")
+
+
+def generation_of(recipe: Recipe, workload: str) -> Generation:
+    """How the model makes tokens; InputError where it makes none, or where the request does not fit."""
+    made = recipe.generation
+    if made is None:
+        raise InputError(
+            f"the workload {workload!r} makes no tokens", problems=(Problem("mode", "is generate", "train, infer"),)
+        )
+    if recipe.tokens is not None and made.prompt + made.new_tokens > recipe.tokens:
+        raise InputError(
+            "the request does not fit in the model",
+            problems=(
+                Problem(
+                    "model.prompt",
+                    f"{made.prompt} tokens and {made.new_tokens} new ones are {made.prompt + made.new_tokens}",
+                    f"prompt + new_tokens of at most {recipe.tokens}, the sequence",
+                ),
+            ),
+            next_step="--model sequence=N, or a smaller --model prompt=N or new_tokens=N",
+        )
+    return made
+
+
+def prompts_of(recipe: Recipe, prompt: int) -> MakeBatch:
+    """Prompts from the model's own batch maker: the begin of each sample."""
+
+    def batch(samples: int, generator: torch.Generator) -> tuple[Any, Any]:
+        inputs, _ = recipe.batch(samples, generator)
+        if isinstance(inputs, dict):
+            inputs = inputs["input_ids"]
+        elif isinstance(inputs, (tuple, list)):
+            inputs = inputs[0]
+        return inputs[:, :prompt].contiguous(), ()
+
+    return batch
+
+
+class Generating(Inference):
+    """Prefill and decode, greedy as the model's own functions are."""
+
+    def __init__(
+        self, spec: RunSpec, feed: Feed, module: Any, precision: Precision, generation: Generation, device: Device
+    ) -> None:
+        super().__init__(spec, feed, module, precision)
+        self._generation = generation
+        self._device = device
+        self._events: list[Any] = []
+        self._samples: list[int] = []
+        self._keeps = True
+        self._writer: StepWriter | None = None
+
+    def compile(self) -> None:
+        """Let a compiled model be compiled: one request, whose tokens nobody counts."""
+        if self._spec.compile != "off":
+            self._request(self._feed.example()[0], lambda: None)
+
+    def run(self, batch: Batch) -> None:
+        """One batch of requests."""
+        record, event = self._device.record, self._events.append
+        prompts, _ = self._pieces[0]
+        if not self._keeps:
+            self._request(prompts, lambda: None)
+            return
+        event(record())
+        self._request(prompts, lambda: event(record()))
+        self._samples.append(batch.samples)
+
+    def _request(self, prompts: torch.Tensor, token_is_there: Callable[[], None]) -> torch.Tensor:
+        made, module = self._generation, self._module
+        with torch.inference_mode(), self._precision.context():
+            tokens, state = made.prefill(module, prompts)
+            token_is_there()
+            for _ in range(made.new_tokens - 1):
+                tokens, state = made.decode(module, tokens, state)
+                token_is_there()
+        return tokens
+
+    def watch_communication(self) -> None:
+        """Replicas do not communicate. The steps from here on are the cross-check's, whose tokens are not kept."""
+        self._keeps = False
+
+    def after_block(self, table: NDArray[np.float64], raw: Path) -> None:
+        """Write the tokens' times of the block whose steps are in `table`."""
+        if self._writer is None:
+            self._writer = StepWriter(raw, self._device.rank, observe.TOKENS_PATTERN)
+        # The clock of the first request: when its block began, and its data was there.
+        start_s = table[_START_S, 0] + table[_INPUT_WAIT_S, 0]
+        self._writer.write(self._device.rank, self.tokens(start_s))
+        self._writer.flush()
+
+    def tokens(self, start_s: float) -> NDArray[np.float64]:
+        """One column a token, in rows like those of steps; the tokens are forgotten."""
+        events, samples = self._events, self._samples
+        self._events, self._samples = [], []
+        times = self._device.seconds(events)
+        times = (times - times[0] + start_s).reshape(len(samples), self._generation.new_tokens + 1)
+        starts, lengths = times[:, :-1].ravel(), np.diff(times, axis=1).ravel()
+        nothing = np.zeros_like(lengths)
+        requests = np.repeat(np.asarray(samples, np.float64), self._generation.new_tokens)
+        return np.stack([starts, lengths, nothing, lengths, nothing, requests])
+
+    def close(self) -> None:
+        """End the loader and the file."""
+        super().close()
+        if self._writer is not None:
+            self._writer.close()
+
+    def effective(self) -> dict[str, str]:
+        """What the model and its loader say of themselves, and how long a request is."""
+        made = self._generation
+        return {**super().effective(), "prompt_tokens": str(made.prompt), "new_tokens": str(made.new_tokens)}
+
+
+def count_generation(make: Callable[[], Recipe]) -> observe.ModelFacts:
+    """The operations of one request, counted as `flops.count` counts those of a forward pass.
+
+    Prefill and the first two decodes are counted. Each decode reads one token more than the one before, so that its
+    operations grow by the same number from token to token; the others follow from these.
+
+    Whatever fails leaves the number unknown, with the reason in `method`; nothing is raised.
+    """
+    parameters = 0
+    with torch.random.fork_rng(devices=[]):
+        try:
+            with torch.device("meta"):
+                recipe = make()
+                made = recipe.generation
+                assert made is not None
+                parameters = sum(parameter.numel() for parameter in recipe.module.parameters())
+                prefill, decode, next_decode = _passes(recipe, made)
+        except Exception as error:  # noqa: BLE001 -- a model of anybody's making; not knowing must not end the run
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:REASON_CHARACTERS]
+            return observe.ModelFacts(parameters=parameters, flops_per_sample=None, method=f"unknown: {reason}")
+    decodes = made.new_tokens - 1
+    flops = prefill + decodes * decode + decodes * (decodes - 1) / 2 * (next_decode - decode)
+    method = (
+        f"torch.utils.flop_counter of torch {torch.__version__} on the meta device: prefill of {made.prompt} tokens "
+        f"and {decodes} decodes, which grow evenly"
+    )
+    if flops <= 0:
+        method = "unknown: torch's counter knows none of the operators this model uses"
+    return observe.ModelFacts(
+        parameters=parameters, flops_per_sample=flops / SAMPLES if flops > 0 else None, method=method
+    )
+
+
+def _passes(recipe: Recipe, made: Generation) -> list[float]:
+    """Operations of prefill and of the first two decodes; 0 for those that a request does not have."""
+    mode = importlib.import_module("torch.utils.flop_counter").FlopCounterMode
+    module = recipe.module.eval()
+    tokens = torch.zeros(SAMPLES, made.prompt, dtype=torch.int64)
+    state: Any = None
+    passes = [0.0, 0.0, 0.0]
+    with torch.no_grad():
+        for number in range(min(3, made.new_tokens)):
+            with mode(display=False) as counter:
+                if number == 0:
+                    tokens, state = made.prefill(module, tokens)
+                else:
+                    tokens, state = made.decode(module, tokens, state)
+            passes[number] = float(counter.get_total_flops())
+    return passes

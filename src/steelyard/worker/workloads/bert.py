@@ -1,0 +1,110 @@
+"""BERT for questions on a paragraph, by transformers, without weights: nothing is downloaded. Knows no device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from steelyard.worker.workloads import tasks
+from steelyard.worker.workloads.about import About, about
+from steelyard.worker.workloads.options import at_least, library, multiple_of
+from steelyard.worker.workloads.recipe import Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+HEAD_WIDTH = 64
+POSITIONS = 512
+
+
+def facts(title: str, published: float, source: str) -> About:
+    """Of one size."""
+    return About(
+        family="question answering",
+        title=title,
+        needs=("transformers",),
+        data=("squad",),
+        metric="F1",
+        reduced={"layers": 2, "width": 64, "sequence": 64, "vocabulary": 1000},
+        parameters=published,
+        source=source,
+    )
+
+
+@about(
+    facts(
+        "BERT base for SQuAD",
+        110e6 - 0.59e6,
+        "arXiv 1810.04805, section 3: 110M; less the pooler of 0.59 M, which this task has no use for",
+    )
+)
+def base(sequence: int = 384, layers: int = 12, width: int = 768, vocabulary: int = 30_522) -> Recipe:
+    """BERT base (arXiv 1810.04805): 108.9 million parameters with the head for answers and without the pooler."""
+    return _built(sequence, layers, width, vocabulary)
+
+
+@about(
+    facts(
+        "BERT large for SQuAD",
+        336e6 - 1.05e6,
+        "model card of google-bert/bert-large-uncased: 336M (340M in arXiv 1810.04805 is rounded); less the pooler of "
+        "1.05 M, which this task has no use for",
+    )
+)
+def large(sequence: int = 384, layers: int = 24, width: int = 1024, vocabulary: int = 30_522) -> Recipe:
+    """BERT large: 334.1 million parameters with the head for answers and without the pooler."""
+    return _built(sequence, layers, width, vocabulary)
+
+
+def _built(sequence: int, layers: int, width: int, vocabulary: int) -> Recipe:
+    """The learning rate is that of fine-tuning: on random labels the loss stays near that of chance."""
+    at_least(1, "BERT", layers=layers, width=width)
+    at_least(8, "BERT", sequence=sequence, vocabulary=vocabulary)
+    multiple_of(HEAD_WIDTH, "BERT", width=width)
+
+    def batch(samples: int, generator: torch.Generator) -> tuple[Any, Any]:
+        tokens = torch.randint(vocabulary, (samples, sequence), generator=generator, device="cpu")
+        places = torch.randint(sequence, (samples, 2), generator=generator, device="cpu").sort(dim=1).values
+        kinds = (torch.arange(sequence, device="cpu") >= sequence // 4).long().expand(samples, -1).contiguous()
+        inputs = {"tokens": tokens, "kinds": kinds, "mask": torch.ones_like(tokens)}
+        return inputs, {"start": places[:, 0].contiguous(), "end": places[:, 1].contiguous()}
+
+    module = Bert(layers, width, vocabulary, max(sequence, POSITIONS))
+    task = tasks.question_answering(sequence)
+    return Recipe(module, _loss, _optimizer, batch, task, tokens=sequence)
+
+
+def _loss(scores: tuple[torch.Tensor, torch.Tensor], target: dict[str, Any]) -> torch.Tensor:
+    starts, ends = scores
+    return (functional.cross_entropy(starts, target["start"]) + functional.cross_entropy(ends, target["end"])) / 2
+
+
+def _optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=3e-5, weight_decay=0.01)
+
+
+class Bert(nn.Module):
+    """The library's model: tokens to scores of being an answer's first and last token."""
+
+    def __init__(self, layers: int, width: int, vocabulary: int, positions: int) -> None:
+        super().__init__()
+        transformers = library("transformers", "transformers", "the workload bert")
+        config = transformers.BertConfig(
+            vocab_size=vocabulary,
+            hidden_size=width,
+            num_hidden_layers=layers,
+            num_attention_heads=width // HEAD_WIDTH,
+            intermediate_size=4 * width,
+            max_position_embeddings=positions,
+        )
+        self.inner = transformers.BertForQuestionAnswering(config)
+
+    def forward(
+        self, tokens: torch.Tensor, kinds: torch.Tensor, mask: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scores of each token; `kinds` tells question from paragraph, `mask` tokens from padding."""
+        found = self.inner(input_ids=tokens, token_type_ids=kinds, attention_mask=mask)
+        return found.start_logits, found.end_logits

@@ -1,0 +1,361 @@
+"""Ceilings of one device: products of matrices, memory, and the way between host and device. Times nothing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from steelyard.errors import InputError, Problem
+from steelyard.worker.workloads.about import About, about
+from steelyard.worker.workloads.ceiling import Ceiling, Work, elements_of, one_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+FORMATS = ("fp32", "tf32", "bf16", "fp16")
+# Rows and columns of a product that are compared with the exact ones, and how much of the factors is held at a time.
+CHECKED_LINES = 4
+PIECE = 1024
+PIECE_ELEMENTS = 1 << 22
+FLOAT_BYTES = 4
+# Prime, and not near a power of two: no shift that a buffer's layout suggests maps the pattern onto itself.
+PERIOD = 8_191
+
+
+# -- products of matrices
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A number format of products."""
+
+    factor: str
+    """Of the factors, as torch calls it."""
+    product: str
+    sum_error: float
+    """The most by which one addition of the sum is off, relative to it."""
+    addends: int = 1
+    """Products that are added up before such an addition."""
+
+
+KINDS = {
+    "fp64": Kind("float64", "float64", 2.0**-53),
+    "fp32": Kind("float32", "float32", 2.0**-23),
+    "bf16": Kind("bfloat16", "bfloat16", 2.0**-23),
+    "fp16": Kind("float16", "float16", 2.0**-23),
+    "fp8": Kind("float8_e4m3fn", "bfloat16", 2.0**-13, addends=32),
+    "int8": Kind("int8", "int32", 0.0),
+}
+"""Sums of short formats are kept in fp32, which matrix units cut off instead of rounding: 2^-23, not 2^-24. Those of
+fp8 keep 14 bits on some devices ("DeepSeek-V3 Technical Report", arXiv 2412.19437, section 3.3.2)."""
+# Sums of k products of random signs stay below so many of their standard deviations.
+DEVIATIONS = 8
+# Parts of a sum that a library may add up in the short format, where torch allows it that.
+SHORT_PARTS = 4
+
+
+@about(
+    About(
+        family="ceilings",
+        title="product of two matrices",
+        modes=("ceiling",),
+        reduced={"m": 64, "n": 48, "k": 96},
+    )
+)
+def matmul(m: int = 4096, n: int = 4096, k: int = 4096, dtype: str = "auto") -> Ceiling:
+    """An m x k matrix times a k x n matrix: 2 m n k operations.
+
+    `dtype` is that of `--precision`, or fp64, int8 or fp8 where torch has such products for the device. The product is
+    written to the same memory each time. Some of its rows and columns are held against the exact product in float64.
+    With u the error of one addition, v half the distance between numbers of the product's format, and s the standard
+    deviation of a sum of products of random signs, s = sqrt(sum of a^2 b^2), an element c may be off by
+
+        8 s k u  +  v |c|
+
+    for each of the k additions is off by at most u of a partial sum, which stays below 8 s, and the result is rounded.
+    Where torch lets a library add up parts in the short format, 4 x 8 s v is allowed for that. Products of int8 are
+    exact.
+    """
+    sizes = {"m": m, "n": n, "k": k}
+    problems = tuple(
+        Problem(f"model.{name}", f"is {value}", "at least 1") for name, value in sizes.items() if value < 1
+    )
+    if problems:
+        raise InputError("matrices of this size cannot be made", problems=problems)
+    one_of("dtype", dtype, ("auto", *KINDS))
+    by_format = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+    def make(device: torch.device, number_format: torch.dtype, _repeats: int) -> Work:
+        return _Product(device, by_format[number_format] if dtype == "auto" else dtype, m, n, k)
+
+    return Ceiling(make, FORMATS if dtype == "auto" else ("fp32",))
+
+
+class _Product(Work):
+    def __init__(self, device: torch.device, name: str, m: int, n: int, k: int) -> None:
+        kind = KINDS[name]
+        self.flops = 2.0 * m * n * k
+        self._kind, self._device = kind, device
+        self._factor, self._format = _known(kind.factor, name), _known(kind.product, name)
+        self._left, self._right = self._random(m, k), self._random(k, n)
+        self._product = torch.empty(m, n, dtype=self._format, device=device)
+        self.step = self._multiply(name)
+        self._try(name)
+        rows, columns = _spread_out(m), _spread_out(n)
+        self._lines = [
+            ("row", rows, *self._exact(self._left[rows], self._right)),
+            ("column", columns, *self._exact(self._right.t()[columns], self._left.t())),
+        ]
+        self.fault()
+
+    def _random(self, rows: int, columns: int) -> torch.Tensor:
+        """Between -1 and 1: constants would let a device draw less power."""
+        if self._kind.factor == "int8":
+            return torch.randint(-128, 128, (rows, columns), dtype=torch.int8, device=self._device)
+        wide = torch.float64 if self._kind.factor == "float64" else torch.float32
+        return torch.rand(rows, columns, dtype=wide, device=self._device).mul_(2).sub_(1).to(self._factor)
+
+    def _multiply(self, name: str) -> Callable[[], object]:
+        left, right, product = self._left, self._right, self._product
+        if name == "int8":
+            return lambda: torch._int_mm(left, right, out=product)  # noqa: SLF001
+        if name == "fp8":
+            # The second factor lies column by column, as the units want it.
+            standing, one = right.t().contiguous().t(), torch.ones((), device=self._device)
+            given: dict[str, Any] = {"scale_a": one, "scale_b": one, "out_dtype": product.dtype, "out": product}
+            return lambda: torch._scaled_mm(left, standing, **given)  # noqa: SLF001
+        return lambda: torch.mm(left, right, out=product)
+
+    def _try(self, name: str) -> None:
+        """Refuse what torch does not multiply on this device."""
+        try:
+            self.step()
+        except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError) as error:
+            if "memory" in str(error):
+                raise
+            raise InputError(
+                f"torch {torch.__version__} does not multiply matrices of {name} on the device {self._device.type!r}: "
+                + " ".join(str(error).split())[:300],
+                next_step="use another --model dtype, or another size",
+            ) from None
+
+    def _exact(self, lines: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The product of a few lines in float64, and what each element may be off."""
+        lines = lines.cpu().double()
+        exact, squares = [], []
+        for start in range(0, other.shape[1], PIECE):
+            piece = other[:, start : start + PIECE].cpu().double()
+            exact.append(lines @ piece)
+            squares.append(lines.square() @ piece.square())
+        product, deviation = torch.cat(exact, 1), torch.cat(squares, 1).sqrt()
+        kind = self._kind
+        additions = math.ceil(lines.shape[1] / kind.addends)
+        allowed = DEVIATIONS * deviation * additions * kind.sum_error
+        if self._format.is_floating_point:
+            rounding = torch.finfo(self._format).eps / 2
+            # Twice: the exact product itself is a sum in float64.
+            allowed += product.abs() * rounding * (2 if kind.factor == "float64" else 1)
+            if self._adds_short():
+                allowed += SHORT_PARTS * DEVIATIONS * deviation * rounding
+        return product, allowed
+
+    def _adds_short(self) -> bool:
+        switch = {
+            torch.bfloat16: "allow_bf16_reduced_precision_reduction",
+            torch.float16: "allow_fp16_reduced_precision_reduction",
+        }.get(self._format)
+        if switch is None or self._device.type == "cpu":
+            return False
+        # Other devices have no such switch, and may do it.
+        return self._device.type != "cuda" or bool(getattr(torch.backends.cuda.matmul, switch, True))
+
+    def fault(self) -> str | None:
+        """The first element that is off by more than it may be."""
+        found = None
+        for name, at, exact, allowed in self._lines:
+            lines = self._product[at] if name == "row" else self._product.t()[at]
+            difference = (lines.cpu().double() - exact).abs()
+            # Written so that NaN is wrong, too.
+            wrong = (~(difference <= allowed)).nonzero()
+            if len(wrong) and found is None:
+                line, place = (int(number) for number in wrong[0])
+                other = "column" if name == "row" else "row"
+                found = (
+                    f"{name} {at[line]}, {other} {place} of the product: expected {float(exact[line, place]):.9g}, "
+                    f"found {float(lines[line, place]):.9g}, which may be off by {float(allowed[line, place]):.3g}"
+                )
+        self._product.fill_(-1 if self._format == torch.int32 else math.nan)
+        return found
+
+    def effective(self) -> dict[str, str]:
+        m, k = self._left.shape
+        return {
+            "matmul_dtype": str(self._left.dtype).removeprefix("torch."),
+            "product_dtype": str(self._product.dtype).removeprefix("torch."),
+            "matrices": f"{m} x {k} times {k} x {self._right.shape[1]}",
+        }
+
+
+def _known(name: str, kind: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise InputError(f"torch {torch.__version__} does not know {name}", next_step=f"use another dtype than {kind}")
+    return found
+
+
+def _spread_out(lines: int) -> list[int]:
+    """The first, the last and some between."""
+    return sorted({number * (lines - 1) // (CHECKED_LINES - 1) for number in range(CHECKED_LINES)})
+
+
+# -- memory
+
+
+STREAM = {"copy": (1.0, 0.0), "scale": (3.0, 0.0), "add": (1.0, 1.0), "triad": (1.0, 3.0)}
+"""What each kernel makes of its one or two arrays."""
+SCALAR = 3.0
+
+
+@about(About(family="ceilings", title="memory bandwidth, as STREAM", modes=("ceiling",), reduced={"size_mb": 0.1}))
+def memory_bandwidth(size_mb: float = 1024, kind: str = "triad") -> Ceiling:
+    """One of STREAM's kernels on arrays of `size_mb` megabytes each, which should be far more than the caches hold.
+
+    copy: c = a; scale: b = 3 c; add: c = a + b; triad: a = b + 3 c. Counted are, as STREAM does, the bytes of the two
+    or three arrays; the lines that a write fetches first are not. The numbers are small integers in float32, so that
+    the result is exact, and every element is compared.
+    """
+    one_of("kind", kind, tuple(STREAM))
+    elements = elements_of(size_mb, FLOAT_BYTES)
+
+    def make(device: torch.device, _number_format: torch.dtype, _repeats: int) -> Work:
+        return _Stream(device, kind, elements)
+
+    return Ceiling(make)
+
+
+class _Stream(Work):
+    def __init__(self, device: torch.device, kind: str, elements: int) -> None:
+        self._kind = kind
+        first, second = pattern(elements, device), pattern(elements, device, 1)
+        result = self._result = torch.full_like(first, math.nan)
+        arrays = 3 if STREAM[kind][1] else 2
+        self.moved_bytes = float(arrays * elements * FLOAT_BYTES)
+        kernels: dict[str, Callable[[], object]] = {
+            "copy": lambda: result.copy_(first),
+            "scale": lambda: torch.mul(first, SCALAR, out=result),
+            "add": lambda: torch.add(first, second, out=result),
+            "triad": lambda: torch.add(first, second, alpha=SCALAR, out=result),
+        }
+        self.step = kernels[kind]
+
+    def fault(self) -> str | None:
+        """The first element that is not what it should be. The expected ones are made anew."""
+        found = None
+        for start, piece in _pieces(self._result):
+            first, second = (pattern(len(piece), piece.device, seed, start) for seed in (0, 1))
+            expected = first * STREAM[self._kind][0] + second * STREAM[self._kind][1]
+            found = found or differing(piece, expected, start)
+        self._result.fill_(math.nan)
+        return found
+
+    def effective(self) -> dict[str, str]:
+        return {
+            "kernel": self._kind,
+            "array_bytes": str(self._result.numel() * FLOAT_BYTES),
+            "array_dtype": str(self._result.dtype).removeprefix("torch."),
+        }
+
+
+# -- between host and device
+
+
+@about(About(family="ceilings", title="copies between host and device", modes=("ceiling",), reduced={"size_mb": 0.1}))
+def host_device_copy(size_mb: float = 256, direction: str = "to-device", pinned: bool = True) -> Ceiling:
+    """Copies of `size_mb` megabytes; every element that arrives is compared.
+
+    On the CPU both ends are memory of the host, and nothing is pinned: the settings in effect say so.
+    """
+    one_of("direction", direction, ("to-device", "to-host"))
+    elements = elements_of(size_mb, FLOAT_BYTES)
+
+    def make(device: torch.device, _number_format: torch.dtype, _repeats: int) -> Work:
+        return _Copy(device, elements, to_device=direction == "to-device", pinned=pinned)
+
+    return Ceiling(make)
+
+
+class _Copy(Work):
+    def __init__(self, device: torch.device, elements: int, *, to_device: bool, pinned: bool) -> None:
+        source = pattern(elements, torch.device("cpu") if to_device else device)
+        target = torch.full((elements,), math.nan, device=device if to_device else "cpu")
+        if pinned and device.type != "cpu":
+            if to_device:
+                source = _pinned(source)
+            else:
+                target = _pinned(target)
+        self._source, self._target, self._device = source, target, device
+        self._pinned = (source if to_device else target).is_pinned() if device.type != "cpu" else False
+        self.moved_bytes = float(elements * FLOAT_BYTES)
+        self.step = lambda: target.copy_(source, non_blocking=True)
+
+    def fault(self) -> str | None:
+        """The first element that did not arrive as it was sent."""
+        found = None
+        for start, piece in _pieces(self._target):
+            found = found or differing(piece, pattern(len(piece), piece.device, 0, start), start)
+        self._target.fill_(math.nan)
+        return found
+
+    def effective(self) -> dict[str, str]:
+        host = "host memory"
+        return {
+            "copied": f"{self._place(self._source, host)} to {self._place(self._target, host)}",
+            "message_bytes": str(self._source.numel() * FLOAT_BYTES),
+            "pinned": str(self._pinned).lower(),
+        }
+
+    def _place(self, tensor: torch.Tensor, host: str) -> str:
+        return host if tensor.device.type == "cpu" else f"memory of {tensor.device}"
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    try:
+        return tensor.pin_memory()
+    except RuntimeError as error:
+        raise InputError(
+            f"memory cannot be pinned here: {' '.join(str(error).split())[:200]}", next_step="--model pinned=false"
+        ) from None
+
+
+# -- numbers whose place can be told
+
+
+def pattern(elements: int, device: torch.device, seed: int = 0, start: int = 0, period: int = PERIOD) -> torch.Tensor:
+    """Small integers in float32, from 1 to `period`, a prime, that tell where they lie.
+
+    Neighbours differ, and so do numbers at the same place of different seeds, as long as these are below the period.
+    The pattern repeats only after the square of the period.
+    """
+    numbers = torch.empty(elements, dtype=torch.float32, device=device)
+    for first, piece in _pieces(numbers):
+        at = torch.arange(start + first, start + first + len(piece), dtype=torch.int64, device=device)
+        whole = at.div(period, rounding_mode="floor")
+        piece.copy_(at.mul_(2_741).add_(whole.mul_(1_009)).add_(seed * 977).remainder_(period).add_(1))
+    return numbers
+
+
+def _pieces(tensor: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    """Parts of a long vector, each with its begin: what is made of a part takes little memory."""
+    for start in range(0, len(tensor), PIECE_ELEMENTS):
+        yield start, tensor[start : start + PIECE_ELEMENTS]
+
+
+def differing(found: torch.Tensor, expected: torch.Tensor, start: int = 0) -> str | None:
+    """The first element that is not as expected; None: all are."""
+    if torch.equal(found, expected):
+        return None
+    place = int((~(found == expected)).nonzero()[0])
+    return f"element {start + place}: expected {float(expected[place]):.9g}, found {float(found[place]):.9g}"

@@ -1,0 +1,213 @@
+"""Real data for one rank: examples as micro-batches, in an order that the seed decides. Knows no format."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from steelyard import hostinfo, registry
+from steelyard.contracts.observe import DataFacts
+from steelyard.data.form import extent, shuffled
+from steelyard.errors import InputError, Problem, SteelyardError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from steelyard.contracts.spec import RunSpec
+    from steelyard.data.form import Examples, Format, Split, Tokens
+    from steelyard.worker.workloads.batches import Piece
+    from steelyard.worker.workloads.recipe import Task
+
+ROOT = Path("/")
+# Words of an epoch's and of a sample's source of randomness: numpy takes 32 bits a word.
+WORD = 0xFFFFFFFF
+
+
+class Windows:
+    """Tokens as examples of one length."""
+
+    def __init__(self, tokens: Tokens, length: int) -> None:
+        self._tokens = tokens
+        self._length = length
+        self.classes = None
+
+    def __len__(self) -> int:
+        return self._tokens.count(self._length)
+
+    def __getitem__(self, number: int) -> Any:
+        return self._tokens.window(number, self._length)
+
+    def order(self, source: random.Random) -> Sequence[int]:
+        """Windows are independent of each other: any order."""
+        return shuffled(len(self), source)
+
+    def files(self) -> Iterable[Path]:
+        """Those of the whole row."""
+        return self._tokens.files()
+
+
+@dataclass(frozen=True)
+class RealData:
+    """A data set as one workload reads it."""
+
+    form: Format
+    root: Path
+    task: Task
+    train: Examples
+    evaluation: Examples | None
+    """Opened only where quality is measured."""
+
+    def facts(self) -> DataFacts:
+        """Which data this is. Looks at every file's size: once in a run, on one rank."""
+        files = list(self.train.files())
+        if self.evaluation is not None:
+            files += self.evaluation.files()
+        found = extent(self.root, files)
+        memory = host_memory()
+        mount = hostinfo.mount_of(self.root.resolve(), ROOT)
+        return DataFacts(
+            format=self.form.name,
+            path=str(self.root),
+            samples=len(self.train),
+            evaluation_samples=None if self.evaluation is None else len(self.evaluation),
+            files=found.files,
+            size_bytes=float(found.size_bytes),
+            identity=found.identity,
+            filesystem="unknown" if mount is None else mount.kind,
+            memory_bytes=memory,
+            fits_in_memory=None if memory is None else found.size_bytes < memory,
+        )
+
+
+def open_format(spec: RunSpec) -> tuple[Format, Examples, Examples | None]:
+    """The data set's splits, before a model is built for them; tokens come as one long row."""
+    assert spec.data is not None
+    form: Format = registry.load("data", spec.data.format)
+    root = Path(spec.data.path)
+    return form, _opened(form, root, "train"), _opened(form, root, "evaluation") if spec.quality is not None else None
+
+
+def fit(form: Format, train: Any, evaluation: Any, task: Task | None, spec: RunSpec) -> RealData:
+    """The data as the workload's task takes it; refused where the two do not belong together."""
+    assert spec.data is not None
+    root = Path(spec.data.path)
+    if task is None or task.kind != form.kind:
+        takes = "synthetic data only" if task is None else f"data of kind {task.kind}"
+        raise InputError(
+            f"the workload {spec.workload!r} takes {takes}",
+            problems=(Problem("data", f"{form.name} is data of kind {form.kind}", _formats_of(task)),),
+        )
+    if task.open is not None:
+        task = task.open(root)
+    if task.length is not None:
+        train = Windows(train, task.length)
+        evaluation = None if evaluation is None else Windows(evaluation, task.length)
+    if len(train) == 0:
+        raise InputError(f"{root} has no example of this length in its training split")
+    return RealData(form, root, task, train, evaluation)
+
+
+def with_epochs(spec: RunSpec, data: RealData) -> RunSpec:
+    """The spec with the data set's size as its epoch, where none was asked for."""
+    if spec.epoch_samples is not None:
+        return spec
+    try:
+        return replace(spec, epoch_samples=len(data.train))
+    except ValueError as error:
+        raise InputError(f"{data.root}: {error}", next_step="use a smaller --batch, or --last-batch pad") from None
+
+
+class Reading:
+    """The training split in random order, anew each epoch; all ranks share one order and take turns in it.
+
+    Inference reads it without augmentation.
+    """
+
+    learnable = True
+
+    def __init__(self, data: RealData, spec: RunSpec) -> None:
+        self.describes = data.form.name
+        self._examples = data.train
+        self._task = data.task
+        self._augments = spec.mode != "infer"
+        self._seed = spec.seed
+        self._count = spec.epoch_samples or len(data.train)
+        self._epoch = -1
+        self._order: Sequence[int] = ()
+
+    def __call__(self, number: int, piece: Piece) -> tuple[Any, Any]:  # noqa: ARG002 -- the place says it all
+        """The samples of a place in an epoch, each augmented by its own source of randomness."""
+        if piece.epoch != self._epoch:
+            self._order = self._examples.order(random.Random(f"{self._seed}:{piece.epoch}"))
+            self._epoch = piece.epoch
+        samples = []
+        for place in range(piece.start, piece.start + piece.samples):
+            place %= self._count
+            source = np.random.default_rng((self._seed & WORD, self._seed >> 32, piece.epoch, place))
+            example = self._examples[int(self._order[place % len(self._order)])]
+            samples.append(self._task.prepare(example, self._augments, source))
+        return self._task.collate(samples)
+
+
+class Evaluation(torch.utils.data.IterableDataset[Any]):
+    """One rank's share of the evaluation split: every so-many-th example, the same ones each time, unaugmented.
+
+    Every rank gets the same number of batches, because some models wait for all ranks in a forward pass; a rank that
+    has no example left gets an earlier batch again, of which none counts.
+    """
+
+    def __init__(self, data: RealData, spec: RunSpec, rank: int) -> None:
+        assert data.evaluation is not None
+        assert spec.quality is not None
+        self._examples = data.evaluation
+        self._task = data.task
+        self._batch = spec.batch
+        self._rank, self._ranks = rank, spec.ranks
+        self.samples = min(len(data.evaluation), spec.quality.samples or len(data.evaluation))
+        self._batches = -(-self.samples // (spec.batch * spec.ranks))
+
+    def __iter__(self) -> Any:
+        place = torch.utils.data.get_worker_info()
+        first, stride = (0, 1) if place is None else (place.id, place.num_workers)
+        return (self._made(number) for number in range(first, self._batches, stride))
+
+    def _made(self, number: int) -> Any:
+        own = range(self._rank, self.samples, self._ranks)
+        chosen = own[number * self._batch : (number + 1) * self._batch]
+        counts = bool(chosen)
+        source = np.random.default_rng(0)
+        try:
+            samples = [
+                self._task.prepare(self._examples[index], False, source)
+                for index in chosen or own[: self._batch] or [0]
+            ]
+            return (*self._task.collate(samples), counts)
+        except SteelyardError as error:
+            return str(error)
+
+
+def host_memory() -> float | None:
+    """What this job may use of the host's memory: all there is, or the control group's limit."""
+    limit = hostinfo.memory_limit(hostinfo.control_groups("memory", ROOT))
+    text = hostinfo.read_text(ROOT / "proc/meminfo") or ""
+    words = text.split()
+    total = float(words[1]) * 1024 if words[:1] == ["MemTotal:"] else None
+    known = [float(value) for value in (limit, total) if value is not None]
+    return min(known) if known else None
+
+
+def _opened(form: Format, root: Path, split: Split) -> Examples:
+    if not root.is_dir():
+        raise InputError(f"{root} is not a folder", next_step=f"steelyard data show {form.name} says what to put there")
+    return form.open(root, split)
+
+
+def _formats_of(task: Task | None) -> str:
+    if task is None:
+        return "leave --data out"
+    return ", ".join(name for name in registry.BUILTIN["data"] if registry.load("data", name).kind == task.kind)

@@ -1,0 +1,101 @@
+"""Segmentation models of segmentation_models_pytorch, without weights: nothing is downloaded. Knows no device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+from steelyard.errors import InputError, Problem
+from steelyard.worker.workloads import tasks
+from steelyard.worker.workloads.about import About, about
+from steelyard.worker.workloads.options import at_least, library, multiple_of
+from steelyard.worker.workloads.recipe import Recipe
+from steelyard.worker.workloads.tasks import IGNORED
+from steelyard.worker.workloads.vision import adaptive, momentum
+
+if TYPE_CHECKING:
+    from steelyard.worker.workloads.recipe import MakeOptimizer
+
+STRIDE = 32
+"""Both models halve the image five times."""
+
+
+def facts(title: str, published: float, source: str, encoder: str) -> About:
+    """Of a model for images of streets."""
+    return About(
+        family="segmentation",
+        title=title,
+        needs=("segmentation_models_pytorch",),
+        data=("cityscapes",),
+        metric="mIoU",
+        reduced={"classes": 5, "resolution": 64, "encoder": encoder},
+        parameters=published,
+        source=source,
+    )
+
+
+@about(
+    facts(
+        "SegFormer with MiT-B4, 512 x 1024",
+        60.8e6 + 0.53e6,
+        "encoder 60.8 M: SegFormer, arXiv 2105.15203, table 1 (B4); the library's decoder of 256 channels: 0.53 M",
+        "mit_b0",
+    )
+)
+def segformer(classes: int = 19, resolution: int = 512, encoder: str = "mit_b4") -> Recipe:
+    """SegFormer (arXiv 2105.15203); images are twice as wide as high.
+
+    The library's decoder has 256 channels, where the paper's B4 has 768: 61.4 million parameters, not 64.1. The
+    learning rate is small because the labels of synthetic data are random.
+    """
+    return _built("Segformer", classes, resolution, encoder, adaptive)
+
+
+@about(
+    facts(
+        "DeepLabV3+ with ResNet-101, 512 x 1024",
+        44_549_160 - 2_049_000 + 3.17e6,
+        "encoder: torchvision, ResNet101_Weights.IMAGENET1K_V1, num_params, without its head; "
+        "the library's decoder: 3.17 M",
+        "resnet18",
+    )
+)
+def deeplab(classes: int = 19, resolution: int = 512, encoder: str = "resnet101") -> Recipe:
+    """DeepLabV3+ (arXiv 1802.02611); images are twice as wide as high.
+
+    It normalises the mean of each whole image over the batch: training needs 2 samples or more.
+    """
+    return _built("DeepLabV3Plus", classes, resolution, encoder, momentum)
+
+
+def _built(kind: str, classes: int, resolution: int, encoder: str, optimizer: MakeOptimizer) -> Recipe:
+    at_least(2, kind, classes=classes)
+    at_least(STRIDE, kind, resolution=resolution)
+    multiple_of(STRIDE, kind, resolution=resolution)
+    models = library("segmentation_models_pytorch", "segmentation", f"the workload {kind}")
+    module = _made(models, kind, encoder, classes)
+
+    def batch(samples: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        size = (resolution, 2 * resolution)
+        images = torch.randn(samples, 3, *size, generator=generator, device="cpu")
+        return images, torch.randint(classes, (samples, *size), generator=generator, device="cpu")
+
+    return Recipe(module, _loss, optimizer, batch, tasks.segmentation(resolution, classes))
+
+
+def _made(models: Any, kind: str, encoder: str, classes: int) -> Any:
+    known = models.encoders.get_encoder_names()
+    if encoder not in known:
+        problem = Problem("encoder", f"no encoder is called {encoder!r}", "resnet101, mit_b4 and others of the library")
+        raise InputError(f"{kind} cannot be built so", problems=(problem,))
+    try:
+        return getattr(models, kind)(encoder, encoder_weights=None, classes=classes)
+    except (ValueError, TypeError) as error:
+        problem = Problem("encoder", f"{encoder!r}: {error}"[:200], "resnet101, mit_b4")
+        raise InputError(f"{kind} cannot be built so", problems=(problem,)) from None
+
+
+def _loss(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(scores, target, ignore_index=IGNORED)

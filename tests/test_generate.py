@@ -1,0 +1,379 @@
+"""Generation: the cache, the tokens' times, and the numbers derived from them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import make_spec
+from steelyard.cli.main import main
+from steelyard.contracts import observe
+from steelyard.contracts.spec import Budget, Loader
+from steelyard.errors import InputError
+from steelyard.results import derive as deriving
+from steelyard.results import tokens as token_numbers
+from steelyard.results.derive import derive
+from steelyard.results.store import record_text
+from steelyard.results.trace import StepSamples
+from steelyard.worker.engine import generate
+from steelyard.worker.engine.generate import count_generation, generation_of, prompts_of
+from steelyard.worker.measure.writer import EventLog, StepWriter
+from steelyard.worker.workloads import gpt, tiny
+from steelyard.worker.workloads.recipe import Generation, Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from steelyard.contracts.record import RunRecord
+    from steelyard.contracts.spec import RunSpec
+
+pytestmark = pytest.mark.usefixtures("torch_as_it_was")
+
+PROMPT, NEW = 11, 6
+SMALL: dict[str, Any] = {"size": "custom", "sequence": 24, "vocabulary": 97, "layers": 3, "heads": 4, "width": 32}
+OPTIONS = {**SMALL, "prompt": PROMPT, "new_tokens": NEW}
+SHORT = Budget(min_steps=12, max_steps=12, min_seconds=0)
+
+
+def lively(**options: Any) -> Recipe:
+    """With weights so large that the tokens vary; as it is, an untrained model repeats itself."""
+    torch.manual_seed(0)
+    recipe = gpt.build(**{**OPTIONS, **options})
+    with torch.no_grad():
+        for parameter in recipe.module.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.5)
+    recipe.module.eval()
+    return recipe
+
+
+def greedy(recipe: Recipe, prompts: torch.Tensor) -> torch.Tensor:
+    made = recipe.generation
+    assert made is not None
+    tokens, state = made.prefill(recipe.module, prompts)
+    found = [tokens]
+    for _ in range(made.new_tokens - 1):
+        tokens, state = made.decode(recipe.module, tokens, state)
+        found.append(tokens)
+    return torch.cat(found, dim=1)
+
+
+# -- the cache
+
+
+@pytest.mark.parametrize(("prompt", "new_tokens"), [(11, 6), (1, 23), (18, 1)])
+def test_tokens_with_the_cache_are_those_without(prompt: int, new_tokens: int) -> None:
+    recipe = lively(prompt=prompt, new_tokens=new_tokens)
+    prompts = torch.randint(97, (3, prompt))
+    with torch.inference_mode():
+        found = greedy(recipe, prompts)
+        whole = prompts
+        for _ in range(new_tokens):
+            whole = torch.cat([whole, recipe.module(whole)[:, -1:].argmax(dim=-1)], dim=1)
+    assert torch.equal(found, whole[:, prompt:])
+    assert found.shape == (3, new_tokens)
+    assert len(found.flatten().unique()) > new_tokens // 2
+
+
+def test_a_cache_takes_its_memory_once_and_in_the_format_of_the_computation() -> None:
+    recipe = lively()
+    assert recipe.generation is not None
+    prompts = torch.randint(97, (2, PROMPT))
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        tokens, cache = recipe.generation.prefill(recipe.module, prompts)
+        before = [held.data_ptr() for layer in cache.layers for held in layer._held]
+        for _ in range(NEW - 1):
+            tokens, cache = recipe.generation.decode(recipe.module, tokens, cache)
+    assert [held.data_ptr() for layer in cache.layers for held in layer._held] == before
+    assert {held.dtype for layer in cache.layers for held in layer._held} == {torch.bfloat16}
+    assert {held.shape for layer in cache.layers for held in layer._held} == {(2, 4, PROMPT + NEW, 8)}
+    assert cache.used == PROMPT + NEW - 1
+
+
+def test_the_operations_of_a_request_are_those_of_the_closed_formula() -> None:
+    for prompt, new_tokens in ((11, 6), (11, 2), (11, 1)):
+        facts = count_generation(lambda p=prompt, n=new_tokens: gpt.build(**{**OPTIONS, "prompt": p, "new_tokens": n}))  # type: ignore[misc]
+        closed = gpt.closed_generation_flops(3, 32, 97, prompt, new_tokens)
+        assert facts.flops_per_sample == closed
+        assert facts.parameters == sum(p.numel() for p in gpt.build(**OPTIONS).module.parameters())
+    # Read without a cache, the tokens take more: the whole sequence each time.
+    assert closed < gpt.closed_flops(3, 32, 11, 97)
+
+
+def test_a_request_that_cannot_be_counted_says_why() -> None:
+    recipe = gpt.build(**OPTIONS)
+
+    def fails(*_given: Any) -> Any:
+        raise ValueError("reads a value")
+
+    def made() -> Recipe:
+        return Recipe(recipe.module, recipe.loss, recipe.optimizer, recipe.batch, None, Generation(3, 3, fails, fails))
+
+    facts = count_generation(made)
+    assert (facts.flops_per_sample, facts.method) == (None, "unknown: ValueError: reads a value")
+
+
+# -- what is refused
+
+
+def test_what_makes_no_tokens_and_what_does_not_fit() -> None:
+    with pytest.raises(InputError, match="'tiny' makes no tokens"):
+        generation_of(tiny.build(), "tiny")
+    with pytest.raises(
+        InputError, match=r"(?s)20 tokens and 5 new ones are 25; valid: .* at most 24.*--model sequence"
+    ):
+        generation_of(gpt.build(**{**OPTIONS, "prompt": 20, "new_tokens": 5}), "gpt")
+    assert generation_of(gpt.build(**{**OPTIONS, "prompt": 20, "new_tokens": 4}), "gpt").prompt == 20
+    with pytest.raises(InputError, match=r"(?s)prompt: is 0.*new_tokens: is -1"):
+        gpt.build(**{**OPTIONS, "prompt": 0, "new_tokens": -1})
+    # Training does not ask for what generation would need.
+    assert gpt.build(**SMALL).tokens == 24
+
+
+@pytest.mark.parametrize("inputs", [lambda ids: ids, lambda ids: (ids, 1), lambda ids: {"input_ids": ids, "mask": 2}])
+def test_prompts_are_the_begin_of_the_models_own_batches(inputs: Callable[[torch.Tensor], Any]) -> None:
+    recipe = gpt.build(**OPTIONS)
+    batch = recipe.batch(3, torch.Generator().manual_seed(5))[0]
+    other = Recipe(recipe.module, recipe.loss, recipe.optimizer, lambda n, g: (inputs(recipe.batch(n, g)[0]), None))
+    prompts, _ = prompts_of(other, PROMPT)(3, torch.Generator().manual_seed(5))
+    assert torch.equal(prompts, batch[:, :PROMPT])
+
+
+# -- runs
+
+
+def spec_of(**settings: Any) -> RunSpec:
+    base = {"workload": "gpt", "device": "cpu", "mode": "generate", "batch": 2, "model": OPTIONS, "budget": SHORT}
+    return make_spec(**{**base, **settings})
+
+
+def columns(samples: StepSamples) -> dict[str, np.ndarray[Any, Any]]:
+    tables = np.concatenate([chunk.table for chunk in samples.windowed(0, 10**9)], axis=1)
+    return dict(zip(observe.COLUMNS, tables, strict=True))
+
+
+def test_every_token_has_its_time(simulate: Callable[[RunSpec], RunRecord], tmp_path: Path) -> None:
+    record = simulate(spec_of(crosscheck_steps=4))
+    assert record.status.code == "completed", record.status
+    steps, tokens = columns(StepSamples(tmp_path, 1)), columns(StepSamples(tmp_path, 1, observe.TOKENS_PATTERN))
+    assert (len(steps["step_s"]), len(tokens["step_s"])) == (12, 12 * NEW)
+    assert tokens["samples"].tolist() == [2.0] * 12 * NEW
+    assert np.array_equal(tokens["compute_s"], tokens["step_s"])
+    in_steps = tokens["step_s"].reshape(12, NEW)
+    # A request is all of its step but the way in and out of it.
+    outside = steps["step_s"] - steps["input_wait_s"] - in_steps.sum(axis=1)
+    assert (outside >= 0).all()
+    assert np.median(outside) < 0.2 * np.median(steps["step_s"])
+    starts = tokens["start_s"].reshape(12, NEW)[:, 0]
+    # The first request of a block is put where its step's data was there: some microseconds too early.
+    np.testing.assert_allclose(starts, steps["start_s"] + steps["input_wait_s"], atol=2e-3)
+    assert record.model is not None
+    assert record.model.tokens_per_sample == NEW
+    assert record.model.flops_per_sample == gpt.closed_generation_flops(3, 32, 97, PROMPT, NEW)
+    assert record.settings is not None
+    assert (record.settings.values["prompt_tokens"], record.settings.values["new_tokens"]) == ("11", "6")
+    assert {"tokens-00000.bin", "steps-00000.bin"} <= {file.name for file in record.raw}
+    value = {name: quantity.value or 0.0 for name, quantity in record.quantities.items()}
+    assert value["tokens_per_second"] == pytest.approx(NEW * value["throughput_job"])
+    assert value["ttft_p50"] <= value["ttft_p99"]
+    assert 0 < value["time_per_token_p50"] <= value["time_per_token_p99"]
+    assert derive(tmp_path) == record
+
+
+def test_generation_in_a_short_format_and_on_batches_from_the_host(simulate: Callable[[RunSpec], RunRecord]) -> None:
+    host = {"loader": Loader(place="host"), "epoch_samples": 5, "last_batch": "keep", "crosscheck_steps": 0}
+    record = simulate(spec_of(precision="bf16", **host))
+    assert record.status.code == "completed", record.status
+    assert record.settings is not None
+    assert record.settings.values["matmul_dtype"] == "bfloat16"
+    assert record.quantities["ttft_mean"].value is not None
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"workload": "tiny", "model": {}}, "makes no tokens"),
+        ({"model": SMALL}, "512 tokens and 64 new ones are 576"),
+        ({"mode": "ceiling"}, "is a model; mode: is ceiling; valid: train, infer"),
+    ],
+)
+def test_what_cannot_be_generated_is_refused(
+    settings: dict[str, Any], words: str, simulate: Callable[[RunSpec], RunRecord]
+) -> None:
+    status = simulate(spec_of(**settings)).status
+    assert status.code == "refused"
+    assert words in status.reason
+
+
+def test_a_language_model_in_training_has_tokens_per_second(simulate: Callable[[RunSpec], RunRecord]) -> None:
+    for mode in ("train", "infer"):
+        record = simulate(spec_of(mode=mode))
+        rate, tokens = record.quantities["throughput_job"], record.quantities["tokens_job"]
+        assert rate.value is not None
+        assert tokens.value == pytest.approx(24 * rate.value)
+        assert (tokens.unit, tokens.scope, tokens.window) == ("tokens/s", "job", rate.window)
+        # A busy machine may leave the rate without an interval.
+        if rate.interval is not None:
+            assert tokens.interval is not None
+            assert tokens.interval.high == pytest.approx(24 * rate.interval.high)
+        assert "ttft_mean" not in record.quantities
+    assert "tokens_job" not in simulate(spec_of(workload="tiny", model={}, mode="infer")).quantities
+
+
+def test_two_ranks_generate_each_for_itself(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    options = [word for name, value in OPTIONS.items() for word in ("--model", f"{name}={value}")]
+    short = ["--min-steps", "12", "--max-steps", "12", "--min-seconds", "0", "--threads", "1", "--json"]
+    words = ["run", "gpt", "--mode", "generate", "--nproc", "2", "--device", "cpu", "--batch", "2"]
+    assert main([*words, *options, *short, "--results", str(tmp_path)]) == 0
+    record = json.loads(capfd.readouterr().out)["runs"][0]
+    assert record["settings"]["values"]["parallel"] == "replicas"
+    assert {"tokens-00000.bin", "tokens-00001.bin"} <= {file["name"] for file in record["raw"]}
+    rate = record["quantities"]["tokens_per_second"]["value"]
+    assert rate == pytest.approx(NEW * record["quantities"]["throughput_job"]["value"])
+
+
+# -- the clock of a device with a queue
+
+
+class Queue:
+    """Its events are numbers on a clock of its own."""
+
+    rank = 3
+
+    def seconds(self, events: list[float]) -> np.ndarray[Any, Any]:
+        return 1e6 + np.asarray(events)
+
+
+def test_tokens_are_put_on_the_clock_of_their_block() -> None:
+    work = generate.Generating.__new__(generate.Generating)
+    work._device = Queue()  # type: ignore[assignment]
+    work._generation = Generation(5, 3, lambda *_: (torch.zeros(1), 0), lambda *_: (torch.zeros(1), 0))
+    work._events, work._samples = [2.0, 2.5, 2.6, 2.8, 3.0, 3.9, 4.0, 4.1], [8, 7]
+    table = dict(zip(observe.COLUMNS, work.tokens(start_s=10.0), strict=True))
+    np.testing.assert_allclose(table["start_s"], [10.0, 10.5, 10.6, 11.0, 11.9, 12.0])
+    np.testing.assert_allclose(table["step_s"], [0.5, 0.1, 0.2, 0.9, 0.1, 0.1])
+    assert table["samples"].tolist() == [8, 8, 8, 7, 7, 7]
+    assert (work._events, work._samples) == ([], [])
+
+
+# -- the formulas, on files whose truth is known
+
+FIRST_S, NEXT_S, STEPS = 0.040, 0.002, 200
+
+
+def write_run(
+    raw: Path, *, new_tokens: int = 5, token_steps: int = STEPS, say: bool = True, ranks: int = 2
+) -> RunRecord:
+    """Steps of 16 requests. The first ten take ten times as long; rank 1's first tokens take twice rank 0's."""
+    spec = spec_of(ranks=ranks, batch=16)
+    (raw / observe.SPEC_FILE).write_text(record_text(spec), encoding="utf-8")
+    slow = np.where(np.arange(STEPS) < 10, 10.0, 1.0)
+    # One of ten decoded tokens takes 3 times as long.
+    late = np.where(np.arange(STEPS * (new_tokens - 1)) % 10 == 9, 3.0, 1.0).reshape(STEPS, -1)
+    for rank in range(ranks):
+        first = FIRST_S * (1 + rank) * slow
+        rows = np.column_stack([first, NEXT_S * late * slow[:, None]])
+        steps, tokens = StepWriter(raw, rank), StepWriter(raw, rank, observe.TOKENS_PATTERN)
+        wait = 0.001
+        steps.write(rank, table_of(rows.sum(axis=1) + wait, wait))
+        tokens.write(rank, table_of(rows[:token_steps].ravel(), 0.0))
+        steps.close()
+        tokens.close()
+        log = EventLog(raw, rank)
+        if say and rank == 0:
+            values = {"prompt_tokens": "100", "new_tokens": str(new_tokens)}
+            log.write("settings", observe.Settings(values=values))
+        log.end(observe.Status(code="completed"))
+    return derive(raw)
+
+
+def table_of(step_s: np.ndarray[Any, Any], wait_s: float) -> np.ndarray[Any, Any]:
+    start = np.concatenate([[0.0], np.cumsum(step_s)[:-1]])
+    nothing = np.zeros_like(step_s)
+    return np.stack([start, step_s, nothing + wait_s, step_s - wait_s, nothing, nothing + 16])
+
+
+def test_the_numbers_of_tokens_are_the_truth(tmp_path: Path) -> None:
+    record = write_run(tmp_path)
+    assert record.status.code == "completed", record.status
+    assert record.steady is not None
+    assert (record.steady.answer, record.steady.start_step) == ("steady", 10)
+    value = {name: quantity.value for name, quantity in record.quantities.items()}
+    # A tenth of the decoded tokens takes 3 times as long: 1.2 in the mean.
+    decode_s = 4 * 1.2 * NEXT_S
+    assert value["ttft_mean"] == pytest.approx(1.5 * FIRST_S)
+    assert [value[f"ttft_{p}"] for p in ("p50", "p90", "p99")] == pytest.approx([FIRST_S, 2 * FIRST_S, 2 * FIRST_S])
+    assert value["time_per_token_mean"] == pytest.approx(1.2 * NEXT_S)
+    found = [value[f"time_per_token_{p}"] for p in ("p50", "p90", "p95", "p99")]
+    assert found == pytest.approx([NEXT_S, NEXT_S, 3 * NEXT_S, 3 * NEXT_S])
+    rates = [16 / (FIRST_S * (1 + rank) + decode_s + 0.001) for rank in (0, 1)]
+    assert value["tokens_per_second"] == pytest.approx(5 * sum(rates))
+    assert value["prefill_tokens_per_second"] == pytest.approx(100 * 16 * (1 / FIRST_S + 1 / (2 * FIRST_S)))
+    assert value["decode_tokens_per_second"] == pytest.approx(2 * 16 / (1.2 * NEXT_S))
+    for name, quantity in record.quantities.items():
+        if name.startswith(("ttft", "time_per_token")):
+            assert (quantity.unit, quantity.window) == ("s", "steady")
+            assert (quantity.scope, quantity.aggregation) == (
+                ("job", "mean") if name.endswith("mean") else ("rank", name.rpartition("_")[2])
+            )
+
+
+def test_a_run_that_was_killed_between_its_two_files(tmp_path: Path) -> None:
+    value = {name: quantity.value for name, quantity in write_run(tmp_path, token_steps=150).quantities.items()}
+    assert value["ttft_mean"] == pytest.approx(1.5 * FIRST_S)
+    assert value["time_per_token_mean"] == pytest.approx(1.2 * NEXT_S)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"say": False}, "ended before it said how long"), ({"token_steps": 10}, "end before the steady window begins")],
+)
+def test_numbers_that_cannot_be_told(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
+    found = write_run(tmp_path, **settings).quantities
+    named = [name for name in found if name.startswith(("ttft", "time_per_token")) or "tokens" in name]
+    assert len(named) == 2 * 5 + 3
+    for name in named:
+        assert found[name].value is None
+        assert words in (found[name].reason or "")
+
+
+def test_requests_of_one_token_decode_nothing(tmp_path: Path) -> None:
+    found = write_run(tmp_path, new_tokens=1).quantities
+    assert found["ttft_mean"].value == pytest.approx(1.5 * FIRST_S)
+    assert found["tokens_per_second"].value == pytest.approx(found["throughput_job"].value)
+    for name in ("time_per_token_p50", "decode_tokens_per_second"):
+        assert (found[name].value, found[name].reason) == (None, "a request makes one token: nothing is decoded")
+
+
+def test_damaged_tokens_are_damage(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    file = tmp_path / "tokens-00001.bin"
+    data = bytearray(file.read_bytes())
+    data[-5] ^= 0xFF
+    file.write_bytes(data)
+    record = derive(tmp_path)
+    assert record.status.code == "failed"
+    assert "tokens-00001.bin: checksum differs" in record.status.reason
+
+
+def test_a_block_of_more_tokens_than_a_chunk_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observe, "MAX_CHUNK_STEPS", 7)
+    writer = StepWriter(tmp_path, 0, observe.TOKENS_PATTERN)
+    lengths = np.arange(1.0, 21.0)
+    for _ in range(2):
+        writer.write(0, table_of(lengths, 0.0))
+    writer.close()
+    samples = StepSamples(tmp_path, 1, observe.TOKENS_PATTERN)
+    assert samples.steps == 40
+    assert columns(samples)["step_s"].tolist() == [*lengths, *lengths]
+
+
+def test_percentiles_are_those_of_steps() -> None:
+    assert token_numbers.PERCENTILES == deriving.PERCENTILES
+    assert all(a < b for a, b in itertools.pairwise(level for _, level in token_numbers.PERCENTILES))

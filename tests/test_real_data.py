@@ -1,0 +1,367 @@
+"""Real data as a training sees it: every sample once an epoch, whatever the ranks and loader processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from conftest import make_spec
+from steelyard import registry
+from steelyard.cli.main import main
+from steelyard.contracts.spec import Budget, Data, Loader, Quality
+from steelyard.data.form import shuffled
+from steelyard.errors import DamagedDataError, InputError
+from steelyard.worker.workloads.feed import Feed
+from steelyard.worker.workloads.real import Evaluation, Reading, RealData, fit, with_epochs
+from steelyard.worker.workloads.recipe import Task
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+
+    from steelyard.contracts.record import RunRecord
+    from steelyard.contracts.spec import RunSpec
+
+pytestmark = pytest.mark.usefixtures("torch_as_it_was")
+CPU = torch.device("cpu")
+
+
+class Numbers:
+    """Examples that are their own numbers."""
+
+    classes = None
+
+    def __init__(self, count: int, damaged: int | None = None) -> None:
+        self._count, self._damaged = count, damaged
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: int) -> int:
+        if number == self._damaged:
+            raise DamagedDataError(f"number-{number}.jpg: begins like a pickle")
+        return number
+
+    def order(self, source: random.Random) -> Sequence[int]:
+        return shuffled(self._count, source)
+
+    def files(self) -> list[Path]:
+        return []
+
+
+def prepare(example: int, train: bool, source: np.random.Generator) -> tuple[int, float]:
+    return example, float(source.random()) if train else 0.0
+
+
+def collate(samples: Sequence[tuple[int, float]]) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.tensor([n for n, _ in samples]), torch.tensor([d for _, d in samples], dtype=torch.float64)
+
+
+def data(count: int, **more: Any) -> RealData:
+    form: Any = SimpleNamespace(name="numbers", kind="image-class")
+    return RealData(form, Path("/nowhere"), Task("image-class", prepare, collate), Numbers(count, **more), None)
+
+
+def spec_of(count: int, **settings: Any) -> RunSpec:
+    loader = Loader(place="host", workers=settings.pop("workers", 0))
+    base = make_spec(
+        workload="tiny", device="cpu", data=Data(format="numbers", path="/nowhere"), loader=loader, **settings
+    )
+    return with_epochs(base, data(count))
+
+
+def taken(spec: RunSpec, steps: int, count: int, rank: int = 0, **more: Any) -> list[list[tuple[int, float]]]:
+    feed = Feed(spec, rank, CPU, None, Reading(data(count, **more), spec))  # type: ignore[arg-type]
+    try:
+        found = []
+        for _ in range(steps):
+            batch, pieces = feed.take()
+            pairs = [pair for x, d in pieces for pair in zip(x.tolist(), d.tolist(), strict=True)]
+            assert len(pairs) == batch.computed
+            found.append(pairs)
+        return found
+    finally:
+        feed.close()
+
+
+@pytest.mark.parametrize(("ranks", "accumulation", "last_batch"), [(1, 1, "keep"), (2, 1, "keep"), (3, 2, "keep")])
+def test_every_sample_comes_once_an_epoch(ranks: int, accumulation: int, last_batch: Any) -> None:
+    count = 103
+    spec = spec_of(count, ranks=ranks, batch=4, accumulation=accumulation, last_batch=last_batch)
+    steps = spec.steps_per_epoch
+    assert steps is not None
+    epochs: list[list[int]] = [[], []]
+    for rank in range(ranks):
+        found = taken(spec, 2 * steps, count, rank)
+        for step, pairs in enumerate(found):
+            epochs[step // steps] += [number for number, _ in pairs]
+    assert all(Counter(epoch) == Counter(range(count)) for epoch in epochs)
+    assert epochs[0] != epochs[1]
+
+
+@pytest.mark.parametrize(("last_batch", "computed"), [("drop", 96), ("pad", 104)])
+def test_a_dropped_rest_is_missing_and_a_padded_one_is_real_data(last_batch: Any, computed: int) -> None:
+    spec = spec_of(103, ranks=2, batch=4, last_batch=last_batch)
+    steps = spec.steps_per_epoch
+    assert steps is not None
+    seen = Counter(n for rank in (0, 1) for pairs in taken(spec, steps, 103, rank) for n, _ in pairs)
+    assert seen.total() == computed
+    if last_batch == "drop":
+        assert set(seen.values()) == {1}
+    else:
+        assert set(seen) == set(range(103))
+
+
+def test_the_seed_decides_order_and_augmentation_and_loader_processes_change_neither() -> None:
+    def read(workers: int, seed: int) -> list[list[tuple[int, float]]]:
+        return taken(spec_of(50, batch=4, seed=seed, workers=workers, last_batch="keep"), 30, 50)
+
+    alone = read(0, 7)
+    assert alone == read(0, 7) == read(2, 7)
+    assert alone != read(0, 8)
+    assert len({draw for pairs in alone for _, draw in pairs}) == sum(map(len, alone))
+
+
+def test_an_epoch_may_be_shorter_or_longer_than_the_data() -> None:
+    short = dataclasses.replace(spec_of(50, batch=5), epoch_samples=20)
+    assert len({n for pairs in taken(short, 4, 50) for n, _ in pairs}) == 20
+    long = dataclasses.replace(spec_of(50, batch=5), epoch_samples=60)
+    assert Counter(n for pairs in taken(long, 12, 50) for n, _ in pairs).total() == 60
+
+
+def test_inference_reads_without_augmentation() -> None:
+    assert {draw for pairs in taken(spec_of(20, batch=4, mode="infer"), 5, 20) for _, draw in pairs} == {0.0}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_damaged_file_ends_the_reading_with_its_name(workers: int) -> None:
+    with pytest.raises(DamagedDataError, match=r"^number-3\.jpg: begins like a pickle$"):
+        taken(spec_of(20, batch=4, workers=workers), 5, 20, damaged=3)
+
+
+def test_a_data_set_that_fills_no_step_is_refused() -> None:
+    with pytest.raises(InputError, match=r"(?s)epoch_samples: 3 do not fill one step of 8.*--last-batch pad"):
+        spec_of(3, batch=8)
+
+
+@pytest.mark.parametrize(("count", "limit", "ranks"), [(21, None, 1), (21, None, 2), (5, None, 4), (21, 10, 2)])
+def test_every_evaluation_sample_counts_once_and_all_ranks_have_as_many_batches(
+    count: int, limit: int | None, ranks: int
+) -> None:
+    spec = spec_of(40, ranks=ranks, batch=3, budget=Budget(epochs=1), quality=Quality(samples=limit))
+    real = dataclasses.replace(data(40), evaluation=Numbers(count))
+    shares = [list(Evaluation(real, spec, rank)) for rank in range(ranks)]
+    assert len({len(share) for share in shares}) == 1
+    counted = [n for share in shares for inputs, _, counts in share if counts for n in inputs.tolist()]
+    assert sorted(counted) == list(range(limit or count))
+
+
+def test_data_of_another_kind_is_refused() -> None:
+    spec = spec_of(40)
+    form: Any = SimpleNamespace(name="numbers", kind="tokens")
+    with pytest.raises(InputError, match=r"(?s)takes data of kind image-class.*cifar100.*imagefolder"):
+        fit(form, Numbers(3), None, data(1).task, spec)
+    with pytest.raises(InputError, match="takes synthetic data only"):
+        fit(form, Numbers(3), None, None, spec)
+
+
+# -- through the whole worker
+
+MY = """
+import torch
+from torch import nn
+from steelyard.worker.workloads.recipe import Recipe, Task
+
+def prepare(example, train, source):
+    picture, label = example
+    return torch.from_numpy(picture.copy()).permute(2, 0, 1).float() / 255 - 0.5, label
+
+def collate(samples):
+    return torch.stack([x for x, _ in samples]), torch.tensor([int(y) for _, y in samples])
+
+class Correct:
+    name, better = "top-1", "higher"
+
+    def __init__(self):
+        self.right = self.all = 0
+
+    def update(self, output, target):
+        self.right += int((output.argmax(1) == target).sum())
+        self.all += len(target)
+
+    def compute(self):
+        import torch.distributed as dist
+        counts = torch.tensor([self.right, self.all])
+        if dist.is_initialized():
+            dist.all_reduce(counts)
+        return float(counts[0] / counts[1])
+
+def batch(samples, generator):
+    return torch.randn(samples, 3, 32, 32, generator=generator), torch.randint(10, (samples,), generator=generator)
+
+def build(classes: int = 10, rate: float = 0.02):
+    layers = [nn.Conv2d(3, 16, 5, 2), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten()]
+    return Recipe(
+        nn.Sequential(*layers, nn.Linear(256, classes)),
+        nn.functional.cross_entropy,
+        lambda parameters: torch.optim.SGD(parameters, lr=rate, momentum=0.9),
+        batch,
+        Task("image-class", prepare, collate, Correct),
+    )
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "my.py").write_text(MY)
+    registry.load("data", "cifar10").make(tmp_path / "c10", 320, 0)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*words: str) -> int:
+    return main(["run", "./my.py:build", "--device", "cpu", "--threads", "1", "--data", "cifar10:c10", *words])
+
+
+def records(place: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(place.glob("steelyard-results/**/record.json"))]
+
+
+def test_a_run_says_which_data_it_read(place: Path) -> None:
+    assert run("--batch", "20", "--epochs", "3") == 0
+    (record,) = records(place)
+    facts = record["data"]
+    assert facts["format"] == "cifar10"
+    assert facts["samples"] == 320
+    assert facts["fits_in_memory"] is True
+    assert facts["size_bytes"] == sum(path.stat().st_size for path in (place / "c10").rglob("data_batch_*.bin"))
+    assert len(facts["identity"]) == 64
+    assert record["settings"]["values"]["data"] == "cifar10, on the host"
+    assert record["stop"]["reason"] == "epochs"
+    assert record["steps_seen"] == 3 * 16
+    first, later = (record["quantities"][f"{name}_time"]["value"] for name in ("first_epoch", "later_epochs"))
+    mean = record["seconds_measured"] / (record["steady"]["stop_step"] - record["steady"]["start_step"])
+    assert first > 0
+    assert later > 0
+    assert (first + 2 * later) / 48 == pytest.approx(mean, rel=0.5)
+    trace = record["loss"]
+    assert trace["learnable"] is True
+    assert trace["steps"][-1] == 48
+    assert {phase["name"] for phase in record["phases"]} >= {"setup", "data", "compile", "steps"}
+
+
+def test_training_to_a_quality_ends_when_it_is_reached(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--batch", "20", "--epochs", "40", "--target", "0.9", "--repeats", "3") == 0
+    found = records(place)
+    assert len({record["spec"]["seed"] for record in found}) == 3
+    for record in found:
+        assert record["status"]["code"] == "completed"
+        assert record["stop"]["reason"] == "quality"
+        last = record["evaluations"][-1]
+        assert last["value"] >= 0.9 > max([e["value"] for e in record["evaluations"][:-1]], default=0)
+        assert last["samples"] == 80
+        assert record["quantities"]["time_to_quality"]["value"] == last["at_s"]
+        assert record["quantities"]["epochs_to_quality"]["value"] == len(record["evaluations"]) == last["epoch"]
+        # From the first step on, evaluations included, and nothing before it.
+        steps = next(phase for phase in record["phases"] if phase["name"] == "steps")
+        assert last["at_s"] <= steps["end_s"] - steps["start_s"]
+        assert last["at_s"] >= record["stop"]["seconds"] + last["seconds"]
+    out = capsys.readouterr().out
+    assert "time to top-1 0.9:" in out
+    assert "3 jobs, each with a seed of its own" in out
+
+
+def test_a_quality_that_is_not_reached_is_a_status(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--batch", "20", "--epochs", "3", "--target", "1.5", "--evaluate-every", "2") == 1
+    (record,) = records(place)
+    assert record["status"]["code"] == "not_converged"
+    assert [e["epoch"] for e in record["evaluations"]] == [2, 3]
+    reached = record["quantities"]["time_to_quality"]
+    assert reached["value"] is None
+    assert "1.5 was not reached within 3 epochs; it is" in reached["reason"]
+    captured = capsys.readouterr()
+    assert "0 of 1 jobs reached the quality 1.5" in captured.out
+    assert "samples/s, 48 steps" in captured.err
+
+
+def test_two_ranks_share_the_data_and_judge_together(place: Path) -> None:
+    assert run("--batch", "10", "--epochs", "2", "--evaluate-every", "1", "--nproc", "2") == 0
+    (record,) = records(place)
+    assert record["steps_seen"] == 2 * 16
+    assert [e["samples"] for e in record["evaluations"]] == [80, 80]
+    assert all(0 <= e["value"] <= 1 for e in record["evaluations"])
+
+
+def test_the_pipeline_alone_runs_no_model(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--mode", "load", "--batch", "20", "--max-steps", "40", "--min-seconds", "0") == 0
+    (record,) = records(place)
+    assert record["model"]["flops_per_sample"] is None
+    assert "model_flops_utilisation" not in record["quantities"] or (
+        record["quantities"]["model_flops_utilisation"]["value"] is None
+    )
+    assert record["quantities"]["input_wait_share"]["value"] > 0.9
+    assert record["loss"] is None
+    capsys.readouterr()
+    budget = ["--max-steps", "60", "--min-seconds", "0", "--batch", "20", "--threads", "1", "--device", "cpu"]
+    assert main(["loader", "./my.py:build", "--data", "cifar10:c10", "--workers", "0,1", *budget]) == 0
+    out = capsys.readouterr().out
+    assert "pipeline alone, samples/s" in out
+    assert out.count("-bound") + out.count("cannot tell") >= 2
+
+
+def test_a_damaged_data_set_ends_the_run_with_its_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    victim = next((place / "c10").rglob("data_batch_1.bin"))
+    victim.write_bytes(victim.read_bytes()[:-100])
+    assert run("--batch", "20", "--epochs", "1") == 1
+    (record,) = records(place)
+    assert record["status"]["code"] == "refused"
+    assert "data_batch_1.bin" in record["status"]["reason"]
+    assert "Traceback" not in record["status"]["reason"]
+
+
+def test_too_few_classes_are_refused(place: Path) -> None:
+    assert run("--model", "classes=3") == 1
+    assert "the data has 10" in records(place)[0]["status"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--data", "nothing:/tmp"], "no data is called 'nothing'"),
+        (["--data", "cifar10"], "FORMAT:PATH"),
+        (["--data", "cifar10:/does/not/exist"], "is not a folder"),
+        (["--data", "device", "--target", "0.5", "--epochs", "2"], "trains on real data"),
+        (["--data", "cifar10:c10", "--target", "0.5"], "budget.epochs"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    place: Path, words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "./my.py:build", "--device", "cpu", *words]) in (1, 2)
+    captured = capsys.readouterr()
+    assert says in captured.out + captured.err
+
+
+def test_simulated_epochs_have_their_scripted_length(simulate: Callable[[RunSpec], RunRecord]) -> None:
+    """The first epoch has the first step's compilation; later ones wait for the loader's restart."""
+    spec = make_spec(batch=10, epoch_samples=200, budget=Budget(epochs=5))
+    shape = dataclasses.replace(spec.sim.shape, compile_step_s=1.5)
+    feed = dataclasses.replace(spec.sim.input, epoch_restart_s=0.25)
+    noise = dataclasses.replace(spec.sim.noise, cv=0.0)
+    sim = dataclasses.replace(spec.sim, step_time_s=0.01, sample_time_s=0.0, shape=shape, input=feed, noise=noise)
+    record = simulate(dataclasses.replace(spec, sim=sim))
+    value = {name: quantity.value for name, quantity in record.quantities.items()}
+    assert value["first_epoch_time"] == pytest.approx(20 * 0.01 + 1.5, rel=1e-9)
+    assert value["later_epochs_time"] == pytest.approx(20 * 0.01 + 0.25, rel=1e-9)
+    assert value["first_epoch_throughput"] == pytest.approx(200 / 1.7, rel=1e-9)
+    assert value["later_epochs_throughput"] == pytest.approx(200 / 0.45, rel=1e-9)
+    assert "SY204" in {found.code for found in record.findings}
