@@ -220,7 +220,7 @@ SPOILT = {
 def test_a_collective_knows_its_result(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     together = Together(rank=2, ranks=4)
     monkeypatch.setattr(collectives, "dist", together)
-    monkeypatch.setattr(collectives, "KEPT_BYTES", {"cpu": 3 * 8_000})
+    monkeypatch.setattr(collectives, "KEPT_BYTES", 3 * 8_000)
     work = made(getattr(collectives, kind)(size_mb=0.00801), repeats=2)
     # Of 2002 numbers, as many as 4 ranks can share.
     assert (work.moved_bytes, work.bus_factor) == (8_000, FACTORS[kind])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,16 +15,19 @@ import torch
 
 from conftest import make_spec
 from steelyard import registry
+from steelyard.analysis.bound import forecast
 from steelyard.cli.main import main
+from steelyard.contracts.observe import LossTrace
+from steelyard.contracts.record import Quantity
 from steelyard.contracts.spec import Budget, Data, Loader, Quality
-from steelyard.data.form import shuffled
+from steelyard.data.form import Extent, extent, shuffled
 from steelyard.errors import DamagedDataError, InputError
+from steelyard.results.findings import _learns
 from steelyard.worker.workloads.feed import Feed
 from steelyard.worker.workloads.real import Evaluation, Reading, RealData, fit, with_epochs
 from steelyard.worker.workloads.recipe import Task
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable, Sequence
 
     import numpy as np
@@ -165,6 +169,32 @@ def test_every_evaluation_sample_counts_once_and_all_ranks_have_as_many_batches(
     assert sorted(counted) == list(range(limit or count))
 
 
+def test_a_split_without_examples_is_refused() -> None:
+    form: Any = SimpleNamespace(name="numbers", kind="image-class")
+    with pytest.raises(InputError, match="no example in its evaluation split"):
+        fit(form, Numbers(3), Numbers(0), data(1).task, spec_of(40))
+    with pytest.raises(InputError, match="no example in its training split"):
+        fit(form, Numbers(0), None, data(1).task, spec_of(40))
+
+
+def test_the_identity_depends_on_names_and_sizes_alone(tmp_path: Path) -> None:
+    def made(name: str, **files: bytes) -> Extent:
+        root = tmp_path / name
+        root.mkdir()
+        for file, content in files.items():
+            (root / file).write_bytes(content)
+        # In any order, and one of them twice.
+        return extent(root, [*sorted(root.iterdir(), reverse=True), next(root.iterdir())])
+
+    first = made("first", a=b"12", b=b"345")
+    assert (first.files, first.size_bytes) == (2, 5)
+    assert first == made("second", a=b"99", b=b"000")
+    assert first != made("third", a=b"12", b=b"3456")
+    assert first != made("fourth", a=b"12", c=b"345")
+    with pytest.raises(DamagedDataError, match=r"gone: No such file"):
+        extent(tmp_path, [tmp_path / "gone"])
+
+
 def test_data_of_another_kind_is_refused() -> None:
     spec = spec_of(40)
     form: Any = SimpleNamespace(name="numbers", kind="tokens")
@@ -249,10 +279,9 @@ def test_a_run_says_which_data_it_read(place: Path) -> None:
     assert record["stop"]["reason"] == "epochs"
     assert record["steps_seen"] == 3 * 16
     first, later = (record["quantities"][f"{name}_time"]["value"] for name in ("first_epoch", "later_epochs"))
-    mean = record["seconds_measured"] / (record["steady"]["stop_step"] - record["steady"]["start_step"])
     assert first > 0
     assert later > 0
-    assert (first + 2 * later) / 48 == pytest.approx(mean, rel=0.5)
+    assert first + 2 * later == pytest.approx(record["stop"]["seconds"], rel=1e-6)
     trace = record["loss"]
     assert trace["learnable"] is True
     assert trace["steps"][-1] == 48
@@ -301,6 +330,15 @@ def test_two_ranks_share_the_data_and_judge_together(place: Path) -> None:
     assert all(0 <= e["value"] <= 1 for e in record["evaluations"])
 
 
+def test_two_ranks_that_do_not_converge_end_in_order(place: Path) -> None:
+    """A rank that ends with another code than 0 would have the others ended before they have said all."""
+    assert run("--batch", "10", "--epochs", "1", "--target", "1.5", "--nproc", "2") == 1
+    (record,) = records(place)
+    assert record["status"]["code"] == "not_converged"
+    assert record["model"]["flops_per_sample"] > 0
+    assert record["quantities"]["throughput_job"]["value"] > 0
+
+
 def test_the_pipeline_alone_runs_no_model(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--mode", "load", "--batch", "20", "--max-steps", "40", "--min-seconds", "0") == 0
     (record,) = records(place)
@@ -312,7 +350,9 @@ def test_the_pipeline_alone_runs_no_model(place: Path, capsys: pytest.CaptureFix
     assert record["loss"] is None
     capsys.readouterr()
     budget = ["--max-steps", "60", "--min-seconds", "0", "--batch", "20", "--threads", "1", "--device", "cpu"]
-    assert main(["loader", "./my.py:build", "--data", "cifar10:c10", "--workers", "0,1", *budget]) == 0
+    # Epochs and a target belong to a training, not to a rate.
+    training = ["--epochs", "2", "--target", "0.9"]
+    assert main(["loader", "./my.py:build", "--data", "cifar10:c10", "--workers", "0,1", *budget, *training]) == 0
     out = capsys.readouterr().out
     assert "pipeline alone, samples/s" in out
     assert out.count("-bound") + out.count("cannot tell") >= 2
@@ -341,6 +381,8 @@ def test_too_few_classes_are_refused(place: Path) -> None:
         (["--data", "cifar10:/does/not/exist"], "is not a folder"),
         (["--data", "device", "--target", "0.5", "--epochs", "2"], "trains on real data"),
         (["--data", "cifar10:c10", "--target", "0.5"], "budget.epochs"),
+        (["--data", "cifar10:~nobody-of-that-name/x"], "nobody's home"),
+        (["--data", "cifar10:c10", "--epochs", "90000", "--target", "0.5"], "at most 9000 evaluations"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -365,3 +407,52 @@ def test_simulated_epochs_have_their_scripted_length(simulate: Callable[[RunSpec
     assert value["first_epoch_throughput"] == pytest.approx(200 / 1.7, rel=1e-9)
     assert value["later_epochs_throughput"] == pytest.approx(200 / 0.45, rel=1e-9)
     assert "SY204" in {found.code for found in record.findings}
+
+
+def test_a_simulated_job_reads_no_data() -> None:
+    with pytest.raises(ValueError, match="a simulated job reads none"):
+        make_spec(data=Data(format="mnist", path="/x"), loader=Loader(place="host"))
+
+
+def traced(losses: list[float | None], *, learnable: bool = True) -> set[str]:
+    """Codes of what is found in a record with these losses."""
+    trace = LossTrace(steps=tuple(20 * (n + 1) for n in range(len(losses))), values=tuple(losses), learnable=learnable)
+    record: Any = SimpleNamespace(loss=trace, model=None)
+    return {found.code for found in _learns(record)}
+
+
+def test_a_loss_that_does_not_fall_is_found() -> None:
+    noise = random.Random(0)
+    falling = [3.0 - 0.02 * n + noise.gauss(0, 0.05) for n in range(60)]
+    standing = [3.0 + noise.gauss(0, 0.05) for _ in range(60)]
+    assert traced(falling) == set()
+    assert traced(falling[::-1]) == {"SY702"}
+    assert traced([3.0, 2.0, 1.0] + [0.0] * 40) == set()
+    assert traced([*falling[:20], None, *falling[20:]]) == {"SY701"}
+    # Random labels, new each step, cannot be learnt; a rise is a rise nevertheless.
+    assert traced(standing, learnable=False) == set()
+    assert traced(falling[::-1], learnable=False) == {"SY702"}
+    # Few losses show a trend only where it is larger than their noise.
+    assert traced(standing[:8]) == set()
+    slow = [[3.0 - 0.004 * n + noise.gauss(0, 0.05) for n in range(12)] for _ in range(200)]
+    assert sum(bool(traced(list(losses))) for losses in slow) <= 4
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "device", "overlaps", "bound", "wait"),
+    [
+        (100.0, 50.0, True, "compute-bound", 0.0),
+        (50.0, 100.0, True, "input-bound", 0.5),
+        (100.0, 100.0, False, "input-bound", 0.5),
+        (1900.0, 100.0, False, "compute-bound", 0.05),
+    ],
+)
+def test_the_forecast(pipeline: float, device: float, overlaps: bool, bound: str, wait: float) -> None:
+    def rate(value: float) -> Quantity:
+        return Quantity(value=value, unit="samples/s", scope="job", window="steady", aggregation="work over time")
+
+    found = forecast(rate(pipeline), rate(device), overlaps=overlaps)
+    assert found is not None
+    assert (found.bound, found.wait_share) == (bound, pytest.approx(wait))
+    together = 1 / pipeline + 1 / device
+    assert found.rate == pytest.approx(min(pipeline, device) if overlaps else 1 / together)

@@ -199,7 +199,7 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", "##x"
 @pytest.fixture
 def reader(tmp_path: Path) -> Any:
     (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
-    return partial(opened(tasks.question_answering(32), tmp_path).prepare)
+    return partial(opened(tasks.question_answering(32, 1000), tmp_path).prepare)
 
 
 def asked(paragraph: str, answer: str | None) -> Question:
@@ -234,8 +234,16 @@ def test_no_answer_is_the_first_token(reader: Any) -> None:
     assert pointing_at(sample, (0, 0)) == ""
 
 
+def test_more_word_pieces_than_the_model_has_are_refused(tmp_path: Path, reader: Any) -> None:
+    sample = reader(asked("a b c", "b"), True, source())
+    largest = int(sample["ids"].max())
+    tasks.question_answering(32, largest + 1).collate([sample])
+    with pytest.raises(InputError, match=rf"the data has a token of {largest}; the model takes 0 to {largest - 1}"):
+        tasks.question_answering(32, largest).collate([sample])
+
+
 def test_a_folder_without_a_vocabulary(tmp_path: Path) -> None:
-    task = tasks.question_answering(32)
+    task = tasks.question_answering(32, 1000)
     assert task.open is not None
     with pytest.raises(InputError, match=r"has no vocab.txt"):
         task.open(tmp_path)

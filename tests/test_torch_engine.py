@@ -139,6 +139,12 @@ def test_a_last_step_smaller_than_a_micro_batch(place: Any) -> None:
 
 
 @pytest.mark.parametrize("place", ["device", "host"])
+def test_an_epoch_smaller_than_a_micro_batch(place: Any) -> None:
+    found = taken(spec_of(epoch_samples=10, batch=32, last_batch="keep", loader=Loader(place=place)), 2)
+    assert [[len(inputs) for inputs, _ in pieces] for _, pieces in found] == [[10], [10]]
+
+
+@pytest.mark.parametrize("place", ["device", "host"])
 def test_channels_last_reaches_every_image_and_nothing_else(place: Any) -> None:
     spec = spec_of(channels_last=True, batch=2, loader=Loader(place=place))
     inputs, target = taken(spec, 1, images)[0][1][0]

@@ -33,24 +33,31 @@ def seen(record: RunRecord) -> Bound:
     return "input-bound" if share.value > INPUT_BOUND_SHARE else "compute-bound"
 
 
-def forecast(pipeline: Quantity, device: Quantity, workers: int) -> Forecast | None:
+def has_queue(record: RunRecord) -> bool:
+    """Whether the host went on while the device computed: where steps are timed by events in the device's queue."""
+    return record.environment is not None and record.environment.timing.startswith("device events")
+
+
+def forecast(pipeline: Quantity, device: Quantity, *, overlaps: bool) -> Forecast | None:
     """From the rate of the pipeline without a model and that of the model without a pipeline; None: a rate is unknown.
 
-    With loader processes the two work at the same time, and the slower one decides. Without, the training process
-    does one after the other, and their times for a sample add up. A pipeline that shares its CPUs with the model's
-    host process gets fewer of them than it had alone: the forecast is then too good for it.
+    Where the two work at the same time (`overlaps`), the slower one decides: with loader processes, and where a device
+    has a queue, so that the host reads the next batch while it computes. Where the training process does one after
+    the other, their times for a sample add up. A pipeline that shares its CPUs with the model's host process gets
+    fewer of them than it had alone: the forecast is then too good for it.
     """
     if not pipeline.value or not device.value:
         return None
     shares = [
-        _wait_share(rate, other, workers) for rate, other in zip(_ends(pipeline), _ends(device)[::-1], strict=True)
+        _wait_share(rate, other, overlaps=overlaps)
+        for rate, other in zip(_ends(pipeline), _ends(device)[::-1], strict=True)
     ]
     bound: Bound = "cannot tell"
     if min(shares) > INPUT_BOUND_SHARE:
         bound = "input-bound"
     elif max(shares) <= INPUT_BOUND_SHARE:
         bound = "compute-bound"
-    wait = _wait_share(pipeline.value, device.value, workers)
+    wait = _wait_share(pipeline.value, device.value, overlaps=overlaps)
     return Forecast(bound, wait, device.value * (1 - wait))
 
 
@@ -60,7 +67,7 @@ def _ends(rate: Quantity) -> tuple[float, float]:
     return (rate.interval.low, rate.interval.high) if rate.interval else (rate.value, rate.value)
 
 
-def _wait_share(pipeline: float, device: float, workers: int) -> float:
-    if workers == 0:
+def _wait_share(pipeline: float, device: float, *, overlaps: bool) -> float:
+    if not overlaps:
         return (1 / pipeline) / (1 / pipeline + 1 / device)
     return max(0.0, 1 - pipeline / device)

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from steelyard import registry
-from steelyard.analysis.bound import Forecast, forecast
+from steelyard.analysis.bound import Forecast, forecast, has_queue
 from steelyard.analysis.summary import job_throughput
 from steelyard.cli import run as run_verb
 from steelyard.cli.progress import Progress
@@ -36,15 +36,21 @@ def run(arguments: argparse.Namespace) -> int:
     counts = _counts(arguments.workers)
     settings = run_verb.settings(arguments)
     settings["budget"] = {**BUDGET, **settings["budget"]}
+    # A rate is measured, not a training.
+    settings["budget"].pop("epochs", None)
+    settings.pop("quality", None)
     folder = ResultFolder(arguments.results)
-    alone = {key: value for key, value in settings.items() if key not in ("data", "loader", "quality")}
+    alone = {key: value for key, value in settings.items() if key not in ("data", "loader")}
     device = _measured(arguments, folder, alone)
     rows = []
     for count in counts:
         loader = {**settings.get("loader", {}), "workers": count}
         rows.append((count, _measured(arguments, folder, {**settings, "mode": "load", "loader": loader})))
     records = [*device, *(record for _, made in rows for record in made)]
-    _print(arguments, job_throughput(device), [(count, job_throughput(made)) for count, made in rows])
+    queued = all(has_queue(record) for record in device)
+    rates = [(count, job_throughput(made)) for count, made in rows]
+    model = job_throughput(device)
+    _print(arguments, model, [(n, rate, forecast(rate, model, overlaps=n > 0 or queued)) for n, rate in rates])
     return exit_code(records)
 
 
@@ -60,8 +66,7 @@ def _measured(arguments: argparse.Namespace, folder: ResultFolder, settings: dic
     return list(run_all(folder, expansion, registry.load("launcher", "local")(), Progress()).made)
 
 
-def _print(arguments: argparse.Namespace, device: Quantity, rows: list[tuple[int, Quantity]]) -> None:
-    told = [(count, rate, forecast(rate, device, count)) for count, rate in rows]
+def _print(arguments: argparse.Namespace, device: Quantity, told: list[tuple[int, Quantity, Forecast | None]]) -> None:
     if arguments.json:
         pipelines = [
             {"workers": count, "pipeline": to_json_object(rate), "forecast": _as_json(found)}

@@ -155,6 +155,7 @@ MORE: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("token p50", "time_per_token_p50", seconds),
     ("p99", "time_per_token_p99", seconds),
     ("tokens/s", "tokens_job", number),
+    ("tokens/s", "tokens_per_second", number),
     ("FLOP/s", "model_flops_device", number),
     ("of peak", "model_flops_utilisation", lambda share: f"{100 * share:.1f} %"),
     ("B/s", "bandwidth_device", number),
@@ -169,7 +170,7 @@ def _print_more(done: list[RunRecord]) -> None:
     for heading, name, write in MORE:
         values = [record.quantities[name].value if name in record.quantities else None for record in done]
         # A phase of no length is none.
-        if any(value is not None and value > (SHORT_S if name == "compile_time" else 0) for value in values):
+        if any(value is not None and (name != "compile_time" or value > SHORT_S) for value in values):
             shown.append((heading, ["-" if value is None else write(value) for value in values]))
     if shown:
         print()

@@ -183,7 +183,7 @@ class LossTrace(Contract):
 class Evaluation(Contract):
     """Quality after some training."""
 
-    metric: Name
+    metric: Text
     value: float | None
     """None: not finite."""
     better: Literal["higher", "lower"]

@@ -9,6 +9,7 @@ from steelyard.contracts.base import AtLeastOne, Bound, Contract, Count, Length,
 from steelyard.contracts.sim import SimTruth
 
 SCHEMA_VERSION: Final = 1
+MAX_EVALUATIONS: Final = 9_000
 
 Mode = Literal["train", "infer", "generate", "load", "ceiling"]
 """Training; a forward pass; prefill and decoding of tokens; the input pipeline without the model; and what a device
@@ -175,6 +176,8 @@ class RunSpec(Contract):
             )
 
     def _check_data(self) -> None:
+        if self.data is not None and self.device_family == "sim":
+            raise ValueError("data: a simulated job reads none; valid: none, with the workload sim")
         if self.data is not None and self.loader.place != "host":
             raise ValueError("loader.place: real data is read on the host; valid: host")
         if self.data is not None and self.mode in ("generate", "ceiling"):
@@ -185,6 +188,11 @@ class RunSpec(Contract):
             raise ValueError(
                 "quality: it is measured when a model trains on real data for a number of epochs; "
                 "valid: mode 'train' with data and budget.epochs"
+            )
+        if self.quality is not None and (self.budget.epochs or 0) // self.quality.every_epochs > MAX_EVALUATIONS:
+            raise ValueError(
+                f"quality.every_epochs: {self.budget.epochs} epochs would be evaluated too often; "
+                f"valid: at most {MAX_EVALUATIONS} evaluations"
             )
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from array import array
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -121,6 +122,9 @@ def walk(folder: Path, endings: tuple[str, ...]) -> Iterator[Path]:
             yield Path(entry.path)
 
 
+ROW_BYTES = 16
+
+
 @dataclass(frozen=True)
 class Extent:
     """Which files a data set has."""
@@ -131,12 +135,25 @@ class Extent:
 
 
 def extent(root: Path, files: Iterable[Path]) -> Extent:
-    """Number, size and digest of the list of files: names below the root and sizes, sorted; contents are not read."""
-    rows = sorted((path.relative_to(root).as_posix(), path.stat().st_size) for path in set(files))
-    digest = hashlib.sha256()
-    for name, size in rows:
-        digest.update(f"{name}\0{size}\n".encode("utf-8", "surrogateescape"))
-    return Extent(len(rows), sum(size for _, size in rows), digest.hexdigest())
+    """Number, size and digest of the list of files; contents are not read.
+
+    The digest is SHA-256 over the sorted BLAKE2b digests (128 bits) of each name below the root and its size: a million
+    files take 24 MB, and a file that is listed twice counts once.
+    """
+    prefix = os.fspath(root).rstrip("/") + "/"
+    digests, sizes = bytearray(), array("q")
+    for path in files:
+        name = os.fspath(path)
+        try:
+            size = os.stat(name).st_size  # noqa: PTH116 -- a Path for each of a million takes seconds
+        except OSError as error:
+            raise DamagedDataError(f"{name}: {error.strerror}") from None
+        row = f"{name.removeprefix(prefix)}\0{size}".encode("utf-8", "surrogateescape")
+        digests += hashlib.blake2b(row, digest_size=ROW_BYTES).digest()
+        sizes.append(size)
+    rows, first = np.unique(np.frombuffer(digests, dtype=f"S{ROW_BYTES}"), return_index=True)
+    total = int(np.frombuffer(sizes, dtype=np.int64)[first].sum()) if len(rows) else 0
+    return Extent(len(rows), total, hashlib.sha256(rows.tobytes()).hexdigest())
 
 
 # The first bytes of what is often found in the place of something else, and what to call it.

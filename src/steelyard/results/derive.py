@@ -78,7 +78,7 @@ def derive(raw: Path) -> RunRecord:
         seconds_measured=steps.seconds,
         quantities={
             **_phase_quantities(seen),
-            **_parts(steps.quantities, seen),
+            **_as_collective(_parts(steps.quantities, seen), seen),
             **_utilisation(steps.quantities, seen),
             **quality_quantities(seen.evaluations, spec),
             **tokens,
@@ -290,6 +290,13 @@ def _parts(quantities: dict[str, Quantity], seen: _Seen) -> dict[str, Quantity]:
 _TYPES = {
     "float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float8_e4m3fn": "fp8", "int8": "int8",
 }  # fmt: skip
+
+
+def _as_collective(quantities: dict[str, Quantity], seen: _Seen) -> dict[str, Quantity]:
+    """All ranks take part in one and the same collective: the job has made as many as each of them."""
+    if seen.model is None or seen.model.bus_factor is None or "throughput_device" not in quantities:
+        return quantities
+    return quantities | {"throughput_job": replace(quantities["throughput_device"], scope="job")}
 
 
 def _utilisation(quantities: dict[str, Quantity], seen: _Seen) -> dict[str, Quantity]:

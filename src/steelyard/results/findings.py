@@ -23,6 +23,8 @@ SYNCHRONISED_ERRORS = 4.0
 FIRST_EPOCH_TOLERANCE = 0.05
 # Fewer losses or steps than this show no trend.
 LOSSES_NEEDED, LOSS_STEPS_NEEDED = 9, 100
+# A loss that rises beyond its own spread is seen in a few; one that stands still only in more than a noisy one needs.
+LOSSES_TO_STAND = 30
 
 
 def findings(record: RunRecord) -> RunRecord:
@@ -203,14 +205,16 @@ def _cached(record: RunRecord) -> Iterator[Finding]:
     if share <= FIRST_EPOCH_TOLERANCE:
         return
     data = record.data
-    cause = "the first step, compilation and files that are read for the first time are all in it"
+    cause = "the first step and what is compiled in it are part of the first"
+    if data is not None:
+        cause += f", and so are files ({data.size_bytes / 1e9:.3g} GB) that may have been read from disk"
     if data is not None and data.fits_in_memory:
-        cause += f"; the data ({data.size_bytes / 1e9:.3g} GB) fits in memory, so that later epochs read the page cache"
+        cause += "; the data fits in memory, so that later epochs may read the page cache"
     yield Finding(
         code="SY204",
         severity="disclose",
         message=f"later epochs are {share:.0%} faster than the first: {cause}",
-        remedy="say which epochs a figure speaks for; on data that does not fit in memory expect the first epoch's",
+        remedy="say which epochs a figure speaks for, and on how much data",
     )
 
 
@@ -242,9 +246,12 @@ def _learns(record: RunRecord) -> Iterator[Finding]:
             )
         return
     third = len(finite) // 3
-    first, last = statistics.median(finite[:third]), statistics.median(finite[-third:])
+    # The first three are of steps 1, 2 and 4: those of a model that has learnt nothing yet.
+    first = max(statistics.median(finite[:3]), statistics.median(finite[:third]))
+    last = statistics.median(finite[-third:])
     spread = max(_spread(finite[:third]), _spread(finite[-third:]))
-    if last > first + spread or (trace.learnable and last >= first):
+    stands = trace.learnable and len(finite) >= LOSSES_TO_STAND and last >= first > 0
+    if last > first + spread or stands:
         yield Finding(
             code="SY702",
             severity="disclose",

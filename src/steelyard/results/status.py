@@ -58,12 +58,13 @@ def job_status(
     if missing and not (damage and words):
         return _status_from_outside(launch, raw, statuses)
     # What is left: ranks that saw another go, ranks that were told to end, and those that completed.
-    rest = [s for s in words if s.code != "completed"]
+    rest = [s for s in words if s.code not in ("completed", "not_converged")]
     if rest:
         return _with_places(rest[0], words)
     if damage is not None:
         return observe.Status(code="failed", reason=f"the observations are damaged: {damage}"[:4000])
-    return observe.Status(code="completed")
+    # All ranks say the same of the quality.
+    return next((s for s in words if s.code != "completed"), observe.Status(code="completed"))
 
 
 def _said(status: observe.Status) -> tuple[float, int]:

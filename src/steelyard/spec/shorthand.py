@@ -28,7 +28,7 @@ def spell_out(settings: dict[str, Any], folder: Path | None) -> dict[str, Any]:
     if isinstance(settings.get("data"), dict):
         chosen = settings["data"] = dict(settings["data"])
         if isinstance(chosen.get("path"), str):
-            chosen["path"] = str(((folder or Path()) / Path(chosen["path"]).expanduser()).absolute())
+            chosen["path"] = str(((folder or Path()) / _expanded(chosen["path"])).absolute())
         _place(settings, "host")
     mode = settings.get("mode")
     if mode is None and isinstance(settings.get("workload"), str) and "source" not in settings:
@@ -49,6 +49,14 @@ def _data(text: str) -> dict[str, str]:
         valid = "device, host, or FORMAT:PATH with a format of " + ", ".join(registry.names("data"))
         raise InputError("the data is not valid", problems=(Problem("data", f"{text[:100]!r} names none", valid),))
     return {"format": name, "path": path}
+
+
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        problem = Problem("data.path", f"{path[:100]!r} names nobody's home", "a folder")
+        raise InputError("the data is not valid", problems=(problem,)) from None
 
 
 def _place(settings: dict[str, Any], place: str) -> None:

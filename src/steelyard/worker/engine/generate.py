@@ -77,6 +77,13 @@ class Generating(Inference):
     def __init__(
         self, spec: RunSpec, feed: Feed, module: Any, precision: Precision, generation: Generation, device: Device
     ) -> None:
+        if spec.compile not in ("off", "default"):
+            # Graphs that are replayed own the memory that they write to, and the keys and values of one token are
+            # read by the next.
+            raise InputError(
+                f"generation is not compiled in the mode {spec.compile!r}",
+                problems=(Problem("compile", f"is {spec.compile}", "off, default"),),
+            )
         super().__init__(spec, feed, module, precision)
         self._generation = generation
         self._device = device

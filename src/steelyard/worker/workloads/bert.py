@@ -73,7 +73,7 @@ def _built(sequence: int, layers: int, width: int, vocabulary: int) -> Recipe:
         return inputs, {"start": places[:, 0].contiguous(), "end": places[:, 1].contiguous()}
 
     module = Bert(layers, width, vocabulary, max(sequence, POSITIONS))
-    task = tasks.question_answering(sequence)
+    task = tasks.question_answering(sequence, vocabulary)
     return Recipe(module, _loss, _optimizer, batch, task, tokens=sequence)
 
 

@@ -53,6 +53,8 @@ KINDS = {
 fp8 keep 14 bits on some devices ("DeepSeek-V3 Technical Report", arXiv 2412.19437, section 3.3.2)."""
 # Sums of k products of random signs stay below so many of their standard deviations.
 DEVIATIONS = 8
+# tf32 keeps 10 bits of each of two factors, rounded or cut off.
+TF32_FACTORS = 2 * 2.0**-10
 # Parts of a sum that a library may add up in the short format, where torch allows it that.
 SHORT_PARTS = 4
 
@@ -76,8 +78,8 @@ def matmul(m: int = 4096, n: int = 4096, k: int = 4096, dtype: str = "auto") -> 
         8 s k u  +  v |c|
 
     for each of the k additions is off by at most u of a partial sum, which stays below 8 s, and the result is rounded.
-    Where torch lets a library add up parts in the short format, 4 x 8 s v is allowed for that. Products of int8 are
-    exact.
+    Where torch lets a library add up parts in the short format, 4 x 8 s v is allowed for that; where it may cut the
+    factors down to tf32, 8 s 2^-9. Products of int8 are exact.
     """
     sizes = {"m": m, "n": n, "k": k}
     problems = tuple(
@@ -154,6 +156,8 @@ class _Product(Work):
         kind = self._kind
         additions = math.ceil(lines.shape[1] / kind.addends)
         allowed = DEVIATIONS * deviation * additions * kind.sum_error
+        if self._shortens_factors():
+            allowed += DEVIATIONS * deviation * TF32_FACTORS
         if self._format.is_floating_point:
             rounding = torch.finfo(self._format).eps / 2
             # Twice: the exact product itself is a sum in float64.
@@ -161,6 +165,12 @@ class _Product(Work):
             if self._adds_short():
                 allowed += SHORT_PARTS * DEVIATIONS * deviation * rounding
         return product, allowed
+
+    def _shortens_factors(self) -> bool:
+        """Whether torch may compute products of float32 in tf32."""
+        if self._format != torch.float32 or self._device.type == "cpu":
+            return False
+        return torch.get_float32_matmul_precision() != "highest"
 
     def _adds_short(self) -> bool:
         switch = {
@@ -342,8 +352,10 @@ def pattern(elements: int, device: torch.device, seed: int = 0, start: int = 0, 
     numbers = torch.empty(elements, dtype=torch.float32, device=device)
     for first, piece in _pieces(numbers):
         at = torch.arange(start + first, start + first + len(piece), dtype=torch.int64, device=device)
-        whole = at.div(period, rounding_mode="floor")
-        piece.copy_(at.mul_(2_741).add_(whole.mul_(1_009)).add_(seed * 977).remainder_(period).add_(1))
+        # Reduced first: no product leaves 32 bits, which is all that some devices compute in.
+        whole = at.div(period, rounding_mode="floor").remainder_(period).mul_(1_009)
+        number = at.remainder_(period).mul_(2_741).add_(whole).add_(seed * 977 % period)
+        piece.copy_(number.remainder_(period).add_(1))
     return numbers
 
 

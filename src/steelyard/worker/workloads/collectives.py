@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # Memory for results that wait to be checked; each takes a place of its own, so that none is overwritten unseen.
-KEPT_BYTES = {"cpu": 1 << 30}
-KEPT_BYTES_ACCELERATOR = 4 << 30
+# More of them make longer blocks. Of an accelerator's memory they take an eighth of what is free, up to a limit.
+KEPT_BYTES, KEPT_BYTES_ACCELERATOR, KEPT_SHARE = 1 << 30, 4 << 30, 8
 MAX_KEPT = 1024
 # Integers up to here are exact in float32, and so are sums that stay below.
 EXACT = 1 << 24
@@ -58,6 +58,11 @@ def _ceiling(kind: type[_Collective], size_mb: float) -> Ceiling:
     return Ceiling(lambda device, _number_format, repeats: kind(device, size_mb, repeats))
 
 
+def _kept_bytes(device: torch.device) -> int:
+    ask = getattr(getattr(torch, device.type, None), "mem_get_info", None)
+    return KEPT_BYTES if ask is None else min(KEPT_BYTES_ACCELERATOR, int(ask()[0]) // KEPT_SHARE)
+
+
 class _Collective(Work):
     """What the three share: places for results, the expected one, and the look at them."""
 
@@ -70,7 +75,7 @@ class _Collective(Work):
         self.moved_bytes = float(self._elements * FLOAT_BYTES)
         self._source = self.own()
         self._expected = self.expect()
-        allowed = KEPT_BYTES.get(device.type, KEPT_BYTES_ACCELERATOR) // (len(self._expected) * FLOAT_BYTES)
+        allowed = _kept_bytes(device) // (len(self._expected) * FLOAT_BYTES)
         self.kept_results = max(repeats, min(MAX_KEPT, allowed) // repeats * repeats)
         self._results = torch.empty(self.kept_results, len(self._expected), device=device)
         self._places = list(self._results)

@@ -103,7 +103,7 @@ class Feed:
         self._pinned: bool | None = None
         self._made: dict[int, tuple[Any, Any]] = {}
         if spec.loader.place == "device":
-            sizes = {piece.samples for piece in itertools.islice(pieces(spec, rank), _pieces_in_epoch(spec))}
+            sizes = {spec.batch, *_last_size(spec, rank)}
             self._made = {size: self._move(self._read(0, Piece(0, 0, size))) for size in sizes}
         else:
             self._loader = loader_of(Stream(self._read, spec, rank), spec, pin=self._pin)
@@ -180,9 +180,12 @@ def received(made: Any) -> tuple[Any, Any]:
     return made  # type: ignore[no-any-return]
 
 
-def _pieces_in_epoch(spec: RunSpec) -> int:
-    """Enough to have seen every size."""
-    return 1 if spec.steps_per_epoch is None else spec.steps_per_epoch * spec.accumulation
+def _last_size(spec: RunSpec, rank: int) -> set[int]:
+    """Samples of the micro-batch that is smaller than the others; empty where there is none."""
+    if spec.epoch_samples is None or spec.last_batch != "keep":
+        return set()
+    share, more = divmod(spec.epoch_samples % spec.step_samples, spec.ranks)
+    return {(share + (rank < more)) % spec.batch} - {0}
 
 
 def _is_pinned(data: Any) -> bool:

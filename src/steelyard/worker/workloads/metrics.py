@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.nn import functional
 
 from steelyard.worker.workloads.options import library
 
@@ -31,6 +33,7 @@ class Wrapped:
         arrange: Callable[[Any, Any], tuple[Any, Any]],
         pick: str | None = None,
         scale: float = 1.0,
+        finish: Callable[[float], float] = float,
     ) -> None:
         self.name = name
         self.better = better
@@ -38,6 +41,7 @@ class Wrapped:
         self._arrange = arrange
         self._pick = pick
         self._scale = scale
+        self._finish = finish
         self.others: dict[str, float] = {}
         """After `compute`: what the library computed beside it."""
         self._device = _collective_device()
@@ -57,7 +61,7 @@ class Wrapped:
         """Over all ranks."""
         found = self._metric.compute()
         if self._pick is None:
-            return float(found) * self._scale
+            return self._finish(float(found) * self._scale)
         # Counts of classes and the like are no numbers of their own.
         numbers = {name: value for name, value in found.items() if getattr(value, "numel", lambda: 1)() == 1}
         self.others = {name: float(value) * self._scale for name, value in numbers.items() if name != self._pick}
@@ -138,9 +142,17 @@ def mean_iou(classes: int) -> Wrapped:
 
 
 def perplexity() -> Wrapped:
-    """The exponential of the mean loss of a token."""
-    metric = library("torchmetrics.text", "quality", "measuring quality").Perplexity()
-    return Wrapped("perplexity", "lower", metric, lambda output, target: (output.float(), target))
+    """The exponential of the mean loss of a token.
+
+    Of the library's sums, not by its perplexity: that takes the logarithm of a softmax, in which one confident miss
+    among millions of tokens makes the whole infinite.
+    """
+    metric = _library().MeanMetric(nan_strategy=math.nan)
+
+    def losses(output: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return functional.cross_entropy(output.float().flatten(0, 1), target.flatten()), target.numel()
+
+    return Wrapped("perplexity", "lower", metric, losses, finish=_exponential)
 
 
 def mean_squared_error() -> Wrapped:
@@ -159,6 +171,13 @@ def exact_match_f1() -> Wrapped:
     metric = library("torchmetrics.text", "quality", "measuring quality").SQuAD()
     # It gives percent.
     return Wrapped("F1", "higher", metric, _answers, pick="f1", scale=0.01)
+
+
+def _exponential(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
 
 
 def _library() -> Any:

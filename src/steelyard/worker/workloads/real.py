@@ -107,8 +107,10 @@ def fit(form: Format, train: Any, evaluation: Any, task: Task | None, spec: RunS
     if task.length is not None:
         train = Windows(train, task.length)
         evaluation = None if evaluation is None else Windows(evaluation, task.length)
-    if len(train) == 0:
-        raise InputError(f"{root} has no example of this length in its training split")
+    for name, split in (("training", train), ("evaluation", evaluation)):
+        if split is not None and len(split) == 0:
+            length = "" if task.length is None else f" of {task.length} tokens"
+            raise InputError(f"{root} has no example{length} in its {name} split")
     return RealData(form, root, task, train, evaluation)
 
 

@@ -211,13 +211,18 @@ class Asked:
     """First character in the paragraph and the one behind the last, for each token; equal where it is none of it."""
 
 
-def question_answering(sequence: int) -> Task:
+def question_answering(sequence: int, vocabulary: int) -> Task:
     """Questions with their paragraphs as WordPieces; the vocabulary is `vocab.txt` in the data set's folder."""
 
     def closed(*_given: Any) -> Any:
         raise InputError("questions cannot be read before their vocabulary is opened")
 
-    task = Task("question-answer", closed, _collate_questions, metrics.exact_match_f1)
+    def collate(samples: Sequence[Any]) -> tuple[Any, Any]:
+        inputs, target = _collate_questions(samples)
+        _refuse(inputs["tokens"], vocabulary, "token", "--model vocabulary=N")
+        return inputs, target
+
+    task = Task("question-answer", closed, collate, metrics.exact_match_f1)
     return replace(task, open=lambda root: replace(task, prepare=_reader(root, sequence), open=None))
 
 
