@@ -9,12 +9,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from steelyard.cli.main import main
-
-if TYPE_CHECKING:
-    import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -110,3 +108,11 @@ def test_a_package_adds_a_workload_by_its_entry_point(tmp_path: Path) -> None:
     assert record["model"]["flops_per_sample"] > 0
     listed = subprocess.run([*steelyard, "workloads"], env=environment, capture_output=True, text=True, check=True)
     assert "mixer" in listed.stdout
+
+
+@pytest.mark.parametrize("study", sorted((ROOT / "docs" / "examples" / "studies").glob("*.toml")), ids=lambda p: p.stem)
+def test_the_example_studies_can_be_planned(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", str(study), "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["study"] == study.stem
+    assert len(plan["cells"]) >= 5

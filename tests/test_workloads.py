@@ -98,13 +98,13 @@ for raw in map(Path, sys.argv[1:]):
 
 @pytest.mark.parametrize("group", groups())
 def test_in_two_ranks(group: str, tmp_path: Path) -> None:
-    """All workloads of a group, one after the other, in the same two processes."""
+    """All workloads of a group in all their modes, one after the other, in the same two processes."""
     raws: dict[str, Path] = {}
-    for name in groups()[group]:
-        raws[name] = tmp_path / name
-        raws[name].mkdir()
-        spec = spec_of(name, CATALOGUE[name]["modes"][0], ranks=2, crosscheck_steps=0)
-        (raws[name] / SPEC_FILE).write_text(record_text(spec), encoding="utf-8")
+    for name, mode in [(member, mode) for member in groups()[group] for mode in modes(member)]:
+        raw = raws[f"{name} {mode}"] = tmp_path / f"{name}-{mode}"
+        raw.mkdir()
+        spec = spec_of(name, mode, ranks=2, crosscheck_steps=0)
+        (raw / SPEC_FILE).write_text(record_text(spec), encoding="utf-8")
     command = [sys.executable, "-P", "-c", RANK, *map(str, raws.values())]
     common = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "WORLD_SIZE": "2"}
     with (tmp_path / "log").open("wb") as log:

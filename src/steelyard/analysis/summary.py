@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.record import Interval, Quantity
 from steelyard.spec.study import chosen_settings
@@ -135,7 +135,7 @@ def time_to_quality(records: Sequence[RunRecord]) -> Quantity | None:
 
 def labels(cells: Sequence[CellSummary]) -> dict[str, str]:
     """Cells by the settings in which they differ; alone, a cell is called by its workload."""
-    chosen = {cell.cell: chosen_settings(cell.records[0].spec) for cell in cells}
+    chosen = {cell.cell: _spread(chosen_settings(cell.records[0].spec)) for cell in cells}
     keys = sorted({key for settings in chosen.values() for key in settings})
     differing = [key for key in keys if len({repr(settings.get(key)) for settings in chosen.values()}) > 1]
     return {
@@ -145,10 +145,19 @@ def labels(cells: Sequence[CellSummary]) -> dict[str, str]:
     }
 
 
+def _spread(settings: dict[str, Any]) -> dict[str, Any]:
+    """With options of the model as settings of their own."""
+    model = settings.get("model")
+    if not isinstance(model, dict):
+        return settings
+    apart = {f"model.{name}": value for name, value in model.items()}
+    return {key: value for key, value in settings.items() if key != "model"} | apart
+
+
 def _setting(spec: RunSpec, key: str) -> object:
     value: object = spec
     for name in key.split("."):
-        value = getattr(value, name)
+        value = value.get(name, "-") if isinstance(value, dict) else getattr(value, name)
     return value
 
 

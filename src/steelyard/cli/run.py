@@ -8,9 +8,8 @@ from steelyard import registry
 from steelyard.analysis.summary import summarise
 from steelyard.cli.progress import Progress
 from steelyard.cli.tables import print_cells
-from steelyard.cli.verb import add_results, exit_code
+from steelyard.cli.verb import add_results, assignment, exit_code
 from steelyard.contracts.base import to_json_object
-from steelyard.errors import InputError, Problem
 from steelyard.launch.campaign import run_all
 from steelyard.results.store import ResultFolder
 from steelyard.spec.study import assign, require_registered, single_run
@@ -120,25 +119,9 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
         loader["pin_memory"] = True
     if loader:
         chosen["loader"] = loader
-    for assignment in arguments.model:
-        key, value = _assignment("--model", assignment)
+    for text in arguments.model:
+        key, value = assignment("--model", text)
         assign(chosen, f"model.{key}", value)
-    for assignment in arguments.assignments:
-        assign(chosen, *_assignment("--set", assignment))
+    for text in arguments.assignments:
+        assign(chosen, *assignment("--set", text))
     return chosen
-
-
-def _assignment(option: str, text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise InputError(
-            "an option is not valid", problems=(Problem(option, f"{text!r} assigns nothing", "KEY=VALUE"),)
-        )
-    return key, _value(value)
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from steelyard.errors import SteelyardError, printable
+from steelyard.errors import InputError, Problem, SteelyardError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,3 +73,15 @@ def add_results(parser: argparse.ArgumentParser) -> None:
         "--results", type=Path, default=Path(default), metavar="DIR",
         help="the result folder (default: $STEELYARD_RESULTS, or steelyard-results here)",
     )  # fmt: skip
+
+
+def assignment(option: str, text: str) -> tuple[str, Any]:
+    """Key and value of an option such as `--model size=13B`; a value is JSON, or else a text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        problem = Problem(option, f"{text!r} assigns nothing", "KEY=VALUE")
+        raise InputError("an option is not valid", problems=(problem,))
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value

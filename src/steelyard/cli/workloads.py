@@ -8,6 +8,7 @@ import textwrap
 from typing import Any
 
 from steelyard import registry
+from steelyard.cli.verb import assignment
 from steelyard.errors import InputError, Problem, printable
 from steelyard.report.text import number, table
 from steelyard.spec.catalogue import load
@@ -39,26 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
         _list(shipped, as_json=arguments.json)
         return 0
     registry.require("workload", arguments.name)
-    entry = _entry(shipped, arguments.name, _options(arguments.model))
+    entry = _entry(shipped, arguments.name, dict(assignment("--model", text) for text in arguments.model))
     if arguments.json:
         print(json.dumps({"name": arguments.name, **entry}))
     else:
         _tell(arguments.name, entry)
     return 0
-
-
-def _options(assignments: list[str]) -> dict[str, Any]:
-    options = {}
-    for text in assignments:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            problem = Problem("--model", f"{text!r} assigns nothing", "KEY=VALUE")
-            raise InputError("an option is not valid", problems=(problem,))
-        try:
-            options[key] = json.loads(value)
-        except ValueError:
-            options[key] = value
-    return options
 
 
 def _entry(shipped: dict[str, Any], name: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -102,9 +102,11 @@ class Feed:
         # from while the host goes on.
         self._pinned: bool | None = None
         self._made: dict[int, tuple[Any, Any]] = {}
+        self._computed = spec.batch * spec.accumulation
         if spec.loader.place == "device":
             sizes = {spec.batch, *_last_size(spec, rank)}
             self._made = {size: self._move(self._read(0, Piece(0, 0, size))) for size in sizes}
+            self._whole = self._part(self._computed)
         else:
             self._loader = loader_of(Stream(self._read, spec, rank), spec, pin=self._pin)
             self._iterator = iter(self._loader)
@@ -115,13 +117,16 @@ class Feed:
         """The next step's samples; waits for the loader."""
         batch = next(self._plan)
         if self._loader is None:
-            whole, rest = divmod(batch.computed, self._micro)
-            taken = [self._made[self._micro]] * whole
-            return batch, [*taken, self._made[rest]] if rest else taken
+            return batch, self._whole if batch.computed == self._computed else self._part(batch.computed)
         made = [next(self._iterator) for _ in range(-(-batch.computed // self._micro))]
         if self._pinned is None:
             self._pinned = self._pin and _is_pinned(made[0])
         return batch, [self._move(received(piece)) for piece in made]
+
+    def _part(self, samples: int) -> list[tuple[Any, Any]]:
+        """The micro-batches of a step of so many samples, of those that lie on the device."""
+        whole, rest = divmod(samples, self._micro)
+        return [self._made[self._micro]] * whole + ([self._made[rest]] if rest else [])
 
     def example(self) -> tuple[Any, Any]:
         """A micro-batch that belongs to no step."""
