@@ -1,7 +1,8 @@
 """[first_step] What a user waits for: from the command to the first step, against the bare script.
 
 Both train the same small model, started in turn; the model itself writes down when its first loss is computed, on the
-system's monotonic clock.
+system's monotonic clock. Single starts differ by up to a second, because torch is read from disk: the quick form, with
+three pairs, may miss the bar by three standard errors of its median, the full one not.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 
 from figure import arguments, at_most, finish
+from overhead import spread
 from same_training import MODELS, surroundings
 
 LIMIT_S = 0.7
@@ -50,7 +52,8 @@ def main() -> None:
         f"bare {statistics.median(bare_s):.2f} s, steelyard {statistics.median(ours_s):.2f} s to the first loss; "
         f"added {statistics.median(added):.2f} s, {added[0]:.2f} to {added[-1]:.2f} over {len(added)} pairs"
     )
-    finish([at_most("first_step: added to the time to the first step", statistics.median(added), "s", LIMIT_S)])
+    limit_s = LIMIT_S + (3 * spread(added)[0] if options.quick else 0.0)
+    finish([at_most("first_step: added to the time to the first step", statistics.median(added), "s", limit_s)])
 
 
 if __name__ == "__main__":
