@@ -2,8 +2,8 @@
 
 Three seeds, each a fresh launch through the command line. All must converge, and each must stop at the first
 evaluation that reaches the target: the times that the record gives are held against the evaluations in it. Then a
-target that cannot be reached within its epochs must end as `not_converged`, without a time. The network is the
-smallest of its family (depth 10, width 1), so that two cores train it in seconds.
+target that cannot be reached within its epochs must end as `not_converged`, without a time (full form only, as a test
+does the same). The network is the smallest of its family (depth 10, width 1), so that two cores train it in seconds.
 """
 
 from __future__ import annotations
@@ -54,15 +54,18 @@ def main() -> None:
     options = arguments(__doc__)
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        registry.load("data", "cifar100").make(root / "data", 1000 if options.quick else 4000, 0)
+        registry.load("data", "cifar100").make(root / "data", 600 if options.quick else 4000, 0)
         begin_s = time.monotonic()
         runs = trained(root / "data", root / "results", "--epochs", "40", "--target", str(TARGET), "--repeats", "3")
         seconds = time.monotonic() - begin_s
-        (short,) = trained(root / "data", root / "results", "--epochs", "1", "--target", "0.9999")
+        short = [] if options.quick else trained(root / "data", root / "results", "--epochs", "1", "--target", "0.9999")
     reached = [run for run in runs if run["status"]["code"] == "completed"]
     wrong = [f"{run['run_id']}: {what}" for run in reached for what in contradictions(run)]
-    if short["status"]["code"] != "not_converged" or short["quantities"]["time_to_quality"]["value"] is not None:
-        wrong.append(f"a target that was not reached ended as {short['status']['code']}")
+    wrong += [
+        f"a target that was not reached ended as {run['status']['code']}"
+        for run in short
+        if run["status"]["code"] != "not_converged" or run["quantities"]["time_to_quality"]["value"] is not None
+    ]
     for run in reached:
         value = run["quantities"]
         epochs, at_s = value["epochs_to_quality"]["value"], value["time_to_quality"]["value"]
