@@ -125,23 +125,20 @@ def turns(
 
 def pairs(spec: RunSpec, count: int, steps: int) -> list[tuple[float, float]]:
     """Seconds a step of both, in turn, each first every other time."""
+    found = []
     with tempfile.TemporaryDirectory() as name:
         harness = ByHarness(spec, Path(name))
-        return interleaved(harness, ByHand(harness.workload), count, steps)
-
-
-def interleaved(harness: ByHarness, hand: Any, count: int, steps: int) -> list[tuple[float, float]]:
-    """Seconds a step of both; the first of each are not counted: the model's memory is laid out then."""
-    found = []
-    for number in range(-2, count):
-        if number % 2:
-            bare_s = hand.seconds(steps)
-            ours_s = harness.seconds(steps)
-        else:
-            ours_s = harness.seconds(steps)
-            bare_s = hand.seconds(steps)
-        if number >= 0:
-            found.append((bare_s / steps, ours_s / steps))
+        hand = ByHand(harness.workload)
+        # The first of each is not counted: the model's memory is laid out then.
+        for number in range(-2, count):
+            if number % 2:
+                bare_s = hand.seconds(steps)
+                ours_s = harness.seconds(steps)
+            else:
+                ours_s = harness.seconds(steps)
+                bare_s = hand.seconds(steps)
+            if number >= 0:
+                found.append((bare_s / steps, ours_s / steps))
     return found
 
 

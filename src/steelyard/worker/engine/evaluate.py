@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from steelyard.contracts.observe import Evaluation
-from steelyard.errors import DamagedDataError, InputError
-from steelyard.worker.workloads.feed import loader_of
+from steelyard.errors import InputError
+from steelyard.worker.workloads.feed import loader_of, received
 from steelyard.worker.workloads.real import Evaluation as EvaluationSplit
 from steelyard.worker.workloads.recipe import call, each_tensor
 
@@ -75,9 +75,7 @@ class Judge:
         del self._loader
 
     def _take(self, made: Any, metric: Metric) -> None:
-        if isinstance(made, str):
-            raise DamagedDataError(made)
-        inputs, target, counts = made
+        inputs, target, counts = received(made)
         inputs, target = each_tensor((inputs, target), lambda tensor: tensor.to(self._device))
         with torch.no_grad(), self._precision.context():
             output = call(self._module, inputs)

@@ -178,11 +178,11 @@ def loader_of(stream: IterableDataset[Any], spec: RunSpec, *, pin: bool) -> Data
     )
 
 
-def received(made: Any) -> tuple[Any, Any]:
+def received(made: Any) -> Any:
     """A micro-batch from a loader; DamagedDataError when it could not be made."""
     if isinstance(made, Refused):
         raise DamagedDataError(made.reason)
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def _last_size(spec: RunSpec, rank: int) -> set[int]:

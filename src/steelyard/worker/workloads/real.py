@@ -14,6 +14,7 @@ from steelyard import hostinfo, registry
 from steelyard.contracts.observe import DataFacts
 from steelyard.data.form import extent, shuffled
 from steelyard.errors import InputError, Problem, SteelyardError
+from steelyard.worker.workloads.feed import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -190,7 +191,7 @@ class Evaluation(torch.utils.data.IterableDataset[Any]):
             ]
             return (*self._task.collate(samples), counts)
         except SteelyardError as error:
-            return str(error)
+            return Refused(str(error))
 
 
 def host_memory() -> float | None:
