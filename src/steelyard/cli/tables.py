@@ -149,7 +149,7 @@ MORE: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("later epochs", "later_epochs_time", seconds),
     ("quality", "quality", number),
     ("to quality", "time_to_quality", seconds),
-    ("epochs", "epochs_to_quality", number),
+    ("epochs", "epochs_to_quality", "{:.0f}".format),
     ("first token p50", "ttft_p50", seconds),
     ("p99", "ttft_p99", seconds),
     ("token p50", "time_per_token_p50", seconds),
