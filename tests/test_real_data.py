@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import re
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -306,6 +307,7 @@ def test_training_to_a_quality_ends_when_it_is_reached(place: Path, capsys: pyte
         assert last["at_s"] >= record["stop"]["seconds"] + last["seconds"]
     out = capsys.readouterr().out
     assert "time to top-1 0.9:" in out
+    assert re.search(r"^job .* top-1 +to quality +epochs", out, re.MULTILINE)
     assert "3 jobs, each with a seed of its own" in out
 
 

@@ -171,6 +171,9 @@ def _print_more(done: list[RunRecord]) -> None:
         values = [record.quantities[name].value if name in record.quantities else None for record in done]
         # A phase of no length is none.
         if any(value is not None and (name != "compile_time" or value > SHORT_S) for value in values):
+            if name == "quality":
+                # By the metric's name, which is its unit.
+                heading = next(record.quantities[name].unit for record in done if name in record.quantities)
             shown.append((heading, ["-" if value is None else write(value) for value in values]))
     if shown:
         print()
