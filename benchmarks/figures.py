@@ -37,6 +37,10 @@ NAMES = (
     "loader",
     "collectives",
     "family_overhead",
+    "claims",
+    "injected_faults",
+    "verdicts",
+    "knee",
 )
 
 

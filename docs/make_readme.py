@@ -2,7 +2,7 @@
 
 `--check` compares instead of writing. A fenced block `console` holds commands behind `$ `; each is run in an empty
 directory, in order, and what it prints to standard output follows it. A `toml` block whose first line is a comment with
-a file name becomes that file. The name of the node differs from machine to machine and is written as `NODE`.
+a file name becomes that file. The node calls itself `NODE`, wherever this runs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import ast
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 BEGIN, END = "<!-- tree: made by docs/make_readme.py -->\n", "<!-- end of tree -->\n"
 FOLDERS = ("src/steelyard", "benchmarks", "docs", "tests")
+# What would make the output depend on where it is made.
+OTHER_PLACES = ("STEELYARD_RESULTS", "SLURMD_NODENAME")
 BLOCK = re.compile(r"```(toml|console)\n(.*?)```\n", re.DOTALL)
 
 
@@ -71,11 +72,12 @@ def _output(command: str, folder: Path) -> str:
     words = shlex.split(command.removeprefix("$ "))
     assert words[0] == "steelyard", f"only our own commands are run: {command}"
     program = [sys.executable, "-m", "steelyard.cli.main", *words[1:]]
-    environment = {name: value for name, value in os.environ.items() if name != "STEELYARD_RESULTS"}
+    kept = {name: value for name, value in os.environ.items() if name not in OTHER_PLACES}
+    environment = kept | {"NODE_NAME": "NODE"}
     done = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise SystemExit(f"{command}: exit code {done.returncode}\n{done.stderr}")
-    return done.stdout.replace(f"node {socket.gethostname()}", "node NODE")
+    return done.stdout
 
 
 def main() -> int:

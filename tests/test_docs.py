@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -12,11 +13,15 @@ from pathlib import Path
 
 import pytest
 
+import test_rules
+from steelyard import registry
 from steelyard.cli.main import main
+from steelyard.rules.rule import rule
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ADDING = (ROOT / "docs" / "adding-a-workload.md").read_text(encoding="utf-8")
+ADDING_RULE = (ROOT / "docs" / "adding-a-rule.md").read_text(encoding="utf-8")
 EXAMPLE = ROOT / "docs" / "examples" / "steelyard-mixer"
 
 
@@ -38,12 +43,26 @@ def test_the_example_of_an_own_model(
     assert record["steps_seen"] == 30
 
 
-def _blocks(kind: str) -> list[str]:
-    return re.findall(rf"```{kind}\n(.*?)```", ADDING, re.DOTALL)
+def _blocks(kind: str, page: str = ADDING) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL)
 
 
-def _first(name: str) -> str:
-    return next(block for block in _blocks("python") if block.startswith(f"# {name}\n"))
+def _first(name: str, page: str = ADDING) -> str:
+    return next(block for block in _blocks("python", page) if block.startswith(f"# {name}\n"))
+
+
+def test_a_rule_is_one_file_one_registry_line_and_one_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = next(block for block in _blocks("python", ADDING_RULE) if block.startswith('"SY790"'))
+    assert ast.literal_eval("{" + line + "}") == {"SY790": "steelyard.rules.tiles:OddBatch"}
+    for name in ("tiles.py", "test_tiles.py"):
+        (tmp_path / name).write_text(_first(name, ADDING_RULE), encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(registry.BUILTIN["rule"], "SY790", "tiles:OddBatch")
+    importlib.import_module("test_tiles").test_an_unknown_precision_is_no_finding()
+    made = rule("SY790")
+    test_rules.test_a_rule_says_what_it_is("SY790")
+    assert [found.code for found in test_rules.tried(made, made.bad, {})] == ["SY790"]
+    assert test_rules.tried(made, made.good, {}) == []
 
 
 def test_a_workload_is_one_file_one_registry_line_and_one_test(tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ import json
 
 from steelyard.contracts.record import RunRecord
 from steelyard.contracts.spec import RunSpec
+from steelyard.spec.recipe import Recipe
 from steelyard.spec.study import Study
 from steelyard.spec.validate import json_schema
 
-CONTRACTS = {"run-spec": RunSpec, "run-record": RunRecord, "study": Study}
+CONTRACTS = {"run-spec": RunSpec, "run-record": RunRecord, "study": Study, "recipe": Recipe}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

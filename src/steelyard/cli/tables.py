@@ -9,9 +9,9 @@ from steelyard.analysis.summary import MEASURED, CellSummary, labels
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import Finding, RunRecord
 from steelyard.errors import printable
+from steelyard.report.findings import finding_lines
 from steelyard.report.text import number, seconds, table, with_interval
 
-WIDTH = 80
 WIDE = 120
 SHORT_S = 0.01
 
@@ -216,8 +216,7 @@ def _print_findings(cells: list[CellSummary], names: dict[str, str]) -> None:
 
 
 def _print_each(findings: tuple[Finding, ...]) -> None:
-    for found in findings:
+    if findings:
         print()
-        text = printable(f"{found.code} ({found.severity}): {found.message}")
-        print(textwrap.fill(text, WIDTH, subsequent_indent="  "))
-        print(textwrap.fill(printable(f"  remedy: {found.remedy}"), WIDTH, subsequent_indent="  "))
+    for line in finding_lines(findings):
+        print(line)

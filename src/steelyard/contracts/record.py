@@ -96,6 +96,10 @@ class Finding(Contract):
     severity: Severity
     message: Text
     remedy: Text
+    place: Text = ""
+    """Which row of a table, or which side of a comparison; empty: the record itself."""
+    evidence: Text = ""
+    """The figures that it rests on, recomputed."""
 
 
 @dataclass(frozen=True, kw_only=True)

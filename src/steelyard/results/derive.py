@@ -19,6 +19,7 @@ from steelyard.errors import DamagedDataError, SteelyardError
 from steelyard.results.ceilings import ceiling_quantities
 from steelyard.results.epochs import epoch_quantities, quality_quantities
 from steelyard.results.findings import findings
+from steelyard.results.ranks import checked_quantities, rank_quantities
 from steelyard.results.status import is_observation, job_status
 from steelyard.results.tokens import token_quantities
 from steelyard.results.trace import StepSamples, Trace, WindowSums
@@ -78,7 +79,7 @@ def derive(raw: Path) -> RunRecord:
         seconds_measured=steps.seconds,
         quantities={
             **_phase_quantities(seen),
-            **_as_collective(_parts(steps.quantities, seen), seen),
+            **_as_collective(_parts(steps.quantities, seen, spec.ranks), seen),
             **_utilisation(steps.quantities, seen),
             **quality_quantities(seen.evaluations, spec),
             **tokens,
@@ -113,12 +114,18 @@ class _Seen:
     model: observe.ModelFacts | None = None
     environment: observe.Environment | None = None
     stop: observe.Stop | None = None
-    crosscheck: observe.CrossCheck | None = None
+    crosschecks: list[observe.CrossCheck] = field(default_factory=list)
+    """Of every process that tells its own, by its number."""
     memory: observe.MemoryPeak | None = None
     data: observe.DataFacts | None = None
     loss: observe.LossTrace | None = None
     evaluations: list[observe.Evaluation] = field(default_factory=list)
     phases: list[observe.Phase] = field(default_factory=list)
+
+    @property
+    def crosscheck(self) -> observe.CrossCheck | None:
+        """That of the deciding process."""
+        return self.crosschecks[0] if self.crosschecks else None
 
 
 _FIRST_EVENTS = "events-00000.jsonl"
@@ -126,13 +133,16 @@ _SINGLE: dict[str, type] = {
     "environment": observe.Environment,
     "stop": observe.Stop,
     "settings": observe.Settings,
-    "crosscheck": observe.CrossCheck,
     "device": observe.DeviceFacts,
     "model": observe.ModelFacts,
     "data": observe.DataFacts,
     "loss": observe.LossTrace,
 }
 """Said once in a job, by process 0."""
+_SEVERAL: dict[str, tuple[str, type]] = {
+    "evaluation": ("evaluations", observe.Evaluation),
+    "crosscheck": ("crosschecks", observe.CrossCheck),
+}
 
 
 def _read_events(raw: Path, seen: _Seen) -> None:
@@ -157,8 +167,9 @@ def _take_in(seen: _Seen, file: str, kind: str, event: dict[str, Any], where: st
         memory = parse_object(observe.MemoryPeak, event, where)
         if seen.memory is None or (memory.peak_bytes or 0.0) > (seen.memory.peak_bytes or 0.0):
             seen.memory = memory
-    elif kind == "evaluation":
-        seen.evaluations.append(parse_object(observe.Evaluation, event, where))
+    elif kind in _SEVERAL:
+        name, contract = _SEVERAL[kind]
+        getattr(seen, name).append(parse_object(contract, event, where))
     elif kind in _SINGLE:
         setattr(seen, kind, parse_object(_SINGLE[kind], event, where))
 
@@ -268,23 +279,29 @@ def _phase_quantities(seen: _Seen) -> dict[str, Quantity]:
     return quantities
 
 
-def _parts(quantities: dict[str, Quantity], seen: _Seen) -> dict[str, Quantity]:
+def _parts(quantities: dict[str, Quantity], seen: _Seen, ranks: int) -> dict[str, Quantity]:
     """Where the measured steps do not tell communication, its share comes from the cross-check pass, and says so.
 
     The input's share is the measured steps' own. What neither has is computation.
     """
-    check, share, wait = seen.crosscheck, quantities.get("exposed_comm_share"), quantities.get("input_wait_share")
-    if check is None or check.compute_s is None or check.exposed_comm_s is None or check.input_wait_s is None:
+    whole = len(seen.crosschecks) == ranks
+    checks = seen.crosschecks if whole else [check for check in [seen.crosscheck] if check is not None]
+    told = [(check.input_wait_s, check.compute_s, check.exposed_comm_s) for check in checks]
+    share, wait = quantities.get("exposed_comm_share"), quantities.get("input_wait_share")
+    if not told or any(part is None for parts in told for part in parts):
         return quantities
-    total = check.input_wait_s + check.compute_s + check.exposed_comm_s
+    total = sum(part or 0.0 for parts in told for part in parts)
     if share is None or share.value is not None or wait is None or wait.value is None or total <= 0:
         return quantities
-    exposed = min(check.exposed_comm_s / total, 1 - wait.value)
+    exposed = min(sum(check.exposed_comm_s or 0.0 for check in checks) / total, 1 - wait.value)
     shares = {"compute_share": 1 - wait.value - exposed, "exposed_comm_share": exposed}
-    # The cross-check is that of one rank.
-    return quantities | {
-        name: _quantity(value, "1", "rank", "crosscheck", "share of time") for name, value in shares.items()
-    }
+    # Where only one rank tells, it speaks for itself.
+    scope: Scope = "job" if whole else "rank"
+    return (
+        quantities
+        | {name: _quantity(value, "1", scope, "crosscheck", "share of time") for name, value in shares.items()}
+        | (checked_quantities(checks, wait.value) if whole else {})
+    )
 
 
 _TYPES = {
@@ -351,7 +368,8 @@ def _step_quantities(
     }
     for (name, _), value in zip(PERCENTILES, levels, strict=True):
         quantities[f"step_time_{name}"] = _quantity(value, "s", "rank", window, name)
-    return quantities | _shares(sums, window) | epoch_quantities(samples, spec)
+    quantities |= _shares(sums, window) | rank_quantities(samples, steady, sums, window)
+    return quantities | epoch_quantities(samples, spec)
 
 
 def _job_interval(

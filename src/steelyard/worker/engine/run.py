@@ -198,8 +198,8 @@ def _measure(
         if check_steps:
             with log.phase("crosscheck", now):
                 checked = crosscheck(timers, check_steps, watchdog.beat)
-            if leads:
-                log.write("crosscheck", checked)
+            # Every process: only all of them together tell waiting for the slowest from the transfer.
+            log.write("crosscheck", checked)
     return stop
 
 

@@ -1,0 +1,217 @@
+"""Cells of a study as one curve over the batch size: its knee, what fits, and what else differs. Knows cells, prints
+nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from steelyard.analysis.rows import row_of
+from steelyard.analysis.select import all_settings
+from steelyard.analysis.summary import MEASURED
+from steelyard.errors import InputError, Problem
+from steelyard.rules.row import Pair
+from steelyard.rules.rule import SEVERITIES, check
+from steelyard.rules.settings import confounders
+from steelyard.stats.knee import Knee, Point, knee
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from steelyard.analysis.summary import CellSummary
+    from steelyard.contracts.record import Finding, Quantity, RunRecord
+    from steelyard.rules.row import Row
+
+SHARE = 0.9
+FACTOR = "batch_per_device"
+UNCHANGED = "SY111"
+# Settings and environment. How many jobs there are and where they ran is in the intervals.
+FAMILIES = ("SY1", "SY6")
+
+
+@dataclass(frozen=True)
+class BatchCell:
+    """One batch size of the curve, whether or not it could be run."""
+
+    batch: int
+    """Samples in a micro-batch on one device."""
+    cell: CellSummary
+    throughput: Quantity
+    """Of the whole job."""
+    of_asymptote: float | None
+    memory_bytes: float | None
+    """The largest peak of its jobs; None where it is unknown."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether any job got through."""
+        return any(code in self.cell.statuses for code in MEASURED)
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether any job ran out of memory."""
+        return "out_of_memory" in self.cell.statuses
+
+
+@dataclass(frozen=True)
+class BatchCurve:
+    """Throughput over the batch size."""
+
+    cells: tuple[BatchCell, ...]
+    """By batch; cells that ran out of memory or failed too."""
+    knee: Knee | None
+    """None: a finding blocks it."""
+    asymptote: float | None
+    """Samples a second of the whole job that no batch passes."""
+    smallest_reaching: int | None
+    """The smallest swept batch at or above the knee; None: there is none, or no knee."""
+    largest_fitting: int | None
+    smallest_out_of_memory: int | None
+    findings: tuple[Finding, ...]
+    """What differs beside the batch, and what keeps a cell out of the knee."""
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the cells may not be put on one curve."""
+        return self.knee is None
+
+
+def batch_curve(cells: Sequence[CellSummary], share: float = SHARE) -> BatchCurve:
+    """The curve through these cells; InputError where they are no sweep over the batch."""
+    if not 0 < share < 1:
+        problem = Problem("--share", f"{share:g} is no share", "a number between 0 and 1, such as 0.9")
+        raise InputError("an option is not valid", problems=(problem,))
+    ordered = sorted(cells, key=lambda cell: cell.records[0].spec.batch)
+    differing = _differing(ordered)
+    blocked = any(found.severity == "blocks" for found in differing)
+    if not blocked:
+        _refuse_twice(ordered)
+    usable = [cell for cell in ordered if cell.throughput.value is not None and not _blocking(cell)]
+    found = None if blocked else knee([_point(cell) for cell in usable], share)
+    asymptote = None
+    if found is not None and found.asymptote is not None:
+        asymptote = found.asymptote * _per_micro_batch(ordered[0])
+    curve = tuple(_cell(cell, asymptote) for cell in ordered)
+    return BatchCurve(
+        cells=curve,
+        knee=found,
+        asymptote=asymptote,
+        smallest_reaching=_reaching(curve, found),
+        largest_fitting=max((entry.batch for entry in curve if entry.fits), default=None),
+        smallest_out_of_memory=min((entry.batch for entry in curve if entry.out_of_memory), default=None),
+        findings=(*differing, *(entry for cell in ordered for entry in _blocking(cell))),
+    )
+
+
+def _reaching(curve: Sequence[BatchCell], found: Knee | None) -> int | None:
+    if found is None or found.answer != "found" or found.value is None:
+        return None
+    least = found.value * (1 - 1e-9)
+    return min((entry.batch for entry in curve if entry.throughput.value and entry.batch >= least), default=None)
+
+
+def _cell(cell: CellSummary, asymptote: float | None) -> BatchCell:
+    peaks = [record.memory.peak_bytes for record in cell.records if record.memory and record.memory.peak_bytes]
+    rate = cell.throughput.value
+    return BatchCell(
+        batch=cell.records[0].spec.batch,
+        cell=cell,
+        throughput=cell.throughput,
+        of_asymptote=rate / asymptote if rate is not None and asymptote else None,
+        memory_bytes=max(peaks, default=None),
+    )
+
+
+def _point(cell: CellSummary) -> Point:
+    """Seconds that a micro-batch of the whole job takes, in each job."""
+    spec = cell.records[0].spec
+    rates = [rate for record in cell.records if (rate := _rate(record)) is not None]
+    return Point(float(spec.batch), tuple(spec.batch * _per_micro_batch(cell) / rate for rate in rates))
+
+
+def _rate(record: RunRecord) -> float | None:
+    quantity = record.quantities.get("throughput_job")
+    return quantity.value if record.status.code in MEASURED and quantity is not None and quantity.value else None
+
+
+def _per_micro_batch(cell: CellSummary) -> int:
+    """Micro-batches that the whole job computes in one step: the knee is in samples of one of them."""
+    spec = cell.records[0].spec
+    return spec.ranks * spec.accumulation
+
+
+def _differing(cells: Sequence[CellSummary]) -> tuple[Finding, ...]:
+    """What differs beside the batch from what most cells have; each thing once, however many cells have it."""
+    rows = [row_of(cell) for cell in cells]
+    base = _usual(rows)
+    found: dict[tuple[str, str], list[Finding]] = {}
+    for row in rows:
+        for entry in _against(base, row):
+            found.setdefault((entry.code, entry.message), []).append(entry)
+    once = [_joined(entries) for entries in found.values()]
+    order = list(SEVERITIES)
+    return tuple(sorted(once, key=lambda entry: (order.index(entry.severity), entry.code)))
+
+
+def _blocking(cell: CellSummary) -> list[Finding]:
+    """What makes a cell's own figure unfit for use."""
+    batch = cell.records[0].spec.batch
+    return [
+        dataclasses.replace(entry, place=f"batch {batch}, left out of the knee")
+        for entry in cell.findings
+        if entry.severity == "blocks" and cell.throughput.value is not None
+    ]
+
+
+def _usual(rows: Sequence[Row]) -> Row:
+    """A row that differs from the fewest others in anything but the batch."""
+    others = [sum(bool(confounders(Pair(row, other, FACTOR))) for other in rows) for row in rows]
+    completed = [n for n, row in enumerate(rows) if row.status == "completed"] or list(range(len(rows)))
+    return rows[min(completed, key=lambda n: others[n])]
+
+
+def _against(base: Row, row: Row) -> Iterator[Finding]:
+    if row is base:
+        return
+    pair = Pair(base, row, FACTOR)
+    keys = sorted((f"{entry.key}={entry.a}" for entry in confounders(pair)), key=lambda text: (" " in text, len(text)))
+    odd = f"{base.table}:{keys[0]}" if keys else None
+    for entry in check("pair", pair):
+        # Of a cell without figures only its settings matter; two cells of one batch are another matter.
+        if entry.code == UNCHANGED or not entry.code.startswith(FAMILIES):
+            continue
+        if row.status != "completed" and entry.severity != "blocks":
+            continue
+        if odd is not None and entry.code.startswith("SY1"):
+            yield dataclasses.replace(entry, remedy=f"select cells that differ in the batch alone: {odd}")
+        else:
+            yield entry
+
+
+def _joined(entries: Sequence[Finding]) -> Finding:
+    more = f" and {len(entries) - 1} more" if len(entries) > 1 else ""
+    return dataclasses.replace(entries[0], place=entries[0].place + more)
+
+
+def _refuse_twice(cells: Sequence[CellSummary]) -> None:
+    """One batch in two cells is two curves: say which setting tells them apart."""
+    for a, b in pairwise(cells):
+        if a.records[0].spec.batch != b.records[0].spec.batch:
+            continue
+        first, second = all_settings(a), all_settings(b)
+        keys = [key for key in first if key in second and first[key] != second[key] and key not in _OWN]
+        said = ", ".join(f"{key} {first[key]} and {second[key]}" for key in keys[:4]) or "their settings"
+        key = keys[0] if keys else "key"
+        problem = Problem(f"batch {a.records[0].spec.batch}", f"two cells have it, with {said}", "one curve at a time")
+        raise InputError(
+            "the selection holds more than one curve",
+            problems=(problem,),
+            next_step=f"select one of them: {a.study}:{key}={first.get(key, 'value')}",
+        )
+
+
+# What makes a cell or its evidence, not what was set.
+_OWN = ("cell", "run_id", "repeat", "seed", "study", "jobs", "jobs_lost", "node", "findings", "window")

@@ -1,0 +1,278 @@
+"""Two sides held against each other: the verdict first, then findings, then ratios, and none where a finding blocks.
+
+Knows which rows belong together: those with equal settings, and the best of each side. Each side is one row or more;
+where they come from does not matter.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from steelyard.analysis.ratios import LEVEL, Ratio, ratios, sense
+from steelyard.errors import InputError, Problem
+from steelyard.rules.row import Pair
+from steelyard.rules.rule import check
+from steelyard.rules.settings import (
+    SETTINGS,
+    TUNABLE,
+    alike,
+    blocking,
+    confounders,
+    differences,
+    meant_to_differ,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.contracts.record import Finding
+    from steelyard.rules.row import Row
+
+Verdict = Literal["comparable", "comparable with disclosures", "not comparable"]
+How = Literal["as selected", "equal settings", "best against best", "nearest settings"]
+
+# As the options of `steelyard run` and the fields of a spec call them.
+ALIASES = {
+    "ranks": "devices", "workers": "workers_per_device", "loader.workers": "workers_per_device", "mode": "phase",
+    "workload": "model", "parallel": "parallelism", "accumulation": "grad_accumulation", "loader.place": "data_place",
+    "loader.prefetch": "prefetch", "loader.pin_memory": "pin_memory", "data": "data", "torch": "framework",
+}  # fmt: skip
+# Settings by which rows are put into groups of the same work before the best of a side is taken.
+GROUPED = ("work", "data", "amount", "arithmetic", "training")
+MAX_PAIRS = 10_000
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One row of each side."""
+
+    how: How
+    a: Row
+    b: Row
+    factor: str
+    metric: str
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    ratios: tuple[Ratio, ...]
+    """Empty where a finding blocks, unless forced; each carries the findings."""
+    forced: bool
+    chosen_from: tuple[int, int] = (1, 1)
+    """Of how many rows of each side these are the best."""
+    chosen: tuple[str, ...] = ()
+    """Settings that each side chose for itself."""
+    shared: tuple[str, ...] = ()
+    """What the settings of both rows are, where there are several comparisons to be told apart."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """All that two selections give."""
+
+    factor: str
+    metric: str
+    comparisons: tuple[Comparison, ...]
+    left_out: tuple[str, ...]
+    """Rows that have no figure or no partner, and why."""
+
+    @property
+    def made(self) -> bool:
+        """Whether there is a ratio."""
+        return any(entry.ratios for entry in self.comparisons)
+
+
+def compare(
+    a: Sequence[Row], b: Sequence[Row], *, factor: str = "system", metric: str = "throughput", force: bool = False
+) -> Compared:
+    """Hold B against A, the base. With several rows on a side: equal settings, and beside it best against best."""
+    factor = require_factor(factor)
+    left_out: list[str] = []
+    first, second = _with_figure(a, b, metric, left_out)
+    if len(first) * len(second) > MAX_PAIRS:
+        problem = Problem("selection", f"{len(first)} x {len(second)} rows", f"at most {MAX_PAIRS} pairs of rows")
+        raise InputError("too much is selected", problems=(problem,))
+    if len(first) == len(second) == 1 and _same_row(first[0], second[0]):
+        problem = Problem("selection", f"both sides are {first[0].place}", "two cells, rows or runs that differ")
+        raise InputError("there is nothing to compare", problems=(problem,))
+    if len(first) == len(second) == 1:
+        made = [_judge("as selected", Pair(first[0], second[0], factor, metric), force=force)]
+        return Compared(factor, metric, tuple(made), tuple(left_out))
+    made = [_judge(how, pair, force=force) for how, pair in _partners(first, second, factor, metric, left_out)]
+    made += [
+        replace(
+            _judge("best against best", pair, force=force, counts=counts),
+            chosen_from=counts,
+            chosen=_in_order(pair.tuned),
+        )
+        for pair, counts in _best_pairs(first, second, factor, metric)
+    ]
+    if not made:
+        nearest = _nearest(first, second, factor, metric)
+        made = [_judge("nearest settings", nearest, force=force)]
+        told = tuple(f"{row.place} (" for row in (nearest.a, nearest.b))
+        left_out = [text for text in left_out if not text.startswith(told)]
+    return Compared(factor, metric, tuple(_told_apart(made)), tuple(left_out))
+
+
+def require_factor(name: str) -> str:
+    """A setting or a group of them; InputError for anything else."""
+    name = ALIASES.get(name, name)
+    known = [*(key for key, role in SETTINGS.items() if role != "evidence"), *dict.fromkeys(SETTINGS.values())]
+    if name not in known or name == "evidence":
+        near = difflib.get_close_matches(name, known, n=1)
+        problem = Problem("factor", f"{name!r} is not a setting", ", ".join(dict.fromkeys(known)))
+        raise InputError("unknown factor", problems=(problem,), next_step=f"use {near[0]!r}" if near else None)
+    return name
+
+
+def _with_figure(a: Sequence[Row], b: Sequence[Row], metric: str, left_out: list[str]) -> tuple[list[Row], list[Row]]:
+    sides: list[list[Row]] = []
+    for name, rows in (("A", a), ("B", b)):
+        having = [row for row in rows if metric in row.figures]
+        left_out += [f"{row.place} ({name}): {_no_figure(row, metric)}" for row in rows if metric not in row.figures]
+        sides.append(having)
+    if not all(sides):
+        common = set.intersection(*({m for row in rows for m in row.figures} for rows in (a, b)))
+        problem = Problem("metric", "; ".join(left_out[:3]), ", ".join(sorted(common)) or "none is on both sides")
+        raise InputError(f"there is no {metric} on both sides", problems=(problem,))
+    return sides[0], sides[1]
+
+
+def _no_figure(row: Row, metric: str) -> str:
+    return f"no {metric}" + ("" if row.status == "completed" else f", the runs ended with {row.status}")
+
+
+def _judge(how: How, pair: Pair, *, force: bool, counts: tuple[int, int] = (1, 1)) -> Comparison:
+    """The verdict on one pair, and its ratios where there may be any."""
+    findings = check("pair", pair)
+    severe = {found.severity for found in findings}
+    verdict: Verdict = "comparable"
+    if "blocks" in severe:
+        verdict = "not comparable"
+    elif "disclose" in severe:
+        verdict = "comparable with disclosures"
+    made: list[Ratio] = []
+    if verdict == "not comparable" and not force:
+        # What is to be disclosed beside a ratio may name the ratio; there is none.
+        findings = tuple(found if found.severity == "blocks" else replace(found, evidence="") for found in findings)
+    else:
+        attached = tuple(found for found in findings if found.severity != "note")
+        # Any of these pairs might have been the best one. Where all their intervals hold together, that of the chosen
+        # pair holds as well (Bonferroni).
+        level = 1 - (1 - LEVEL) / (counts[0] * counts[1])
+        made = [replace(ratio, findings=attached) for ratio in ratios(pair.a, pair.b, pair.metric, level)]
+    forced = force and verdict == "not comparable"
+    return Comparison(how, pair.a, pair.b, pair.factor, pair.metric, verdict, findings, tuple(made), forced)
+
+
+# -- which rows belong together
+
+
+def _partners(a: list[Row], b: list[Row], factor: str, metric: str, left_out: list[str]) -> list[tuple[How, Pair]]:
+    """Rows that may be compared, each used once; those that differ in the factor alone come first."""
+    near: list[tuple[int, int, int, int]] = []
+    for i, first in enumerate(a):
+        for j, second in enumerate(b):
+            pair = Pair(first, second, factor, metric)
+            if not _same_row(first, second) and not blocking(pair):
+                near.append((_told(pair), _distance(pair), i, j))
+    taken: list[tuple[How, Pair]] = []
+    used_a: set[int] = set()
+    used_b: set[int] = set()
+    for told, _, i, j in sorted(near):
+        if i not in used_a and j not in used_b:
+            used_a.add(i)
+            used_b.add(j)
+            taken.append(("nearest settings" if told else "equal settings", Pair(a[i], b[j], factor, metric)))
+    for name, rows, used in (("A", a, used_a), ("B", b, used_b)):
+        left_out += [f"{row.place} ({name}): no partner to compare with" for i, row in enumerate(rows) if i not in used]
+    return sorted(taken, key=lambda entry: (entry[0], a.index(entry[1].a)))
+
+
+def _told(pair: Pair) -> int:
+    """Settings beside the factor in which the two differ, of what people choose."""
+    return sum(entry.role not in ("software", "environment") for entry in confounders(pair))
+
+
+def _same_row(a: Row, b: Row) -> bool:
+    return (a.source, a.table, a.place) == (b.source, b.table, b.place)
+
+
+def _distance(pair: Pair) -> int:
+    return sum(entry.role in ("size", "batch") for entry in differences(pair.a, pair.b))
+
+
+def _best_pairs(a: list[Row], b: list[Row], factor: str, metric: str) -> list[tuple[Pair, tuple[int, int]]]:
+    """The best row of each side in every group of the same work, where both sides had a choice."""
+    meant = meant_to_differ(Pair(a[0], b[0], factor, metric))
+    sizes = [] if meant & {"devices"} and factor in ("devices", "nodes", "size") else ["devices", "nodes"]
+    for extra in (sizes, []):
+        keys = [key for key, role in SETTINGS.items() if role in GROUPED and key not in meant] + extra
+        groups_a, groups_b = _groups(a, keys), _groups(b, keys)
+        common = [key for key in groups_a if key in groups_b]
+        if common:
+            break
+    found = []
+    for key in common:
+        rows_a, rows_b = groups_a[key], groups_b[key]
+        if len(rows_a) > 1 and len(rows_b) > 1:
+            # A choice that only one side had is no best against best.
+            tuned = _varied(rows_a) & _varied(rows_b)
+            pair = Pair(_best(rows_a, metric), _best(rows_b, metric), factor, metric, tuned)
+            found.append((pair, (len(rows_a), len(rows_b))))
+    return found
+
+
+def _in_order(keys: frozenset[str]) -> tuple[str, ...]:
+    return tuple(key for key in SETTINGS if key in keys)
+
+
+def _groups(rows: list[Row], keys: list[str]) -> dict[tuple[str, ...], list[Row]]:
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(shown(row.get(key)).casefold() for key in keys), []).append(row)
+    return groups
+
+
+def _varied(rows: list[Row]) -> frozenset[str]:
+    """Settings that a side tried several values of, and may choose for itself."""
+    return frozenset(
+        key for key, role in SETTINGS.items() if role in TUNABLE and len({shown(row.get(key)) for row in rows}) > 1
+    )
+
+
+def _best(rows: list[Row], metric: str) -> Row:
+    more = sense(rows[0].figures[metric].unit) in ("rate", "other")
+    return (max if more else min)(rows, key=lambda row: row.figures[metric].value)
+
+
+def _nearest(a: list[Row], b: list[Row], factor: str, metric: str) -> Pair:
+    """The pair with the fewest reasons against it, so that these can be told."""
+    pairs = [Pair(first, second, factor, metric) for first in a for second in b]
+    return min(pairs, key=lambda pair: (len(blocking(pair)), len(confounders(pair))))
+
+
+def _told_apart(made: list[Comparison]) -> list[Comparison]:
+    """With the settings by which the comparisons are told from each other."""
+    rows = [entry.a for entry in made if entry.how != "best against best"]
+    keys = [
+        key
+        for key, role in SETTINGS.items()
+        if role not in ("evidence", "environment") and len({shown(row.get(key)) for row in rows}) > 1
+    ]
+    if "batch_per_device" in keys and "global_batch" in keys:
+        keys.remove("global_batch")
+    return [
+        replace(entry, shared=tuple(f"{key} {_both(entry, key)}" for key in keys))
+        if entry.how != "best against best"
+        else entry
+        for entry in made
+    ]
+
+
+def _both(entry: Comparison, key: str) -> str:
+    a, b = entry.a.get(key), entry.b.get(key)
+    same = a is not None and b is not None and alike(key, a, b) == "same"
+    return shown(a) if same or b is None else f"{shown(a)} against {shown(b)}"

@@ -1,0 +1,348 @@
+"""Cells of our own studies as rows, so that the rules on published tables judge them too.
+
+Knows where in a record each setting and figure is; what was in effect goes before what was asked for. No rule.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from steelyard.analysis.summary import MEASURED, job_throughput
+from steelyard.contracts.base import to_json_object
+from steelyard.rules.row import Amount, Row
+from steelyard.stats.intervals import across_jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from steelyard.analysis.summary import CellSummary
+    from steelyard.contracts.record import Quantity, RunRecord
+    from steelyard.rules.row import Setting
+
+    Settings = dict[str, Setting | None]
+
+DIGEST_DIGITS = 8
+SYNTHETIC = "synthetic"
+# Formats that are a data set of their own; of the others the name tells only how files lie in a folder.
+NAMED_DATA = ("cifar10", "cifar100", "mnist", "food101", "coco", "cityscapes", "squad")
+# As other sources write them.
+PARALLELISM = {"DistributedDataParallel": "DDP", "fully_shard": "FSDP2"}
+NUMBER_FORMATS = {
+    "float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float8_e4m3fn": "fp8", "int8": "int8",
+}  # fmt: skip
+# What the worker finds out about the place that it runs in: setting of a row, fact of the environment.
+SURROUNDINGS = {
+    "host_cpu": "cpu.model",
+    "cpus": "cpu.usable",
+    "cpu_quota": "cgroup.cpu_quota",
+    "cpu_governor": "cpu.governor",
+    "architecture": "system.architecture",
+    "kernel": "system.kernel",
+    "container": "container.digest",
+    "driver": "gpu0.driver",
+    "device_clock": "gpu0.clock_max",
+    "power_limit": "gpu0.power_limit",
+}
+BUILD = ("torch.git_version", "torch.cuda", "torch.hip", "torch.cudnn", "torch.nccl", "triton.version")
+# Variables that differ from job to job and change nothing, or that a setting of its own tells.
+VOLATILE = (
+    "SLURM_",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "LD_LIBRARY_PATH",
+    "GLOO_SOCKET_IFNAME",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+)
+RENAMED = {
+    "throughput_job": "throughput",
+    "throughput_device": "throughput_per_device",
+    "tokens_job": "token_throughput",
+    "tokens_per_second": "token_throughput",
+}
+"""Quantities of records that rows call otherwise; every other one keeps its name."""
+
+
+def row_of(cell: CellSummary) -> Row:
+    """A cell with its settings in effect and its figures, one value a job."""
+    measured = [record for record in cell.records if record.status.code in MEASURED]
+    shown = measured or list(cell.records)
+    found = [_settings(record) for record in shown]
+    settings = {key: _common([entry.get(key) for entry in found]) for entry in found for key in entry}
+    settings |= _evidence(cell, measured)
+    return Row(
+        place=f"{cell.study}/{cell.cell}",
+        settings={key: value for key, value in settings.items() if value is not None},
+        figures=_figures(measured, settings),
+        table=cell.study,
+        status="completed" if measured else next(iter(cell.statuses), "no run"),
+    )
+
+
+# -- settings
+
+
+def _settings(record: RunRecord) -> Settings:
+    """Of one run; None where a setting is unknown or has no meaning in it."""
+    return {
+        **_machine(record),
+        **_work(record),
+        **_arithmetic(record),
+        **_batches(record),
+        **_input(record),
+        **_implementation(record),
+        **_surroundings(record),
+    }
+
+
+def _effect(record: RunRecord, name: str) -> str | None:
+    return record.settings.values.get(name) if record.settings else None
+
+
+def _fact(record: RunRecord, name: str) -> str | None:
+    return record.environment.facts.get(name) if record.environment else None
+
+
+def _machine(record: RunRecord) -> Settings:
+    spec, device = record.spec, record.device
+    known = device is not None and device.model is not None
+    accelerator = (device.model or device.name) if device else None
+    system = accelerator
+    if spec.device_family == "sim":
+        accelerator, system = "simulated", f"simulated {_digest(simulated_hardware(record))}"
+    elif accelerator == "cpu":
+        system = _fact(record, "cpu.model") or accelerator
+    nodes = _fact(record, "env.SLURM_JOB_NUM_NODES") or "1"
+    return {
+        "system": system or spec.device,
+        "accelerator": accelerator or spec.device,
+        "device_scope": device.scope if device and known else None,
+        "dies": device.dies if device and known else None,
+        "devices": spec.ranks,
+        "nodes": int(nodes) if nodes.isdigit() else None,
+    }
+
+
+def simulated_hardware(record: RunRecord) -> dict[str, Any]:
+    """What of a simulated truth is the machine: not the model's size, its input or the speed of replay."""
+    truth: dict[str, Any] = to_json_object(record.spec.sim)
+    hardware = {key: value for key, value in truth.items() if key not in ("input", "wall_s_per_s")}
+    hardware["collective"] = truth["collective"]["links"]
+    hardware["memory"] = truth["memory"]["limit_bytes"]
+    return hardware
+
+
+def _work(record: RunRecord) -> Settings:
+    spec, data = record.spec, record.data
+    model, options = spec.workload, dict(spec.model)
+    if spec.source is not None:
+        model = f"{spec.source.function} of file {spec.source.sha256[:DIGEST_DIGITS]}"
+    if spec.device_family == "sim":
+        # A larger model sends and keeps more.
+        sizes = {"message_bytes": spec.sim.collective.message_bytes} | to_json_object(spec.sim.memory)
+        options |= {key: value for key, value in sizes.items() if key != "limit_bytes" and value}
+    kind = data.format if data else spec.data.format if spec.data else SYNTHETIC
+    samples = spec.epoch_samples or (data.samples if data else None)
+    return {
+        "model": model,
+        "model_options": ", ".join(f"{key}={options[key]}" for key in sorted(options)) or "none",
+        "dataset": kind if kind in (*NAMED_DATA, SYNTHETIC) else None,
+        "data_identity": data.identity[:DIGEST_DIGITS] if data else None if spec.data else SYNTHETIC,
+        "phase": spec.mode,
+        "epoch_samples": samples,
+        "last_batch": spec.last_batch if samples is not None else None,
+        "quality_target": spec.quality.target if spec.quality else None,
+    }
+
+
+def _arithmetic(record: RunRecord) -> Settings:
+    rate = _effect(record, "learning_rate")
+    asked = record.spec.learning_rate
+    kind = NUMBER_FORMATS.get(_effect(record, "matmul_dtype") or "")
+    if kind == "fp32":
+        kind = _effect(record, "float32_products") or kind
+    return {
+        "precision": kind or record.spec.precision,
+        "parameter_precision": NUMBER_FORMATS.get(_effect(record, "parameter_dtype") or ""),
+        "optimizer": _effect(record, "optimizer"),
+        "learning_rate": _number(rate) if rate is not None else asked,
+    }
+
+
+def _batches(record: RunRecord) -> Settings:
+    spec = record.spec
+    return {
+        "batch_per_device": spec.batch,
+        "global_batch": spec.step_samples,
+        "grad_accumulation": spec.accumulation,
+    }
+
+
+def _input(record: RunRecord) -> Settings:
+    """How data arrives. What has no effect is left out: data on the device needs no workers, no workers no queue."""
+    spec = record.spec
+    loader, simulated = spec.loader, spec.sim.input
+    found: Settings = {"data_place": loader.place}
+    if loader.place == "host":
+        found |= {"workers_per_device": loader.workers, "pin_memory": loader.pin_memory}
+    if loader.workers:
+        found["prefetch"] = loader.prefetch
+    if spec.device_family == "sim" and simulated.samples_per_s is not None:
+        # The simulated device has no loader processes; the rate of its pipeline is what they would give.
+        found |= {"input_rate": simulated.samples_per_s, "prefetch": simulated.prefetch_batches}
+        found["input_restart_s"] = simulated.epoch_restart_s
+    if record.data is not None:
+        found["filesystem"] = record.data.filesystem
+    return found
+
+
+def _implementation(record: RunRecord) -> Settings:
+    spec = record.spec
+    several = spec.ranks > 1
+    parallel = _effect(record, "parallel") or (spec.parallel.upper() if spec.mode == "train" else "replicas")
+    layout, threads = _effect(record, "channels_last"), _effect(record, "threads")
+    backend = _effect(record, "backend") or spec.backend
+    version = _fact(record, "torch.version")
+    return {
+        "parallelism": PARALLELISM.get(parallel, parallel) if several else None,
+        "backend": backend if several else None,
+        "compile": spec.compile if _effect(record, "compiled") != "false" else "off",
+        "channels_last": layout == "true" if layout else spec.channels_last,
+        "deterministic": spec.deterministic,
+        "threads": _number(threads) if threads else spec.threads,
+        "numa": spec.numa,
+        "framework": f"PyTorch {version}" if version else None,
+    }
+
+
+def _surroundings(record: RunRecord) -> Settings:
+    facts = record.environment.facts if record.environment else {}
+    build = [f"{name} {facts[name]}" for name in BUILD if facts.get(name)]
+    variables = {
+        name: value
+        for key, value in sorted(facts.items())
+        if key.startswith("env.") and not (name := key.removeprefix("env.")).startswith(VOLATILE)
+    }
+    found: Settings = {key: facts.get(fact) for key, fact in SURROUNDINGS.items()}
+    if record.spec.device_family == "sim":
+        # A virtual clock does not know on which host it is computed.
+        found = {}
+        variables = {}
+    return {
+        **found,
+        "build": "; ".join(build) or None,
+        "variables": json.dumps(variables) if variables else None,
+        "timing": record.environment.timing if record.environment else None,
+    }
+
+
+def _evidence(cell: CellSummary, measured: Sequence[RunRecord]) -> Settings:
+    """How the figures came about."""
+    blocking = {found.code for record in measured for found in record.findings if found.severity == "blocks"}
+    lost = {code: count for code, count in sorted(cell.statuses.items()) if code not in MEASURED}
+    nodes = sorted({record.environment.node for record in measured if record.environment})
+    return {
+        "jobs": len(measured),
+        "node": ", ".join(nodes) or None,
+        "window": _common([record.quantities["throughput_job"].window for record in measured if _has_rate(record)]),
+        "findings": " ".join(sorted(blocking)) or None,
+        "jobs_lost": ", ".join(f"{count} {code}" for code, count in lost.items()) or None,
+    }
+
+
+def _has_rate(record: RunRecord) -> bool:
+    return "throughput_job" in record.quantities
+
+
+def _common(values: Sequence[Setting | None]) -> Setting | None:
+    """The value of all jobs; where they differ, all of them as one text."""
+    distinct = list(dict.fromkeys(value for value in values if value is not None))
+    if len(distinct) <= 1:
+        return distinct[0] if distinct else None
+    return " or ".join(sorted(map(str, distinct)))
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _digest(data: Any) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:DIGEST_DIGITS]
+
+
+# -- figures
+
+
+def _figures(records: Sequence[RunRecord], settings: Settings) -> dict[str, Amount]:
+    names = dict.fromkeys(name for record in records for name in record.quantities)
+    figures = {RENAMED.get(name, name): found for name in names if (found := _figure(records, name)) is not None}
+    rate, device = figures.get("throughput"), figures.get("throughput_per_device")
+    if rate is not None:
+        whole = job_throughput(records).interval
+        if whole is not None:
+            figures["throughput"] = rate = _with_bounds(rate, whole.low, whole.high)
+        if isinstance(nodes := settings.get("nodes"), int):
+            figures["throughput_per_node"] = scaled(rate, 1 / nodes)
+    if device is not None and (factor := _devices_per_module(settings)) is not None:
+        figures["throughput_per_module"] = scaled(device, factor)
+    return figures
+
+
+def _devices_per_module(settings: Settings) -> float | None:
+    """Devices, as the job counts them, on one card or module; None where that is unknown or some were left idle."""
+    scope, dies, devices = (settings.get(key) for key in ("device_scope", "dies", "devices"))
+    if scope in ("device", "module"):
+        return 1.0
+    if scope == "die" and isinstance(dies, int) and isinstance(devices, int) and devices % dies == 0:
+        return float(dies)
+    return None
+
+
+def _figure(records: Sequence[RunRecord], name: str) -> Amount | None:
+    """A quantity over the jobs; None where one of them has none, because the mean of the others would mislead."""
+    found = [record.quantities.get(name) for record in records]
+    known = [(quantity, quantity.value) for quantity in found if quantity is not None and quantity.value is not None]
+    if not known or len(known) < len(records):
+        return None
+    return _over_jobs([quantity for quantity, _ in known], [value for _, value in known])
+
+
+def _over_jobs(quantities: Sequence[Quantity], values: Sequence[float]) -> Amount:
+    first = quantities[0]
+    # Rates are averaged as work over time: times are added, not rates.
+    turn: Callable[[float], float] = (lambda x: 1 / x) if _is_rate(first.unit) and min(values) > 0 else (lambda x: x)
+    across = across_jobs([turn(value) for value in values])
+    value = turn(across.value)
+    if len(values) == 1 and first.interval is not None:
+        low, high = first.interval.low, first.interval.high
+    elif across.low is None or across.high is None or (across.low <= 0 < min(values)):
+        low, high = min(values), max(values)
+    else:
+        low, high = sorted((turn(across.low), turn(across.high)))
+    return Amount(value, min(low, value), max(high, value), first.unit, jobs=tuple(values))
+
+
+def _is_rate(unit: str) -> bool:
+    return unit.endswith(("/s", "/J", "/Wh"))
+
+
+def _with_bounds(amount: Amount, low: float, high: float) -> Amount:
+    return Amount(amount.value, min(low, amount.value), max(high, amount.value), amount.unit, amount.text, amount.jobs)
+
+
+def scaled(amount: Amount, factor: float) -> Amount:
+    """The same figure for another number of devices."""
+    return Amount(
+        amount.value * factor,
+        amount.low * factor,
+        amount.high * factor,
+        amount.unit,
+        jobs=tuple(value * factor for value in amount.jobs),
+    )

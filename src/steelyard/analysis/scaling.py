@@ -1,0 +1,400 @@
+"""How a job scales over devices: cells of a study in, speed-up, efficiency, its factors and where to stop out.
+
+Knows curves of cells. What makes two cells comparable is for the rules to say, what a loss consists of for `loss`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from steelyard.analysis.loss import parts_of, split
+from steelyard.analysis.rows import row_of
+from steelyard.analysis.summary import MEASURED, labels
+from steelyard.errors import InputError, Problem
+from steelyard.rules import rule
+from steelyard.rules.curve import GROWS, kind_of
+from steelyard.rules.row import Amount, Pair, Row, Table
+from steelyard.rules.settings import SETTINGS
+from steelyard.stats.quotient import Estimate, Quotient, change
+from steelyard.stats.scaling_fit import CurveFit, Refused, amdahl, gustafson, latency_bandwidth
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.analysis.loss import Parts, Split
+    from steelyard.analysis.summary import CellSummary
+    from steelyard.contracts.record import Finding, Quantity, RunRecord
+
+Declared = Literal["strong", "weak"]
+THRESHOLD = 0.7
+"""Efficiency that forms for computing time commonly ask for."""
+# A model that misses a point it has not seen by more than this is shown with its error, but foretells nothing.
+USABLE_ERROR_PERCENT = 10.0
+PROJECTION_REACH = 2
+# Settings that tell how figures came about or what is around the job do not make another curve.
+ASIDE = ("size", "environment", "evidence")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One number of devices on a curve."""
+
+    devices: int
+    cell: str
+    jobs: int
+    throughput: Quantity
+    speedup: Estimate
+    """Against the base."""
+    split: Split
+    """Efficiency and its factors, each against the base's."""
+    slowest: float | None
+    """Computation of the slowest rank over the mean of all ranks; None: one rank, or unknown."""
+    from_crosscheck: bool
+
+
+@dataclass(frozen=True)
+class Return:
+    """What the next devices give."""
+
+    devices: int
+    following: int
+    share: Estimate
+    """Of the throughput that they would add if they did as much as those before them."""
+
+
+@dataclass(frozen=True)
+class Projection:
+    """What a fit foretells."""
+
+    model: str
+    devices: int
+    throughput: float
+    speedup: float
+    efficiency: float
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """One curve."""
+
+    label: str
+    """The settings that tell it from other curves of the same selection; empty: it is the only one."""
+    kind: Literal["strong", "weak", "neither", "unknown"]
+    declared: bool
+    base: Point
+    points: tuple[Point, ...]
+    """By number of devices, the base first."""
+    returns: tuple[Return, ...]
+    threshold: float
+    enough: Point | None
+    """The largest number of devices whose efficiency is at least the threshold."""
+    fits: tuple[CurveFit | Refused, ...]
+    projections: tuple[Projection, ...]
+    """Of the fits whose error allows it."""
+    projected_to: int
+    missing: tuple[tuple[int, str], ...]
+    """Numbers of devices without a figure, and how their runs ended."""
+    findings: tuple[Finding, ...]
+    alone: tuple[str, ...] = ()
+    """Cells of the selection that are on no curve."""
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a finding forbids any ratio."""
+        return any(found.severity == "blocks" for found in self.findings)
+
+
+def scaling(
+    cells: Sequence[CellSummary],
+    declared: Declared | None = None,
+    *,
+    threshold: float = THRESHOLD,
+    at: int | None = None,
+) -> list[Scaling]:
+    """One analysis a curve; InputError where no curve can be made of the cells.
+
+    Cells of one number of devices that differ in a setting lie on several curves. What changes along one curve beside
+    the number of devices is for the rules to find.
+    """
+    groups = _curves(cells, declared)
+    whole = [(label, group) for label, group in groups if len(group) > 1]
+    if not whole:
+        counts = sorted({cell.records[0].spec.ranks for cell in cells})
+        raise InputError(
+            f"no scaling without two device counts; the selection has {', '.join(map(str, counts))}",
+            next_step="a study with [sweep] ranks = [1, 2, 4, 8], or select more of its cells",
+        )
+    found = [_analyse(group, label, declared, threshold, at) for label, group in whole]
+    alone = [f"{_devices(group[0].records[0].spec.ranks)}, {label}" for label, group in groups if len(group) == 1]
+    # Said once.
+    found[-1] = dataclasses.replace(found[-1], alone=tuple(alone))
+    return found
+
+
+# -- which cells are one curve
+
+
+def _curves(cells: Sequence[CellSummary], declared: Declared | None) -> list[tuple[str, list[CellSummary]]]:
+    rows = {cell.cell: row_of(cell) for cell in cells}
+    varied = _varied(list(rows.values()))
+    groups: dict[tuple[tuple[str, str], ...], list[CellSummary]] = {}
+    for cell in cells:
+        row = rows[cell.cell]
+        key = [(name, str(row.get(name))) for name in varied if SETTINGS.get(name) != "batch"]
+        if any(SETTINGS.get(name) == "batch" for name in varied):
+            key.append(_batch_key(row, declared))
+        groups.setdefault(tuple(key), []).append(cell)
+    for group in groups.values():
+        _refuse_doubles(group, rows)
+    named = [(", ".join(f"{name} {value}".strip() for name, value in key), group) for key, group in groups.items()]
+    return sorted(named, key=lambda entry: (len(entry[0]), entry[0]))
+
+
+def _varied(rows: Sequence[Row]) -> list[str]:
+    """Settings in which cells of one and the same number of devices differ: those make several curves."""
+    names = [key for key, role in SETTINGS.items() if role not in ASIDE]
+    by_count: dict[float | None, list[Row]] = {}
+    for row in rows:
+        by_count.setdefault(row.number("devices"), []).append(row)
+    return [name for name in names if any(len({str(row.get(name)) for row in same}) > 1 for same in by_count.values())]
+
+
+def _batch_key(row: Row, declared: Declared | None) -> tuple[str, str]:
+    whole, devices = row.number("global_batch"), row.number("devices") or 1.0
+    if declared is None:
+        problem = Problem(
+            "SELECTION", "cells of one device count have several batches", "one curve, or --strong or --weak"
+        )
+        raise InputError(
+            "it is not clear which cells belong to one curve",
+            problems=(problem,),
+            next_step="--weak keeps the batch of a device, --strong that of the job; or select by STUDY:batch=32",
+        )
+    if whole is None:
+        return "batch", "unknown"
+    return (f"{whole:g} samples a step", "") if declared == "strong" else (f"{whole / devices:g} samples a device", "")
+
+
+def _refuse_doubles(group: Sequence[CellSummary], rows: dict[str, Row]) -> None:
+    by_count: dict[int, list[CellSummary]] = {}
+    for cell in group:
+        by_count.setdefault(cell.records[0].spec.ranks, []).append(cell)
+    for count, same in by_count.items():
+        if len(same) > 1:
+            names = labels(same)
+            listed = "; ".join(f"{cell.cell} ({names[cell.cell]})" for cell in same)
+            problem = Problem(
+                "SELECTION", f"{len(same)} cells have {count} devices: {listed}", "one cell a device count"
+            )
+            raise InputError(
+                "several cells stand at one device count",
+                problems=(problem,),
+                next_step=f"select by a setting: {rows[same[0].cell].table}:key=value",
+            )
+
+
+def _devices(count: int) -> str:
+    return "1 device" if count == 1 else f"{count} devices"
+
+
+# -- one curve
+
+
+@dataclass(frozen=True)
+class _Stand:
+    """What is measured at one number of devices."""
+
+    devices: int
+    cell: CellSummary
+    row: Row
+    records: tuple[RunRecord, ...]
+    parts: Parts
+
+
+def _analyse(
+    cells: Sequence[CellSummary], label: str, declared: Declared | None, threshold: float, at: int | None
+) -> Scaling:
+    stands, missing = _stands(cells)
+    if len(stands) < 2:
+        raise InputError(
+            f"only {len(stands)} of {len(cells)} device counts have a throughput",
+            problems=tuple(Problem(f"{count} devices", ended, "a run that completes") for count, ended in missing),
+        )
+    base = stands[0]
+    points = tuple(_point(base, stand) for stand in stands)
+    kind = declared or kind_of([stand.row for stand in stands])
+    fits = _fits(stands, kind)
+    projected_to = at or PROJECTION_REACH * stands[-1].devices
+    projections = _projections(fits, points[0], projected_to)
+    enough = [point for point in points if point.split.total.value >= threshold]
+    return Scaling(
+        label=label,
+        kind=kind,
+        declared=declared is not None,
+        base=points[0],
+        points=points,
+        returns=tuple(_return(a, b) for a, b in itertools.pairwise(stands)),
+        threshold=threshold,
+        enough=enough[-1] if enough else None,
+        fits=fits,
+        projections=projections,
+        projected_to=projected_to,
+        missing=missing,
+        findings=_findings(stands, points, declared, projections),
+    )
+
+
+def _stands(cells: Sequence[CellSummary]) -> tuple[list[_Stand], tuple[tuple[int, str], ...]]:
+    stands, missing = [], []
+    for cell in sorted(cells, key=lambda cell: cell.records[0].spec.ranks):
+        devices = cell.records[0].spec.ranks
+        records = tuple(record for record in cell.records if record.status.code in MEASURED and _rate(record))
+        if records:
+            # People think of the cells of a curve by their number of devices.
+            row = dataclasses.replace(row_of(cell), place=_devices(devices))
+            stands.append(_Stand(devices, cell, row, records, parts_of(records)))
+        else:
+            ended = ", ".join(f"{count} {code}" for code, count in sorted(cell.statuses.items()))
+            missing.append((devices, ended))
+    return stands, tuple(missing)
+
+
+def _rate(record: RunRecord) -> float | None:
+    found = record.quantities.get("throughput_device")
+    return found.value if found is not None else None
+
+
+def _point(base: _Stand, stand: _Stand) -> Point:
+    found = split(base.parts, stand.parts)
+    if stand is base:
+        # By definition, and so without any doubt.
+        exact = Estimate(1.0, 1.0, 1.0)
+        factors = tuple(dataclasses.replace(f, change=exact if f.change else None) for f in found.factors)
+        found = dataclasses.replace(found, total=exact, factors=factors, rest=exact if found.rest else None)
+    mean, most = (stand.row.figures.get(f"rank_compute_{name}") for name in ("mean", "max"))
+    return Point(
+        devices=stand.devices,
+        cell=stand.cell.cell,
+        jobs=len(stand.records),
+        throughput=stand.cell.throughput,
+        speedup=found.total.scaled(stand.devices / base.devices),
+        split=found,
+        slowest=most.value / mean.value if most and mean and mean.value > 0 else None,
+        from_crosscheck=stand.parts.from_crosscheck,
+    )
+
+
+def _return(before: _Stand, after: _Stand) -> Return:
+    """Of twice as many devices: throughput over that before, less one. Of other steps: by the share that they add."""
+    per_device = change(Quotient((), (before.parts.total,)), Quotient((), (after.parts.total,)))
+    grown = after.devices / before.devices
+    return Return(before.devices, after.devices, per_device.scaled(grown / (grown - 1), -1 / (grown - 1)))
+
+
+# -- models
+
+
+def _fits(stands: Sequence[_Stand], kind: str) -> tuple[CurveFit | Refused, ...]:
+    if kind not in ("strong", "weak"):
+        return ()
+    counts = [stand.devices for stand in stands]
+    rates = [stand.devices / _mean(stand.parts.total) for stand in stands]
+    law = amdahl(counts, rates) if kind == "strong" else gustafson(counts, rates)
+    steps = [stand.row.figures["step_time_mean"].value for stand in stands]
+    transfers = [_transfer_s(stand) for stand in stands]
+    known = [value for value in transfers if value is not None]
+    if len(known) < len(stands):
+        return law, Refused("latency-bandwidth", "the transfer is not told from waiting for slower devices here")
+    return law, latency_bandwidth(counts, rates, steps, known, strong=kind == "strong")
+
+
+def _transfer_s(stand: _Stand) -> float | None:
+    """Of one step; one device transfers nothing."""
+    if stand.parts.transfer is None:
+        return None
+    return _mean(stand.parts.transfer) / _mean(stand.parts.total) * stand.row.figures["step_time_mean"].value
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _projections(fits: Sequence[CurveFit | Refused], base: Point, devices: int) -> tuple[Projection, ...]:
+    found = []
+    for fit in fits:
+        if isinstance(fit, CurveFit) and fit.error_percent <= USABLE_ERROR_PERCENT and base.throughput.value:
+            rate = fit.rate(devices)
+            speedup = rate / base.throughput.value
+            efficiency = speedup * base.devices / devices
+            found.append(Projection(fit.name, devices, rate, speedup, efficiency))
+    return tuple(found)
+
+
+# -- what must be known
+
+
+def _findings(
+    stands: Sequence[_Stand], points: Sequence[Point], declared: Declared | None, projections: Sequence[Projection]
+) -> tuple[Finding, ...]:
+    base = stands[0].row
+    found = [f for stand in stands[1:] for f in rule.check("pair", Pair(base, stand.row, "devices", "throughput"))]
+    table = _table(stands, points, projections)
+    found += [f for made in rule.rules("table") if made.code.startswith("SY3") for f in made.check(table)]
+    found += _declared_otherwise([stand.row for stand in stands], declared)
+    order = list(rule.SEVERITIES)
+    return tuple(sorted(_once(found), key=lambda entry: (order.index(entry.severity), entry.code)))
+
+
+def _once(found: Sequence[Finding]) -> list[Finding]:
+    """What several places share is said once, with all of them."""
+    merged: dict[tuple[str, str, str], list[Finding]] = {}
+    for entry in found:
+        merged.setdefault((entry.code, entry.severity, entry.message), []).append(entry)
+    return [
+        dataclasses.replace(same[0], place=_places([entry.place for entry in same if entry.place]))
+        for same in merged.values()
+    ]
+
+
+def _places(places: Sequence[str]) -> str:
+    names = list(dict.fromkeys(places))
+    counts = [name.partition(" device")[0] for name in names]
+    if len(names) > 1 and all(count.isdigit() for count in counts):
+        return f"{', '.join(counts)} devices"
+    return ", ".join(names)
+
+
+def _table(stands: Sequence[_Stand], points: Sequence[Point], projections: Sequence[Projection]) -> Table:
+    """The curve as a published table would state it: only what makes it a curve, because pairs were judged before."""
+    rows = [_curve_row(stand, point) for stand, point in zip(stands, points, strict=True)]
+    for entry in projections[:1]:
+        rate = Amount(entry.throughput, entry.throughput, entry.throughput, points[0].throughput.unit)
+        rows.append(Row("projection", {"devices": entry.devices}, {"projected_throughput": rate}))
+    return Table("scaling", tuple(rows))
+
+
+def _curve_row(stand: _Stand, point: Point) -> Row:
+    total, speedup = point.split.total, point.speedup
+    figures = {"efficiency": _amount(total), "speedup": _amount(speedup), "throughput": stand.row.figures["throughput"]}
+    settings = {key: value for key, value in stand.row.settings.items() if key in GROWS}
+    return Row(stand.row.place, settings, figures)
+
+
+def _amount(estimate: Estimate) -> Amount:
+    low = estimate.value if estimate.low is None else estimate.low
+    high = estimate.value if estimate.high is None else estimate.high
+    return Amount(estimate.value, low, high, "1")
+
+
+def _declared_otherwise(rows: Sequence[Row], declared: Declared | None) -> list[Finding]:
+    """What was declared and the batches that were measured do not say the same."""
+    measured = kind_of(rows)
+    if declared is None or measured in (declared, "neither", "unknown"):
+        return []
+    made = rule.rule("SY312")
+    kept = "job" if declared == "strong" else "device"
+    message = f"declared as {declared} scaling, which keeps the batch of the {kept}; but this is {measured} scaling"
+    return [made.found(message, remedy=f"declare --{measured}, or nothing: it is derived from the batches")]

@@ -1,0 +1,147 @@
+"""Which cells a text means: a study, a cell, cells by their settings, or one run. Knows names, no figures."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from steelyard.analysis.rows import row_of
+from steelyard.analysis.summary import CellSummary, summarise
+from steelyard.contracts.base import to_json_object
+from steelyard.errors import InputError, Problem
+from steelyard.rules.settings import SETTINGS
+
+if TYPE_CHECKING:
+    from steelyard.results.store import ResultFolder
+
+FORMS = "STUDY, STUDY/CELL, STUDY:key=value,key=value, or the id of a run"
+T = TypeVar("T")
+SHOWN_VALUES = 12
+MAX_TEXT = 2000
+
+
+def select(folder: ResultFolder, text: str) -> list[CellSummary]:
+    """The cells that a text means, at least one; InputError says what there is instead.
+
+    `STUDY`, `STUDY/CELL`, `STUDY:key=value,key=value`, or the id of a run. A key is a setting of a row (`precision`,
+    `devices`) or of a spec by its dotted name (`batch`, `model.layers`, `sim.step_time_s`).
+    """
+    if len(text) > MAX_TEXT:
+        raise InputError(f"a selection of {len(text)} characters", problems=(_problem(text[:40], "too long"),))
+    studies = folder.studies()
+    if not studies:
+        raise InputError(f"no results in {folder.path}", next_step="steelyard run sim --repeats 3")
+    name, colon, wanted = text.partition(":")
+    if colon:
+        return _by_settings(summarise(folder.records(_known(name, studies, folder))), name, wanted)
+    if text in studies:
+        return _some(summarise(folder.records(text)), text)
+    study, slash, cell = text.partition("/")
+    if slash:
+        return _by_name(summarise(folder.records(_known(study, studies, folder))), study, cell)
+    runs = folder.find(text)
+    if len(runs) == 1:
+        return summarise([folder.read(runs[0])])
+    if runs:
+        several = ", ".join(path.parent.name for path in runs)
+        raise InputError(f"several studies have a run {text!r}: {several}", next_step=f"use {runs[0].parent.name}/CELL")
+    _known(text, studies, folder)
+    raise AssertionError("unreachable: a known study was handled before")
+
+
+def _known(study: str, studies: list[str], folder: ResultFolder) -> str:
+    if study in studies:
+        return study
+    near = difflib.get_close_matches(study, studies, n=1)
+    problem = _problem(study, f"{folder.path} has neither a study nor a run of this name; studies: {_few(studies)}")
+    raise InputError("nothing is selected", problems=(problem,), next_step=f"use {near[0]!r}" if near else None)
+
+
+def _some(cells: list[CellSummary], text: str) -> list[CellSummary]:
+    if not cells:
+        raise InputError("nothing is selected", problems=(_problem(text, "the study has no finished run yet"),))
+    return cells
+
+
+def _by_name(cells: list[CellSummary], study: str, name: str) -> list[CellSummary]:
+    """By the whole name, or its beginning where that leaves no doubt."""
+    exact = [cell for cell in cells if cell.cell == name]
+    found = exact or [cell for cell in cells if name and cell.cell.startswith(name)]
+    if len(found) == 1:
+        return found
+    word = f"{len(found)} cells begin with it" if found else "no cell is called so"
+    problem = _problem(f"{study}/{name}", f"{word}; cells: {_few([cell.cell for cell in cells])}")
+    raise InputError("nothing is selected", problems=(problem,))
+
+
+def _by_settings(cells: list[CellSummary], study: str, text: str) -> list[CellSummary]:
+    return narrow([(cell, all_settings(cell)) for cell in cells], study, text)
+
+
+def narrow(entries: list[tuple[T, dict[str, Any]]], name: str, text: str) -> list[T]:
+    """What has all the settings of `key=value,key=value`, at least one; InputError says which values there are."""
+    left = entries
+    for part in text.split(","):
+        key, equals, value = part.strip().partition("=")
+        if not equals or not key:
+            raise InputError("nothing is selected", problems=(_problem(f"{name}:{text}", f"{part!r} assigns nothing"),))
+        _require_key(key, name, entries)
+        kept = [(entry, settings) for entry, settings in left if key in settings and same(settings[key], value)]
+        if not kept:
+            there = sorted({str(settings[key]) for _, settings in left if key in settings})
+            problem = _problem(f"{name}:{part}", f"nothing has it; {key} is {_few(there) or 'not known'}")
+            raise InputError("nothing is selected", problems=(problem,))
+        left = kept
+    return [entry for entry, _ in left]
+
+
+def _require_key(key: str, name: str, entries: list[tuple[T, dict[str, Any]]]) -> None:
+    known = sorted({setting for _, settings in entries for setting in settings})
+    if key not in known:
+        near = difflib.get_close_matches(key, known, n=1)
+        # Names of specs are many; those of rows are what people compare by.
+        some = [setting for setting in known if setting in SETTINGS]
+        problem = _problem(f"{name}:{key}", f"there is no such setting; settings: {', '.join(some)}")
+        raise InputError("nothing is selected", problems=(problem,), next_step=f"use {near[0]!r}" if near else None)
+
+
+def all_settings(cell: CellSummary) -> dict[str, Any]:
+    """Settings of a cell by every name that a person may use: as asked for in the spec, and as rows call them."""
+    asked = _flat(to_json_object(cell.records[0].spec), "")
+    return {key: value for key, value in asked.items() if value is not None} | dict(row_of(cell).settings)
+
+
+def _flat(data: dict[str, Any], prefix: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def same(value: Any, text: str) -> bool:
+    """Whether a setting has the value that a person wrote."""
+    if str(value).casefold() == text.strip().casefold():
+        return True
+    try:
+        wanted = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    if isinstance(value, bool) or isinstance(wanted, bool):
+        return value is wanted
+    if isinstance(value, int | float) and isinstance(wanted, int | float):
+        return math.isclose(value, wanted, rel_tol=1e-9)
+    return bool(value == wanted)
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN_VALUES} more" if len(names) > SHOWN_VALUES else ""
+    return ", ".join(names[:SHOWN_VALUES]) + more
+
+
+def _problem(field: str, problem: str) -> Problem:
+    return Problem(field, problem, FORMS)

@@ -1,0 +1,52 @@
+"""Runs every rule on a published table, and tells each thing once. Knows which finding explains which other."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from steelyard.rules.rule import check
+
+if TYPE_CHECKING:
+    from steelyard.contracts.record import Finding
+    from steelyard.rules.row import Table
+
+MAX_OF_A_RULE = 20
+"""Findings of one rule on one table: a person reads the first few, and the last one says how many there are."""
+
+# A figure that is wrong by a slip makes its row look fast, slow or hungry too. The slip is the cause; it is told alone.
+_SLIPS = ("SY505", "SY506", "SY507", "SY508")
+EXPLAINS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_SLIPS, ("SY301", "SY401", "SY503", "SY504", "SY509", "SY703", "SY704")),
+    "SY503": ("SY301", "SY703"),
+    "SY504": ("SY301", "SY703"),
+    "SY303": ("SY301",),
+}
+
+
+def check_table(table: Table) -> tuple[Finding, ...]:
+    """Every finding on a table that says something of its own, those that block first."""
+    found = check("table", table)
+    codes: defaultdict[str, set[str]] = defaultdict(set)
+    for finding in found:
+        if finding.severity != "note":
+            codes[finding.place].add(finding.code)
+    explained = {
+        place: {lesser for code in there for lesser in EXPLAINS.get(code, ())} for place, there in codes.items()
+    }
+    return _bounded([finding for finding in found if finding.code not in explained.get(finding.place, ())])
+
+
+def _bounded(findings: list[Finding]) -> tuple[Finding, ...]:
+    total = Counter(finding.code for finding in findings)
+    seen: Counter[str] = Counter()
+    kept = []
+    for finding in findings:
+        seen[finding.code] += 1
+        if seen[finding.code] < MAX_OF_A_RULE or total[finding.code] <= MAX_OF_A_RULE:
+            kept.append(finding)
+        elif seen[finding.code] == MAX_OF_A_RULE:
+            more = total[finding.code] - MAX_OF_A_RULE
+            kept.append(replace(finding, message=f"{finding.message} (and {more} more findings like this one)"))
+    return tuple(kept)

@@ -1,0 +1,372 @@
+"""The claims language: what a document says of its rows, as typed TOML. Knows the form and its bounds; judges nothing.
+
+Described with examples in docs/claims.md. A claims file names its tables; a claim selects rows by their settings.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from steelyard.audit import catalogue
+from steelyard.audit.table import read_platforms, read_table
+from steelyard.contracts.base import Bound, Contract, Length, Positive, Share, Text
+from steelyard.errors import InputError, Problem
+from steelyard.rules.claims import Assertion, Span
+from steelyard.rules.settings import SETTINGS
+from steelyard.rules.units import printed
+from steelyard.spec.validate import MAX_SPEC_BYTES, parse_object, parse_toml, read_bounded
+
+if TYPE_CHECKING:
+    from steelyard.rules.row import Platform, Table
+
+MAX_CLAIMS = 500
+NEAR_LINEAR = 0.9
+
+Id = Annotated[str, Length(40, r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+Short = Annotated[str, Length(200)]
+Selector = Annotated[dict[Annotated[str, Length(80)], bool | int | float | Short], Length(40)]
+"""Settings that a row must have: `{ accelerator = "GH200", devices = 4 }`; also `table`, `source`, `note`, `metric`."""
+
+Relation = Literal["faster", "slower", "less time", "more time", "more throughput", "less throughput", "change"]
+Base = Literal["a", "b", "larger", "smaller"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim(Contract):
+    """What every claim has."""
+
+    id: Id
+    kind: Short
+    text: Text = ""
+    """What the document says, in a sentence."""
+    document: Short = ""
+    """Which of the file's tables is meant, where there are several."""
+    place: Short = ""
+    """Where in the document it stands."""
+    published: Short = ""
+    """The figure as printed: `32.3 %`, `14.2x`, `35-55 %`. A claim that prints one asserts its arithmetic."""
+    asserts: Annotated[tuple[Assertion, ...], Length(7)] = ()
+    """What is to be judged; empty: what the kind says by itself."""
+    factor: Short = ""
+    """Of an attribution: the setting that is credited."""
+    rows: Selector = field(default_factory=dict)
+    """Settings that all rows of the claim share."""
+    metric: Short = ""
+    """Which figure of the rows is meant; may be left out where they have only one."""
+
+    def __post_init__(self) -> None:
+        if "attribution" in self.asserts and not self.factor:
+            raise ValueError("factor: missing; valid: the setting that an attribution credits, such as precision")
+
+    def assertions(self) -> tuple[Assertion, ...]:
+        """Everything to be judged, the arithmetic of a printed figure first."""
+        named = self.asserts or self.by_itself()
+        implied: tuple[Assertion, ...] = ("arithmetic",) if self.published and self.prints_figure() else ()
+        return tuple(dict.fromkeys((*implied, *named)))
+
+    def by_itself(self) -> tuple[Assertion, ...]:
+        """What a claim of this kind says when it names nothing."""
+        return ("arithmetic",)
+
+    def prints_figure(self) -> bool:
+        """Whether `published` is a figure to be worked out again, and not only words."""
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairClaim(Claim):
+    """A claim on two rows, or on pairs of rows."""
+
+    a: Selector
+    """The row that the claim speaks of."""
+    b: Selector
+    """The row that it is held against."""
+    over: Annotated[tuple[Short, ...], Length(10)] = ()
+    """Settings by which the rows of both sides are matched into pairs: the claim is on each pair."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times(PairClaim):
+    """A is r times B: as fast, or as much, by the metric."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Percent(PairClaim):
+    """A differs from B by p %."""
+
+    relation: Relation = "faster"
+    """What the percentage is of. `faster` and `slower` leave the base open; the others fix it; `change` is A-B of B."""
+    base: Base | None = None
+    """What the document says it divides by; None: it does not say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Efficiency(PairClaim):
+    """Speed-up of A over B, divided by how many times the devices A has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faster(PairClaim):
+    """A is faster than B; by how much is not said."""
+
+    def prints_figure(self) -> bool:
+        """Only words."""
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Equal(PairClaim):
+    """A and B are equal within a margin."""
+
+    within: Share | None = None
+    """The margin as a fraction of B; None: what rounding allows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(Claim):
+    """The rate grows almost with the number of devices."""
+
+    up_to: Positive | None = None
+    """The largest number of devices that the claim speaks of; None: all rows."""
+    at_least: Share = NEAR_LINEAR
+    """The efficiency that the claim means."""
+
+    def prints_figure(self) -> bool:
+        """Only words."""
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SameWork(Claim):
+    """Rate times time is the same amount of work in all rows; `published` may state it."""
+
+    rate: Short = ""
+    time: Short = ""
+    within: Share = 0.0
+    """A margin beyond rounding."""
+
+    def by_itself(self) -> tuple[Assertion, ...]:
+        """That the work is the same."""
+        return ("same work",)
+
+    def prints_figure(self) -> bool:
+        """The amount belongs to the same assertion."""
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power(Claim):
+    """Energy over time stays below the limit of the device; figures per energy follow from the energy."""
+
+    limit_w: Positive | None = None
+    """Of one device; None: what the table of machines states."""
+
+    def by_itself(self) -> tuple[Assertion, ...]:
+        """That physics is kept."""
+        return ("physical limit",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Monotone(Claim):
+    """The metric rises, or falls, with a setting."""
+
+    setting: Short
+    direction: Literal["rises", "falls"] = "rises"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best(Claim):
+    """One value of a setting is the best, all else equal."""
+
+    setting: Short
+    value: bool | int | float | Short
+
+    def prints_figure(self) -> bool:
+        """The value is what is claimed."""
+        return False
+
+
+KINDS: dict[str, type[Claim]] = {
+    "times": Times,
+    "percent": Percent,
+    "efficiency": Efficiency,
+    "linear": Linear,
+    "same_work": SameWork,
+    "power": Power,
+    "monotone": Monotone,
+    "best": Best,
+    "equal": Equal,
+    "faster": Faster,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimsFile(Contract):
+    """A file of claims; each is read by its own kind."""
+
+    schema_version: Annotated[int, Bound(ge=1, le=1)] = 1
+    title: Text = ""
+    tables: Annotated[tuple[Short, ...], Length(20)]
+    """Files beside this one, or names of the built-in catalogue."""
+    platforms: Short = ""
+    """A file beside this one that describes the machines of the tables."""
+    claim: Annotated[tuple[dict[str, Any], ...], Length(MAX_CLAIMS)]
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Claims with the tables they speak of, by name."""
+
+    name: str
+    title: str
+    tables: dict[str, Table]
+    claims: tuple[Claim, ...]
+
+
+def read_claims(path: Path) -> Claims:
+    """The claims in a file, with the tables that it names."""
+    text = read_bounded(path, MAX_SPEC_BYTES)
+    return parse_claims(text, str(path), path.parent)
+
+
+def parse_claims(text: bytes, source: str, folder: Path | None = None) -> Claims:
+    """The claims in a text. Without a folder only the built-in tables can be named."""
+    return made_claims(parse_toml(text, source), source, folder)
+
+
+def made_claims(data: dict[str, Any], source: str, folder: Path | None) -> Claims:
+    """The same for TOML that has been read already."""
+    if isinstance(entries := data.get("claim"), dict):
+        data = {**data, "claim": [entries]}
+    file = parse_object(ClaimsFile, data, source)
+    platforms = read_platforms(_beside("platforms", file.platforms, folder, source)) if file.platforms else ()
+    tables = {name: _table(name, folder, source, platforms) for name in file.tables}
+    claims = tuple(parse_claim(entry, source) for entry in file.claim)
+    _refuse(_doubles(claims) + _strangers(claims, tables), source)
+    if not tables:
+        _refuse([Problem("tables", "no table is named", "a file beside this one, or a built-in name")], source)
+    return Claims(source, file.title, tables, tuple(claims))
+
+
+def parse_claim(entry: dict[str, Any], source: str) -> Claim:
+    """One claim, as its kind says."""
+    name = str(entry.get("id", "without an id"))[:40]
+    kind = entry.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        problem = Problem(f"claim {name}: kind", f"{str(kind)[:40]!r} is not a kind of claim", ", ".join(KINDS))
+        raise InputError(f"{source} is not valid", problems=(problem,), next_step="see docs/claims.md")
+    claim = parse_object(KINDS[kind], entry, f"{source}, claim {name}")
+    _refuse(_no_settings(claim), f"{source}, claim {name}")
+    if claim.published and (claim.prints_figure() or isinstance(claim, SameWork)):
+        figure(claim)
+    return claim
+
+
+def _no_settings(claim: Claim) -> list[Problem]:
+    """Names of settings that are none."""
+    named = {"setting": claim.setting} if isinstance(claim, Monotone | Best) else {}
+    named |= {"factor": claim.factor} if claim.factor else {}
+    problems = []
+    for field_name, value in named.items():
+        known = [*SETTINGS, *(sorted(set(SETTINGS.values())) if field_name == "factor" else ())]
+        if value not in known:
+            near = difflib.get_close_matches(value, known, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            problems.append(Problem(field_name, f"{value!r} is not a setting of rows{hint}", ", ".join(SETTINGS)))
+    return problems
+
+
+_FIGURE = re.compile(
+    r"(?P<about>about |around |nearly |~)?(?P<low>[-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?)"
+    r"(?:\s*(?:-|to)\s*(?P<high>[\d,]*\.?\d+(?:[eE][-+]?\d+)?))?\s*(?P<unit>[%xA-Za-z][A-Za-z/]*)?"
+)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A published figure, or the two ends of a range."""
+
+    low: Span
+    high: Span
+    unit: str
+    ends: tuple[float, float]
+    """As printed, without what rounding allows."""
+
+
+def figure(claim: Claim) -> Figure:
+    """The published figure with what its digits allow; per cent become fractions."""
+    found = _FIGURE.fullmatch(claim.published.strip())
+    low = _rounded(found["low"], about=found["about"]) if found else None
+    high = _rounded(found["high"] or found["low"], about=found["about"]) if found else None
+    if found is None or low is None or high is None:
+        problem = Problem(
+            "published", f"{claim.published!r} is not a figure", "such as 32.3 %, 14.2x, 35-55 % or 70,000"
+        )
+        raise InputError(f"claim {claim.id} is not valid", problems=(problem,))
+    factor = 0.01 if found["unit"] == "%" else 1.0
+    first, last = (Span(end[1] * factor, end[2] * factor) for end in (low, high))
+    return Figure(first, last, found["unit"] or "", (low[0] * factor, high[0] * factor))
+
+
+def _rounded(text: str, *, about: str | None) -> tuple[float, float, float] | None:
+    """Value and bounds of a claimed number. Its zeros are digits, unless it is said to be about right."""
+    text = text.replace(",", "")
+    found = printed(text)
+    if found is None or "." in text or "e" in text.casefold():
+        return found
+    padding = len(text) - len(text.rstrip("0")) if about and found[0] else 0
+    half = 0.5 * 10.0**padding
+    return found[0], found[0] - half, found[0] + half
+
+
+def _table(name: str, folder: Path | None, source: str, platforms: tuple[Platform, ...]) -> Table:
+    if name in catalogue.names():
+        return catalogue.load(name)
+    return read_table(_beside("tables", name, folder, source), platforms)
+
+
+def _beside(field: str, name: str, folder: Path | None, source: str) -> Path:
+    """A file that a claims file names. That comes from a stranger: it must not make us read files elsewhere."""
+    place = (folder / name).resolve() if folder is not None else None
+    if folder is None or place is None or Path(name).is_absolute() or not place.is_relative_to(folder.resolve()):
+        built_in = ", ".join(catalogue.names())
+        problem = Problem(
+            field, f"{name!r} is not in the folder of the claims", f"a file there; or built in: {built_in}"
+        )
+        raise InputError(f"{source} is not valid", problems=(problem,))
+    return place
+
+
+def _doubles(claims: tuple[Claim, ...]) -> list[Problem]:
+    seen: set[str] = set()
+    problems = []
+    for claim in claims:
+        if claim.id in seen:
+            problems.append(Problem("id", f"{claim.id!r} comes twice", "each claim its own id"))
+        seen.add(claim.id)
+    return problems
+
+
+def _strangers(claims: tuple[Claim, ...], tables: dict[str, Table]) -> list[Problem]:
+    named = ", ".join(tables)
+    problems = [
+        Problem(f"claim {claim.id}: document", f"{claim.document!r} is not a table of this file", named)
+        for claim in claims
+        if claim.document and claim.document not in tables
+    ]
+    if len(tables) > 1:
+        problems += [
+            Problem(f"claim {claim.id}: document", "missing, and the file has several tables", named)
+            for claim in claims
+            if not claim.document
+        ]
+    return problems
+
+
+def _refuse(problems: list[Problem], source: str) -> None:
+    if problems:
+        raise InputError(f"{source} is not valid", problems=tuple(problems))

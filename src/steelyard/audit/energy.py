@@ -1,0 +1,110 @@
+"""Works out what a claim's rows say of power and of figures per energy. Knows relations between figures, no verdict."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from steelyard.audit.claims import figure
+from steelyard.audit.recompute import Worked, apart, digits, unit_factor
+from steelyard.audit.selecting import rows_of
+from steelyard.errors import InputError, Problem
+from steelyard.rules.claims import Span
+from steelyard.rules.relations import observed, solve, variable
+from steelyard.rules.row import Platform, Table
+
+if TYPE_CHECKING:
+    from steelyard.audit.claims import Power
+    from steelyard.rules.relations import Bounds
+    from steelyard.rules.row import Row
+
+
+def work_power(claim: Power, table: Table) -> Worked:
+    """Power of one device in every row, and whether its figures per energy follow from the others."""
+    rows = rows_of(claim, table)
+    powers = [(row, power) for row in rows if (power := device_power(row)) is not None]
+    checked = [fault for row in rows for fault in _per_energy(row, rows)]
+    if "arithmetic" in claim.assertions():
+        faults = [fault for fault in checked if fault] + _printed_range(claim, rows)
+        if not checked:
+            faults.append("no row has both a figure per energy and what it follows from")
+    else:
+        faults = []
+    if "physical limit" in claim.assertions() and not powers:
+        problem = Problem(
+            "rows", "no row has figures from which power follows", "energy with a time, or with a rate and work"
+        )
+        raise InputError(f"claim {claim.id} is about power", problems=(problem,))
+    return Worked(faults=tuple(faults), words=_words(claim, table, powers, checked), rows=tuple(rows), metric="power")
+
+
+def with_limit(limit_w: float | None, table: Table, rows: tuple[Row, ...]) -> Table:
+    """The rows of a claim as a table, with the limit that the claim states for its machines."""
+    platforms = table.platforms
+    if limit_w is not None:
+        names = {(str(row.get("system") or ""), str(row.get("accelerator") or "")) for row in rows}
+        stated = [Platform(name, other, power_limit_w=limit_w, power_scope="device") for name, other in sorted(names)]
+        platforms = (*stated, *(entry for entry in platforms if entry.name not in {name for name, _ in names}))
+    return Table(table.name, rows, platforms)
+
+
+def device_power(row: Row) -> Span | None:
+    """Power of one device in W, where the row's figures give it."""
+    given = observed(row)
+    solved = solve(given)
+    # Where the figures of a row contradict each other, only what is printed can be taken.
+    found = (given if solved.clash is not None else solved.known).get("power_per_device")
+    return None if found is None else _span(found)
+
+
+def _span(bounds: Bounds) -> Span:
+    return Span(math.exp(bounds.low), math.exp(bounds.high))
+
+
+def _per_energy(row: Row, rows: list[Row]) -> list[str]:
+    """Of each figure per energy that can be worked out: what is wrong with it, or nothing."""
+    found = []
+    for metric, amount in row.figures.items():
+        if variable(row, metric) == "items_per_energy":
+            given = {name: entry for name, entry in observed(row).items() if name != "items_per_energy"}
+            reached = solve(given).known.get("items_per_energy")
+            if reached is not None:
+                fits = _span(reached).meets(Span(amount.low, amount.high))
+                value = f"{reached.middle / unit_factor(amount):,.6g}"
+                found.append("" if fits else f"{metric} {digits(amount)} at {apart(row, rows)}, where {value} follows")
+    return found
+
+
+def _printed_range(claim: Power, rows: list[Row]) -> list[str]:
+    """Where the printed range of the figures per energy is not that of the rows."""
+    if not claim.published:
+        return []
+    amounts = [
+        amount for row in rows for name, amount in row.figures.items() if variable(row, name) == "items_per_energy"
+    ]
+    if not amounts:
+        return ["no row has a figure per energy"]
+    stated = figure(claim)
+    ends = (min(amounts, key=lambda amount: amount.value), max(amounts, key=lambda amount: amount.value))
+    return [
+        f"{digits(amount)} in the rows where {claim.published} is printed"
+        for amount, end in zip(ends, (stated.low, stated.high), strict=True)
+        if not end.meets(Span(amount.low / unit_factor(amount), amount.high / unit_factor(amount)))
+    ]
+
+
+def _words(claim: Power, table: Table, powers: list[tuple[Row, Span]], checked: list[str]) -> str:
+    words = []
+    if checked:
+        right = sum(not fault for fault in checked)
+        words.append(f"{right} of {len(checked)} figures per energy follow within rounding")
+    if powers:
+        ordered = sorted(powers, key=lambda entry: entry[1].high)
+        least, most = (f"{(span.low + span.high) / 2:,.0f} W" for _, span in (ordered[0], ordered[-1]))
+        rows = [row for row, _ in powers]
+        where = [f" at {apart(entry[0], rows)}" if len(powers) > 1 else "" for entry in (ordered[0], ordered[-1])]
+        between = f"{least}{where[0]} to {most}{where[1]}" if len(powers) > 1 else least
+        platform = table.platform(ordered[-1][0])
+        limit = claim.limit_w or (platform.power_limit_w if platform else None)
+        words.append(f"power of a device {between}; limit {f'{limit:g} W' if limit else 'unknown'}")
+    return "; ".join(words)

@@ -1,0 +1,454 @@
+"""Judges claims: each assertion apart, by rules with codes, on figures worked out again. Knows no claim by its id."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from steelyard.audit import claims as language
+from steelyard.audit.claims import figure, parse_claim
+from steelyard.audit.energy import with_limit, work_power
+from steelyard.audit.percentages import BASES, base_of, work_percent
+from steelyard.audit.recompute import Worked, speed_ratio, work_efficiency, work_equal, work_faster, work_times
+from steelyard.audit.repeats import Index, best_ratio, chance, statistics
+from steelyard.audit.series import work_best, work_linear, work_monotone, work_same_work
+from steelyard.audit.table import parse_table
+from steelyard.errors import InputError, Problem
+from steelyard.rules.claims import Asserted, Noise, Reading, Span
+from steelyard.rules.row import Pair, Table
+from steelyard.rules.rule import check, rule
+from steelyard.rules.settings import SETTINGS, confounders, differences, unclear
+from steelyard.spec.validate import parse_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from steelyard.audit.claims import Claim, Claims
+    from steelyard.contracts.record import Finding
+    from steelyard.rules.claims import Assertion, ClaimRule
+    from steelyard.rules.row import Row
+    from steelyard.rules.rule import Example
+
+Verdict = Literal[
+    "impossible",
+    "does not follow",
+    "base differs",
+    "confounded",
+    "unfair",
+    "superlinear",
+    "outlier",
+    "not shown",
+    "holds",
+]
+"""Gravest first: of several assertions of one claim, the gravest verdict is the claim's."""
+
+VERDICTS: dict[str, Verdict] = {
+    "SY401": "impossible",
+    "SY521": "does not follow",
+    "SY520": "base differs",
+    "SY121": "confounded",
+    "SY120": "unfair",
+    "SY301": "superlinear",
+    "SY703": "outlier",
+    "SY210": "not shown",
+}
+"""The rule behind each verdict."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One assertion of a claim, judged."""
+
+    asserts: Assertion
+    verdict: Verdict
+    recomputed: str
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A claim, judged."""
+
+    claim: Claim
+    verdict: Verdict
+    parts: tuple[Judged, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def recomputed(self) -> str:
+        """The figures behind the verdict, in words and numbers."""
+        return "; ".join(dict.fromkeys(part.recomputed for part in self._deciding() if part.recomputed))
+
+    @property
+    def asserted(self) -> str:
+        """What the verdict is on."""
+        return ", ".join(part.asserts for part in self._deciding())
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Of all assertions."""
+        return tuple(finding for part in self.parts for finding in part.findings)
+
+    def _deciding(self) -> tuple[Judged, ...]:
+        if self.verdict != "holds":
+            return tuple(part for part in self.parts if part.verdict == self.verdict)
+        # The arithmetic of a printed figure is asserted along; what the claim names is what it is about.
+        named = self.claim.asserts or self.claim.by_itself()
+        return tuple(part for part in self.parts if part.asserts in named)
+
+
+Vote = tuple[str, str]
+"""The kind of figure, and the base that a percentage follows from."""
+
+
+class Document:
+    """The rows that claims speak of, with what is worked out of them once for all claims."""
+
+    def __init__(self, table: Table, claims: Sequence[Claim] = ()) -> None:
+        self.table = table
+        self.votes = _votes(claims, table)
+        """Of every percentage of the document, by claim."""
+        self._indices: dict[str, Index] = {}
+        self._outliers: dict[frozenset[tuple[object, ...]], list[Finding]] = {}
+
+    def index(self, metric: str) -> Index:
+        """The rows by their settings, for one metric."""
+        if metric not in self._indices:
+            self._indices[metric] = Index(self.table, metric)
+        return self._indices[metric]
+
+    def outliers(self, rows: Sequence[Row]) -> list[Finding]:
+        """Of these rows, those that are odd among all rows of their machines."""
+        machines = frozenset(_machine(row) for row in rows)
+        if machines not in self._outliers:
+            peers = tuple(row for row in self.table.rows if _machine(row) in machines)
+            self._outliers[machines] = _by("SY703", Table(self.table.name, peers, self.table.platforms))
+        places = {row.place for row in rows}
+        return [finding for finding in self._outliers[machines] if finding.place in places]
+
+
+def judge(claims: Claims, document: str = "") -> list[Judgement]:
+    """All claims of a file, or those on one of its tables, in their order."""
+    only = next(iter(claims.tables))
+    by_table: dict[str, list[Claim]] = {}
+    for claim in claims.claims:
+        by_table.setdefault(claim.document or only, []).append(claim)
+    documents = {name: Document(claims.tables[name], found) for name, found in by_table.items()}
+    judged, errors = [], []
+    for claim in claims.claims:
+        name = claim.document or only
+        if not document or name == document:
+            try:
+                judged.append(judge_claim(claim, documents[name]))
+            except InputError as error:
+                errors.append(error)
+    if errors:
+        raise _together(errors, len(claims.claims))
+    return judged
+
+
+def _together(errors: list[InputError], claims: int) -> InputError:
+    """All claims that cannot be judged as one error: whoever mends a file wants to know every one."""
+    if len(errors) == 1:
+        return errors[0]
+    problems = tuple(
+        Problem(error.what, "; ".join(entry.problem for entry in error.problems) or "see above", valid)
+        for error in errors
+        for valid in [error.problems[0].valid if error.problems else "see docs/claims.md"]
+    )
+    return InputError(f"{len(errors)} of {claims} claims cannot be judged", problems=problems)
+
+
+def judge_claim(claim: Claim, document: Document) -> Judgement:
+    """One claim on the rows of its document."""
+    worked, convention = _work(claim, document)
+    parts = tuple(_judged(claim, document, worked, convention, assertion) for assertion in claim.assertions())
+    order: list[Verdict] = [*VERDICTS.values(), "holds"]
+    gravest = min((part.verdict for part in parts), key=order.index)
+    return Judgement(claim, gravest, parts, (*worked.notes, *_aside(claim, document, worked)))
+
+
+def try_example(made: ClaimRule, example: Example) -> list[Finding]:
+    """What one rule finds in one of its examples: a table, a line of dashes, a claim."""
+    rows, _, text = example.text.partition("---\n")
+    claim = parse_claim(parse_toml(text.encode(), "the example"), "the example")
+    document = Document(parse_table(rows, "the example"))
+    worked, convention = _work(claim, document)
+    found = [_asserted(claim, document, worked, convention, assertion) for assertion in claim.assertions()]
+    return [finding for asserted in found for finding in made.check(asserted)]
+
+
+# -- working out
+
+
+_WORK: dict[type[Claim], Callable[..., Worked]] = {
+    language.Times: work_times,
+    language.Percent: work_percent,
+    language.Efficiency: work_efficiency,
+    language.Faster: work_faster,
+    language.Equal: work_equal,
+    language.Linear: work_linear,
+    language.SameWork: work_same_work,
+    language.Power: work_power,
+    language.Monotone: work_monotone,
+    language.Best: work_best,
+}
+
+
+def _work(claim: Claim, document: Document) -> tuple[Worked, str]:
+    """The figures of a claim, and in words what its document divides percentages by."""
+    table = document.table
+    if not isinstance(claim, language.Percent):
+        return _WORK[type(claim)](claim, table), ""
+    kind, larger, others = _convention(claim, table, document.votes)
+    worked = work_percent(claim, table, larger)
+    if claim.base is not None:
+        return worked, "the document says that it divides by another"
+    if claim.relation not in ("faster", "slower"):
+        return worked, f"{claim.relation} is a share of {worked.meant[0].base}"
+    if not larger:
+        return worked, ""
+    base = BASES[kind][0 if larger == "larger" else 1]  # type: ignore[index]
+    return worked, f"{others} other percentages of the document are shares of {base}"
+
+
+def _votes(claims: Sequence[Claim], table: Table) -> dict[str, Vote]:
+    """How each percentage of a document votes. One that cannot be worked out has none, and is reported when judged."""
+    found: dict[str, Vote] = {}
+    for claim in claims:
+        if isinstance(claim, language.Percent):
+            with suppress(InputError):
+                vote = base_of(claim, table)
+                if vote is not None:
+                    found[claim.id] = vote
+    return found
+
+
+def _convention(claim: Claim, table: Table, votes: dict[str, Vote]) -> tuple[str, str, int]:
+    """The base that most other percentages of the document share: kind of figure, base, how many; empty: none does."""
+    own = work_percent(claim, table) if isinstance(claim, language.Percent) else Worked()
+    kind = next((kind for kind, bases in BASES.items() if own.meant and own.meant[0].base in bases), "other")
+    counts = Counter(base for name, (its, base) in votes.items() if its == kind and name != claim.id)
+    if not counts or len(set(counts.values())) < len(counts):
+        return kind, "", 0
+    base, count = counts.most_common(1)[0]
+    return kind, base, count
+
+
+# -- judging
+
+
+def _aside(claim: Claim, document: Document, worked: Worked) -> tuple[str, ...]:
+    """What a reader of a comparison wants to know although the claim does not assert it."""
+    if len(worked.pairs) != 1 or not isinstance(claim, language.PairClaim):
+        return ()
+    (a, b), found = worked.pairs[0], []
+    if "attribution" not in claim.asserts:
+        found += _changed(Pair(b, a, _subject(a, b), worked.metric))
+    machines = a.get("accelerator"), b.get("accelerator")
+    if "fairness" not in claim.asserts and machines[0] != machines[1]:
+        asserted = _asserted(claim, document, worked, "", "fairness")
+        found += [
+            f"{finding.message}: {finding.evidence}" for finding in check("claim", asserted) if finding.code == "SY120"
+        ]
+    return tuple(found)
+
+
+def _subject(a: Row, b: Row) -> str:
+    """What two rows are most likely compared for: their machines, else their size, else nothing that can be told."""
+    for key in ("accelerator", "system", "devices"):
+        if a.get(key) != b.get(key):
+            return "devices" if key == "devices" else "system"
+    return ""
+
+
+def _changed(pair: Pair) -> list[str]:
+    """Which settings changed with what is compared; one alone would be what is compared."""
+    changed = [str(entry) for entry in confounders(pair)]
+    if len(changed) < (1 if pair.factor else 2):
+        return []
+    alone = unclear(pair)
+    one_sided = f"; stated for one row only: {', '.join(alone)}" if alone else ""
+    return [f"no single cause can be credited, because these changed too: {', '.join(changed)}{one_sided}"]
+
+
+def _judged(claim: Claim, document: Document, worked: Worked, convention: str, assertion: Assertion) -> Judged:
+    asserted = _asserted(claim, document, worked, convention, assertion)
+    findings = tuple(finding for finding in check("claim", asserted) if finding.code in VERDICTS)
+    if assertion == "plausibility":
+        findings += _odd(document, worked)
+    if assertion == "physical limit":
+        findings += _over_limit(claim, document, worked)
+    found = {finding.code for finding in findings}
+    verdict: Verdict = next((verdict for code, verdict in VERDICTS.items() if code in found), "holds")
+    return Judged(assertion, verdict, _recomputed(asserted, worked, findings), findings)
+
+
+def _asserted(claim: Claim, document: Document, worked: Worked, convention: str, assertion: Assertion) -> Asserted:
+    stated = figure(claim) if claim.published and claim.prints_figure() and worked.meant else None
+    equal = best = noise = None
+    differs: tuple[str, ...] = ()
+    if assertion == "attribution":
+        differs, noise = _credited(claim, document, worked)
+    if assertion == "fairness":
+        equal, best, noise = _fair(claim, document, worked)
+    if assertion == "statistics":
+        noise = _shown(claim, document, worked)
+    if assertion == "physical limit" and not _limited(claim, document, worked):
+        noise = Noise(shown=False, words="no power limit is known for these machines")
+    faults = worked.faults
+    if assertion == "same work" and worked.pairs:
+        stated, faults = None, _other_work(worked)
+    return Asserted(
+        claim=claim.id,
+        asserts=assertion,
+        place=worked.place,
+        published=Span(stated.low.low, stated.high.high) if stated else None,
+        printed=claim.published,
+        meant=worked.meant,
+        other=worked.other,
+        convention=convention,
+        faults=faults,
+        hint=worked.hint,
+        factor=claim.factor,
+        differs=differs,
+        equal=equal,
+        best=best,
+        noise=noise,
+    )
+
+
+def _credited(claim: Claim, document: Document, worked: Worked) -> tuple[tuple[str, ...], Noise | None]:
+    """What else changed; and where nothing did, whether chance would do."""
+    found: dict[str, None] = {}
+    if not worked.pairs:
+        return (), Noise(shown=False, words="the claim compares no two rows")
+    for a, b in worked.pairs:
+        found.update((str(entry), None) for entry in confounders(Pair(b, a, claim.factor, worked.metric)))
+    if found:
+        return tuple(found), None
+    same, unknown = _unchanged(claim.factor, worked)
+    if same:
+        return (f"{claim.factor} itself is the same on both sides",), None
+    if unknown:
+        return (), Noise(
+            shown=False, words=f"the rows do not both state {claim.factor}, so nothing can be credited to it"
+        )
+    index = document.index(worked.metric)
+    return (), _worst([chance(index, pair) for pair in worked.pairs])
+
+
+def _unchanged(factor: str, worked: Worked) -> tuple[bool, bool]:
+    """Of the setting that is credited: whether it is the same in some pair of rows, and whether one leaves it open."""
+    keys = [key for key, role in SETTINGS.items() if factor in (key, role)]
+    same = unknown = False
+    for a, b in worked.pairs:
+        if not any(entry.key in keys for entry in differences(b, a)):
+            known = any(a.get(key) is not None and b.get(key) is not None for key in keys)
+            same, unknown = same or known, unknown or not known
+    return same, unknown
+
+
+def _fair(claim: Claim, document: Document, worked: Worked) -> tuple[Reading | None, Reading | None, Noise | None]:
+    if not worked.pairs:
+        return None, None, Noise(shown=False, words="fairness is about two sides, and the claim has one")
+    equal = best = None
+    index = document.index(worked.metric)
+    # Whoever is said to be slower has the other side's advantage held against it.
+    turned = isinstance(claim, language.Percent) and claim.relation in ("slower", "more time", "less throughput")
+    for pair in worked.pairs:
+        a, b = reversed(pair) if turned else pair
+        found, why = best_ratio(index, (a, b))
+        if found is None:
+            return None, None, Noise(shown=False, words=why)
+        own = speed_ratio(a.figures[worked.metric], b.figures[worked.metric])
+        # Of several pairs the one that loses most tells whether the whole is fair.
+        if best is None or equal is None or _lost(own, found) > _lost(equal, best):
+            equal, best = own, found
+    return equal, best, None
+
+
+def _lost(equal: Reading, best: Reading) -> float:
+    return equal.values[0].low / best.values[0].high
+
+
+def _shown(claim: Claim, document: Document, worked: Worked) -> Noise:
+    if not worked.pairs:
+        return Noise(shown=False, words="the claim compares no two rows whose repeats could be counted")
+    equal = isinstance(claim, language.Equal)
+    within = claim.within if isinstance(claim, language.Equal) else None
+    index = document.index(worked.metric)
+    return _worst([statistics(index, pair, within, equal=equal) for pair in worked.pairs])
+
+
+def _worst(found: list[Noise]) -> Noise:
+    return next((noise for noise in found if not noise.shown), found[0])
+
+
+def _odd(document: Document, worked: Worked) -> tuple[Finding, ...]:
+    """What the rules on tables find odd about the rows of a claim: beside each other, and among their peers."""
+    found: list[Finding] = []
+    pairs = worked.pairs or ((worked.rows[0], worked.rows[-1]),)
+    for a, b in pairs:
+        found += _by("SY301", Table(document.table.name, (b, a), document.table.platforms))
+    found += document.outliers([row for pair in pairs for row in pair])
+    return tuple(dict.fromkeys(found))
+
+
+def _by(code: str, table: Table) -> list[Finding]:
+    """What one rule on tables finds."""
+    made: Any = rule(code)
+    return list(made.check(table))
+
+
+def _machine(row: Row) -> tuple[object, ...]:
+    """What tells machines apart, whatever their work."""
+    return tuple(row.get(key) for key, role in SETTINGS.items() if role in ("system", "size"))
+
+
+def _over_limit(claim: Claim, document: Document, worked: Worked) -> tuple[Finding, ...]:
+    return tuple(_by("SY401", _with_platforms(claim, document, worked)))
+
+
+def _limited(claim: Claim, document: Document, worked: Worked) -> bool:
+    """Whether any row of a claim is on a machine whose limit is known."""
+    limited = _with_platforms(claim, document, worked)
+    known = [platform for row in limited.rows if (platform := limited.platform(row)) is not None]
+    return any(platform.power_limit_w or platform.system_power_limit_w for platform in known)
+
+
+def _with_platforms(claim: Claim, document: Document, worked: Worked) -> Table:
+    rows = worked.rows or tuple(row for pair in worked.pairs for row in pair)
+    return with_limit(claim.limit_w if isinstance(claim, language.Power) else None, document.table, rows)
+
+
+def _other_work(worked: Worked) -> tuple[str, ...]:
+    """Settings that say what is computed, where the two sides of a claim state others."""
+    found: dict[str, None] = {}
+    for a, b in worked.pairs:
+        found.update((str(entry), None) for entry in differences(b, a) if entry.role in ("work", "data", "amount"))
+    return tuple(found)
+
+
+def _recomputed(asserted: Asserted, worked: Worked, findings: tuple[Finding, ...]) -> str:
+    """The figures behind one verdict."""
+    if asserted.asserts == "fairness" and asserted.equal and asserted.best:
+        return f"equal settings: {asserted.equal.words}; best against best: {asserted.best.words}"
+    words = [worked.words or _sums(asserted)]
+    if asserted.asserts == "plausibility":
+        words += [finding.message for finding in findings]
+    if asserted.differs:
+        words.append("changed too: " + ", ".join(asserted.differs))
+    if asserted.noise is not None:
+        words.append(asserted.noise.words)
+    return "; ".join(word for word in words if word)
+
+
+def _sums(asserted: Asserted) -> str:
+    """The sums that give what is printed; where none does, all that were tried."""
+    fitting = [reading for reading in asserted.meant if asserted.published and reading.gives(asserted.published)]
+    tried = fitting or (asserted.meant if asserted.published is None else (*asserted.meant, *asserted.other))
+    words = [reading.words for reading in tried]
+    return "; ".join([*words, asserted.hint] if asserted.hint and not fitting and not asserted.faults else words)

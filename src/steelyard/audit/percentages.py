@@ -1,0 +1,113 @@
+"""Works percentages out again, by every base that they may have. Knows shares and conventions, no verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from steelyard.audit.recompute import (
+    Kind,
+    digits,
+    kind_of,
+    merged,
+    of_pairs,
+    over,
+    pairs_and_metric,
+    percent,
+    stated_span,
+    two_figures,
+)
+from steelyard.rules.claims import Reading, Span
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.audit.claims import Claim, Percent
+    from steelyard.audit.recompute import Worked
+    from steelyard.rules.row import Amount, Table
+
+BASES: dict[Kind, tuple[str, str]] = {
+    "time": ("the longer time", "the shorter time"),
+    "rate": ("the higher rate", "the lower rate"),
+    "other": ("the larger figure", "the smaller figure"),
+}
+
+
+def work_percent(claim: Percent, table: Table, convention: str = "") -> Worked:
+    """A differs from B by p %: by every base it may have, those that are meant first."""
+    pairs, metric, alone = pairs_and_metric(claim, table)
+    by_base: dict[str, list[Reading]] = {"a": [], "b": []}
+    for pair in pairs:
+        for base, reading in percent_readings(claim, *two_figures(claim, metric, pair)).items():
+            by_base[base].append(reading)
+    by_share = {base: merged(claim, found, pairs, alone, percent) for base, found in by_base.items()}
+    meant = meant_bases(claim, pairs[0][0].figures[metric], pairs[0][1].figures[metric], convention)
+    worked = of_pairs(pairs, metric, tuple(by_share[base] for base in meant))
+    other = tuple(by_share[base] for base in ("b", "a") if base not in meant)
+    return replace(worked, other=other, hint=_hundred(claim, (*worked.meant, *other)))
+
+
+def percent_readings(claim: Percent, a: Amount, b: Amount) -> dict[str, Reading]:
+    """The difference as a share of either side."""
+    smaller_a = _expects_smaller(claim, kind_of(a))
+    first, last = (b, a) if smaller_a else (a, b)
+    ratio, value = over(a, b), a.value / b.value
+    sign = -1 if smaller_a else 1
+    of_b = sorted((sign * (ratio.low - 1), sign * (ratio.high - 1)))
+    of_a = sorted((-sign * (1 / ratio.low - 1), -sign * (1 / ratio.high - 1)))
+    values = {"b": (of_b, sign * (value - 1), b, a), "a": (of_a, -sign * (1 / value - 1), a, b)}
+    larger, smaller = BASES[kind_of(a)]
+    return {
+        base: Reading(
+            (Span(*span),),
+            f"({digits(first, last)}-{digits(last, first)})/{digits(by, beside)} = {percent(middle)}",
+            larger if by.value >= beside.value else smaller,
+        )
+        for base, (span, middle, by, beside) in values.items()
+    }
+
+
+def _expects_smaller(claim: Percent, kind: Kind) -> bool:
+    """Whether the claim has A's figure below B's."""
+    if claim.relation == "change":
+        return False
+    quicker = claim.relation in ("faster", "less time", "more throughput")
+    return quicker if kind == "time" else not quicker
+
+
+def meant_bases(claim: Percent, a: Amount, b: Amount, convention: str) -> tuple[str, ...]:
+    """Which side the percentage is a share of: as stated, as the words fix it, as the document has it; else either."""
+    by_size = {"larger": "a" if a.value > b.value else "b", "smaller": "b" if a.value > b.value else "a"}
+    if claim.base is not None:
+        return (by_size.get(claim.base, claim.base),)
+    if claim.relation == "change":
+        return ("b",)
+    if claim.relation in ("faster", "slower"):
+        return (by_size[convention],) if convention else ("b", "a")
+    about_time = claim.relation in ("less time", "more time")
+    return ("b",) if about_time == (kind_of(a) == "time") else ("a",)
+
+
+def base_of(claim: Percent, table: Table) -> tuple[str, str] | None:
+    """Kind of figure and the base that gives what is printed, where only one does: a vote for the convention."""
+    if claim.relation not in ("faster", "slower") or claim.base is not None or not claim.published or claim.over:
+        return None
+    (pair,), metric, _ = pairs_and_metric(claim, table)
+    a, b = two_figures(claim, metric, pair)
+    stated = stated_span(claim)
+    fits = [base for base, reading in percent_readings(claim, a, b).items() if reading.gives(stated)]
+    if len(fits) != 1 or a.value == b.value:
+        return None
+    return kind_of(a), "larger" if (fits[0] == "a") == (a.value > b.value) else "smaller"
+
+
+def _hundred(claim: Claim, readings: Sequence[Reading]) -> str:
+    """A percentage that has lost its hundred."""
+    if not claim.published:
+        return ""
+    stated = stated_span(claim)
+    for reading in readings:
+        less = Reading(tuple(Span(value.low - 1, value.high - 1) for value in reading.values), "")
+        if less.gives(stated):
+            return f"{reading.words.rpartition(' = ')[2]} less 100 is {claim.published}"
+    return ""

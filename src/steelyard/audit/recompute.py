@@ -1,0 +1,342 @@
+"""Works a claim's figures out again from its rows, in numbers and in words. Knows sums and rounding, no verdict."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from steelyard.audit.claims import figure
+from steelyard.audit.selecting import metric_of, pairs_of, same
+from steelyard.errors import InputError, Problem
+from steelyard.rules.claims import Reading, Span
+from steelyard.rules.settings import SETTINGS
+from steelyard.rules.units import unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.audit.claims import (
+        Claim,
+        Efficiency,
+        Equal,
+        Faster,
+        PairClaim,
+        Times,
+    )
+    from steelyard.rules.row import Amount, Row, Table
+
+SHOWN = 3
+# Settings by which people tell rows apart, the plainest first.
+TELLING = ("model", "dataset", "devices", "global_batch", "batch_per_device", "precision", "workers_per_device")
+
+Kind = Literal["time", "rate", "other"]
+
+
+@dataclass(frozen=True)
+class Worked:
+    """A claim's figures, worked out."""
+
+    meant: tuple[Reading, ...] = ()
+    other: tuple[Reading, ...] = ()
+    faults: tuple[str, ...] = ()
+    hint: str = ""
+    words: str = ""
+    """What the rows give where no single sum says it."""
+    notes: tuple[str, ...] = ()
+    pairs: tuple[tuple[Row, Row], ...] = ()
+    """Of a claim on pairs: the row it speaks of, then the one it is held against."""
+    rows: tuple[Row, ...] = ()
+    metric: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where a reader finds the first row."""
+        return (self.pairs[0][0] if self.pairs else self.rows[0]).place
+
+
+# -- figures
+
+
+def kind_of(amount: Amount) -> Kind:
+    """Whether less is faster, more is faster, or neither is about speed."""
+    known = unit_of(amount.unit)
+    if known is not None and known[0] == "time":
+        return "time"
+    return "rate" if known is not None and known[0] in ("rate", "per_energy") else "other"
+
+
+def over(a: Amount, b: Amount) -> Span:
+    """What a / b may be."""
+    if b.low <= 0 or a.low < 0:
+        raise InputError(f"cannot divide {a.text or a.value} by {b.text or b.value}: figures must be above zero")
+    return Span(a.low / b.high, a.high / b.low)
+
+
+def speed_ratio(a: Amount, b: Amount) -> Reading:
+    """How many times as fast A is as B; of what is not about speed, how many times as large."""
+    if {kind_of(a), kind_of(b)} == {"time", "rate"}:
+        raise InputError(f"cannot hold {a.unit} against {b.unit}")
+    top, bottom = (b, a) if kind_of(a) == "time" else (a, b)
+    value = top.value / bottom.value if bottom.value else 0.0
+    return Reading((over(top, bottom),), f"{digits(top, bottom)}/{digits(bottom, top)} = {times(value)}")
+
+
+def digits(amount: Amount, beside: Amount | None = None) -> str:
+    """A figure as printed, thousands apart; with its unit where it stands beside one of another unit."""
+    if amount.text:
+        whole, dot, rest = amount.text.partition(".")
+        text = (f"{int(whole):,}" if whole.isdigit() else whole) + dot + rest
+    else:
+        value = amount.value / unit_factor(amount)
+        text = f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
+    return text if beside is None or beside.unit == amount.unit else f"{text} {amount.unit}"
+
+
+def unit_factor(amount: Amount) -> float:
+    """From its printed unit to the base unit."""
+    known = unit_of(amount.unit)
+    return known[1] if known else 1.0
+
+
+def times(value: float) -> str:
+    """A ratio for people."""
+    return f"{value:.3g}x" if value < 1000 else f"{value:,.0f}x"
+
+
+def percent(value: float) -> str:
+    """A fraction as per cent."""
+    return f"{100 * value:.1f} %" if abs(value) < 10 else f"{100 * value:,.0f} %"
+
+
+def apart(row: Row, rows: Sequence[Row]) -> str:
+    """A row named by as few settings as tell it from the others; by its place where none do."""
+    shown: list[str] = []
+    left = [other for other in rows if other is not row]
+    for key in dict.fromkeys((*TELLING, *SETTINGS)):
+        others = [other for other in left if same(other.get(key), row.get(key))]
+        if len(others) < len(left) and row.get(key) is not None:
+            shown.append(named(key, row))
+            left = others
+    return " ".join(shown) if shown and not left else row.place
+
+
+def named(key: str, row: Row) -> str:
+    """A setting for people: `4 devices`, `batch_per_device 32`, `ResNet50`."""
+    number = row.number(key)
+    if number is None:
+        return str(row.get(key))
+    return counted(number) if key == "devices" else f"{key} {number:,g}"
+
+
+def counted(devices: float) -> str:
+    """How many devices, for people."""
+    return "1 device" if devices == 1 else f"{devices:,g} devices"
+
+
+# -- claims on pairs
+
+
+def work_times(claim: Times, table: Table) -> Worked:
+    """A is r times B."""
+    pairs, metric, alone = pairs_and_metric(claim, table)
+    readings = [speed_ratio(*two_figures(claim, metric, pair)) for pair in pairs]
+    return of_pairs(pairs, metric, (merged(claim, readings, pairs, alone, times),))
+
+
+def work_faster(claim: Faster, table: Table) -> Worked:
+    """A is faster than B, on every pair."""
+    pairs, metric, alone = pairs_and_metric(claim, table)
+    readings = [speed_ratio(*two_figures(claim, metric, pair)) for pair in pairs]
+    slower = [(pair, found) for pair, found in zip(pairs, readings, strict=True) if found.values[0].high <= 1]
+    firsts = [a for a, _ in pairs]
+    faults = [
+        found.words + (f" on {apart(pair[0], firsts)}" if len(pairs) > 1 else "") for pair, found in slower[:SHOWN]
+    ]
+    faults += [f"{len(slower) - SHOWN} more"] if len(slower) > SHOWN else []
+    worked = of_pairs(pairs, metric, (merged(claim, readings, pairs, alone, times),))
+    return replace(worked, faults=(*faults, *_two_printed(claim, metric, pairs[0])))
+
+
+def _two_printed(claim: Faster, metric: str, pair: tuple[Row, Row]) -> list[str]:
+    """Where the claim prints the figures of both sides, `about 3,000 against 270`: those that the rows do not have."""
+    sides = claim.published.split(" against ")
+    if len(sides) != 2 or claim.over:
+        return []
+    found = []
+    for text, amount in zip(sides, two_figures(claim, metric, pair), strict=True):
+        stated, factor = figure(replace(claim, published=text)), unit_factor(amount)
+        if not stated.low.meets(Span(amount.low / factor, amount.high / factor)):
+            found.append(f"{digits(amount)} where {text} is printed")
+    return found
+
+
+def work_efficiency(claim: Efficiency, table: Table) -> Worked:
+    """Speed-up over how many times the devices."""
+    pairs, metric, alone = pairs_and_metric(claim, table)
+    readings, hints = [], []
+    for pair in pairs:
+        gain = speed_ratio(*two_figures(claim, metric, pair))
+        many = devices(claim, pair[0]) / devices(claim, pair[1])
+        span = Span(gain.values[0].low / many, gain.values[0].high / many)
+        value = middle(span)
+        readings.append(Reading((span,), f"{gain.words} on {many:g} times the devices = {percent(value)}"))
+        hints += _divisor(claim, gain, many)
+    worked = of_pairs(pairs, metric, (merged(claim, readings, pairs, alone, percent),))
+    clean = _cleaner_base(claim, table, pairs[0], metric) if len(pairs) == 1 else ()
+    return replace(worked, hint="; ".join(hints), notes=clean)
+
+
+def _divisor(claim: Claim, gain: Reading, many: float) -> list[str]:
+    """The whole number that the printed efficiency was divided by, if there is one."""
+    if not claim.published:
+        return []
+    stated, span = figure(claim).low, gain.values[0]
+    if stated.low <= 0:
+        return []
+    least, most = math.ceil(span.low / stated.high), math.floor(span.high / stated.low)
+    # Where several would do, none of them explains anything.
+    if least != most or most in (0, many):
+        return []
+    value = middle(span)
+    share = percent(value / most)
+    return [f"{times(value)[:-1]}/{most} = {share}, so it was divided by {most}, not by {many:g}"]
+
+
+def _cleaner_base(claim: Efficiency, table: Table, pair: tuple[Row, Row], metric: str) -> tuple[str, ...]:
+    """Another row from which only the devices changed, where the claimed base is not such a row."""
+    free = ("devices", "nodes", "global_batch")
+    row = pair[0]
+
+    def clean(other: Row) -> bool:
+        keys = [key for key in SETTINGS if key not in free]
+        return metric in other.figures and all(
+            other.get(key) is None if row.get(key) is None else same(other.get(key), row.get(key)) for key in keys
+        )
+
+    if clean(pair[1]):
+        return ()
+    fewer = [other for other in table.rows if clean(other) and devices(claim, other) < devices(claim, row)]
+    if not fewer:
+        return ()
+    base = min(fewer, key=lambda other: devices(claim, other))
+    gain = speed_ratio(row.figures[metric], base.figures[metric])
+    many = devices(claim, row) / devices(claim, base)
+    value = middle(gain.values[0]) / many
+    count = f"{counted(devices(claim, row))} against {devices(claim, base):g}"
+    return (f"with nothing else changed, {count}: {gain.words}, an efficiency of {percent(value)}",)
+
+
+def work_equal(claim: Equal, table: Table) -> Worked:
+    """A and B are equal within a margin; what is printed is the change from B to A."""
+    pairs, metric, alone = pairs_and_metric(claim, table)
+    readings, faults = [], []
+    for a, b in pairs:
+        reading = _change(*two_figures(claim, metric, (a, b)))
+        readings.append(reading)
+        span, within = reading.values[0], claim.within
+        # A margin that is not stated cannot be exceeded; the printed change can be wrong all the same.
+        if within is not None and (span.low > within or span.high < -within):
+            faults.append(f"{reading.words}, beyond {percent(within)}")
+        if within is None and not claim.published and (span.low > 0 or span.high < 0):
+            faults.append(f"{reading.words}, more than rounding explains")
+    worked = of_pairs(pairs, metric, (merged(claim, readings, pairs, alone, percent),))
+    return replace(worked, faults=tuple(faults))
+
+
+def _change(a: Amount, b: Amount) -> Reading:
+    ratio = over(a, b)
+    value = a.value / b.value - 1
+    return Reading(
+        (Span(ratio.low - 1, ratio.high - 1),), f"({digits(a, b)}-{digits(b, a)})/{digits(b, a)} = {percent(value)}"
+    )
+
+
+# -- shared
+
+
+def stated_span(claim: Claim) -> Span:
+    """What the printed figure allows; of a range, from its lower end to its upper one."""
+    stated = figure(claim)
+    return Span(stated.low.low, stated.high.high)
+
+
+def devices(claim: Claim, row: Row) -> float:
+    """Of a row; InputError where they are unknown."""
+    found = row.number("devices")
+    if not found:
+        problem = Problem(row.place, "the number of devices is unknown", "a table with the column devices")
+        raise InputError(f"claim {claim.id} is about devices", problems=(problem,))
+    return found
+
+
+def middle(span: Span) -> float:
+    """The middle of what is possible."""
+    return (span.low + span.high) / 2
+
+
+def speed(amount: Amount) -> float:
+    """More is faster."""
+    return 1 / amount.value if kind_of(amount) == "time" else amount.value
+
+
+def pairs_and_metric(claim: PairClaim, table: Table) -> tuple[list[tuple[Row, Row]], str, int]:
+    """Pairs of rows, the metric that is meant, and how many rows found no partner."""
+    pairs, alone = pairs_of(claim, table)
+    return pairs, metric_of(claim, [row for pair in pairs for row in pair], claim.a), alone
+
+
+def two_figures(claim: PairClaim, metric: str, pair: tuple[Row, Row]) -> tuple[Amount, Amount]:
+    """The figures of A and B."""
+    against = str(claim.b.get("metric") or metric)
+    missing = [(row, name) for row, name in zip(pair, (metric, against), strict=True) if name not in row.figures]
+    if missing:
+        row, name = missing[0]
+        problem = Problem(row.place, f"has no {name}", ", ".join(row.figures))
+        raise InputError(f"claim {claim.id} has no figure to work with", problems=(problem,))
+    return pair[0].figures[metric], pair[1].figures[against]
+
+
+def of_pairs(pairs: list[tuple[Row, Row]], metric: str, meant: tuple[Reading, ...]) -> Worked:
+    """A claim on pairs, worked out."""
+    return Worked(meant=meant, pairs=tuple(pairs), metric=metric, notes=_per_device(pairs, metric))
+
+
+def _per_device(pairs: list[tuple[Row, Row]], metric: str) -> tuple[str, ...]:
+    """What a comparison of unlike numbers of devices comes to for one device."""
+    if len(pairs) != 1:
+        return ()
+    a, b = pairs[0]
+    many_a, many_b = a.number("devices"), b.number("devices")
+    if not many_a or not many_b or many_a == many_b or metric not in a.figures or metric not in b.figures:
+        return ()
+    ratio = speed_ratio(a.figures[metric], b.figures[metric]).values[0]
+    each = middle(ratio) / (many_a / many_b)
+    names = [str(row.get("accelerator") or row.get("system")) for row in (a, b)]
+    if names[0] == names[1] or kind_of(a.figures[metric]) == "other":
+        return ()
+    quick, slow = names if each >= 1 else reversed(names)
+    return (
+        f"{counted(many_a)} against {many_b:g}; per device {quick} is {times(max(each, 1 / each))} as fast as {slow}",
+    )
+
+
+def merged(
+    claim: PairClaim, readings: list[Reading], pairs: list[tuple[Row, Row]], alone: int, shown: object
+) -> Reading:
+    """The readings of all pairs as one, with the range and what lies outside the printed one."""
+    if len(readings) == 1:
+        return readings[0]
+    assert callable(shown)
+    values = tuple(reading.values[0] for reading in readings)
+    middles = [middle(value) for value in values]
+    base = f", divided by {readings[0].base}" if readings[0].base else ""
+    words = f"{shown(min(middles))} to {shown(max(middles))} over {len(pairs)} pairs{base}"
+    if claim.published:
+        low, high = figure(claim).ends
+        out = [(middle, pair) for middle, pair in zip(middles, pairs, strict=True) if not low <= middle <= high]
+        firsts = [a for a, _ in pairs]
+        named_out = [f"{apart(pair[0], firsts)} {shown(middle)}" for middle, pair in out[:SHOWN]]
+        more = f" and {len(out) - SHOWN} more" if len(out) > SHOWN else ""
+        words += f"; outside {claim.published}: {', '.join(named_out)}{more}" if out else ""
+    return Reading(values, words + (f"; {alone} rows without a partner" if alone else ""), readings[0].base)

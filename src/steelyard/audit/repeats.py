@@ -1,0 +1,155 @@
+"""What repeats in a document say of chance, and what each side can do at its best. Knows rows that are alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from steelyard.audit.recompute import kind_of, percent, speed, speed_ratio, unit_factor
+from steelyard.audit.selecting import same
+from steelyard.rules.claims import Noise, Reading
+from steelyard.rules.row import Amount
+from steelyard.rules.settings import SETTINGS, TUNABLE, shown
+from steelyard.stats.ratio import MIN_JOBS, compare_means
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.audit.recompute import Kind
+    from steelyard.rules.row import Row, Table
+
+# What may differ between a row and the best row of the same machine for the same work.
+CHOSEN = tuple(key for key, role in SETTINGS.items() if role in TUNABLE)
+FREE = (*CHOSEN, *(key for key, role in SETTINGS.items() if role == "size"))
+STATED = tuple(key for key, role in SETTINGS.items() if role != "evidence")
+KEPT = tuple(key for key in STATED if key not in FREE)
+
+
+Key = tuple[object, ...]
+
+
+class Index:
+    """The rows of a document by their settings, for one metric."""
+
+    def __init__(self, table: Table, metric: str) -> None:
+        self.metric = metric
+        self.alike: dict[Key, list[float]] = {}
+        """Values of rows with the same settings."""
+        self.machines: dict[Key, list[Row]] = {}
+        """Rows of the same machine, work and arithmetic."""
+        for row in table.rows:
+            if metric in row.figures:
+                amount = row.figures[metric]
+                self.alike.setdefault(_key(row, STATED), []).extend(amount.jobs or (amount.value,))
+                self.machines.setdefault(_key(row, KEPT), []).append(row)
+
+    def repeats(self, row: Row) -> list[float]:
+        """Values of all rows with the same settings, those of the row itself among them."""
+        own = row.figures[self.metric]
+        return self.alike.get(_key(row, STATED)) or list(own.jobs or (own.value,))
+
+    def spreads(self) -> list[list[float]]:
+        """Every group of repeats."""
+        return [group for group in self.alike.values() if len(group) > 1]
+
+
+def _key(row: Row, keys: Sequence[str]) -> Key:
+    return tuple(row.get(key) for key in keys)
+
+
+def chance(index: Index, pair: tuple[Row, Row]) -> Noise:
+    """Whether a difference credited to a cause is larger than that between repeats."""
+    sides = [index.repeats(row) for row in pair]
+    a, b = (row.figures[index.metric] for row in pair)
+    if min(map(len, sides)) >= MIN_JOBS:
+        return _tested(sides, kind_of(a))
+    known = [side for side in sides if len(side) > 1] or index.spreads()
+    if not known:
+        return Noise(shown=False, words="one run each, and the document repeats no row")
+    widest = max(known, key=_spread)
+    ratio = speed_ratio(a, b).values[0]
+    low, high = sorted((1.0, (ratio.low + ratio.high) / 2))
+    factor = unit_factor(a)
+    figures = " and ".join(f"{value / factor:,.5g}" for value in (max(widest), min(widest)))
+    spread = _spread(widest)
+    runs = f"{len(widest)} runs of one configuration gave {figures}, {percent(spread)} apart"
+    return Noise(shown=high / low - 1 > spread, words=runs)
+
+
+def statistics(index: Index, pair: tuple[Row, Row], within: float | None, *, equal: bool) -> Noise:
+    """Whether repeats on both sides show a difference; or, of a claim of equality, that there is none to speak of."""
+    sides = [index.repeats(row) for row in pair]
+    kind = kind_of(pair[0].figures[index.metric])
+    if min(map(len, sides)) < MIN_JOBS:
+        counts = [len(side) for side in sides]
+        have = "one run on each side" if counts == [1, 1] else f"{counts[0]} and {counts[1]} runs"
+        return Noise(shown=False, words=f"{have}, where three on each side are needed")
+    if not equal:
+        return _tested(sides, kind)
+    if within is None:
+        return Noise(shown=False, words="equal within what is not said; a margin is needed")
+    found = compare_means(sides[1], sides[0])
+    assert found.low is not None
+    assert found.high is not None
+    inside = 1 - within <= found.low and found.high <= 1 + within
+    words = f"A/B = {found.value:.4g}, 95 % interval {found.low:.4g} to {found.high:.4g}, margin {percent(within)}"
+    return Noise(shown=inside, words=words)
+
+
+def best_ratio(index: Index, pair: tuple[Row, Row]) -> tuple[Reading | None, str]:
+    """The ratio at each side's own best settings, and why there is none where these are not known."""
+    amounts, words, metric = [], [], index.metric
+    for row in pair:
+        candidates = [other for other in index.machines.get(_key(row, KEPT), ()) if _may_stand_for(row, other)]
+        if len({tuple(other.get(key) for key in CHOSEN) for other in candidates}) < 2:
+            amounts.append(row.figures[metric])
+            words.append("")
+            continue
+        scaled = [(_scaled(other, row, metric), other) for other in candidates]
+        best, other = max(scaled, key=lambda entry: speed(entry[0]))
+        amounts.append(best)
+        words.append(_tuned(row, other))
+    if not any(words):
+        return None, "either side is known at one setting only, so nobody knows its best"
+    ratio = speed_ratio(amounts[0], amounts[1])
+    said = " against ".join(word or "the row of the claim" for word in words)
+    return Reading(ratio.values, f"{ratio.words} ({said})"), ""
+
+
+def _may_stand_for(row: Row, other: Row) -> bool:
+    """On as many devices or on more.
+
+    The share of one device of many is at most what one can do alone; the other way round scaling would be free.
+    """
+    own, its = row.number("devices"), other.number("devices")
+    return own == its or (own is not None and its is not None and own < its)
+
+
+def _scaled(other: Row, row: Row, metric: str) -> Amount:
+    """A figure in proportion to the devices of the row that it stands for."""
+    amount, own, its = other.figures[metric], row.number("devices"), other.number("devices")
+    if not own or not its or own == its:
+        return amount
+    share = its / own if kind_of(amount) == "time" else own / its
+    return Amount(amount.value * share, amount.low * share, amount.high * share, amount.unit)
+
+
+def _tuned(row: Row, other: Row) -> str:
+    """What the best row has that the claimed one has not."""
+    changed = [key for key in FREE if other.get(key) is not None and not same(row.get(key), other.get(key))]
+    return ", ".join(f"{key} {shown(other.get(key))}" for key in changed) or "as claimed"
+
+
+def _spread(values: Sequence[float]) -> float:
+    return max(values) / min(values) - 1 if min(values) > 0 else float("inf")
+
+
+def _tested(sides: list[list[float]], kind: Kind) -> Noise:
+    """Welch's interval of the ratio of means; rates are averaged as times."""
+    a, b = ([1 / value for value in side] if kind == "rate" else side for side in sides)
+    found = compare_means(b, a)
+    assert found.low is not None
+    assert found.high is not None
+    what = "A/B" if kind == "other" else "time of A over time of B"
+    runs = f"{len(a)} and {len(b)} runs"
+    words = f"{what} = {found.value:.4g}, 95 % interval {found.low:.4g} to {found.high:.4g}, {runs}"
+    return Noise(shown=found.verdict in ("faster", "slower"), words=words)

@@ -1,0 +1,186 @@
+"""Which rows a claim means: selectors, sums and means of rows, pairs matched by settings. Knows rows, not verdicts."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from steelyard.errors import InputError, Problem
+from steelyard.rules.row import Amount, Row
+from steelyard.rules.settings import SETTINGS
+from steelyard.rules.units import unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from steelyard.audit.claims import Claim, PairClaim
+    from steelyard.rules.row import Setting, Table
+
+PLACES = ("table", "source", "note")
+WAYS = ("sum", "mean")
+KEYS = (*SETTINGS, *PLACES, "metric", *WAYS)
+NEAR = 3
+
+
+def same(a: object, b: object) -> bool:
+    """Whether two settings are the same: text to the letter, numbers by value; or both unknown."""
+    if a is None or b is None:
+        return a is b
+    if isinstance(a, str | bool) or isinstance(b, str | bool):
+        return type(a) is type(b) and a == b
+    return isinstance(a, int | float) and isinstance(b, int | float) and math.isclose(a, b, rel_tol=1e-9)
+
+
+def rows_of(claim: Claim, table: Table, extra: Mapping[str, Setting] | None = None) -> list[Row]:
+    """The rows that a claim's selectors mean; InputError when there is none."""
+    wanted = {**claim.rows, **(extra or {})}
+    _known(claim, wanted)
+    wanted = {key: value for key, value in wanted.items() if key not in (*WAYS, "metric")}
+    found = [row for row in table.rows if all(_has(row, key, value) for key, value in wanted.items())]
+    metric = (extra or {}).get("metric") or claim.metric
+    if metric:
+        found = [row for row in found if str(metric) in row.figures]
+    if not found:
+        raise _none(claim, table, wanted, str(metric or ""))
+    return found
+
+
+def one_row(claim: Claim, table: Table, side: Mapping[str, Setting]) -> Row:
+    """The one row of a side, or several put together as the selector says."""
+    return _together(claim, rows_of(claim, table, side), side)
+
+
+def pairs_of(claim: PairClaim, table: Table) -> tuple[list[tuple[Row, Row]], int]:
+    """The pairs of rows of a claim, and how many rows found no partner."""
+    if not claim.over:
+        return [(one_row(claim, table, claim.a), one_row(claim, table, claim.b))], 0
+    _known(claim, dict.fromkeys(claim.over, ""))
+    sides = [_by_settings(claim, rows_of(claim, table, side), side) for side in (claim.a, claim.b)]
+    shared = [key for key in sides[0] if key in sides[1]]
+    if not shared:
+        problem = Problem("over", f"no rows of both sides share {', '.join(claim.over)}", "settings both sides state")
+        raise InputError(f"claim {claim.id} has no pair of rows", problems=(problem,))
+    return [(sides[0][key], sides[1][key]) for key in shared], sum(len(side) - len(shared) for side in sides)
+
+
+def metric_of(claim: Claim, rows: Sequence[Row], side: Mapping[str, Setting] | None = None) -> str:
+    """The metric that is meant: named, or the only one that all rows have."""
+    named = (side or {}).get("metric") or claim.metric
+    if named:
+        return str(named)
+    shared = set.intersection(*(set(row.figures) for row in rows))
+    if len(shared) != 1:
+        problem = Problem(
+            "metric", "missing, and the rows do not share exactly one", ", ".join(sorted(shared)) or "none"
+        )
+        raise InputError(f"claim {claim.id} does not say which figure it means", problems=(problem,))
+    return shared.pop()
+
+
+def _by_settings(claim: PairClaim, rows: Sequence[Row], side: Mapping[str, Setting]) -> dict[tuple[object, ...], Row]:
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(_value(row, key) for key in claim.over), []).append(row)
+    return {key: _together(claim, found, side) for key, found in groups.items()}
+
+
+def _together(claim: Claim, rows: Sequence[Row], side: Mapping[str, Setting]) -> Row:
+    if side.get("sum"):
+        return _combined(claim, rows, metric_of(claim, rows, side), "sum")
+    if side.get("mean"):
+        return _combined(claim, rows, metric_of(claim, rows, side), "mean")
+    if len(rows) > 1:
+        problem = Problem(
+            "rows", f"{len(rows)} rows match {_said({**claim.rows, **side})}", "a selector that leaves one row"
+        )
+        near = tuple(Problem(row.place, _said(_apart(row, rows)), "select by these") for row in rows[:NEAR])
+        raise InputError(
+            f"claim {claim.id} needs one row",
+            problems=(problem, *near),
+            next_step="add settings to the selector; or write sum = true for jobs added up, mean = true for repeats",
+        )
+    return rows[0]
+
+
+def _combined(claim: Claim, rows: Sequence[Row], metric: str, way: str) -> Row:
+    """Several rows as one: independent jobs added up, or repeats averaged."""
+    figures = [row.figures[metric] for row in rows]
+    kind = (unit_of(figures[0].unit) or ("", 1.0))[0]
+    if len({figure.unit for figure in figures}) > 1 or (way == "sum" and kind == "time"):
+        problem = Problem(way, "figures of several units, or times", "rates, counts and energies of one unit")
+        raise InputError(f"claim {claim.id} cannot add up {metric}", problems=(problem,))
+    first = rows[0]
+    shared = {key: value for key, value in first.settings.items() if all(same(row.get(key), value) for row in rows)}
+    if way == "sum":
+        amount = _amount(sum, figures)
+        devices = [row.number("devices") for row in rows]
+        if all(devices):
+            shared["devices"] = sum(value or 0.0 for value in devices)
+    else:
+        # Rates are averaged as work over time.
+        amount = _amount(_harmonic if kind == "rate" else _mean, figures)
+    place = f"{first.place} and {len(rows) - 1} more" if len(rows) > 1 else first.place
+    return replace(first, place=place, settings=shared, figures={metric: amount})
+
+
+def _amount(fold: object, figures: Sequence[Amount]) -> Amount:
+    assert callable(fold)
+    value, low, high = (fold([getattr(figure, name) for figure in figures]) for name in ("value", "low", "high"))
+    return Amount(value, low, high, figures[0].unit, "", tuple(figure.value for figure in figures))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _harmonic(values: Sequence[float]) -> float:
+    return len(values) / math.fsum(1 / value for value in values)
+
+
+def _value(row: Row, key: str) -> object:
+    return getattr(row, key) if key in PLACES else row.get(key)
+
+
+def _has(row: Row, key: str, wanted: Setting) -> bool:
+    return same(_value(row, key), wanted)
+
+
+def _known(claim: Claim, wanted: Mapping[str, object]) -> None:
+    unknown = [key for key in wanted if key not in KEYS]
+    if unknown:
+        problems = []
+        for key in unknown:
+            near = difflib.get_close_matches(key, KEYS, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            problems.append(Problem(key, f"not a setting of rows{hint}", ", ".join(KEYS)))
+        raise InputError(f"claim {claim.id} selects by what rows do not have", problems=tuple(problems))
+
+
+def _none(claim: Claim, table: Table, wanted: Mapping[str, Setting], metric: str) -> InputError:
+    """The rows that come closest, and what they have instead."""
+
+    def missed(row: Row) -> dict[str, object]:
+        other = {key: _value(row, key) for key, value in wanted.items() if not _has(row, key, value)}
+        return other if not metric or metric in row.figures else {**other, "metric": " or ".join(row.figures)}
+
+    near = sorted(table.rows, key=lambda row: len(missed(row)))[:NEAR]
+    said = _said({**wanted, **({"metric": metric} if metric else {})})
+    problems = tuple(Problem(row.place, f"has {_said(missed(row))}", "what the selector says") for row in near)
+    return InputError(
+        f"claim {claim.id}: no row of {table.name} has {said}; the nearest are",
+        problems=problems,
+        next_step="write the values as the table has them",
+    )
+
+
+def _apart(row: Row, rows: Sequence[Row]) -> dict[str, object]:
+    keys = (*PLACES, *SETTINGS)
+    return {
+        key: _value(row, key) for key in keys if any(not same(_value(other, key), _value(row, key)) for other in rows)
+    }
+
+
+def _said(wanted: Mapping[str, object]) -> str:
+    return ", ".join(f"{key} {'unknown' if value is None else value}" for key, value in wanted.items()) or "anything"

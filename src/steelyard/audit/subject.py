@@ -1,0 +1,136 @@
+"""What an audit can be asked of, and everything found there: tables, claims, built-in documents, our own results.
+
+Knows how to tell these apart and which rules each goes through; shows nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from steelyard.analysis.rows import row_of
+from steelyard.analysis.summary import summarise
+from steelyard.audit import catalogue
+from steelyard.audit.check import check_table
+from steelyard.audit.claims import made_claims, parse_claims
+from steelyard.audit.judge import judge
+from steelyard.audit.table import parse_table, read_table
+from steelyard.errors import InputError
+from steelyard.results.store import RECORD_FILE, ResultFolder, read_record
+from steelyard.rules.row import Table
+from steelyard.rules.rule import check
+from steelyard.spec.validate import MAX_SPEC_BYTES, parse_toml, read_bounded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from steelyard.audit.judge import Judgement
+    from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.rules.row import Platform
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was found in one thing."""
+
+    name: str
+    about: str
+    """What it is, in a line."""
+    findings: tuple[Finding, ...]
+    judgements: tuple[Judgement, ...] = ()
+
+    @property
+    def passes(self) -> bool:
+        """Whether nothing blocks and every claim holds."""
+        blocked = any(finding.severity == "blocks" for finding in self.findings)
+        return not blocked and all(entry.verdict == "holds" for entry in self.judgements)
+
+
+def audit(word: str, folder: ResultFolder, platforms: tuple[Platform, ...] = ()) -> Audit:
+    """Whatever a word means: a file, a folder of results, a built-in document, a study or a run."""
+    path = Path(word)
+    if path.is_dir():
+        return _audit_folder(path)
+    if path.exists():
+        return _audit_file(path, platforms)
+    if word in catalogue.names():
+        return audit_reference(word)
+    if word in folder.studies():
+        return _audit_records(word, folder.records(word))
+    runs = folder.find(word)
+    if runs:
+        return _audit_records(word, [folder.read(run) for run in runs])
+    known = [*catalogue.names(), *folder.studies()]
+    near = difflib.get_close_matches(word, known, n=1)
+    raise InputError(
+        f"{word!r} is no file, no result folder, no study in {folder.path} and no built-in document; "
+        f"built in: {', '.join(catalogue.names())}",
+        next_step=f"steelyard audit {near[0]}" if near else "steelyard audit --reference",
+    )
+
+
+def audit_reference(name: str) -> Audit:
+    """A document of the built-in catalogue: its rows, then its claims."""
+    table = catalogue.load(name)
+    claims = parse_claims(catalogue.claims_text(), "the built-in claims")
+    about = f"{len(table.rows)} rows; {catalogue.provenance(name).cited()}"
+    return Audit(name, about, check_table(table), tuple(judge(claims, name)))
+
+
+def _audit_file(path: Path, platforms: tuple[Platform, ...]) -> Audit:
+    if path.suffix == ".json":
+        return _audit_records(str(path), [read_record(path)])
+    if path.suffix != ".toml":
+        return _audit_table(read_table(path, platforms), path)
+    text = read_bounded(path, MAX_SPEC_BYTES)
+    data = parse_toml(text, str(path))
+    if "claim" not in data:
+        return _audit_table(parse_table(text.decode("utf-8"), path.name, platforms), path)
+    claims = made_claims(data, str(path), path.parent)
+    findings: list[Finding] = []
+    for name, table in claims.tables.items():
+        found = check_table(replace(table, platforms=(*platforms, *table.platforms)))
+        several = len(claims.tables) > 1
+        findings += [replace(entry, place=f"{name}, {entry.place}" if several else entry.place) for entry in found]
+    rows = sum(len(table.rows) for table in claims.tables.values())
+    about = f"{rows} rows in {', '.join(claims.tables)}" + (f"; {claims.title}" if claims.title else "")
+    return Audit(str(path), about, tuple(findings), tuple(judge(claims)))
+
+
+def _audit_table(table: Table, path: Path) -> Audit:
+    return Audit(str(path), f"{len(table.rows)} rows", check_table(table))
+
+
+def _audit_folder(path: Path) -> Audit:
+    if (path / RECORD_FILE).is_file():
+        return _audit_records(str(path), [read_record(path / RECORD_FILE)])
+    results = ResultFolder(path)
+    if not results.studies():
+        raise InputError(f"{path} holds no results", next_step="steelyard show")
+    return _audit_records(str(path), results.records())
+
+
+def _audit_records(name: str, records: Iterable[RunRecord]) -> Audit:
+    """The findings of the runs, then those of the rules on tables on the cells that they make up."""
+    found: dict[tuple[str, str, str], tuple[Finding, list[str]]] = {}
+    every = list(records)
+    for record in every:
+        for finding in check("run", record):
+            key = (record.spec.study, finding.code, finding.message)
+            found.setdefault(key, (finding, []))[1].append(f"{record.spec.study}/{record.run_id}")
+    findings = [replace(finding, place=_places(runs)) for finding, runs in found.values()]
+    by_study: dict[str, list[RunRecord]] = {}
+    for record in every:
+        by_study.setdefault(record.spec.study, []).append(record)
+    for study, its in by_study.items():
+        findings += check_table(Table(study, tuple(row_of(cell) for cell in summarise(its))))
+    runs, studies = len(every), len(by_study)
+    about = f"{runs} run{'s' * (runs != 1)} of {studies} {'study' if studies == 1 else 'studies'}"
+    return Audit(name, about, tuple(findings))
+
+
+def _places(runs: list[str]) -> str:
+    """Where a finding was made: the first run, and how many more have it."""
+    return runs[0] if len(runs) == 1 else f"{runs[0]} and {len(runs) - 1} more"

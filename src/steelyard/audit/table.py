@@ -1,0 +1,408 @@
+"""Reads published tables and machines: CSV with one line a figure, or TOML with one entry a row.
+
+Knows the form, its bounds and its units; no rule. The form is described in docs/tables.md. An empty cell is unknown; it
+is never zero and never equal to anything.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from steelyard.errors import SHOWN_PROBLEMS, InputError, Problem
+from steelyard.rules.relations import metric_kind
+from steelyard.rules.row import Amount, Platform, Row, Table
+from steelyard.rules.settings import SETTINGS
+from steelyard.rules.units import known_units, printed, unit_of
+from steelyard.spec.validate import parse_toml, read_bounded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from steelyard.rules.row import Setting
+
+MAX_TABLE_BYTES = 1 << 22
+MAX_TOML_BYTES = 1 << 20
+"""The parser of TOML is slower than that of CSV."""
+MAX_LINES = 20_000
+MAX_COLUMNS = 64
+MAX_CELL = 2000
+MAX_METRIC = 80
+MAX_PLATFORMS = 200
+
+REQUIRED = ("metric", "value", "unit")
+OTHERS = ("source", "table", "note", "power_limit_w")
+WHOLE = (
+    *("devices", "nodes", "batch_per_device", "global_batch", "grad_accumulation", "workers_per_device"),
+    *("epoch_samples", "sequence_length", "prefetch", "threads"),
+)
+NUMBERS = (*WHOLE, "learning_rate")
+MAY_BE_ZERO = ("workers_per_device", "prefetch")
+STATUSES = {"oom": "out_of_memory", "out of memory": "out_of_memory"}
+PLATFORM_COLUMNS = {
+    "platform": "name",
+    "accelerator": "accelerator",
+    "accelerators_per_node": "devices_per_node",
+    "tdp_w_per_device": "power_limit_w",
+    "tdp_w_per_system": "system_power_limit_w",
+    "tdp_scope": "power_scope",
+    "source": "source",
+}
+PLATFORM_TEXT = ("cpu", "cpu_accelerator_link", "accelerator_link", "node_link", "memory", "note")
+# What a spreadsheet would run as a formula is not a name; such a file is not what it says.
+FORMULA = ("=", "@")
+
+
+class BadCellError(ValueError):
+    """A cell that is not valid: its column, what is wrong, and what would be right."""
+
+    def __init__(self, column: str, problem: str, valid: str) -> None:
+        super().__init__(problem)
+        self.column, self.problem, self.valid = column, problem, valid
+
+
+def read_table(path: Path, platforms: tuple[Platform, ...] = ()) -> Table:
+    """The table in a file; TOML by its ending, else CSV."""
+    limit = MAX_TOML_BYTES if path.suffix == ".toml" else MAX_TABLE_BYTES
+    return parse_table(decoded(read_bounded(path, limit), path.name), path.name, platforms)
+
+
+def parse_table(text: str, name: str, platforms: tuple[Platform, ...] = ()) -> Table:
+    """The table in a text: TOML where the name ends so, else CSV."""
+    if name.endswith(".toml"):
+        return _from_toml(text, name, platforms)
+    made = _Rows(name)
+    for line, cells in _lines(text, name, (*REQUIRED, *OTHERS, *SETTINGS), REQUIRED):
+        made.take(f"line {line}", cells)
+    return made.table(platforms)
+
+
+def read_platforms(path: Path) -> tuple[Platform, ...]:
+    """The machines in a CSV file, one a line."""
+    return parse_platforms(decoded(read_bounded(path, MAX_TABLE_BYTES), path.name), path.name)
+
+
+def parse_platforms(text: str, name: str) -> tuple[Platform, ...]:
+    """The machines in a CSV text, one a line."""
+    found: list[Platform] = []
+    problems: list[Problem] = []
+    for line, cells in _lines(text, name, (*PLATFORM_COLUMNS, *PLATFORM_TEXT), ("platform", "accelerator")):
+        try:
+            found.append(_platform({PLATFORM_COLUMNS[key]: cells[key] for key in PLATFORM_COLUMNS if cells.get(key)}))
+        except BadCellError as error:
+            problems.append(Problem(f"line {line}, {error.column}", error.problem, error.valid))
+    _refuse(name, problems)
+    if len(found) > MAX_PLATFORMS:
+        raise InputError(f"{name} names more than {MAX_PLATFORMS} machines")
+    return tuple(found)
+
+
+def decoded(content: bytes, name: str) -> str:
+    """A stranger's bytes as text: UTF-8, with or without its mark, and without what no text has."""
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InputError(f"{name} is UTF-16, not UTF-8", next_step="save it as UTF-8 and try again")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        problem = Problem(f"line {line}", f"byte 0x{content[error.start]:02x} is not UTF-8", "text in UTF-8")
+        raise InputError(f"{name} is not text in UTF-8", problems=(problem,), next_step="save it as UTF-8") from None
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise InputError(f"{name} is not text", problems=(Problem(f"line {line}", "a NUL byte", "text in UTF-8"),))
+    return text
+
+
+def _lines(
+    text: str, name: str, known: tuple[str, ...], required: tuple[str, ...]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line number and cells by column of each line of a CSV text; blank lines are left out."""
+    if text.count("\n") > MAX_LINES:
+        raise InputError(f"{name} has more than the {MAX_LINES:,} lines such a file may have")
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    columns: list[str] = []
+    line = 1
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            break
+        except csv.Error as error:
+            problem = Problem(f"line {line}", str(error), "CSV: commas between cells, quotes closed, short cells")
+            raise InputError(f"{name} is not valid CSV", problems=(problem,)) from None
+        if not columns:
+            columns = _header(cells, name, known, required)
+        elif any(cells):
+            yield line, _cells(cells, columns, line, name)
+    if not columns:
+        raise InputError(f"{name} is empty", next_step=f"begin with a line of columns: {','.join(required)}")
+
+
+def _header(cells: list[str], name: str, known: tuple[str, ...], required: tuple[str, ...]) -> list[str]:
+    problems: list[Problem] = []
+    columns = [cell.strip() for cell in cells]
+    if len(columns) > MAX_COLUMNS:
+        raise InputError(f"{name} has {len(columns)} columns; such a file may have {MAX_COLUMNS}")
+    valid = ", ".join(known)
+    for number, column in enumerate(columns, start=1):
+        where = f"line 1, column {number}"
+        if column in columns[: number - 1]:
+            problems.append(Problem(where, f"the column {_short(column)} comes twice", "each column once"))
+        elif column not in known:
+            near = difflib.get_close_matches(column[:MAX_METRIC], known, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            problems.append(Problem(where, f"the column {_short(column)} is not known{hint}", valid))
+    missing = [column for column in required if column not in columns]
+    problems += [Problem("line 1", f"the column {column!r} is missing", valid) for column in missing]
+    _refuse(name, problems)
+    return columns
+
+
+def _cells(cells: list[str], columns: list[str], line: int, name: str) -> dict[str, str]:
+    if len(cells) != len(columns):
+        problem = Problem(f"line {line}", f"{len(cells)} cells", f"{len(columns)}, one for each column of line 1")
+        raise InputError(f"{name} is not valid", problems=(problem,))
+    for column, cell in zip(columns, cells, strict=True):
+        if len(cell) > MAX_CELL:
+            problem = Problem(f"line {line}, {column}", f"{len(cell):,} characters", f"at most {MAX_CELL:,}")
+            raise InputError(f"{name} is not valid", problems=(problem,))
+    return {column: cell.strip() for column, cell in zip(columns, cells, strict=True)}
+
+
+@dataclass
+class _Made:
+    """A row while its lines are read."""
+
+    place: str
+    settings: dict[str, Setting]
+    table: str
+    source: str
+    figures: dict[str, Amount] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    status: str = "completed"
+
+
+class _Rows:
+    """Puts figures with the same settings into one row, and lists every bad cell."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rows: list[_Made] = []
+        self.problems: list[Problem] = []
+        self.platforms: dict[tuple[str, str], Platform] = {}
+        self._by_identity: dict[tuple[object, ...], list[_Made]] = {}
+        self._seen: Counter[tuple[object, ...]] = Counter()
+
+    def take(self, where: str, cells: Mapping[str, str]) -> None:
+        """One line. A metric that comes again with the same settings begins another row: a repeat."""
+        try:
+            settings = {key: setting(key, cells[key]) for key in SETTINGS if cells.get(key)}
+            metric = _metric(cells["metric"])
+            amount, status = figure(metric, cells["value"], cells["unit"])
+            texts = {key: _text(key, cells.get(key, "")) for key in ("source", "table", "note")}
+            self._limit(settings, cells.get("power_limit_w", ""), texts["source"])
+        except BadCellError as error:
+            self.problems.append(Problem(f"{where}, {error.column}", error.problem, error.valid))
+            if len(self.problems) > SHOWN_PROBLEMS:
+                _refuse(self.name, self.problems)
+            return
+        identity = (texts["source"], texts["table"], *settings.items())
+        # An unknown cell takes its turn too, so that the next value is not given to this row.
+        turn = self._seen[*identity, metric]
+        self._seen[*identity, metric] += 1
+        made = self._by_identity.setdefault(identity, [])
+        if turn == len(made):
+            place = f"table {texts['table']}, {where}" if texts["table"] else where
+            made.append(_Made(place, settings, texts["table"], texts["source"]))
+            self.rows.append(made[-1])
+        row = made[turn]
+        if amount is not None:
+            row.figures[metric] = amount
+        row.status = status or row.status
+        if texts["note"] and texts["note"] not in row.notes:
+            row.notes.append(texts["note"])
+
+    def table(self, platforms: tuple[Platform, ...]) -> Table:
+        """The table, or an error with everything that is wrong."""
+        _refuse(self.name, self.problems)
+        rows = tuple(
+            Row(made.place, made.settings, made.figures, made.table, made.source, "; ".join(made.notes), made.status)
+            for made in self.rows
+        )
+        return Table(self.name, rows, (*self.platforms.values(), *platforms))
+
+    def _limit(self, settings: Mapping[str, Setting], text: str, source: str) -> None:
+        """The power limit of one device, where the table has a column for it."""
+        if not text:
+            return
+        system, accelerator = str(settings.get("system", "")), str(settings.get("accelerator", ""))
+        if not system and not accelerator:
+            raise BadCellError(
+                "power_limit_w", "no machine that it belongs to", "a system or an accelerator in the same line"
+            )
+        if (system, accelerator) not in self.platforms and len(self.platforms) >= MAX_PLATFORMS:
+            raise BadCellError("power_limit_w", "too many machines", f"at most {MAX_PLATFORMS} in one table")
+        made = Platform(system, accelerator, None, _positive("power_limit_w", text), "device", source=source)
+        if self.platforms.setdefault((system, accelerator), made).power_limit_w != made.power_limit_w:
+            raise BadCellError(
+                "power_limit_w", "another limit for the same machine before", "one limit for each machine"
+            )
+
+
+def setting(key: str, text: str) -> Setting:
+    """A setting from its text; BadCellError where it is not valid."""
+    if key not in NUMBERS:
+        return {"true": True, "false": False}.get(text.lower(), _text(key, text))
+    least = "a whole number from 0" if key in MAY_BE_ZERO else "a whole number from 1"
+    found = printed(text)
+    if key not in WHOLE:
+        return _positive(key, text)
+    if found is None or found[0] != int(found[0]) or found[0] < (0 if key in MAY_BE_ZERO else 1) or found[0] > 1e18:
+        raise BadCellError(key, _short(text), least)
+    return int(found[0])
+
+
+def figure(metric: str, text: str, unit: str) -> tuple[Amount | None, str | None]:
+    """A figure and a status from the cells of a line: an empty value is unknown, OOM is a status."""
+    known = unit_of(unit)
+    if known is None:
+        raise BadCellError("unit", f"{_short(unit)} is not known", known_units())
+    wanted = metric_kind(metric)
+    if wanted is not None and known[0] != wanted:
+        raise BadCellError("unit", f"{metric} in {_short(unit)}", f"the unit of a {wanted.replace('_', ' ')}")
+    if not text or text.lower() in STATUSES:
+        return None, STATUSES.get(text.lower())
+    found = printed(text)
+    if found is None:
+        raise BadCellError(
+            "value", f"{_short(text)} is not a number", "a number such as 786, 1,281,167 or 2.1e5; empty; OOM"
+        )
+    if found[0] < 0 and known[0] != "ratio":
+        raise BadCellError("value", f"{_short(text)} is negative", f"a {known[0].replace('_', ' ')} of at least 0")
+    return Amount(found[0] * known[1], found[1] * known[1], found[2] * known[1], unit, text), None
+
+
+def _from_toml(text: str, name: str, platforms: tuple[Platform, ...]) -> Table:
+    if len(text) > MAX_TOML_BYTES:
+        raise InputError(f"{name} is larger than the {MAX_TOML_BYTES} bytes such a file may have")
+    data = parse_toml(text.encode("utf-8"), name)
+    problems = [
+        Problem(_short(key), "unknown part", "table, row, platform")
+        for key in data
+        if key not in ("table", "row", "platform")
+    ]
+    head, rows, machines = data.get("table", {}), data.get("row", []), data.get("platform", [])
+    lists = (rows, machines)
+    if not isinstance(head, dict) or not all(
+        isinstance(part, list) and all(isinstance(e, dict) for e in part) for part in lists
+    ):
+        problems.append(Problem("(whole file)", "not the form of a table", "[table], [[row]] ..., [[platform]] ..."))
+    _refuse(name, problems)
+    made = _Rows(name)
+    for number, row in enumerate(rows, start=1):
+        _toml_row(made, f"row {number}", {**head, **row})
+    own: list[Platform] = []
+    for number, machine in enumerate(machines[: MAX_PLATFORMS + 1], start=1):
+        try:
+            own.append(_platform({str(key): _plain(str(key), value) for key, value in machine.items()}))
+        except BadCellError as error:
+            made.problems.append(Problem(f"platform {number}, {error.column}", error.problem, error.valid))
+    return made.table((*own, *platforms))
+
+
+def _toml_row(made: _Rows, where: str, row: dict[str, Any]) -> None:
+    """One row of a TOML table, as the lines it would have in CSV."""
+    figures = row.pop("figures", {})
+    known = (*SETTINGS, *OTHERS, "url", "title")
+    try:
+        if not isinstance(figures, dict) or len(row) > MAX_COLUMNS or len(figures) > MAX_COLUMNS:
+            raise BadCellError("figures", "not a table of figures", 'figures = { throughput = "786 images/s" }')
+        cells = {key: _plain(key, value) for key, value in row.items() if key not in ("url", "title")}
+        for key in cells:
+            if key not in known:
+                near = difflib.get_close_matches(key[:MAX_METRIC], known, n=1)
+                raise BadCellError(
+                    _short(key), f"unknown{f' (did you mean {near[0]!r}?)' if near else ''}", ", ".join(known)
+                )
+        lines = [(metric, *_value_and_unit(metric, text)) for metric, text in figures.items()]
+    except BadCellError as error:
+        made.problems.append(Problem(f"{where}, {error.column}", error.problem, error.valid))
+        return
+    for metric, value, unit in lines:
+        made.take(where, {**cells, "metric": metric, "value": value, "unit": unit})
+
+
+def _value_and_unit(metric: str, text: object) -> tuple[str, str]:
+    if not isinstance(text, str):
+        raise BadCellError(
+            _short(metric), f"{_short(str(text))} without digits and unit as printed", '"786 images/s", with quotes'
+        )
+    value, _, unit = text.strip().partition(" ")
+    return (text, "") if text.lower() in STATUSES else (value, unit.strip())
+
+
+def _plain(key: str, value: object) -> str:
+    """A TOML value as the text that it would be in a cell."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        text = str(value)
+        if len(text) > MAX_CELL:
+            raise BadCellError(_short(key), f"{len(text):,} characters", f"at most {MAX_CELL:,}")
+        return text
+    raise BadCellError(_short(key), "a list, a date or a table", "text, a number, true or false")
+
+
+def _platform(cells: dict[str, str]) -> Platform:
+    known = tuple(PLATFORM_COLUMNS.values())
+    for key in cells:
+        if key not in known:
+            raise BadCellError(_short(key), "unknown", ", ".join(known))
+    per_node = cells.get("devices_per_node")
+    limits = {key: _positive(key, cells[key]) for key in ("power_limit_w", "system_power_limit_w") if cells.get(key)}
+    return Platform(
+        name=_text("platform", cells.get("name", "")),
+        accelerator=_text("accelerator", cells.get("accelerator", "")),
+        devices_per_node=int(setting("devices", per_node)) if per_node else None,
+        power_limit_w=limits.get("power_limit_w"),
+        power_scope=_text("power_scope", cells.get("power_scope", "")),
+        system_power_limit_w=limits.get("system_power_limit_w"),
+        source=_text("source", cells.get("source", "")),
+    )
+
+
+def _metric(text: str) -> str:
+    if not text or len(text) > MAX_METRIC:
+        raise BadCellError(
+            "metric", "empty" if not text else "too long", "a name such as throughput, epoch_time, power"
+        )
+    return _text("metric", text)
+
+
+def _text(column: str, text: str) -> str:
+    if text.startswith(FORMULA):
+        raise BadCellError(column, f"{_short(text)} is a formula", "a name or a number, as printed")
+    return text
+
+
+def _positive(column: str, text: str) -> float:
+    found = printed(text)
+    if found is None or not 0 < found[0] < math.inf:
+        raise BadCellError(column, _short(text), "a number above 0")
+    return found[0]
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= MAX_METRIC else text[: MAX_METRIC - 3] + "...")
+
+
+def _refuse(name: str, problems: list[Problem]) -> None:
+    if problems:
+        raise InputError(f"{name} is not valid", problems=tuple(problems), next_step="see docs/tables.md for the form")

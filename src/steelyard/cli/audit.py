@@ -1,0 +1,88 @@
+"""Judge tables, claims and results: what their figures contradict, hide or leave open.
+
+FILE is a published table (CSV or TOML), a claims file (TOML), a result folder, a study, a run, or the name of a
+built-in reference document. Exit code 0: nothing blocks and every claim holds; 1: something blocks or a claim does not
+hold.
+"""
+
+import argparse
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from steelyard.audit import catalogue
+from steelyard.audit.subject import Audit, audit, audit_reference
+from steelyard.audit.table import read_platforms
+from steelyard.cli.verb import add_results
+from steelyard.contracts.base import to_json_object
+from steelyard.errors import InputError, printable
+from steelyard.report.claims import claim_json, claim_lines, claim_tally
+from steelyard.report.findings import WIDTH, finding_lines, tally
+from steelyard.report.text import table
+from steelyard.results.store import ResultFolder
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of the verb."""
+    names = ", ".join(catalogue.names())
+    parser.add_argument("what", nargs="*", metavar="FILE", help=f"what to judge; built in: {names}")
+    parser.add_argument("--reference", action="store_true", help="all built-in reference documents with their claims")
+    parser.add_argument(
+        "--platforms", type=Path, metavar="CSV", help="the machines of a table, with their power limits"
+    )
+    parser.add_argument("--brief", action="store_true", help="leave out remedies and the claims that hold")
+    add_results(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Judge everything; exit code 1 when something blocks or a claim does not hold."""
+    if not arguments.what and not arguments.reference:
+        raise InputError("nothing to judge", next_step="steelyard audit FILE, or steelyard audit --reference")
+    platforms = read_platforms(arguments.platforms) if arguments.platforms else ()
+    folder = ResultFolder(arguments.results)
+    audits = [audit(word, folder, platforms) for word in arguments.what]
+    if arguments.reference:
+        audits += [audit_reference(name) for name in catalogue.names()]
+    if arguments.json:
+        print(json.dumps([_as_json(entry) for entry in audits]))
+    else:
+        for entry in audits:
+            _print(entry, brief=arguments.brief)
+        if len(audits) > 1:
+            _print_overview(audits)
+    return 0 if all(entry.passes for entry in audits) else 1
+
+
+def _print(entry: Audit, *, brief: bool) -> None:
+    print(textwrap.fill(printable(f"{entry.name}: {entry.about}"), WIDTH, subsequent_indent="  "))
+    if entry.findings:
+        print()
+        for finding in entry.findings:
+            print("\n".join(finding_lines([finding], remedies=not brief)))
+    print(f"\n{tally(entry.findings)}")
+    if entry.judgements:
+        print()
+        print("\n".join(claim_lines(entry.judgements, all_claims=not brief)))
+        print("\n" + textwrap.fill(claim_tally(entry.judgements), WIDTH, subsequent_indent="  "))
+    print()
+
+
+def _print_overview(audits: list[Audit]) -> None:
+    rows = []
+    for entry in audits:
+        blocking = sum(finding.severity == "blocks" for finding in entry.findings)
+        held = sum(judgement.verdict == "holds" for judgement in entry.judgements)
+        claims = [str(len(entry.judgements)), str(held)] if entry.judgements else ["-", "-"]
+        rows.append([entry.name, str(len(entry.findings)), str(blocking), *claims])
+    print(table(["judged", "findings", "blocking", "claims", "hold"], rows))
+
+
+def _as_json(entry: Audit) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "about": entry.about,
+        "passes": entry.passes,
+        "findings": to_json_object(entry.findings),
+        "claims": [claim_json(judgement) for judgement in entry.judgements],
+    }

@@ -1,0 +1,29 @@
+"""The knee of a batch-size sweep, the largest batch that fits, and every cell of it."""
+
+import argparse
+import json
+
+from steelyard.analysis.batch import SHARE, batch_curve
+from steelyard.analysis.select import FORMS, select
+from steelyard.cli.verb import add_results
+from steelyard.report.batch import curve_lines, curve_object
+from steelyard.results.store import ResultFolder
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of the verb."""
+    parser.add_argument("selection", help=f"the cells of the sweep: {FORMS}")
+    parser.add_argument(
+        "--share", type=float, default=SHARE, help="share of the asymptote that the knee reaches (default: %(default)s)"
+    )
+    add_results(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show the curve; exit code 1 when its cells may not be put on one curve."""
+    curve = batch_curve(select(ResultFolder(arguments.results), arguments.selection), arguments.share)
+    if arguments.json:
+        print(json.dumps(curve_object(curve), allow_nan=False))
+    else:
+        print("\n".join(curve_lines(curve)))
+    return 1 if curve.blocked else 0

@@ -1,0 +1,151 @@
+"""A batch-size curve as lines for a terminal and as plain data. Knows words and widths, computes nothing."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from steelyard.contracts.base import to_json_object
+from steelyard.errors import printable
+from steelyard.report.findings import WIDTH, finding_lines, tally
+from steelyard.report.text import number, table, with_interval
+
+if TYPE_CHECKING:
+    from steelyard.analysis.batch import BatchCell, BatchCurve
+
+GIB = 1 << 30
+
+
+def curve_lines(curve: BatchCurve) -> list[str]:
+    """The answer first; then every cell, how the knee was found, and the findings."""
+    lines = []
+    for text in (_answer(curve), _what_fits(curve)):
+        lines += textwrap.wrap(printable(text), WIDTH)
+    top = "of best" if curve.knee is not None and curve.knee.method == "swept batches alone" else "of asymptote"
+    heading = ["batch", "runs", "samples/s of the job", top, "memory"]
+    lines += ["", *table(heading, _rows(curve)).splitlines()]
+    for text in (*_notes(curve), *_how(curve)):
+        lines += textwrap.wrap(printable(text), WIDTH, subsequent_indent="  ")
+    if curve.findings:
+        lines += ["", *finding_lines(curve.findings), tally(curve.findings)]
+    return lines
+
+
+def _answer(curve: BatchCurve) -> str:
+    """The knee, in a sentence."""
+    found = curve.knee
+    if found is None:
+        return "no knee is given: the cells do not differ in the batch alone (see the findings below)"
+    share = f"{found.share:.0%}".replace("%", " %")
+    if found.answer == "found" and found.value is not None:
+        what = "the best swept batch" if found.method == "swept batches alone" else "its asymptote"
+        most = "" if curve.asymptote is None else f", {number(curve.asymptote, 4)} samples/s"
+        swept = "" if curve.smallest_reaching is None else f"; {curve.smallest_reaching:,} is the first swept one there"
+        knee = f"the knee is at batch {_batch(found.value)}{_interval(curve)}"
+        return f"{knee}: there throughput reaches {share} of {what}{most}{swept}"
+    if found.answer == "beyond the sweep":
+        guess = "" if found.value is None else f", near {_batch(found.value)} if the curve goes on as it does"
+        return f"the knee is beyond batch {_batch(_last(curve))}{guess}: {found.reason}"
+    if found.answer == "below the sweep":
+        return f"the knee is at or below the smallest batch, {_batch(curve.cells[0].batch)}: {found.reason}"
+    return f"cannot tell where the knee is: {found.reason}"
+
+
+def _last(curve: BatchCurve) -> float:
+    return max(entry.batch for entry in curve.cells if entry.throughput.value is not None)
+
+
+def _batch(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _interval(curve: BatchCurve) -> str:
+    found = curve.knee
+    if found is None or found.low is None or found.high is None:
+        return " (no interval)"
+    high = _batch(found.high) if math.isfinite(found.high) else "unbounded"
+    return f" [{_batch(found.low)}, {high}]"
+
+
+def _what_fits(curve: BatchCurve) -> str:
+    if curve.largest_fitting is None:
+        return "no batch could be run"
+    if curve.smallest_out_of_memory is None:
+        return f"largest batch that was run: {curve.largest_fitting:,}; none ran out of memory, larger ones may fit"
+    text = f"largest batch that fits: {curve.largest_fitting:,}; {curve.smallest_out_of_memory:,} is out of memory"
+    if curve.smallest_out_of_memory <= curve.largest_fitting:
+        text += ", so that memory depends on more than the batch"
+    return text
+
+
+def _rows(curve: BatchCurve) -> list[list[str]]:
+    return [
+        [
+            f"{entry.batch:,}",
+            _statuses(entry),
+            "-" if entry.throughput.value is None else with_interval(entry.throughput),
+            "-" if entry.of_asymptote is None else f"{100 * entry.of_asymptote:.1f} %",
+            "-" if entry.memory_bytes is None else f"{number(entry.memory_bytes / GIB, 3)} GiB",
+        ]
+        for entry in curve.cells
+    ]
+
+
+def _statuses(entry: BatchCell) -> str:
+    return ", ".join(f"{count} {code}" for code, count in sorted(entry.cell.statuses.items()))
+
+
+def _notes(curve: BatchCurve) -> list[str]:
+    """What the brackets of the cells are, each note once."""
+    intervals = [entry.throughput.interval for entry in curve.cells if entry.throughput.interval is not None]
+    notes = [f"[]: {interval.level:.0%} interval for {interval.covers}; {interval.method}" for interval in intervals]
+    doubts = ["~: approximate, " + "; ".join(found.approximate) for found in intervals if found.approximate]
+    return list(dict.fromkeys([*notes, *doubts]))
+
+
+def _how(curve: BatchCurve) -> list[str]:
+    """How the knee was found and how well that describes the curve."""
+    found = curve.knee
+    if found is None or found.method == "none":
+        return []
+    level = f"{found.level:.0%}".replace("%", " %")
+    if found.fixed_s is None or found.sample_s is None:
+        lines = [f"knee: {found.reason}"]
+        if found.low is not None and found.method == "swept batches alone":
+            lines.append(f"its brackets: batches clearly below and clearly at the share, at the {level} level")
+        return lines
+    misfit = f"{100 * (found.misfit or 0.0):.2g} %"
+    form = (
+        f"knee: step time = {found.fixed_s * 1e3:.4g} ms + batch x {found.sample_s * 1e6:.4g} us; the cells lie "
+        f"{misfit} beside that; its brackets: {level} interval from the scatter of the jobs"
+    )
+    return [form]
+
+
+def curve_object(curve: BatchCurve) -> dict[str, Any]:
+    """The same for machines."""
+    found = curve.knee
+    if found is not None and found.high is not None and math.isinf(found.high):
+        knee = to_json_object(found) | {"high": None, "unbounded": True}
+    else:
+        knee = None if found is None else to_json_object(found) | {"unbounded": False}
+    return {
+        "knee": knee,
+        "asymptote_samples_per_s": curve.asymptote,
+        "smallest_reaching": curve.smallest_reaching,
+        "largest_fitting": curve.largest_fitting,
+        "smallest_out_of_memory": curve.smallest_out_of_memory,
+        "cells": [
+            {
+                "batch": entry.batch,
+                "cell": entry.cell.cell,
+                "statuses": entry.cell.statuses,
+                "throughput_job": to_json_object(entry.throughput),
+                "of_asymptote": entry.of_asymptote,
+                "memory_peak_bytes": entry.memory_bytes,
+            }
+            for entry in curve.cells
+        ],
+        "findings": to_json_object(curve.findings),
+    }

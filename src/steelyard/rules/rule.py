@@ -1,0 +1,145 @@
+"""What a rule is: a code, why it matters, how it is detected, a bad and a good example, and the remedy.
+
+Knows how a rule describes itself and makes findings. Each rule is one class in a file of its family; `registry.BUILTIN`
+names it by its code, and a package may add its own with the entry point group `steelyard.rule`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from steelyard import registry
+from steelyard.contracts.record import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from steelyard.contracts.record import RunRecord, Severity
+    from steelyard.rules.row import Pair, Table
+
+Subject = Literal["run", "pair", "table", "claim"]
+"""What a rule looks at: one record; two rows that are to be compared; a table of rows; a claim about rows."""
+
+FAMILIES = {
+    "1": "settings",
+    "2": "statistics",
+    "3": "scaling",
+    "4": "energy",
+    "5": "arithmetic and units",
+    "6": "environment",
+    "7": "plausibility",
+}
+SEVERITIES: dict[Severity, str] = {
+    "blocks": "no ratio is given before it is mended",
+    "disclose": "must stand beside the figure",
+    "note": "worth knowing",
+}
+
+
+@dataclass(frozen=True)
+class Example:
+    """Something to try a rule on, as people would write it. The tests run every one of them.
+
+    Of a rule on runs: what differs from a sound record, as TOML with dotted names (`steady.answer = "slowing down"`).
+    Of a rule on pairs: a CSV table whose first row is the base and whose second is held against it.
+    Of a rule on tables: a CSV table. Of a rule on claims: a CSV table, a line `---`, and one claim as TOML.
+    """
+
+    text: str
+    says: str
+    """One sentence on what is wrong or right with it."""
+    factor: str = "system"
+    """Of a pair: what is under study."""
+
+
+class Rule:
+    """Base of all rules. A class is its own documentation: every attribute is shown by `steelyard explain`."""
+
+    code: ClassVar[str]
+    name: ClassVar[str]
+    """Short, in words joined by hyphens."""
+    severity: ClassVar[Severity]
+    """Of most of its findings; one that is graver or lighter says why."""
+    subject: ClassVar[Subject]
+    why: ClassVar[str]
+    """What goes wrong for a reader who does not know."""
+    detected: ClassVar[str]
+    """How it is found, with the numbers that decide."""
+    bad: ClassVar[Example]
+    good: ClassVar[Example]
+    remedy: ClassVar[str]
+
+    def found(
+        self,
+        message: str,
+        *,
+        place: str = "",
+        evidence: str = "",
+        severity: Severity | None = None,
+        remedy: str | None = None,
+    ) -> Finding:
+        """A finding of this rule."""
+        return Finding(
+            code=self.code,
+            severity=severity or self.severity,
+            message=message,
+            remedy=remedy or self.remedy,
+            place=place,
+            evidence=evidence,
+        )
+
+
+class RunRule(Rule):
+    """A rule on one record."""
+
+    subject = "run"
+
+    def check(self, record: RunRecord) -> Iterator[Finding]:
+        """Its findings on a record."""
+        raise NotImplementedError
+
+
+class PairRule(Rule):
+    """A rule on two rows that are to be compared."""
+
+    subject = "pair"
+
+    def check(self, pair: Pair) -> Iterator[Finding]:
+        """Its findings on a pair."""
+        raise NotImplementedError
+
+
+class TableRule(Rule):
+    """A rule on a table of rows, from its figures alone."""
+
+    subject = "table"
+
+    def check(self, table: Table) -> Iterator[Finding]:
+        """Its findings on a table."""
+        raise NotImplementedError
+
+
+def codes() -> list[str]:
+    """Every code there is, in order."""
+    return registry.names("rule")
+
+
+def rule(code: str) -> Rule:
+    """The rule of a code; InputError when there is none."""
+    made: Rule = registry.load("rule", code)()
+    return made
+
+
+@cache
+def rules(subject: Subject) -> tuple[Any, ...]:
+    """All rules on one kind of subject, by code."""
+    return tuple(made for made in map(rule, codes()) if made.subject == subject)
+
+
+def check(subject: Subject, what: Any) -> tuple[Finding, ...]:
+    """All findings of all rules on a record, pair or table: those that block first, then by code."""
+    found = [finding for made in rules(subject) for finding in made.check(what)]
+    order = list(SEVERITIES)
+    return tuple(sorted(found, key=lambda finding: (order.index(finding.severity), finding.code)))

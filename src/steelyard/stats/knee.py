@@ -1,0 +1,417 @@
+"""Knows where a batch-size curve stops paying and how sure that is; must not know records, cells or devices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from steelyard.estimate.student import student_t
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+MIN_POINTS = 3
+# Relative noise is never taken for smaller than this: clocks and rounding, where repeats happen to agree.
+NOISE_FLOOR = 1e-4
+# A misfit of d shifts a knee at 90 % by about d / (1 - 0.9): 2 % of throughput are 20 % of batch. Less does not matter.
+MISFIT_MATTERS = 0.02
+# Without repeats the noise of jobs is unknown. Three times a job noise of 2 % is taken for another form.
+MISFIT_WITHOUT_REPEATS = 0.06
+MISFIT_LEVEL = 0.99
+ODD_LEVEL = 0.95
+# An interval from K/4 to 4K tells a planner nothing.
+MAX_SPAN = 16.0
+GRID = 481
+# Without repeats: how often its dips a rise must exceed to be called one.
+SCATTER = 6.0
+# Of slow rises: powers that are tried, the points that are needed to see one, and what it must change to matter.
+POWERS = np.linspace(0.3, 1.0, 36)
+SLOW_POINTS = 5
+SLOW_MATTERS = 1.25
+
+Answer = Literal["found", "below the sweep", "beyond the sweep", "cannot tell"]
+Method = Literal["fixed and per-sample time", "slow rise", "swept batches alone", "none"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One batch size: the time of a step in each job."""
+
+    batch: float
+    times: tuple[float, ...]
+
+    @property
+    def mean_s(self) -> float:
+        """Mean over jobs."""
+        return math.fsum(self.times) / len(self.times)
+
+    @property
+    def rate(self) -> float:
+        """Samples in a second."""
+        return self.batch / self.mean_s
+
+
+@dataclass(frozen=True)
+class Knee:
+    """The smallest batch that reaches `share` of the asymptote."""
+
+    answer: Answer
+    share: float
+    value: float | None
+    """None: cannot be told. Outside the sweep it is extrapolated by the form, to twice the sweep at most."""
+    low: float | None
+    """Bound of the interval; 0: nothing bounds it from below. None: there is no interval."""
+    high: float | None
+    """Infinite: nothing bounds it from above."""
+    level: float
+    method: Method
+    asymptote: float | None
+    """Samples a second that no batch passes; of swept batches alone, the best of them."""
+    fixed_s: float | None
+    """Time of a step whatever its batch, and what each sample adds; None where that form does not fit."""
+    sample_s: float | None
+    misfit: float | None
+    """Scatter of the measured times around the form, as a share; of the form that was given up where it was."""
+    from_batch: float | None
+    """The smallest batch that the form was fitted to: below, steps take longer or shorter than it says."""
+    reason: str
+    """How it was found, or why it cannot be told."""
+
+
+def knee(points: Sequence[Point], share: float = 0.9, level: float = 0.95) -> Knee:
+    """The knee of the throughput over the batch size, from the step times of the jobs at each swept batch.
+
+    The form: a step takes `fixed + batch x sample` seconds, so that throughput tends to 1/sample and reaches a share
+    s of it at s/(1-s) x fixed/sample. Times are fitted by their logarithms, which gives every job the same relative
+    weight; the scale drops out, one unknown is left (the ratio fixed/sample), and its interval is that of the profile
+    of the sum of squares: it needs no symmetry, and is open where the data bound it on one side only. The noise is
+    what the jobs scatter around the form, so that a form that fits badly makes a wide interval.
+
+    A curve that rises on and on more slowly than that (by a power of the batch) would have its asymptote put too low;
+    where the power is shown to be below 1, it is fitted too. Where the form does not fit, small batches are left out
+    as long as that mends it (tiles and launch-bound steps spoil those alone); else the answer is read off the swept
+    batches: the smallest that reaches the share of the best.
+    """
+    ordered = sorted(points, key=lambda point: point.batch)
+    _refuse_bad(ordered, share)
+    if len(ordered) < MIN_POINTS:
+        return _none(share, level, f"batch sizes with times: {len(ordered)}; a curve needs at least {MIN_POINTS}")
+    whole = _fit(ordered, level)
+    slow = _slow_rise(ordered, whole, share, level)
+    if slow is not None:
+        return slow
+    fit = whole
+    for dropped in range(1, len(ordered) - MIN_POINTS):
+        if fit.fits:
+            break
+        fit = _fit(ordered[dropped:], level)
+        if share / (1 - share) * fit.ratio < ordered[dropped].batch:
+            break
+    if fit.fits:
+        return _by_form(fit, ordered, share, level)
+    return _by_sweep(ordered, whole.misfit, share, level)
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """The form fitted to some batches: ratio of fixed to per-sample time, with its interval."""
+
+    first: float
+    ratio: float
+    low: float
+    high: float
+    scale: float
+    """Time of a sample."""
+    misfit: float
+    fits: bool
+
+
+def _fit(points: Sequence[Point], level: float) -> _Fit:
+    batches = np.array([point.batch for point in points])
+    logs = np.log([point.mean_s for point in points])
+    jobs = np.array([float(len(point.times)) for point in points])
+    grid = np.geomspace(batches[0] * 1e-4, batches[-1] * 1e4, GRID)
+    ratio = _refine(grid, int(np.argmin(_squares(grid, batches, logs, jobs))), batches, logs, jobs)
+    least = float(_squares(np.array([ratio]), batches, logs, jobs)[0])
+    pure = math.fsum((time / point.mean_s - 1) ** 2 for point in points for time in point.times)
+    repeats = int(jobs.sum()) - len(points)
+    free = len(points) - 2
+    misfit = math.sqrt(least / free / float(jobs.mean()))
+    # Where means scatter more around the form than repeats do, it is not chance, and more jobs would not lessen it.
+    odd = repeats > 0 and _exceeds(least / free, free, pure / repeats, repeats, ODD_LEVEL)
+    degrees, squared = (free, least / free) if odd else (free + repeats, (least + pure) / (free + repeats))
+    noise = max(math.sqrt(squared), NOISE_FLOOR)
+    limit = least + (student_t(level, float(degrees)) * noise) ** 2
+
+    def above(at: float) -> bool:
+        return float(_squares(np.array([at]), batches, logs, jobs)[0]) > limit
+
+    log_ratio = logs - np.log(ratio + batches)
+    return _Fit(
+        first=float(batches[0]),
+        ratio=ratio,
+        low=_crossing(ratio, float(grid[0]), above) or 0.0,
+        high=_crossing(ratio, float(grid[-1]), above) or math.inf,
+        scale=math.exp(float(np.sum(jobs * log_ratio) / np.sum(jobs))),
+        misfit=misfit,
+        fits=_form_fits(misfit, least / free, free, pure, repeats),
+    )
+
+
+def _slow_rise(points: Sequence[Point], plain: _Fit, share: float, level: float) -> Knee | None:
+    """The knee of a curve that rises by a power of the batch below 1; None where the plain form does as well."""
+    if len(points) < SLOW_POINTS:
+        return None
+    batches = np.array([point.batch for point in points])
+    logs = np.log([point.mean_s for point in points])
+    jobs = np.array([float(len(point.times)) for point in points])
+    grid = np.geomspace(batches[0] * 1e-4, batches[-1] * 1e4, GRID)
+    squares = np.array([_squares(grid, batches, logs, jobs, float(power)) for power in POWERS])
+    row, column = np.unravel_index(int(np.argmin(squares)), squares.shape)
+    least, degrees = float(squares[row, column]), float(jobs.sum() - 3)
+    pure = math.fsum((time / point.mean_s - 1) ** 2 for point in points for time in point.times)
+    noise = max((least + pure) / degrees, NOISE_FLOOR**2)
+    knees = grid[None, :] * (share / (1 - share)) ** (1 / POWERS[:, None])
+    value = float(knees[row, column])
+    gain = float(squares[-1].min()) - least
+    shown = gain > student_t(MISFIT_LEVEL, degrees) ** 2 * noise
+    if not shown or value < SLOW_MATTERS * plain.ratio * share / (1 - share):
+        return None
+    inside = squares <= least + student_t(level, degrees) ** 2 * noise
+    power, ratio = float(POWERS[row]), float(grid[column])
+    scale = logs - np.log(batches) - np.log1p((ratio / batches) ** power)
+    reached = 1 / (1 + (ratio / batches[-1]) ** power)
+    answer: Answer = "found" if value <= batches[-1] else "beyond the sweep"
+    cell = float(grid[1] / grid[0])
+    return Knee(
+        answer=answer if value >= batches[0] else "below the sweep",
+        share=share,
+        value=value if value <= 2 * batches[-1] else None,
+        # The grid is no finer than this.
+        low=float(knees[inside].min()) / cell,
+        high=math.inf if inside[0].any() else float(knees[inside].max()) * cell,
+        level=level,
+        method="slow rise",
+        asymptote=math.exp(-float(np.sum(jobs * scale) / np.sum(jobs))),
+        fixed_s=None,
+        sample_s=None,
+        misfit=math.sqrt(least / (len(points) - 2) / float(jobs.mean())),
+        from_batch=float(batches[0]),
+        reason=(
+            f"throughput rises more slowly than with a fixed time for each step; at batch {batches[-1]:,.0f} it has "
+            f"{100 * reached:.0f} % of an asymptote that is extrapolated"
+        ),
+    )
+
+
+def _squares(ratios: Floats, batches: Floats, logs: Floats, jobs: Floats, power: float = 1.0) -> Floats:
+    """Weighted sum of squares of the logarithms around the form, for each ratio of fixed to per-sample time."""
+    rest = (logs - np.log(batches))[None, :] - np.log1p((ratios[:, None] / batches[None, :]) ** power)
+    centre = (rest @ jobs / jobs.sum())[:, None]
+    found: Floats = ((rest - centre) ** 2) @ jobs
+    return found
+
+
+def _refine(grid: Floats, best: int, batches: Floats, logs: Floats, jobs: Floats) -> float:
+    """The minimum between the neighbours of the best point of the grid, by ever finer grids."""
+    low, high = grid[max(best - 1, 0)], grid[min(best + 1, GRID - 1)]
+    for _ in range(4):
+        fine = np.geomspace(low, high, 41)
+        at = int(np.argmin(_squares(fine, batches, logs, jobs)))
+        low, high = fine[max(at - 1, 0)], fine[min(at + 1, 40)]
+    return math.sqrt(float(low) * float(high))
+
+
+def _crossing(inside: float, outside: float, above: Callable[[float], bool]) -> float | None:
+    """Where the sum of squares passes its limit, by halving on a logarithmic scale; None: not on this side.
+
+    The profile falls to its minimum and rises after it, so that there is one such place on each side.
+    """
+    if not above(outside):
+        return None
+    for _ in range(40):
+        middle = math.sqrt(inside * outside)
+        inside, outside = (inside, middle) if above(middle) else (middle, outside)
+    return math.sqrt(inside * outside)
+
+
+def _form_fits(misfit: float, least: float, free: int, pure: float, repeats: int) -> bool:
+    """Whether the scatter around the form is small, or no larger than repeats of one batch scatter."""
+    if misfit <= MISFIT_MATTERS:
+        return True
+    if repeats == 0:
+        return misfit <= MISFIT_WITHOUT_REPEATS
+    return not _exceeds(least, free, pure / repeats, repeats, MISFIT_LEVEL)
+
+
+def _exceeds(square: float, free: int, noise_square: float, noise_free: int, level: float) -> bool:
+    """Whether one mean square is larger than another beyond chance: Fisher's test."""
+    if noise_square == 0.0:
+        return square > 0.0
+    # Late: most verbs do without scipy.
+    from scipy.special import fdtrc
+
+    return bool(fdtrc(free, noise_free, square / noise_square) < 1 - level)
+
+
+def _by_form(fit: _Fit, points: Sequence[Point], share: float, level: float) -> Knee:
+    times = share / (1 - share)
+    first, last = points[0].batch, points[-1].batch
+    value, low, high = times * fit.ratio, times * fit.low, times * fit.high
+    answer: Answer = "found"
+    reason = "a fixed time for each step and the same time for each sample describe the curve"
+    shown: float | None = value
+    if value > last:
+        answer = "beyond the sweep"
+        reason = f"at batch {last:,.0f} the curve has {100 * _reached(fit, last):.0f} % of its asymptote"
+        shown = value if value <= 2 * last else None
+    elif value < first:
+        answer = "below the sweep"
+        reason = f"the smallest swept batch reaches {100 * _reached(fit, first):.0f} % of the asymptote"
+        shown = value if value >= first / 2 else None
+    elif low <= 0 or high / low > MAX_SPAN:
+        answer, shown = "cannot tell", None
+        reason = (
+            f"{len(points)} batch sizes and their scatter leave the knee open by more than a factor of {MAX_SPAN:g}"
+        )
+    if fit.first > first:
+        reason += f", from batch {fit.first:g} on"
+    return Knee(
+        answer=answer,
+        share=share,
+        value=shown,
+        low=low,
+        high=high,
+        level=level,
+        method="fixed and per-sample time",
+        asymptote=1 / fit.scale,
+        fixed_s=fit.ratio * fit.scale,
+        sample_s=fit.scale,
+        misfit=fit.misfit,
+        from_batch=fit.first,
+        reason=reason,
+    )
+
+
+def _reached(fit: _Fit, batch: float) -> float:
+    return batch / (fit.ratio + batch)
+
+
+def _by_sweep(points: Sequence[Point], misfit: float, share: float, level: float) -> Knee:
+    """The smallest swept batch that reaches the share of the best one; no form is assumed but one top."""
+    jobs = [float(len(point.times)) for point in points]
+    smooth = unimodal([point.rate for point in points], jobs)
+    top = max(range(len(points)), key=lambda n: (smooth[n], -n))
+    goal = share * smooth[top]
+    at = next(n for n in range(len(points)) if smooth[n] >= goal)
+    noise = _repeat_noise(points)
+    low, high = _sweep_bounds(points, smooth, top, goal, noise, level)
+    answer: Answer = "found"
+    reason = "no simple form describes the curve: read off the swept batches against the best of them"
+    rise = _last_doubling(points, smooth)
+    # In the simple form, a doubling that ends below the knee gains more than this.
+    if smooth[-1] >= smooth[top] and rise > 2 / (1 + share) - 1:
+        answer = "beyond the sweep"
+        reason = f"at batch {points[-1].batch:,.0f} the curve still rises, by {100 * rise:.0f} % over the last doubling"
+        low, high = points[-1].batch, math.inf
+        if noise is None and rise <= SCATTER * max(abs(p.rate / s - 1) for p, s in zip(points, smooth, strict=True)):
+            answer, low, high = "cannot tell", None, None
+            reason = "the batches scatter as much as the curve rises"
+    elif at == 0:
+        answer, reason = "below the sweep", "the smallest swept batch reaches the share of the best"
+        low = None if noise is None else 0.0
+    if noise is None:
+        reason += "; one job at each batch, so that their noise is unknown and in no interval"
+    return Knee(
+        answer=answer,
+        share=share,
+        value=points[at].batch if answer == "found" else None,
+        low=low,
+        high=high,
+        level=level,
+        method="swept batches alone",
+        asymptote=smooth[top] if answer in ("found", "below the sweep") else None,
+        fixed_s=None,
+        sample_s=None,
+        misfit=misfit,
+        from_batch=points[0].batch,
+        reason=reason,
+    )
+
+
+def _sweep_bounds(
+    points: Sequence[Point], smooth: Sequence[float], top: int, goal: float, noise: float | None, level: float
+) -> tuple[float | None, float | None]:
+    """The largest batch that is clearly short of the goal, and the smallest that is clearly there."""
+    if noise is None:
+        return None, None
+    free = sum(len(point.times) for point in points) - len(points)
+    quantile = student_t(level, float(free))
+    margins = [quantile * noise * math.sqrt(1 / len(point.times) + 1 / len(points[top].times)) for point in points]
+    short = [n for n in range(top + 1) if smooth[n] * (1 + margins[n]) < goal]
+    there = [n for n in range(top + 1) if smooth[n] * (1 - margins[n]) >= goal]
+    return (points[short[-1]].batch if short else 0.0), (points[there[0]].batch if there else points[top].batch)
+
+
+def _repeat_noise(points: Sequence[Point]) -> float | None:
+    """Scatter of jobs at one batch, as a share, over all batches together."""
+    free = sum(len(point.times) - 1 for point in points)
+    if free == 0:
+        return None
+    return math.sqrt(math.fsum((time / p.mean_s - 1) ** 2 for p in points for time in p.times) / free)
+
+
+def _last_doubling(points: Sequence[Point], smooth: Sequence[float]) -> float:
+    """Gain of throughput from half the largest batch to the largest; from the second largest where that is nearer."""
+    batches = [math.log(point.batch) for point in points]
+    half = batches[-1] - math.log(2)
+    before = float(np.interp(half, batches, smooth))
+    return smooth[-1] / before - 1 if half >= batches[0] else smooth[-1] / smooth[0] - 1
+
+
+def unimodal(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """The nearest values, in least squares, that rise to one top and fall after it."""
+    best: list[float] = list(values)
+    least = math.inf
+    for top in range(1, len(values) + 1):
+        up = _isotonic(values[:top], weights[:top])
+        down = [-value for value in _isotonic([-value for value in values[top:]], weights[top:])]
+        fitted = up + down
+        squares = math.fsum(w * (v - f) ** 2 for v, f, w in zip(values, fitted, weights, strict=True))
+        # A later top must be better, not the same: where a flat end may fall or rise, it does neither.
+        if squares < least * (1 - 1e-12) or math.isinf(least):
+            best, least = fitted, squares
+    return best
+
+
+def _isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """Pooling adjacent violators: the nearest values that never fall."""
+    pools: list[tuple[float, float, int]] = []
+    for value, weight in zip(values, weights, strict=True):
+        pools.append((value, weight, 1))
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (v1, w1, n1), (v2, w2, n2) = pools[-2], pools[-1]
+            pools[-2:] = [((v1 * w1 + v2 * w2) / (w1 + w2), w1 + w2, n1 + n2)]
+    return [value for value, _, count in pools for _ in range(count)]
+
+
+def _none(share: float, level: float, reason: str) -> Knee:
+    return Knee("cannot tell", share, None, None, None, level, "none", None, None, None, None, None, reason)
+
+
+def _refuse_bad(points: Sequence[Point], share: float) -> None:
+    if not 0 < share < 1:
+        raise ValueError(f"share {share}: it lies between 0 and 1")
+    batches = [point.batch for point in points]
+    if len(set(batches)) < len(batches):
+        raise ValueError("a batch size appears twice: put its jobs together")
+    bad = [point.batch for point in points if not point.times or not all(0 < t < math.inf for t in point.times)]
+    if bad or any(not 0 < batch < math.inf for batch in batches):
+        raise ValueError(f"batch sizes and times must be positive and finite, but look at {bad or batches}")

@@ -1,0 +1,83 @@
+"""Knows quotients of means over the same jobs, and how they change from one group of jobs to another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from steelyard.estimate.student import student_t
+from steelyard.stats.ratio import MIN_JOBS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its interval; no interval where there are too few jobs for one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    level: float = 0.95
+
+    def scaled(self, factor: float, shift: float = 0.0) -> Estimate:
+        """The same in another unit; the factor is positive."""
+        low = None if self.low is None else self.low * factor + shift
+        high = None if self.high is None else self.high * factor + shift
+        return Estimate(self.value * factor + shift, low, high, self.level)
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """Product of means over the same jobs, some of them in the denominator."""
+
+    over: tuple[tuple[float, ...], ...]
+    """Positive values, one a job; the means of these are multiplied."""
+    under: tuple[tuple[float, ...], ...]
+    """And divided by the means of these."""
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs there are."""
+        return len((self.over + self.under)[0])
+
+    @property
+    def value(self) -> float:
+        """The quotient of the means."""
+        return math.prod(map(_mean, self.over)) / math.prod(map(_mean, self.under))
+
+    def without(self, factor: Quotient) -> Quotient:
+        """What is left of this when a factor is taken out."""
+        return Quotient(self.over + factor.under, self.under + factor.over)
+
+    def log_variance(self) -> float:
+        """Variance of the logarithm, by the delta method: a job's values vary together."""
+        spread = [0.0] * self.jobs
+        for sign, series in [(1.0, s) for s in self.over] + [(-1.0, s) for s in self.under]:
+            mean = _mean(series)
+            spread = [so_far + sign * (value / mean - 1) for so_far, value in zip(spread, series, strict=True)]
+        return math.fsum(value**2 for value in spread) / (self.jobs - 1) / self.jobs
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def change(base: Quotient, other: Quotient, level: float = 0.95) -> Estimate:
+    """The other quotient over that of the base, with Welch's interval of its logarithm.
+
+    Of one mean each this is what `ratio.compare_means` gives. Fewer than three jobs on a side give no interval.
+    """
+    value = other.value / base.value
+    jobs_a, jobs_b = base.jobs, other.jobs
+    if min(jobs_a, jobs_b) < MIN_JOBS:
+        return Estimate(value, level=level)
+    share_a, share_b = base.log_variance(), other.log_variance()
+    variance = share_a + share_b
+    if variance == 0.0:
+        return Estimate(value, value, value, level)
+    df = variance**2 / (share_a**2 / (jobs_a - 1) + share_b**2 / (jobs_b - 1))
+    half_width = student_t(level, df) * math.sqrt(variance)
+    return Estimate(value, value * math.exp(-half_width), value * math.exp(half_width), level)

@@ -1,0 +1,210 @@
+"""The knee of a batch-size curve: against curves whose knee is known, by the statistics, the analysis and the verb."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard.cli.main import main
+from steelyard.stats.knee import Point, knee, unimodal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+STUDY = """
+name = "sweep"
+repeats = 3
+[run]
+crosscheck_steps = 0
+budget = { min_steps = 100, max_steps = 100, min_seconds = 0.0 }
+[run.sim]
+step_time_s = 0.01
+sample_time_s = 0.0001
+noise = { kind = "normal", cv = 0.01, between_jobs_cv = 0.005 }
+memory = { limit_bytes = 8e9, bytes_per_sample = 4e6 }
+[sweep]
+batch = [64, 128, 256, 512, 1024, 2048]
+"""
+
+
+def sweep(time_s: Callable[[float], float], batches: list[float], jobs: int = 1, cv: float = 0.0) -> list[Point]:
+    rng = np.random.default_rng(5)
+    return [Point(b, tuple(time_s(b) * (1 + cv * rng.standard_normal(jobs)))) for b in batches]
+
+
+POWERS = [2.0**n for n in range(3, 13)]
+
+
+@given(st.floats(1, 300), st.floats(1e-6, 1e-2), st.floats(0.5, 0.97))
+def test_without_noise_the_knee_is_exact(ratio: float, sample_s: float, share: float) -> None:
+    found = knee(sweep(lambda b: sample_s * (ratio + b), POWERS), share)
+    truth = share / (1 - share) * ratio
+    if found.value is not None:
+        assert found.value == pytest.approx(truth, rel=1e-3)
+    assert found.asymptote == pytest.approx(1 / sample_s, rel=1e-3)
+    assert found.answer == ("below the sweep" if truth < 7.99 else "beyond the sweep" if truth > 4100 else found.answer)
+
+
+def test_the_published_curve_of_a_gpt_on_an_ipu() -> None:
+    """Its table says 89.4 % of the best at 1,024 and 94.8 % at 2,048."""
+    rates = (65.0, 97.2, 130.0, 155.7, 172.9, 183.4, 188.9, 191.9, 193.4)
+    found = knee([Point(64.0 * 2**n, (64 * 2**n / rate,)) for n, rate in enumerate(rates)])
+    assert found.answer == "found"
+    assert found.value == pytest.approx(1152, rel=0.02)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < 1152 < found.high
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(11)
+    held = 0
+    for _ in range(400):
+        points = [Point(b, tuple((20 + b) * (1 + 0.02 * rng.standard_normal(3)))) for b in POWERS]
+        found = knee(points)
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= 180 <= found.high
+    assert 0.91 * 400 <= held <= 0.985 * 400
+
+
+def test_a_curve_that_still_rises_has_its_knee_beyond_the_sweep() -> None:
+    found = knee(sweep(lambda b: 5000 + b, POWERS))
+    assert (found.answer, found.value) == ("beyond the sweep", None)
+    assert found.low is not None
+    assert found.low > 4096
+    near = knee(sweep(lambda b: 600 + b, POWERS))
+    assert near.answer == "beyond the sweep"
+    assert near.value == pytest.approx(5400, rel=0.01)
+
+
+def test_a_flat_curve_has_its_knee_below_the_sweep() -> None:
+    found = knee(sweep(lambda b: b, POWERS, jobs=3, cv=0.01))
+    assert found.answer == "below the sweep"
+    assert found.low == 0
+
+
+def test_a_slow_rise_is_not_given_too_low_an_asymptote() -> None:
+    found = knee(sweep(lambda b: b * (1 + (4 / b) ** 0.7), POWERS, jobs=3, cv=0.003))
+    assert found.method == "slow rise"
+    assert found.value == pytest.approx(4 * 9 ** (1 / 0.7), rel=0.2)
+
+
+def test_steps_that_the_host_bounds_are_left_out() -> None:
+    found = knee(sweep(lambda b: max(100.0, 40 + b), POWERS, jobs=3, cv=0.002))
+    assert found.from_batch is not None
+    assert found.from_batch > 8
+    assert found.value == pytest.approx(360, rel=0.05)
+
+
+def test_a_curve_that_falls_after_its_best_is_read_off_the_sweep() -> None:
+    found = knee(sweep(lambda b: (24 + b) * (1 + 0.12 * max(0.0, math.log2(b / 512))), POWERS, jobs=3, cv=0.003))
+    assert found.method == "swept batches alone"
+    assert found.value == 256
+    assert found.low == 128
+
+
+def test_few_batches_tell_nothing() -> None:
+    assert knee(sweep(lambda b: 20 + b, [8.0, 16.0])).answer == "cannot tell"
+    loose = knee([Point(b, (t,)) for b, t in ((256.0, 270.0), (512.0, 560.0), (1024.0, 1010.0))])
+    assert loose.answer == "cannot tell"
+
+
+def test_bad_input_is_named() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        knee([Point(8, (1.0,)), Point(8, (1.0,))])
+    with pytest.raises(ValueError, match="positive"):
+        knee([Point(8, (0.0,)), Point(16, (1.0,)), Point(32, (1.0,))])
+    with pytest.raises(ValueError, match="share"):
+        knee([], 1.0)
+
+
+@given(st.lists(st.floats(1, 100), min_size=1, max_size=12))
+def test_the_smoothed_curve_has_one_top_and_keeps_the_mean(values: list[float]) -> None:
+    smooth = unimodal(values, [1.0] * len(values))
+    top = smooth.index(max(smooth))
+    assert all(a <= b + 1e-9 for a, b in pairwise(smooth[: top + 1]))
+    assert all(a >= b - 1e-9 for a, b in pairwise(smooth[top:]))
+    assert sum(smooth) == pytest.approx(sum(values))
+
+
+# -- through the product
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("batch")
+    (folder / "sweep.toml").write_text(STUDY, encoding="utf-8")
+    assert main(["study", str(folder / "sweep.toml"), "--results", str(folder / "results")]) == 1
+    return folder / "results"
+
+
+def batch_json(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+    capsys.readouterr()
+    code = main(["batch", *words, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_the_verb_finds_the_scripted_knee(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = batch_json(capsys, "sweep", "--results", str(results))
+    assert code == 0
+    assert found["knee"]["low"] < 900 < found["knee"]["high"]
+    assert found["knee"]["fixed_s"] == pytest.approx(0.01, rel=0.03)
+    assert found["asymptote_samples_per_s"] == pytest.approx(10_000, rel=0.02)
+    assert (found["smallest_reaching"], found["largest_fitting"], found["smallest_out_of_memory"]) == (1024, 1024, 2048)
+    assert [cell["batch"] for cell in found["cells"]] == [64, 128, 256, 512, 1024, 2048]
+    assert found["cells"][-1]["statuses"] == {"out_of_memory": 3}
+    assert found["cells"][-2]["memory_peak_bytes"] == 1024 * 4e6
+    assert found["findings"] == []
+
+
+def test_the_answer_comes_first_and_fits_the_terminal(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["batch", "sweep", "--results", str(results)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("the knee is at batch ")
+    assert any("2,048" in line and "3 out_of_memory" in line for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_knee_beyond_what_fits_is_not_made_up(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = batch_json(capsys, "sweep", "--share", "0.98", "--results", str(results))
+    assert code == 0
+    assert (found["knee"]["answer"], found["knee"]["value"]) == ("beyond the sweep", None)
+    assert main(["batch", "sweep", "--share", "0.98", "--results", str(results)]) == 0
+    assert "the knee is beyond batch 1,024" in capsys.readouterr().out
+
+
+def test_another_precision_blocks(results: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    mixed = STUDY.replace('name = "sweep"', 'name = "mixed"').replace("repeats = 3", "repeats = 1")
+    (tmp_path / "mixed.toml").write_text(mixed + 'precision = ["fp32", "bf16"]\n', encoding="utf-8")
+    main(["study", str(tmp_path / "mixed.toml"), "--results", str(results)])
+    code, found = batch_json(capsys, "mixed", "--results", str(results))
+    assert (code, found["knee"]) == (1, None)
+    assert "SY103" in {entry["code"] for entry in found["findings"] if entry["severity"] == "blocks"}
+    code, found = batch_json(capsys, "mixed:precision=fp32", "--results", str(results))
+    assert (code, len(found["cells"])) == (0, 6)
+
+
+def test_two_curves_are_told_apart(results: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    twice = STUDY.replace('name = "sweep"', 'name = "twice"').replace("repeats = 3", "repeats = 1")
+    (tmp_path / "twice.toml").write_text(twice + "channels_last = [false, true]\n", encoding="utf-8")
+    main(["study", str(tmp_path / "twice.toml"), "--results", str(results)])
+    capsys.readouterr()
+    assert main(["batch", "twice", "--results", str(results)]) == 2
+    said = capsys.readouterr().err
+    assert "more than one curve" in said
+    assert "twice:channels_last=" in said
+
+
+@pytest.mark.parametrize("share", ["0", "1", "90", "nan"])
+def test_a_share_is_a_share(share: str, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["batch", "sweep", "--share", share, "--results", str(results)]) == 2
+    assert "--share" in capsys.readouterr().err

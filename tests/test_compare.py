@@ -1,0 +1,404 @@
+"""Comparisons against known truth: verdicts, ratios with intervals, best against best, and what people read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from conftest import make_spec
+from steelyard.analysis.compare import compare, require_factor
+from steelyard.analysis.rows import row_of
+from steelyard.analysis.summary import summarise
+from steelyard.audit.table import parse_table
+from steelyard.cli.main import main
+from steelyard.contracts.sim import Collective, Link, Noise, SimTruth
+from steelyard.contracts.spec import Loader
+from steelyard.errors import InputError
+from steelyard.results.store import ResultFolder, write_json
+from steelyard.rules.row import Amount, Pair, Row
+from steelyard.rules.rule import check
+from steelyard.rules.settings import SETTINGS, alike, blocking, confounders, differences
+from steelyard.stats.ratio import compare_means
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from steelyard.contracts.record import RunRecord
+    from steelyard.contracts.spec import RunSpec
+
+    Simulate = Callable[[RunSpec], RunRecord]
+
+NOISE = Noise(kind="normal", cv=0.02, between_jobs_cv=0.01)
+
+
+def cell(simulate: Simulate, *, jobs: int = 5, first_seed: int = 1, **settings: Any) -> Row:
+    """Jobs of one cell, each on a node of its own."""
+    records = []
+    for number in range(jobs):
+        record = simulate(make_spec(seed=first_seed + number, repeat=number, **settings))
+        assert record.environment is not None
+        place = dataclasses.replace(record.environment, node=f"n{number}")
+        records.append(dataclasses.replace(record, environment=place))
+    return dataclasses.replace(row_of(summarise(records)[0]), place=f"study/{first_seed}-{len(settings)}")
+
+
+def truth(step_s: float) -> SimTruth:
+    return SimTruth(step_time_s=step_s, noise=NOISE)
+
+
+# -- truth of simulated machines
+
+
+def test_a_known_ratio_is_in_its_interval(simulate: Simulate) -> None:
+    slow, fast = cell(simulate, sim=truth(0.010)), cell(simulate, first_seed=50, sim=truth(0.008))
+    found = compare([slow], [fast]).comparisons[0]
+    assert found.verdict == "comparable"
+    ratio = found.ratios[0]
+    assert ratio.low is not None
+    assert ratio.high is not None
+    assert ratio.low <= 1.25 <= ratio.high
+    assert ratio.verdict == "faster"
+    assert ratio.percent_faster == pytest.approx(100 * (ratio.value - 1))
+    back = compare([fast], [slow]).comparisons[0].ratios[0]
+    assert (back.value * ratio.value, back.verdict) == (pytest.approx(1), "slower")
+    times = compare([slow], [fast], metric="step_time_mean").comparisons[0].ratios[0]
+    assert (times.value, times.verdict) == (pytest.approx(1 / ratio.value), "faster")
+    assert times.percent_faster == pytest.approx(ratio.percent_faster)
+
+
+def test_equal_truths_show_no_difference(simulate: Simulate) -> None:
+    # A change of the seed alone: another system by its digest would be another truth.
+    same = [cell(simulate, first_seed=seed, sim=truth(0.010)) for seed in (1, 100)]
+    found = compare(same[:1], same[1:]).comparisons[0]
+    assert found.ratios[0].verdict == "no difference shown"
+    assert [finding.code for finding in found.findings] == ["SY111"]
+
+
+def test_four_devices_against_one_come_with_the_ratio_per_device(simulate: Simulate) -> None:
+    one, four = cell(simulate, sim=truth(0.010)), cell(simulate, first_seed=50, ranks=4, sim=truth(0.0125))
+    found = compare([one], [four]).comparisons[0]
+    assert found.verdict == "comparable with disclosures"
+    assert [finding.code for finding in found.findings] == ["SY109"]
+    ratios = {ratio.scope: ratio for ratio in found.ratios}
+    device = ratios["device"]
+    assert device.low is not None
+    assert device.high is not None
+    # Four ranks wait for the slowest of four at every step.
+    assert ratios["job"].value / device.value == pytest.approx(4)
+    assert device.low <= 0.8 / 1.02 <= device.high
+    assert "per device" in found.findings[0].evidence
+
+
+def test_weak_and_strong_scaling_need_one_batch_to_stay(simulate: Simulate) -> None:
+    link = SimTruth(collective=Collective(message_bytes=1000, links=(Link(bytes_per_s=1e9),)))
+    one = cell(simulate, jobs=3, batch=32, sim=link)
+    weak, strong, neither = (cell(simulate, jobs=3, first_seed=9, ranks=4, batch=b, sim=link) for b in (32, 8, 16))
+    for row in (weak, strong):
+        assert compare([one], [row], factor="devices").comparisons[0].verdict == "comparable"
+        # One machine in two sizes is no comparison of machines.
+        assert "SY109" in [found.code for found in blocked(one, row)]
+    assert [found.code for found in blocked(one, neither, "devices")] == ["SY104"]
+
+
+def blocked(a: Row, b: Row, factor: str = "system", metric: str = "throughput") -> list[Any]:
+    return [found for found in check("pair", Pair(a, b, factor, metric)) if found.severity == "blocks"]
+
+
+def test_a_blocked_pair_has_no_ratio_unless_forced_and_then_with_its_findings(simulate: Simulate) -> None:
+    full, half = cell(simulate, jobs=3, sim=truth(0.01)), cell(simulate, jobs=3, precision="bf16", sim=truth(0.01))
+    refused = compare([full], [half])
+    assert (refused.made, refused.comparisons[0].verdict) == (False, "not comparable")
+    four = cell(simulate, jobs=3, precision="bf16", ranks=4, sim=truth(0.008))
+    assert all("ratio" not in found.evidence for found in compare([full], [four]).comparisons[0].findings)
+    forced = compare([full], [half], force=True).comparisons[0]
+    assert (forced.forced, forced.verdict) == (True, "not comparable")
+    assert forced.ratios
+    for ratio in forced.ratios:
+        assert [found.code for found in ratio.findings if found.severity == "blocks"] == ["SY103"]
+    assert compare([full], [half], factor="precision").comparisons[0].ratios
+
+
+def test_runs_that_are_not_sound_block(simulate: Simulate) -> None:
+    good = cell(simulate, jobs=3, sim=truth(0.01))
+    wandering = cell(simulate, jobs=3, sim=SimTruth(noise=Noise(kind="normal", walk_cv=0.02)))
+    assert {found.code for found in blocked(good, wandering)} == {"SY207", "SY208"}
+    assert "SY201" in blocked(good, wandering)[0].message
+
+
+def test_fewer_than_three_jobs_are_not_ranked(simulate: Simulate) -> None:
+    a, b = cell(simulate, jobs=2, sim=truth(0.01)), cell(simulate, jobs=5, first_seed=9, sim=truth(0.005))
+    found = compare([a], [b]).comparisons[0]
+    assert (found.ratios[0].verdict, found.ratios[0].low) == ("too few jobs", None)
+    assert found.findings[0].code == "SY205"
+
+
+# -- rows of any origin
+
+
+def made(jobs: list[float], place: str = "t/a", unit: str = "samples/s", **settings: Any) -> Row:
+    mean = len(jobs) / sum(1 / value for value in jobs)
+    base = {"system": "A", "model": "resnet50", "precision": "bf16", "batch_per_device": 32, "devices": 1}
+    amount = Amount(mean, min(jobs), max(jobs), unit, jobs=tuple(jobs))
+    return Row(place, base | settings, {"throughput": amount})
+
+
+def test_best_against_best_stands_beside_equal_settings() -> None:
+    a = [made([100 + b, 101 + b, 102 + b], f"t/a{b}", batch_per_device=b) for b in (8, 32, 64)]
+    b = [made([200 - b, 201 - b, 202 - b], f"t/b{b}", system="B", batch_per_device=b) for b in (8, 32, 128)]
+    found = compare(a, b)
+    equal = [entry for entry in found.comparisons if entry.how == "equal settings"]
+    assert [(entry.a.place, entry.b.place) for entry in equal] == [("t/a8", "t/b8"), ("t/a32", "t/b32")]
+    best = found.comparisons[-1]
+    assert (best.how, best.a.place, best.b.place, best.chosen_from) == ("best against best", "t/a64", "t/b8", (3, 3))
+    assert best.verdict == "comparable with disclosures"
+    assert {entry.code: entry.severity for entry in best.findings}["SY104"] == "disclose"
+    assert best.ratios[0].level == pytest.approx(1 - 0.05 / 9)
+    assert [text.split(":")[0] for text in found.left_out] == ["t/a64 (A)", "t/b128 (B)"]
+
+
+def test_precision_is_never_chosen_for_the_best() -> None:
+    a = [
+        made([100.0, 101, 102], f"t/a{p}{b}", precision=p, batch_per_device=b) for p in ("fp32", "bf16") for b in (8, 9)
+    ]
+    b = [made([200.0, 201, 202], f"t/b{b}", system="B", precision="fp32", batch_per_device=b) for b in (8, 9)]
+    best = [entry for entry in compare(a, b).comparisons if entry.how == "best against best"]
+    assert [entry.a.get("precision") for entry in best] == ["fp32"]
+
+
+def test_a_choice_that_one_side_had_is_no_best_against_best() -> None:
+    a = [made([100.0, 101, 102])]
+    b = [made([150.0 + b, 151, 152], f"t/b{b}", system="B", batch_per_device=b) for b in (8, 32, 64)]
+    assert [entry.how for entry in compare(a, b).comparisons] == ["equal settings"]
+
+
+def test_the_interval_of_the_best_allows_for_the_choice() -> None:
+    """The best cells of both sides have one truth; one side has twenty of them, the other but one."""
+    rng = random.Random(7)
+    studies, alarms, naive = 300, 0, 0
+
+    def cells(name: str, rates: list[float]) -> list[Row]:
+        return [
+            made([rng.gauss(rate, 0.02 * rate) for _ in range(5)], f"{name}{n}", system=name, batch_per_device=8 + n)
+            for n, rate in enumerate(rates)
+        ]
+
+    for _ in range(studies):
+        sides = cells("A", [100.0, 50.0]), cells("B", [100.0] * 20)
+        best = compare(*sides).comparisons[-1]
+        assert best.how == "best against best"
+        alarms += best.ratios[0].verdict != "no difference shown"
+        times = [[1 / rate for rate in row.figures["throughput"].jobs] for row in (best.a, best.b)]
+        naive += compare_means(*times).verdict != "no difference shown"
+    assert alarms <= 0.065 * studies
+    assert naive > 0.065 * studies
+
+
+def test_nothing_in_common_shows_the_nearest_pair_and_why() -> None:
+    a = [made([100.0, 101, 102], "t/a", model="gpt"), made([90.0, 91, 92], "t/b", model="gpt", precision="fp32")]
+    b = [made([100.0, 101, 102], "t/c", system="B")]
+    found = compare(a, b)
+    assert [(entry.how, entry.a.place) for entry in found.comparisons] == [("nearest settings", "t/a")]
+    assert not found.made
+
+
+def test_energy_is_picked_up_by_name_for_the_ratio_per_watt() -> None:
+    rows = []
+    for name, rate, joule in (("A", 100.0, 2.0), ("B", 200.0, 8.0)):
+        row = made([rate, rate, rate], f"t/{name}", system=name)
+        energy = Amount(joule, joule, joule, "J/sample", jobs=(joule, joule, joule))
+        rows.append(dataclasses.replace(row, figures={**row.figures, "energy_per_sample": energy}))
+    ratios = {ratio.scope: ratio.value for ratio in compare(rows[:1], rows[1:]).comparisons[0].ratios}
+    assert ratios["watt"] == pytest.approx(0.25)
+    power = Amount(50.0, 50.0, 50.0, "W", jobs=(50.0,) * 3)
+    watts = [dataclasses.replace(r, figures={"throughput": r.figures["throughput"], "power_job": power}) for r in rows]
+    ratios = {ratio.scope: ratio.value for ratio in compare(watts[:1], watts[1:]).comparisons[0].ratios}
+    assert ratios["watt"] == pytest.approx(2)
+
+
+def test_printed_figures_have_the_bounds_of_their_digits_and_no_rank() -> None:
+    text = "system,model,devices,metric,value,unit\nA,R,1,throughput,1.0,kimages/s\nB,R,4,throughput,2500.0,images/s\n"
+    a, b = parse_table(text, "t").rows
+    job, device = compare([a], [b]).comparisons[0].ratios
+    assert (job.value, job.low, job.high) == (2.5, pytest.approx(2499.95 / 1050), pytest.approx(2500.05 / 950))
+    assert (job.verdict, job.level, job.unit) == ("too few jobs", None, "images/s")
+    assert device.value == pytest.approx(0.625)
+    measured = made([2000.0, 2010, 1990], model="R", unit="images/s")
+    mixed = compare([measured], [b]).comparisons[0]
+    assert mixed.ratios[0].verdict == "too few jobs"
+    assert "SY108" in {found.code for found in mixed.findings}
+
+
+@pytest.mark.parametrize(
+    ("change", "severity"),
+    [
+        ({"model": "resnet152"}, "blocks"),
+        ({"model_options": "layers=3"}, None),
+        ({"phase": "infer"}, None),
+        ({"dataset": "coco"}, "blocks"),
+        ({"precision": "fp16"}, "blocks"),
+        ({"precision": "mixed"}, "disclose"),
+        ({"precision": "BFloat16"}, None),
+        ({"optimizer": "AdamW"}, "blocks"),
+        ({"learning_rate": 0.2}, "disclose"),
+        ({"batch_per_device": 64}, "blocks"),
+        ({"data_place": "device"}, "blocks"),
+        ({"workers_per_device": 9}, "disclose"),
+        ({"compile": "default"}, "disclose"),
+        ({"framework": "PyTorch 2.1"}, "disclose"),
+        ({"epoch_samples": 9}, "disclose"),
+        ({"cpu_quota": "2"}, "disclose"),
+        ({"driver": "2"}, None),
+        ({"timing": "other"}, "disclose"),
+        ({"devices": 2}, "disclose"),
+        ({"device_scope": "die"}, "disclose"),
+    ],
+)
+def test_what_each_difference_does_between_two_systems(change: dict[str, Any], severity: str | None) -> None:
+    stated = {
+        "model_options": None, "phase": None, "dataset": "cifar100", "optimizer": "SGD", "learning_rate": 0.1,
+        "data_place": "host", "workers_per_device": 4, "compile": "off", "framework": "PyTorch 2.0",
+        "device_scope": "device", "epoch_samples": 8, "cpu_quota": "none", "driver": "1", "timing": "events",
+    }  # fmt: skip
+    common = {key: value for key, value in stated.items() if value is not None}
+    a = made([1.0, 1.1, 1.2], **common)
+    b = made([1.0, 1.1, 1.2], "t/b", **(common | {"system": "B"} | change))
+    if set(change) & {"model_options", "phase"}:
+        # Stated by one side only.
+        severity = "disclose"
+    found = [entry.severity for entry in check("pair", Pair(a, b))]
+    assert found[:1] == ([severity] if severity else [])
+
+
+def test_a_longer_epoch_blocks_a_time_and_not_a_rate() -> None:
+    a, b = (
+        Row(name, {"system": name, "epoch_samples": count}, {"epoch_time": Amount(9.0, 9.0, 9.0, "s")})
+        for name, count in (("A", 100), ("B", 200))
+    )
+    assert [found.code for found in blocked(a, b, metric="epoch_time")] == ["SY107"]
+    assert blocked(a, b, metric="throughput") == []
+
+
+def test_a_learning_rate_may_grow_with_the_batch_that_devices_bring() -> None:
+    one = made([1.0], learning_rate=0.1, global_batch=32)
+    four = made([1.0], "t/b", devices=4, learning_rate=0.4, global_batch=128)
+    odd = made([1.0], "t/c", devices=4, learning_rate=0.3, global_batch=128)
+    assert confounders(Pair(one, four, "devices", "time_to_quality")) == []
+    assert [entry.key for entry in blocking(Pair(one, odd, "devices", "time_to_quality"))] == ["learning_rate"]
+
+
+@pytest.mark.parametrize(
+    ("key", "a", "b", "one_source", "answer"),
+    [
+        ("dataset", "CIFAR-100", "cifar100", True, "same"),
+        ("model", "ResNet50", "ResNet50 v1.5", True, "different"),
+        ("model", "ResNet50", "ResNet-50 v1.5", False, "unclear"),
+        ("model", "gpt", "gpt2", False, "different"),
+        ("accelerator", "GH200", "NVIDIA GH200 480GB", False, "unclear"),
+        ("precision", "Mixed precision", "fp16", True, "unclear"),
+        ("precision", "mixed", "fp32", True, "different"),
+        ("devices", 4, 4.0, True, "same"),
+        ("jobs", "5", 5.0, True, "same"),
+        ("numa", True, "true", True, "same"),
+        ("learning_rate", 0.1, 0.2, True, "different"),
+    ],
+)
+def test_when_two_values_mean_the_same(key: str, a: Any, b: Any, one_source: bool, answer: str) -> None:
+    assert alike(key, a, b, one_source=one_source) == answer
+    assert alike(key, b, a, one_source=one_source) == answer
+
+
+def test_every_setting_is_the_factor_when_it_is_named() -> None:
+    for key, role in SETTINGS.items():
+        if role != "evidence":
+            a, b = Row("a", {key: "1"}, {}), Row("b", {key: "2"}, {})
+            assert [entry.key for entry in differences(a, b)] == [key]
+            assert confounders(Pair(a, b, key)) == []
+            assert confounders(Pair(a, b, role)) == []
+
+
+def test_unknown_factors_and_figures_are_refused() -> None:
+    assert require_factor("ranks") == "devices"
+    with pytest.raises(InputError, match="use 'precision'"):
+        require_factor("precison")
+    with pytest.raises(InputError, match="valid: throughput"):
+        compare([made([1.0])], [made([2.0], "t/b")], metric="energy")
+    with pytest.raises(InputError, match="both sides are t/a"):
+        compare([made([1.0])], [made([1.0])])
+
+
+# -- the verb
+
+
+@pytest.fixture
+def results(simulate: Simulate, tmp_path: Path) -> Path:
+    folder = ResultFolder(tmp_path / "results")
+    kinds: dict[str, dict[str, Any]] = {
+        "base": {"sim": truth(0.010)},
+        "fast": {"sim": truth(0.008)},
+        "half": {"sim": truth(0.010), "precision": "bf16"},
+        "host": {"sim": truth(0.008), "loader": Loader(place="host", workers=2)},
+    }
+    for study, settings in kinds.items():
+        for repeat in range(3):
+            run_id = f"sim-{study}-r{repeat:04d}"
+            record = simulate(make_spec(seed=repeat, **settings))
+            spec = dataclasses.replace(record.spec, study=study, cell=f"sim-{study}", run_id=run_id, repeat=repeat)
+            folder.run_path(spec).mkdir(parents=True)
+            write_json(folder.run_path(spec) / "record.json", dataclasses.replace(record, spec=spec, run_id=run_id))
+    return folder.path
+
+
+def test_the_verdict_comes_first(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "base", "fast", "--results", str(results)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("COMPARABLE")
+    assert "times as fast as A" in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
+def test_exit_codes_and_words_of_a_blocked_comparison(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "base", "half", "--results", str(results)]
+    assert main(words) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("NOT COMPARABLE")
+    assert "SY103" in out
+    assert "B over A" not in out
+    assert main([*words, "--force"]) == 0
+    assert "FORCED" in capsys.readouterr().out
+    assert main([*words, "--factor", "precision"]) == 0
+    assert main(["compare", "base", "nosuch", "--results", str(results)]) == 2
+
+
+def test_json_of_a_forced_ratio_carries_its_findings(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "base", "host", "--force", "--json", "--results", str(results)]) == 0
+    data = json.loads(capsys.readouterr().out)
+    (comparison,) = data["comparisons"]
+    assert comparison["verdict"] == "not comparable"
+    for ratio in comparison["ratios"]:
+        assert "SY105" in [found["code"] for found in ratio["findings"]]
+
+
+def test_a_measured_run_beside_a_published_table(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    published = tmp_path / "other.csv"
+    published.write_text(
+        "system,model,dataset,precision,phase,batch_per_device,devices,metric,value,unit\n"
+        "Elsewhere,sim,synthetic,fp32,train,32,1,throughput,1600,samples/s\n"
+        "Elsewhere,sim,synthetic,fp32,train,64,1,throughput,1700,samples/s\n",
+        encoding="utf-8",
+    )
+    assert main(["compare", f"{published}:batch_per_device=32", "base", "--results", str(results)]) == 0
+    out = capsys.readouterr().out
+    assert "SY108" in out
+    assert "Not ranked, too few jobs" in out
+    assert "1.9" in out or "2.0" in out
+    assert main(["compare", "reference:olivia-gh200:devices=4,precision=fp16", "base", "--results", str(results)]) == 1
+    assert "source:" in capsys.readouterr().out
+    assert main(["compare", "reference:nosuch", "base", "--results", str(results)]) == 2
+    assert main(["compare", str(tmp_path / "missing.csv"), "base", "--results", str(results)]) == 2

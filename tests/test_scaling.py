@@ -1,0 +1,504 @@
+"""Scaling: factors against the truth by hand, curves out of cells, fits with their errors, and what people read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from steelyard.analysis.loss import APART, NO_PARTS
+from steelyard.analysis.scaling import scaling
+from steelyard.analysis.summary import summarise
+from steelyard.cli.main import main
+from steelyard.contracts import observe
+from steelyard.contracts.sim import Collective, InputPipeline, Link, Memory, Noise, SimTruth
+from steelyard.contracts.spec import Budget, RunSpec
+from steelyard.errors import InputError
+from steelyard.report.scaling import scaling_lines
+from steelyard.results import ranks
+from steelyard.results.derive import derive
+from steelyard.results.store import RAW, ResultFolder, record_text
+from steelyard.rules.curve import curves, kind_of
+from steelyard.rules.row import Row, Table
+from steelyard.rules.rule import check, rule
+from steelyard.stats.quotient import Quotient, change
+from steelyard.stats.ratio import compare_means
+from steelyard.stats.scaling_fit import CurveFit, Refused, amdahl, gustafson, latency_bandwidth
+from steelyard.worker.engine.run import run_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from steelyard.analysis.scaling import Scaling
+    from steelyard.contracts.record import Quantity, RunRecord
+
+STEPS = Budget(min_steps=200, max_steps=200, min_seconds=0)
+STEP_S, BATCH = 0.010, 32
+RING = Collective(message_bytes=10_000_000, links=(Link(latency_s=1e-4, bytes_per_s=1e10),))
+
+
+def ring_s(count: int) -> float:
+    return 2 * (count - 1) * 1e-4 + 2 * (count - 1) / count * 1e-3
+
+
+def spec_of(count: int, job: int = 0, cell: str = "", **settings: Any) -> RunSpec:
+    given: dict[str, Any] = {"batch": BATCH, "budget": STEPS, "crosscheck_steps": 0, **settings}
+    return RunSpec(
+        run_id=f"run-{cell}{count}-{job}", study="study", cell=f"cell-{cell}{count}", repeat=job, seed=job,
+        ranks=count, **given,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Any:
+    def one(spec: RunSpec) -> RunRecord:
+        raw = tmp_path / spec.run_id
+        raw.mkdir()
+        (raw / observe.SPEC_FILE).write_text(record_text(spec), encoding="utf-8")
+        run_directory(raw)
+        return derive(raw)
+
+    return one
+
+
+@pytest.fixture
+def study(run: Any) -> Any:
+    """Records of one job, or of several, at each count."""
+
+    def all_of(counts: Sequence[int], jobs: int = 1, **settings: Any) -> list[RunRecord]:
+        return [run(spec_of(count, job, **settings)) for count in counts for job in range(jobs)]
+
+    return all_of
+
+
+def factors(found: Scaling, devices: int) -> dict[str, float | None]:
+    point = next(point for point in found.points if point.devices == devices)
+    return {f.name: f.change.value if f.change else None for f in point.split.factors}
+
+
+def without(record: RunRecord, *names: str) -> RunRecord:
+    """As from a device that does not tell these shares."""
+    gone = {name: _unknown(record.quantities[name]) for name in names if name in record.quantities}
+    return dataclasses.replace(record, quantities={**record.quantities, **gone})
+
+
+def _unknown(quantity: Quantity) -> Quantity:
+    return dataclasses.replace(quantity, value=None, interval=None, reason="not told")
+
+
+# -- what ranks cost each other
+
+
+def test_waiting_for_the_slow_rank_is_told_from_the_transfer(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = SimTruth(step_time_s=STEP_S, collective=RING, slow_rank=2, slow_factor=1.5)
+    step_s = 1.5 * STEP_S + ring_s(4)
+    truths = {
+        "exposed_transfer_share": ring_s(4) / step_s,
+        "rank_wait_share": (3 * 0.5 / 4) * STEP_S / step_s,
+        "rank_compute_mean": STEP_S * 4.5 / 4,
+        "rank_compute_max": 1.5 * STEP_S,
+    }
+    for passes in (1 << 16, 7):
+        monkeypatch.setattr(ranks, "STEPS_A_PASS", passes)
+        record = run(spec_of(4, passes, sim=slow))
+        for name, truth in truths.items():
+            assert record.quantities[name].value == pytest.approx(truth, rel=1e-9), name
+        shares = [record.quantities[f"{name}_share"].value or 0.0 for name in ("exposed_transfer", "rank_wait")]
+        assert sum(shares) == pytest.approx(record.quantities["exposed_comm_share"].value)
+
+
+def test_one_rank_waits_for_nobody(run: Any) -> None:
+    assert "rank_wait_share" not in run(spec_of(1)).quantities
+
+
+def test_ranks_that_take_turns_at_being_late_wait_in_every_step(run: Any) -> None:
+    noisy = SimTruth(step_time_s=STEP_S, noise=Noise(kind="normal", cv=0.05))
+    record = run(spec_of(2, sim=noisy))
+    # The larger of two normal variables is above their mean by the deviation over the root of pi.
+    late_s = STEP_S * 0.05 / math.sqrt(math.pi)
+    assert record.quantities["rank_wait_share"].value == pytest.approx(late_s / (STEP_S + late_s), rel=0.1)
+    assert record.quantities["exposed_transfer_share"].value == pytest.approx(0, abs=1e-12)
+
+
+def test_the_cross_checks_of_all_ranks_stand_in(run: Any, tmp_path: Path) -> None:
+    raw = tmp_path / "torch"
+    raw.mkdir()
+    spec = spec_of(2, workload="tiny", device="cpu")
+    (raw / observe.SPEC_FILE).write_text(record_text(spec), encoding="utf-8")
+    table = np.array([[0.0, 0.02], [0.02, 0.02], [0.002] * 2, [math.nan] * 2, [math.nan] * 2, [32.0] * 2])
+    for rank, (compute_s, exposed_s) in enumerate([(0.008, 0.010), (0.014, 0.004)]):
+        with (raw / f"steps-{rank:05d}.bin").open("wb") as file:
+            file.write(observe.FILE_MAGIC)
+            observe.write_chunk(file, rank, 0, table)
+        parts = {"input_wait_s": 0.002, "compute_s": compute_s, "exposed_comm_s": exposed_s}
+        event = {"kind": "crosscheck", "steps": 4, "mean_step_s": 0.02, "sem_step_s": 0.0, **parts}
+        (raw / f"events-{rank:05d}.jsonl").write_text(json.dumps(event) + "\n", encoding="utf-8")
+    found = derive(raw).quantities
+    truths = {"compute_share": 0.55, "exposed_comm_share": 0.35, "exposed_transfer_share": 0.2, "rank_wait_share": 0.15}
+    assert {name: found[name].value for name in truths} == pytest.approx(truths)
+    assert found["rank_compute_max"].value == 0.014
+    assert {found[name].window for name in truths} == {"crosscheck"}
+    assert derive(raw).crosscheck.compute_s == 0.008  # type: ignore[union-attr]
+    # One rank alone speaks for itself, and cannot say who waits for whom.
+    (raw / "events-00001.jsonl").unlink()
+    found = derive(raw).quantities
+    assert found["exposed_comm_share"].value == pytest.approx(0.5)
+    assert found["exposed_comm_share"].scope == "rank"
+    assert found["rank_wait_share"].value is None
+
+
+# -- factors
+
+
+def test_four_losses_by_hand(study: Any) -> None:
+    """One slow rank of four, a ring, input at 400 samples/s, and a fixed part of each step (strong scaling)."""
+    truth = SimTruth(
+        step_time_s=0.004, sample_time_s=0.0005, slow_rank=1, slow_factor=1.25, collective=RING,
+        input=InputPipeline(samples_per_s=400.0),
+    )  # fmt: skip
+    records = study([1], sim=truth, batch=64) + study([4], sim=truth, batch=16)
+    (found,) = scaling(summarise(records))
+    # One device computes 36 ms and waits until 160; four compute 12 (one 15), reduce 2.1 and wait until 40.
+    base_s, step_s, busy_s = 0.160, 0.040, 0.015 + ring_s(4)
+    assert found.kind == "strong"
+    assert factors(found, 4) == pytest.approx(
+        {
+            "input": (busy_s / step_s) / (0.036 / base_s),
+            "balance": (0.012 * 4.25 / 4) / 0.015,
+            "communication": 0.015 / busy_s,
+            "computation": (0.036 / 64) / (0.012 * 4.25 / 4 / 16),
+        }
+    )
+    total = found.points[1].split.total.value
+    assert total == pytest.approx((base_s / 64) / (4 * step_s / 64))
+    assert math.prod(value or 0.0 for value in factors(found, 4).values()) == pytest.approx(total, rel=1e-12)
+    assert found.points[1].slowest == pytest.approx(1.25 / (4.25 / 4))
+    own = [f.own for f in found.base.split.factors]
+    assert own[:3] == pytest.approx([0.036 / base_s, 1.0, 1.0])
+    assert own[3] is None
+
+
+def test_what_is_unknown_is_one_rest_and_the_product_stays_exact(study: Any) -> None:
+    truth = SimTruth(step_time_s=STEP_S, collective=RING, slow_rank=1, slow_factor=1.25)
+    records = study([1, 2, 4], sim=truth)
+    apart = [without(record, "exposed_transfer_share", "rank_wait_share") for record in records]
+    (found,) = scaling(summarise(apart))
+    last = found.points[-1].split
+    assert factors(found, 4)["balance"] is None
+    assert {f.reason for f in last.factors if f.change is None} == {APART}
+    assert last.rest_is == ("balance", "communication")
+    assert last.rest is not None
+    assert last.rest.value == pytest.approx((4.25 / 4) * STEP_S / (1.25 * STEP_S + ring_s(4)))
+    known = math.prod(value for value in factors(found, 4).values() if value is not None)
+    assert known * last.rest.value == pytest.approx(last.total.value, rel=1e-12)
+    names = ("exposed_transfer_share", "compute_share", "exposed_comm_share")
+    (found,) = scaling(summarise([without(record, *names) for record in records]))
+    last = found.points[-1].split
+    assert last.rest_is == ("balance", "communication", "computation")
+    assert {f.reason for f in last.factors if f.change is None} == {NO_PARTS}
+    assert last.rest is not None
+    assert last.rest.value == pytest.approx(last.total.value)
+    (found,) = scaling(summarise([without(record, "input_wait_share") for record in records]))
+    assert found.points[-1].split.rest_is == ("input", "balance", "communication")
+
+
+def test_intervals_need_three_jobs_on_each_side(study: Any) -> None:
+    truth = SimTruth(step_time_s=STEP_S, collective=RING, noise=Noise(kind="normal", cv=0.02, between_jobs_cv=0.02))
+    records = study([1, 2], 3, sim=truth)
+    (found,) = scaling(summarise(records))
+    point = found.points[1]
+    times = [[1 / (r.quantities["throughput_device"].value or 0) for r in records if r.spec.ranks == n] for n in (1, 2)]
+    ratio = compare_means(times[1], times[0])
+    assert point.split.total == change(Quotient((), (tuple(times[0]),)), Quotient((), (tuple(times[1]),)))
+    assert (point.split.total.low, point.split.total.high) == pytest.approx((ratio.low, ratio.high))
+    assert all(f.change is not None and f.change.low is not None for f in point.split.factors)
+    (found,) = scaling(summarise(records[1:]))
+    assert found.points[1].split.total.low is None
+    assert found.returns[0].share.low is None
+    assert found.base.split.total.low == 1.0
+
+
+def test_a_quotient_of_two_means_covers_at_its_level() -> None:
+    """Parts of a step that vary together: the quotient varies less than either."""
+    rng, held, studies = np.random.default_rng(3), 0, 2000
+    for _ in range(studies):
+        sides = []
+        for transfer in (0.1, 0.4):
+            factor = 1 + 0.02 * rng.standard_normal(5)
+            compute = tuple(factor * (1 + 0.005 * rng.standard_normal(5)))
+            sides.append(Quotient((compute,), (tuple(c + transfer for c in compute),)))
+        found = change(sides[0], sides[1])
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= (1 / 1.4) / (1 / 1.1) <= found.high
+    assert 0.935 < held / studies < 0.975
+
+
+# -- curves out of cells
+
+
+def test_strong_weak_and_neither(study: Any) -> None:
+    sized = SimTruth(step_time_s=0.002, sample_time_s=0.0001)
+    assert scaling(summarise(study([1, 2, 4], sim=sized, cell="w")))[0].kind == "weak"
+    strong = [study([n], sim=sized, batch=64 // n, cell="s")[0] for n in (1, 2, 4)]
+    assert scaling(summarise(strong))[0].kind == "strong"
+    neither = [study([n], sim=sized, batch=batch, cell="n")[0] for n, batch in ((1, 64), (2, 48), (4, 32))]
+    (found,) = scaling(summarise(neither))
+    assert (found.kind, found.blocked, found.fits) == ("neither", True, ())
+    blocking = [entry for entry in found.findings if entry.severity == "blocks"]
+    assert "SY312" in {entry.code for entry in blocking}
+    assert any("64, 64 each" in entry.evidence for entry in blocking)
+    (found,) = scaling(summarise(strong), "weak")
+    assert found.blocked
+    assert any("declared as weak" in entry.message for entry in found.findings)
+
+
+def test_accumulation_may_keep_the_batch_of_the_job(study: Any) -> None:
+    records = [study([n], accumulation=4 // n, batch=8)[0] for n in (1, 2, 4)]
+    assert scaling(summarise(records))[0].kind == "strong"
+
+
+def test_another_setting_that_changes_along_the_curve_blocks(study: Any) -> None:
+    records = study([1, 2]) + study([4], precision="bf16")
+    (found,) = scaling(summarise(records))
+    assert found.blocked
+    assert any("precision" in entry.message and entry.place == "4 devices" for entry in found.findings)
+
+
+def test_settings_swept_beside_the_devices_give_several_curves(study: Any) -> None:
+    records = study([1, 2]) + study([1, 2, 4], precision="bf16", cell="b") + study([8], precision="fp16", cell="h")
+    found = scaling(summarise(records))
+    assert [(curve.label, len(curve.points), curve.blocked) for curve in found] == [
+        ("precision bf16", 3, False),
+        ("precision fp32", 2, False),
+    ]
+    assert found[-1].alone == ("8 devices, precision fp16",)
+
+
+def test_several_batches_at_one_count_must_be_told_apart(study: Any) -> None:
+    records = study([1, 2]) + study([1, 2], batch=64, cell="b")
+    with pytest.raises(InputError, match="not clear which cells"):
+        scaling(summarise(records))
+    assert [curve.label for curve in scaling(summarise(records), "weak")] == [
+        "32 samples a device",
+        "64 samples a device",
+    ]
+    (found,) = scaling(summarise(records), "strong")
+    assert (found.label, found.alone) == (
+        "64 samples a step", ("1 device, 32 samples a step", "2 devices, 128 samples a step"),
+    )  # fmt: skip
+
+
+def test_cells_that_no_setting_tells_apart_are_refused(study: Any) -> None:
+    records = study([1, 2]) + study([2], cell="again", hang_limit_s=100.0)
+    with pytest.raises(InputError, match="2 cells have 2 devices"):
+        scaling(summarise(records))
+
+
+def test_one_count_is_no_curve(study: Any) -> None:
+    with pytest.raises(InputError, match="two device counts; the selection has 2"):
+        scaling(summarise(study([2])))
+
+
+def test_counts_without_a_figure_are_shown(study: Any) -> None:
+    small = SimTruth(memory=Memory(limit_bytes=1e9, bytes_per_sample=1e7))
+    records = study([2, 4], sim=small) + study([1], sim=small, batch=128)
+    (found,) = scaling(summarise(records), "weak")
+    assert (found.missing, found.base.devices) == (((1, "1 out_of_memory"),), 2)
+    assert "SY311" in {entry.code for entry in found.findings}
+    with pytest.raises(InputError, match="1 devices: 1 out_of_memory"):
+        scaling(summarise(records[1:]), "weak")
+
+
+# -- where to stop
+
+
+def test_the_next_devices_return_what_they_add(study: Any) -> None:
+    truth = SimTruth(step_time_s=STEP_S, collective=RING)
+    (found,) = scaling(summarise(study([1, 2, 4, 6], sim=truth)), threshold=0.85)
+    rate = {n: n * BATCH / (STEP_S + (ring_s(n) if n > 1 else 0.0)) for n in (1, 2, 4, 6)}
+    wanted = [rate[2] / rate[1] - 1, rate[4] / rate[2] - 1, (rate[6] / rate[4] - 1) / 0.5]
+    assert [entry.share.value for entry in found.returns] == pytest.approx(wanted)
+    efficiency = {n: rate[n] / n / rate[1] for n in rate}
+    assert found.enough is not None
+    assert found.enough.devices == max(n for n in rate if efficiency[n] >= 0.85) == 2
+    (found,) = scaling(summarise(study([1, 2, 4, 6], sim=truth, cell="x")), threshold=1.0)
+    assert found.enough is found.base
+
+
+# -- fits
+
+
+COUNTS = (1, 2, 4, 8, 16)
+
+
+def test_fits_find_what_made_the_curve() -> None:
+    rates = [1 / (0.05 + 0.95 / n) for n in COUNTS]
+    found = amdahl(COUNTS, rates)
+    assert isinstance(found, CurveFit)
+    assert (found.parameters[0].value, found.error_percent) == pytest.approx((0.05, 0.0), abs=1e-9)
+    assert found.rate(64) == pytest.approx(1 / (0.05 + 0.95 / 64))
+    found = gustafson(COUNTS, [7 * (0.2 + 0.8 * n) for n in COUNTS])
+    assert isinstance(found, CurveFit)
+    assert (found.parameters[0].value, found.rate(32)) == pytest.approx((0.2, 7 * (0.2 + 0.8 * 32)))
+
+
+@pytest.mark.parametrize("strong", [True, False])
+def test_latency_and_bandwidth_are_found(*, strong: bool) -> None:
+    transfers = [ring_s(n) if n > 1 else 0.0 for n in COUNTS]
+    rests = [0.004 + 0.064 / n if strong else 0.02 for n in COUNTS]
+    steps = [rest + transfer for rest, transfer in zip(rests, transfers, strict=True)]
+    rates = [(1024 if strong else 64 * n) / step for n, step in zip(COUNTS, steps, strict=True)]
+    found = latency_bandwidth(COUNTS, rates, steps, transfers, strong=strong)
+    assert isinstance(found, CurveFit)
+    assert [entry.value for entry in found.parameters] == pytest.approx([1e-4, 1e-3])
+    step_s = (0.004 + 0.064 / 64 if strong else 0.02) + ring_s(64)
+    assert found.rate(64) == pytest.approx((1024 if strong else 64 * 64) / step_s)
+    still = latency_bandwidth(COUNTS, rates, steps, [0.0] * 5, strong=strong)
+    assert isinstance(still, Refused)
+
+
+def test_too_few_points_are_refused_with_their_number() -> None:
+    found = amdahl((1, 2, 4), (1.0, 1.9, 3.6))
+    assert isinstance(found, Refused)
+    assert "at least 4 device counts, and there are 3" in found.reason
+    ring = latency_bandwidth((1, 2, 4, 8), (1.0,) * 4, (1.0,) * 4, (0.1,) * 4, strong=False)
+    assert isinstance(ring, Refused)
+    assert "at least 4 device counts above one, and there are 3" in ring.reason
+
+
+def test_the_error_is_that_of_a_point_left_out() -> None:
+    """A cliff at the last count: a fit through the others misses it by what the cliff is."""
+    rates = [float(n) for n in COUNTS[:-1]] + [8.0]
+    found = gustafson(COUNTS, rates)
+    assert isinstance(found, CurveFit)
+    assert found.error_percent == pytest.approx(100.0)
+    # Superlinear curves have no serial share below zero.
+    steep = gustafson(COUNTS, [n**1.2 for n in COUNTS])
+    assert isinstance(steep, CurveFit)
+    assert steep.parameters[0].value == steep.parameters[0].low == 0.0
+
+
+def test_intervals_of_parameters_cover() -> None:
+    rng, held, fits = np.random.default_rng(4), 0, 1000
+    for _ in range(fits):
+        found = amdahl(COUNTS, [(1 + 0.01 * rng.standard_normal()) / (0.1 + 0.9 / n) for n in COUNTS])
+        assert isinstance(found, CurveFit)
+        held += found.parameters[0].low <= 0.1 <= found.parameters[0].high
+    assert 0.92 < held / fits < 0.98
+
+
+def test_projections_end_at_twice_the_data_unless_it_is_said(study: Any) -> None:
+    cells = summarise(study([1, 2, 4, 8, 16], sim=SimTruth(step_time_s=STEP_S, collective=RING)))
+    (found,) = scaling(cells)
+    assert {entry.devices for entry in found.projections} == {32}
+    ring = next(entry for entry in found.projections if entry.model == "latency-bandwidth")
+    assert ring.throughput == pytest.approx(32 * BATCH / (STEP_S + ring_s(32)))
+    assert (ring.speedup, ring.efficiency) == pytest.approx((32 * ring.efficiency, STEP_S / (STEP_S + ring_s(32))))
+    assert "SY310" not in {entry.code for entry in found.findings}
+    (found,) = scaling(cells, at=33)
+    assert "SY310" in {entry.code for entry in found.findings}
+
+
+# -- rules
+
+
+def test_rules_on_curves_look_at_each_curve_alone() -> None:
+    def row(devices: int, batch: int, **settings: Any) -> Row:
+        return Row(f"{devices}", {"devices": devices, "global_batch": batch, **settings}, {})
+
+    assert kind_of([row(1, 8), row(2, 16)]) == "weak"
+    assert kind_of([row(1, 8), row(2, 8)]) == "strong"
+    assert kind_of([Row("a", {"devices": 1}, {}), row(2, 8)]) == "unknown"
+    each = [Row(f"{n}", {"devices": n, "batch_per_device": 8 // n}, {}) for n in (1, 2, 4)]
+    assert kind_of(each) == "strong"
+    table = Table("t", (row(1, 8, model="a"), row(2, 8, model="a"), row(4, 8, model="b"), row(1, 8, model="c")))
+    assert [[entry.place for entry in rows] for rows in curves(table)] == [["1", "2"]]
+
+
+def test_tables_that_state_no_efficiency_have_no_base(study: Any) -> None:
+    """A published table of throughputs alone says nothing that these rules could doubt."""
+    from steelyard.audit.table import parse_table
+
+    table = parse_table("devices,metric,value,unit\n4,throughput,100,images/s\n64,throughput,900,images/s\n", "t")
+    codes = {entry.code for entry in check("table", table)}
+    assert not codes & {"SY310", "SY311", "SY312", "SY313", "SY314"}
+    assert rule("SY311").subject == "table"
+
+
+# -- what people read
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "results"
+    results = ResultFolder(path)
+    results.prepare()
+    truth = SimTruth(
+        step_time_s=STEP_S, collective=RING, slow_rank=0, slow_factor=1.2,
+        noise=Noise(kind="normal", cv=0.01, between_jobs_cv=0.01),
+    )  # fmt: skip
+    for count in (1, 2, 4, 8):
+        for job in range(3):
+            spec = spec_of(count, job, sim=truth, batch=10_000)
+            scratch = results.open_scratch(spec)
+            run_directory(scratch / RAW)
+            results.commit(scratch, derive(scratch / RAW))
+    return path
+
+
+def test_the_verb_answers_first_and_fits_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scaling", "study", "--results", str(folder), "--at", "64"]) == 0
+    text = capsys.readouterr().out
+    lines = text.splitlines()
+    assert lines[0].startswith("How does study scale over devices? (weak scaling")
+    assert lines[2].startswith("Answer: 8 devices give ")
+    assert max(map(len, lines)) <= 80
+    said = ("the next doubling returns", "At least 70 % efficiency: up to", "Base: 1 device at", "Gustafson: serial")
+    for part in (*said, "error at a count left out", "SY310", "the slowest computes", "Projected to 64 devices"):
+        assert part in text
+    assert main(["scaling", "study", "--results", str(folder), "--threshold", "0.999"]) == 0
+    assert "up to 1 device (the base); 2 devices reach" in " ".join(capsys.readouterr().out.split())
+
+
+def test_models_that_miss_foretell_nothing(study: Any) -> None:
+    cliff = Collective(message_bytes=10**8, links=(Link(bytes_per_s=1e12), Link(from_ranks=8, bytes_per_s=2e9)))
+    (found,) = scaling(summarise(study([1, 2, 4, 8], sim=SimTruth(step_time_s=STEP_S, collective=cliff))))
+    assert found.projections == ()
+    text = "\n".join(scaling_lines(found, "study"))
+    assert "too much to project with" in text
+    assert "No projection to 16 devices" in text
+
+
+def test_the_verb_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scaling", "study", "--results", str(folder), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["kind"], found["blocked"], [p["devices"] for p in found["points"]]) == ("weak", False, [1, 2, 4, 8])
+    last = found["points"][-1]
+    product = math.prod(factor["change"]["value"] for factor in last["factors"].values())
+    assert product == pytest.approx(last["efficiency"]["value"], rel=1e-12)
+    assert last["speedup"]["low"] < last["speedup"]["value"] < last["speedup"]["high"]
+
+
+def test_a_blocked_curve_shows_rates_and_no_ratio(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scaling", "study", "--results", str(folder), "--strong"]) == 1
+    text = capsys.readouterr().out
+    assert "no speed-up is given" in text
+    assert "efficiency, %" not in text
+    assert main(["scaling", "study", "--results", str(folder), "--strong", "--json"]) == 1
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["blocked"]
+    assert "speedup" not in found["points"][-1]
+    assert "projections" not in found
+
+
+def test_options_that_are_not_valid(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scaling", "study", "--results", str(folder), "--threshold", "70", "--at", "0"]) == 2
+    error = capsys.readouterr().err
+    assert "--threshold" in error
+    assert "--at" in error
