@@ -222,7 +222,7 @@ def product(count: int, *, quick: bool) -> list[Figure]:
 
 def main() -> None:
     quick = arguments(__doc__).quick
-    count = 300 if quick else 4000
+    count = 250 if quick else 4000
     figures: list[Figure] = []
     for name, tiled in (("fixed and per-sample time", False), ("in tiles", True)):
         tally = many(count, tiled=tiled)
@@ -249,7 +249,7 @@ def main() -> None:
         figures.append(at_least(f"knee: right, {name}", 100 * tally["right"] / answered, "%", least))
     published = knee([Point(64.0 * 2**n, (64 * 2**n / rate,)) for n, rate in enumerate(PUBLISHED)])
     figures.append(between("knee: published GPT curve on an IPU", published.value or 0.0, "batch", 1024, 2048))
-    finish([*figures, *product(8 if quick else 60, quick=quick)])
+    finish([*figures, *product(4 if quick else 60, quick=quick)])
 
 
 if __name__ == "__main__":

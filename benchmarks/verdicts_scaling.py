@@ -334,7 +334,7 @@ def noisy_study(seed: int) -> Held:
 
 def figures(*, quick: bool) -> list[Figure]:
     """All figures of scaling."""
-    exact, noisy = (20, 10) if quick else (200, 600)
+    exact, noisy = (16, 5) if quick else (200, 600)
     errors, held = Errors(), Held()
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for found in pool.map(exact_scenario, range(FIRST_SEED, FIRST_SEED + exact), chunksize=4):

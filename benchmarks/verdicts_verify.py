@@ -1,10 +1,12 @@
 """[verdicts_verify] False alarms and misses of `steelyard verify` under 2 % job noise with 5 jobs; and of its history.
 
-A false alarm is a machine at its documented figure that is called a failure; a miss is a machine 5 % below it that
-passes. Most cases are job sets drawn by chance and judged by the decision rule alone; some go through the whole
-product: a recipe, its study, simulated jobs that vary by 2 %, records, verdict. "Cannot tell" is neither, and its share
-is printed; so is what becomes of it when the jobs that it asks for are added. Of the history: how often a flat one is
-called changed, and how often and how near a 5 % step is found.
+A false alarm is a machine at its documented figure that is called a failure. A miss can be read in two ways, and each
+has its own figure: a machine 5 % below its documented figure that passes (no band up to 5 % may let it), and one that
+is not called a failure, so that "cannot tell" is a miss too (bands up to 3 %, the default among them; in a band of 5 %
+the machine lies on the edge, and half are called so). Most cases are job sets drawn by chance and judged by the
+decision rule alone; some go through the whole product: a recipe with the default band, its study, simulated jobs that
+vary by 2 %, records, verdict. How often it cannot be told is printed, and what becomes of it when the jobs that it asks
+for are added. Of the history: how often a flat one is called changed, and how often and how near a 5 % step is found.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ CV = 0.02
 REGRESSION = 0.05
 DOCUMENTED = 3200.0
 TOLERANCES = (0.01, 0.02, 0.03, 0.05)
+# Wider ones call a regression of 5 % by its name less often than asked.
+CALLED_UP_TO = 0.03
 MOST_MORE = 60
 
 
@@ -64,30 +68,46 @@ def verdicts(tolerance: float, truth: float, cases: int) -> tuple[Counter[str], 
 def rule(cases: int, *, quick: bool) -> list[Figure]:
     """The decision rule alone, for bands from narrow to as wide as the regression."""
     figures = []
-    most_alarms, most_misses = 6.5 + slack_percent(6.5, cases, quick=quick), 5 + slack_percent(5, cases, quick=quick)
     for tolerance in TOLERANCES:
         name = f"band {100 * tolerance:g} %"
         good, good_then = verdicts(tolerance, DOCUMENTED, cases)
         bad, bad_then = verdicts(tolerance, DOCUMENTED * (1 - REGRESSION), cases)
         for what, at_first, later in (("as documented", good, good_then), ("5 % slower", bad, bad_then)):
             print(f"{name}, {what}: {_shares(at_first, cases)}; with the jobs asked for: {_shares(later, cases)}")
-        figures += [
-            at_most(f"verdicts: verify, false alarms, {name}", 100 * good["fail"] / cases, "%", most_alarms),
-            at_most(
-                f"verdicts: verify, misses of a 5 % regression, {name}", 100 * bad["pass"] / cases, "%", most_misses
-            ),
-        ]
+        figures += readings(name, good, bad, cases, quick=quick, called=tolerance <= CALLED_UP_TO)
         if tolerance == TOLERANCE:
-            # The exit code is 1 for anything but a pass.
-            missed = 100 * (cases - good["pass"]) / cases
-            figures.append(at_most(f"verdicts: verify, as documented but not passed, {name}", missed, "%", most_alarms))
-        if tolerance <= 0.03:
-            # A band narrower than the regression: then it is also called by its name.
-            least = 95 - slack_percent(95, cases, quick=quick)
-            figures.append(
-                at_least(f"verdicts: verify, 5 % regression called fail, {name}", 100 * bad["fail"] / cases, "%", least)
-            )
+            figures += usual(name, good_then, cases, quick=quick)
     return figures
+
+
+def readings(
+    name: str, good: Counter[str], bad: Counter[str], cases: int, *, quick: bool, called: bool
+) -> list[Figure]:
+    """False alarms, and misses by either reading; `called`: whether the second is held to its bar."""
+    alarms = 6.5 + slack_percent(6.5, cases, quick=quick)
+    misses = 5 + slack_percent(5, cases, quick=quick)
+    not_called = 100 * (cases - bad["fail"]) / cases
+    found = [
+        at_most(f"verdicts: verify, false alarms, {name}", 100 * good["fail"] / cases, "%", alarms),
+        at_most(f"verdicts: verify, 5 % regression passes, {name}", 100 * bad["pass"] / cases, "%", misses),
+    ]
+    if called:
+        found.append(at_most(f"verdicts: verify, 5 % regression not called fail, {name}", not_called, "%", misses))
+    return found
+
+
+def usual(name: str, good_then: Counter[str], cases: int, *, quick: bool) -> list[Figure]:
+    """Of the default band: who is a little off is not called a failure, and who is not passes in the end."""
+    near, _ = verdicts(TOLERANCE, DOCUMENTED * 0.99, cases)
+    print(f"{name}, 1 % slower: {_shares(near, cases)}")
+    most = 6.5 + slack_percent(6.5, cases, quick=quick)
+    left = 100 * (cases - good_then["pass"]) / cases
+    return [
+        at_most(
+            f"verdicts: verify, false alarms of a machine 1 % slower, {name}", 100 * near["fail"] / cases, "%", most
+        ),
+        at_most(f"verdicts: verify, as documented, not passed with the jobs asked for, {name}", left, "%", most),
+    ]
 
 
 def _shares(found: Counter[str], cases: int) -> str:
@@ -126,11 +146,7 @@ def product(cases: int) -> list[Figure]:
     good = Counter(through_the_product(0.01, number) for number in range(cases))
     bad = Counter(through_the_product(0.01 / (1 - REGRESSION), number) for number in range(cases))
     print(f"whole product, as documented: {_shares(good, cases)}; 5 % slower: {_shares(bad, cases)}")
-    most_alarms, most_misses = 6.5 + slack_percent(6.5, cases, quick=True), 5 + slack_percent(5, cases, quick=True)
-    return [
-        at_most("verdicts: verify, false alarms, whole product", 100 * good["fail"] / cases, "%", most_alarms),
-        at_most("verdicts: verify, misses, whole product", 100 * bad["pass"] / cases, "%", most_misses),
-    ]
+    return readings("whole product, default band", good, bad, cases, quick=True, called=True)
 
 
 def histories(cases: int, *, quick: bool) -> list[Figure]:
@@ -174,7 +190,7 @@ def histories(cases: int, *, quick: bool) -> list[Figure]:
 def figures(quick: bool) -> list[Figure]:
     """All figures of this script."""
     return [
-        *rule(1000 if quick else 10_000, quick=quick),
+        *rule(3000 if quick else 10_000, quick=quick),
         *product(8 if quick else 150),
         *histories(200 if quick else 2000, quick=quick),
     ]

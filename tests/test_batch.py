@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from itertools import pairwise
@@ -12,7 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from steelyard.analysis.batch import batch_curve
+from steelyard.analysis.select import select
 from steelyard.cli.main import main
+from steelyard.report.batch import curve_lines
+from steelyard.results.store import ResultFolder
 from steelyard.stats.knee import Point, knee, unimodal
 
 if TYPE_CHECKING:
@@ -202,6 +207,47 @@ def test_two_curves_are_told_apart(results: Path, capsys: pytest.CaptureFixture[
     said = capsys.readouterr().err
     assert "more than one curve" in said
     assert "twice:channels_last=" in said
+
+
+def test_too_few_batches_are_said_to_be_too_few(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, said in (
+        ("sweep:batch=64", "1 batch size has a measured throughput"),
+        ("sweep:batch=2048", "no batch sizes have a measured throughput"),
+    ):
+        assert main(["batch", words, "--results", str(results)]) == 1
+        assert said in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_batch_that_fits_in_some_jobs_only_does_not_fit(results: Path) -> None:
+    cells = select(ResultFolder(results), "sweep")
+    (largest,) = [cell for cell in cells if cell.records[0].spec.batch == 1024]
+    lost = next(cell for cell in cells if cell.records[0].spec.batch == 2048).records[0].status
+    records = (dataclasses.replace(largest.records[0], status=lost), *largest.records[1:])
+    mixed = dataclasses.replace(largest, records=records, statuses={"completed": 2, "out_of_memory": 1})
+    curve = batch_curve([mixed if cell is largest else cell for cell in cells])
+    assert (curve.largest_fitting, curve.smallest_out_of_memory) == (512, 1024)
+    text = " ".join(curve_lines(curve))
+    assert "largest batch that fits: 512; 1,024 ran out of memory in 1 of 3 jobs" in text
+
+
+def test_more_ranks_and_micro_batches_are_said(
+    results: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    many = STUDY.replace('name = "sweep"', 'name = "many"').replace("repeats = 3", "repeats = 1")
+    many = many.replace("[run]", "[run]\naccumulation = 2").replace("2048]", "1536]\nranks = [1, 2]")
+    (tmp_path / "many.toml").write_text(many, encoding="utf-8")
+    assert main(["study", str(tmp_path / "many.toml"), "--results", str(results)]) == 0
+    code, found = batch_json(capsys, "many", "--results", str(results))
+    assert (code, len(found["findings"])) == (1, 1)
+    assert "devices" in found["findings"][0]["message"]
+    code, found = batch_json(capsys, "many:ranks=2", "--results", str(results))
+    assert code == 0
+    # A step is two micro-batches of 10 ms and 0.1 ms a sample; the job has two devices.
+    assert found["knee"]["value"] == pytest.approx(900, rel=0.1)
+    assert found["knee"]["fixed_s"] == pytest.approx(0.02, rel=0.05)
+    assert found["asymptote_samples_per_s"] == pytest.approx(20_000, rel=0.05)
+    assert main(["batch", "many:ranks=2", "--results", str(results)]) == 0
+    assert "a step of the job has 4 such micro-batches" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("share", ["0", "1", "90", "nan"])

@@ -143,13 +143,16 @@ def test_brief_leaves_out_what_holds(capsys: pytest.CaptureFixture[str]) -> None
         ([], "nothing to judge"),
         (["nrp-gh20"], "next: steelyard audit nrp-gh200"),
         (["none.csv"], "is no file"),
-        (["."], "holds no results"),
+        (["."], "holds no results of our own"),
+        (["tables"], "next: steelyard audit tables/t.csv"),
     ],
 )
 def test_what_cannot_be_judged(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "t.csv").write_text("metric,value,unit\n")
     assert main(["audit", *words]) == 2
     assert says in capsys.readouterr().err
 

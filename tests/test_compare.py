@@ -11,15 +11,19 @@ import pytest
 
 from conftest import make_spec
 from steelyard.analysis.compare import compare, require_factor
+from steelyard.analysis.ratios import level_percent
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.summary import summarise
+from steelyard.audit.beside import _described
 from steelyard.audit.table import parse_table
 from steelyard.cli.main import main
+from steelyard.contracts.observe import DeviceFacts, ModelFacts, Settings
 from steelyard.contracts.sim import Collective, Link, Noise, SimTruth
 from steelyard.contracts.spec import Loader
 from steelyard.errors import InputError
+from steelyard.report.comparison import lines
 from steelyard.results.store import ResultFolder, write_json
-from steelyard.rules.row import Amount, Pair, Row
+from steelyard.rules.row import Amount, Pair, Platform, Row, Table
 from steelyard.rules.rule import check
 from steelyard.rules.settings import SETTINGS, alike, blocking, confounders, differences
 from steelyard.stats.ratio import compare_means
@@ -287,7 +291,10 @@ def test_a_learning_rate_may_grow_with_the_batch_that_devices_bring() -> None:
     one = made([1.0], learning_rate=0.1, global_batch=32)
     four = made([1.0], "t/b", devices=4, learning_rate=0.4, global_batch=128)
     odd = made([1.0], "t/c", devices=4, learning_rate=0.3, global_batch=128)
-    assert confounders(Pair(one, four, "devices", "time_to_quality")) == []
+    assert confounders(Pair(one, four, "devices", "throughput")) == []
+    # Of a time to quality the larger batch must be told, but the rate that goes with it is no finding.
+    assert [entry.key for entry in confounders(Pair(one, four, "devices", "time_to_quality"))] == ["global_batch"]
+    assert blocking(Pair(one, four, "devices", "time_to_quality")) == []
     assert [entry.key for entry in blocking(Pair(one, odd, "devices", "time_to_quality"))] == ["learning_rate"]
 
 
@@ -402,3 +409,215 @@ def test_a_measured_run_beside_a_published_table(
     assert "source:" in capsys.readouterr().out
     assert main(["compare", "reference:nosuch", "base", "--results", str(results)]) == 2
     assert main(["compare", str(tmp_path / "missing.csv"), "base", "--results", str(results)]) == 2
+
+
+# -- what a review found
+
+
+def said(a: list[Row], b: list[Row], **options: Any) -> str:
+    return " ".join(" ".join(lines(compare(a, b, **options), "A", "B")).split())
+
+
+def figure(row: Row, metric: str, unit: str, values: list[float]) -> Row:
+    mean = sum(values) / len(values)
+    amount = Amount(mean, min(values), max(values), unit, jobs=tuple(values))
+    return dataclasses.replace(row, figures={**row.figures, metric: amount})
+
+
+def test_a_job_whose_share_is_zero_takes_the_interval_away_and_not_the_comparison() -> None:
+    a = figure(made([1.0, 1, 1]), "input_wait_share", "1", [0.0, 0.1, 0.2])
+    b = figure(made([1.0, 1, 1], "t/b", system="B"), "input_wait_share", "1", [0.2, 0.2, 0.2])
+    (ratio,) = compare([a], [b], metric="input_wait_share").comparisons[0].ratios
+    assert (ratio.value, ratio.low, ratio.verdict) == (pytest.approx(2), None, "no difference shown")
+    assert "no interval, because a job's figure is not above zero" in said([a], [b], metric="input_wait_share")
+
+
+def test_what_is_no_speed_is_more_or_less_and_never_faster() -> None:
+    rows = {
+        name: [
+            figure(made([1.0, 1, 1], f"t/{name}{batch}", system=name, batch_per_device=batch), "memory_peak", "bytes",
+                   [size, 1.01 * size, 1.02 * size])
+            for batch in (16, 32)
+        ]
+        for name, size in (("A", 100.0), ("B", 50.0))
+    }  # fmt: skip
+    found = compare(rows["A"], rows["B"], metric="memory_peak")
+    assert {entry.ratios[0].verdict for entry in found.comparisons} == {"less"}
+    assert {entry.how for entry in found.comparisons} == {"equal settings"}
+    assert "faster" not in said(rows["A"], rows["B"], metric="memory_peak")
+    near = [figure(row, "memory_peak", "bytes", [100.0, 101, 102.5]) for row in rows["B"]]
+    assert "No difference shown: B has" in said(rows["A"][:1], near[:1], metric="memory_peak")
+    assert "Not ranked, too few jobs" in said(
+        rows["A"][:1], [figure(rows["B"][0], "memory_peak", "bytes", [99.0])], metric="memory_peak"
+    )
+
+
+def test_a_level_near_certainty_is_not_called_certain() -> None:
+    sides = [
+        [made([1.0, 1.01, 1.02], f"t/{name}{n}", system=name, batch_per_device=n) for n in range(1, 21)]
+        for name in "AB"
+    ]
+    text = said(*sides)
+    assert "100 %" not in text
+    assert "99.9875 %" in text
+    assert [level_percent(level) for level in (0.95, 0.9875, 0.99975)] == ["95 %", "98.75 %", "99.975 %"]
+
+
+def test_figures_of_a_device_are_not_divided_by_devices_again() -> None:
+    for metric in ("model_flops_device", "bus_bandwidth"):
+        a = figure(made([1.0, 1, 1], devices=4), metric, "FLOP/s", [4.0, 4, 4])
+        b = figure(made([1.0, 1, 1], "t/b", system="B", devices=1), metric, "FLOP/s", [4.0, 4, 4])
+        found = compare([a], [b], metric=metric).comparisons[0]
+        assert [ratio.scope for ratio in found.ratios] == ["job"]
+        assert not any("per device" in finding.evidence for finding in found.findings)
+
+
+def test_every_device_makes_every_collective(simulate: Simulate) -> None:
+    facts = ModelFacts(parameters=0, flops_per_sample=None, method="by hand", bus_factor=1.5)
+    record = dataclasses.replace(simulate(make_spec(ranks=4)), model=facts)
+    rate = dataclasses.replace(record.quantities["throughput_device"], scope="job")
+    record = dataclasses.replace(record, quantities={**record.quantities, "throughput_job": rate})
+    row = row_of(summarise([record])[0])
+    other = dataclasses.replace(row, place="t/b", settings={**row.settings, "system": "B", "devices": 2})
+    assert [ratio.scope for ratio in compare([row], [other]).comparisons[0].ratios] == ["job"]
+
+
+def test_two_kinds_of_power_are_not_divided() -> None:
+    a = figure(made([100.0] * 3), "power_job", "W", [50.0] * 3)
+    b = figure(made([100.0] * 3, "t/b", system="B"), "power_mean", "W", [25.0] * 3)
+    assert "watt" not in {ratio.scope for ratio in compare([a], [b]).comparisons[0].ratios}
+
+
+def test_a_time_to_quality_needs_one_global_batch() -> None:
+    """A larger batch of the job is learnt otherwise: no rate shows it, every time to a quality does."""
+    one = figure(made([1.0] * 3, global_batch=32), "time_to_quality", "s", [100.0, 101, 102])
+    four = figure(
+        made([1.0] * 3, "t/b", system="B", devices=4, global_batch=128), "time_to_quality", "s", [50.0, 51, 52]
+    )
+    assert compare([one], [four]).comparisons[0].verdict == "comparable with disclosures"
+    assert compare([one], [four], metric="time_to_quality").comparisons[0].verdict == "not comparable"
+    same = figure(
+        made([1.0] * 3, "t/c", system="B", devices=4, batch_per_device=8, global_batch=32), "time_to_quality", "s",
+        [50.0, 51, 52],
+    )  # fmt: skip
+    assert compare([one], [same], metric="time_to_quality").made
+    scaled = dataclasses.replace(four, settings={**four.settings, "system": "A"})
+    found = compare([one], [scaled], metric="time_to_quality", factor="devices").comparisons[0]
+    assert [(entry.code, entry.severity) for entry in found.findings] == [("SY104", "disclose")]
+
+
+def test_no_steady_state_blocks_rates_and_not_a_time_to_quality() -> None:
+    settings = {"findings": "SY201", "window": "all steps"}
+    wild = figure(made([1.0] * 3, **settings), "time_to_quality", "s", [100.0, 101, 102])
+    calm = figure(made([1.0] * 3, "t/b", system="B", window="steady"), "time_to_quality", "s", [90.0, 91, 92])
+    assert compare([wild], [calm]).comparisons[0].verdict == "not comparable"
+    found = compare([wild], [calm], metric="time_to_quality").comparisons[0]
+    assert [(entry.code, entry.severity) for entry in found.findings] == [("SY207", "disclose")]
+    broken = dataclasses.replace(wild, settings={**wild.settings, "findings": "SY201 SY601"})
+    assert not compare([broken], [calm], metric="time_to_quality").made
+
+
+def test_jobs_of_one_cell_that_were_not_set_up_alike(simulate: Simulate) -> None:
+    records = [simulate(make_spec(seed=seed, repeat=seed)) for seed in range(3)]
+
+    def with_facts(number: int, **facts: str) -> RunRecord:
+        place = records[number].environment
+        assert place is not None
+        return dataclasses.replace(
+            records[number], environment=dataclasses.replace(place, facts={**place.facts, **facts})
+        )
+
+    sound = row_of(summarise(records)[0])
+    assert "mixed" not in sound.settings
+    software = row_of(summarise([with_facts(n, **{"torch.version": f"2.{n % 2}"}) for n in range(3)])[0])
+    assert software.settings["mixed"] == "framework"
+    found = {entry.code: entry for entry in check("pair", Pair(sound, software, "compile"))}["SY115"]
+    assert (found.severity, "PyTorch 2.0 or PyTorch 2.1" in found.message) == ("disclose", True)
+    machines = [dataclasses.replace(r, device=DeviceFacts(name="x", model=f"M{n % 2}")) for n, r in enumerate(records)]
+    machines = [
+        dataclasses.replace(r, spec=dataclasses.replace(r.spec, device="cuda", workload="tiny")) for r in machines
+    ]
+    mixed = row_of(summarise(machines)[0])
+    assert mixed.settings["mixed"] == "system, accelerator"
+    twin = dataclasses.replace(mixed, place="t/b", settings={**mixed.settings, "compile": "default"})
+    assert compare([mixed], [twin], factor="compile").comparisons[0].verdict == "not comparable"
+
+
+def test_sharding_on_one_device_is_told(simulate: Simulate) -> None:
+    def sharded(parallel: str) -> Row:
+        record = simulate(make_spec(parallel="fsdp2"))
+        return row_of(summarise([dataclasses.replace(record, settings=Settings(values={"parallel": parallel}))])[0])
+
+    assert sharded("none").get("parallelism") is None
+    whole = sharded("fully_shard")
+    assert whole.get("parallelism") == "FSDP2"
+    codes = {entry.code for entry in check("pair", Pair(sharded("none"), whole, "parallelism"))}
+    assert "SY111" not in codes
+    several = dataclasses.replace(whole, settings={**whole.settings, "devices": 4, "parallelism": "DDP"})
+    assert "parallelism" in {entry.key for entry in confounders(Pair(whole, several, "devices"))}
+
+
+def test_training_against_inference_is_a_factor_of_its_own() -> None:
+    train = made([1.0] * 3, phase="train", optimizer="SGD", learning_rate=0.1, parallelism="DDP")
+    infer = made([2.0] * 3, "t/b", phase="infer", parallelism="replicas")
+    found = compare([train], [infer], factor="phase").comparisons[0]
+    assert (found.verdict, [entry.code for entry in found.findings]) == ("comparable", [])
+    assert compare([train], [infer]).comparisons[0].verdict == "not comparable"
+
+
+def test_the_batch_of_a_device_is_told_beside_the_ratio_per_device() -> None:
+    one = made([1.0] * 3, batch_per_device=256, global_batch=256)
+    four = made([3.0] * 3, "t/b", system="B", devices=4, batch_per_device=64, global_batch=256)
+    (found,) = [entry for entry in compare([one], [four]).comparisons[0].findings if entry.code == "SY109"]
+    assert "batch_per_device 256 against 64" in found.message
+
+
+def test_a_missing_figure_says_how_many_jobs_there_are(simulate: Simulate) -> None:
+    row = cell(simulate, jobs=3)
+    with pytest.raises(InputError, match="no time_to_quality in one or more of its 3 jobs"):
+        compare([row], [dataclasses.replace(row, place="t/b")], metric="time_to_quality")
+
+
+def test_many_rows_of_equal_settings_are_paired_without_looking_at_every_pair() -> None:
+    sides = [
+        [made([1.0, 1.1, 1.2], f"t/{name}{n}", system=name, batch_per_device=1 + n) for n in range(600)]
+        for name in "AB"
+    ]
+    sides[1].reverse()
+    found = [entry for entry in compare(*sides).comparisons if entry.how == "equal settings"]
+    assert len(found) == 600
+    assert all(entry.a.get("batch_per_device") == entry.b.get("batch_per_device") for entry in found)
+    unlike = [
+        [made([1.0], f"t/{name}{n}", system=name, learning_rate=n + 1 / 2 * (name == "B")) for n in range(101)]
+        for name in "AB"
+    ]
+    with pytest.raises(InputError, match="too much is selected"):
+        compare(*unlike)
+
+
+def test_a_published_row_that_counts_parts_of_devices_says_nothing_of_modules() -> None:
+    machine = Platform("M", "MI250", devices_per_node=4, power_limit_w=560, power_scope="device")
+    rows = [made([1.0], f"line {n}", system="M", devices=n, nodes=1) for n in (4, 8)]
+    table = Table("published", tuple(rows), (machine,))
+    assert [_described(table, row).get("device_scope") for row in rows] == ["device", None]
+
+
+def test_paths_of_caches_are_no_other_software(simulate: Simulate) -> None:
+    record = simulate(make_spec())
+    assert record.environment is not None
+    facts = {**record.environment.facts, "env.TORCHINDUCTOR_CACHE_DIR": "/tmp/x", "env.NCCL_ALGO": "Ring"}
+    spec = dataclasses.replace(record.spec, device="cpu", workload="tiny")
+    record = dataclasses.replace(
+        record, spec=spec, environment=dataclasses.replace(record.environment, facts=facts, device="cpu")
+    )
+    told = json.loads(str(row_of(summarise([record])[0]).get("variables")))
+    assert "NCCL_ALGO" in told
+    assert "TORCHINDUCTOR_CACHE_DIR" not in told
+
+
+def test_a_table_of_several_pairs_says_what_its_columns_are() -> None:
+    text = "model,system,metric,value,unit\nR,A,train_time,10.0,min\nS,A,train_time,20.0,min\nR,B,train_time,5.0,min\n"
+    rows = parse_table(text + "S,B,train_time,30.0,min\n", "t").rows
+    told = said(list(rows[:2]), list(rows[2:]), metric="train_time")
+    for part in ("model A B B over A", "A and B in s", "printed digits only", "under 1, B is faster", "not ranked"):
+        assert part in told

@@ -18,14 +18,14 @@ from steelyard.contracts import observe
 from steelyard.contracts.sim import Collective, InputPipeline, Link, Memory, Noise, SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
 from steelyard.errors import InputError
-from steelyard.report.scaling import scaling_lines
+from steelyard.report.scaling import _half, scaling_lines, scaling_object
 from steelyard.results import ranks
 from steelyard.results.derive import derive
 from steelyard.results.store import RAW, ResultFolder, record_text
 from steelyard.rules.curve import curves, kind_of
 from steelyard.rules.row import Row, Table
 from steelyard.rules.rule import check, rule
-from steelyard.stats.quotient import Quotient, change
+from steelyard.stats.quotient import Estimate, Quotient, change
 from steelyard.stats.ratio import compare_means
 from steelyard.stats.scaling_fit import CurveFit, Refused, amdahl, gustafson, latency_bandwidth
 from steelyard.worker.engine.run import run_directory
@@ -311,7 +311,7 @@ def test_counts_without_a_figure_are_shown(study: Any) -> None:
     (found,) = scaling(summarise(records), "weak")
     assert (found.missing, found.base.devices) == (((1, "1 out_of_memory"),), 2)
     assert "SY311" in {entry.code for entry in found.findings}
-    with pytest.raises(InputError, match="1 devices: 1 out_of_memory"):
+    with pytest.raises(InputError, match="1 device: 1 out_of_memory"):
         scaling(summarise(records[1:]), "weak")
 
 
@@ -456,14 +456,14 @@ def test_the_verb_answers_first_and_fits_the_terminal(folder: Path, capsys: pyte
     assert main(["scaling", "study", "--results", str(folder), "--at", "64"]) == 0
     text = capsys.readouterr().out
     lines = text.splitlines()
-    assert lines[0].startswith("How does study scale over devices? (weak scaling")
+    assert lines[0].startswith("How does the study 'study' scale over devices? (weak scaling")
     assert lines[2].startswith("Answer: 8 devices give ")
     assert max(map(len, lines)) <= 80
-    said = ("the next doubling returns", "At least 70 % efficiency: up to", "Base: 1 device at", "Gustafson: serial")
+    said = ("the next doubling returns", "Largest count with at least 70 %", "Base: 1 device at", "Gustafson: serial")
     for part in (*said, "error at a count left out", "SY310", "the slowest computes", "Projected to 64 devices"):
         assert part in text
     assert main(["scaling", "study", "--results", str(folder), "--threshold", "0.999"]) == 0
-    assert "up to 1 device (the base); 2 devices reach" in " ".join(capsys.readouterr().out.split())
+    assert "99.9 % efficiency: 1 device (the base). 2 devices reach" in " ".join(capsys.readouterr().out.split())
 
 
 def test_models_that_miss_foretell_nothing(study: Any) -> None:
@@ -502,3 +502,146 @@ def test_options_that_are_not_valid(folder: Path, capsys: pytest.CaptureFixture[
     error = capsys.readouterr().err
     assert "--threshold" in error
     assert "--at" in error
+
+
+# -- what a review found
+
+
+def shown(records: Sequence[RunRecord], *arguments: Any, name: str = "study", **options: Any) -> str:
+    """All curves as people read them, in one line."""
+    curves = scaling(summarise(records), *arguments, **options)
+    return " ".join(" ".join(line for curve in curves for line in scaling_lines(curve, name)).split())
+
+
+def with_settings(record: RunRecord, **values: str) -> RunRecord:
+    known = record.settings.values if record.settings else {}
+    return dataclasses.replace(record, settings=observe.Settings(values={**known, **values}))
+
+
+def test_a_blocked_curve_names_no_ratio_in_any_finding(study: Any) -> None:
+    # Superlinear by far, and in another precision: neither the text nor the data may say how far.
+    slow, fast = SimTruth(step_time_s=0.010), SimTruth(step_time_s=0.010, sample_time_s=0.0)
+    records = study([1], sim=slow, batch=8) + study([2, 4], sim=fast, batch=64, precision="bf16")
+    (found,) = scaling(summarise(records))
+    assert found.blocked
+    assert "SY301" not in {entry.code for entry in found.findings}
+    texts = json.dumps(scaling_object(found)) + "".join(scaling_lines(found, "study"))
+    for word in ("speedup", "as fast", "efficiency 1", "times the devices"):
+        assert word not in texts
+
+
+def test_a_superlinear_curve_is_told_from_its_own_interval(study: Any) -> None:
+    feed = SimTruth(step_time_s=0.002, input=InputPipeline(samples_per_s=4000.0))
+    fed = SimTruth(step_time_s=0.002)
+    records = study([1], sim=feed) + study([2, 4], sim=fed)
+    (found,) = scaling(summarise(records))
+    (told,) = [entry for entry in found.findings if entry.code == "SY301"][:1]
+    assert "rounding" not in told.message + told.evidence
+
+
+def test_collectives_are_refused(study: Any) -> None:
+    facts = observe.ModelFacts(parameters=0, flops_per_sample=None, method="by hand", bus_factor=1.5)
+    records = [dataclasses.replace(record, model=facts) for record in study([2, 4])]
+    with pytest.raises(InputError, match="a collective has no speed-up"):
+        scaling(summarise(records))
+
+
+def test_one_device_is_the_base_of_every_way_to_divide(study: Any) -> None:
+    swept = study([1, 2]) + study([1, 2], parallel="fsdp2", cell="f")
+    assert [(curve.label, len(curve.points)) for curve in scaling(summarise(swept))] == [
+        ("parallelism DDP", 2),
+        ("parallelism FSDP2", 2),
+    ]
+    # Only one of them has a run on one device, which divides nothing and so serves both.
+    shared = study([1, 2], cell="x") + study([2], parallel="fsdp2", cell="y")
+    assert [curve.base.devices for curve in scaling(summarise(shared))] == [1, 1]
+    # Sharding that is in effect on one device is another program.
+    sharded = [with_settings(record, parallel="fully_shard") for record in study([1], parallel="fsdp2", cell="z")]
+    curves = scaling(summarise([*sharded, *study([2], parallel="fsdp2", cell="z"), *study([2], cell="w")]))
+    assert [(curve.label, curve.alone) for curve in curves] == [("parallelism FSDP2", ("2 devices, parallelism DDP",))]
+
+
+def test_a_count_that_failed_belongs_to_its_curve(study: Any) -> None:
+    """What a failed run did not come to tell is no setting of another curve."""
+    small = SimTruth(memory=Memory(limit_bytes=1e9, bytes_per_sample=1e7))
+    done = [with_settings(record, optimizer="SGD") for record in study([1, 2], sim=small)]
+    other = [
+        with_settings(record, optimizer="SGD") for record in study([1, 2, 4], sim=small, precision="bf16", cell="b")
+    ]
+    failed = study([4], sim=small, batch=32, cell="")
+    failed = [dataclasses.replace(record, status=observe.Status(code="out_of_memory", reason="x")) for record in failed]
+    curves = scaling(summarise(done + other + failed))
+    assert [(curve.label, curve.missing) for curve in curves] == [
+        ("precision bf16", ()),
+        ("precision fp32", ((4, "1 out_of_memory"),)),
+    ]
+
+
+def test_a_curve_without_figures_does_not_hide_the_others(study: Any) -> None:
+    good = study([1, 2], precision="bf16", cell="b")
+    bad = [
+        dataclasses.replace(record, status=observe.Status(code="out_of_memory", reason="x")) for record in study([1, 2])
+    ]
+    (found,) = scaling(summarise(good + bad))
+    assert found.label == "precision bf16"
+    assert found.alone == ("precision fp32 (1 device: 1 out_of_memory; 2 devices: 1 out_of_memory)",)
+
+
+def test_records_of_old_versions_and_jobs_without_figures(study: Any) -> None:
+    records = study([1, 2, 4], jobs=3, sim=SimTruth(collective=RING))
+    kept = ("throughput_job", "throughput_device")
+    bare = [
+        dataclasses.replace(record, quantities={name: record.quantities[name] for name in kept}) for record in records
+    ]
+    text = shown(bare)
+    assert "These records do not tell where the rest is lost." in text
+    assert ". ." not in text
+    without = [dataclasses.replace(records[0], quantities={}), *records[1:]]
+    (found,) = scaling(summarise(without))
+    assert found.base.jobs == 2
+    assert found.points[-1].speedup.value == pytest.approx(4 * 0.010 / (0.010 + ring_s(4)))
+
+
+def test_sentences_on_where_to_stop(study: Any) -> None:
+    noisy = SimTruth(collective=RING, noise=Noise(kind="normal", cv=0.01, between_jobs_cv=0.02))
+    records = study([1, 2, 3, 8], jobs=3, sim=noisy)
+    (found,) = scaling(summarise(records))
+    last = found.points[-1].split.total
+    assert last.low is not None
+    assert last.high is not None
+    between = (last.low + last.value) / 2
+    text = shown(records, threshold=between, name="study:batch=32")
+    assert text.startswith("How do the cells 'study:batch=32' scale over devices?")
+    assert "8 devices, the largest count measured (" in text
+    assert "The interval of 8 devices lies on both sides of" in text
+    assert "2 devices: one more returns" in text
+    assert "3 devices: 5 more return" in text
+    # A middle count that is worse than those around it is not passed over in silence.
+    worse = [
+        dataclasses.replace(point, split=dataclasses.replace(point.split, total=Estimate(0.3)))
+        for point in found.points
+    ]
+    dented = dataclasses.replace(found, points=(found.points[0], worse[1], *found.points[2:]), enough=found.points[2])
+    assert "Fewer devices are below 70 %, though: 2." in " ".join(" ".join(scaling_lines(dented, "study")).split())
+
+
+def test_what_the_balance_of_a_cross_check_counts_is_said_where_it_applies(study: Any) -> None:
+    records = study([1, 2], sim=SimTruth(collective=RING))
+    told = "counts as communication"
+    assert told not in shown(records)
+
+    def checked(record: RunRecord) -> RunRecord:
+        window = {
+            name: dataclasses.replace(q, window="crosscheck")
+            for name, q in record.quantities.items()
+            if "_share" in name
+        }
+        return dataclasses.replace(record, quantities={**record.quantities, **window})
+
+    assert told in shown([records[0], checked(records[1])])
+
+
+def test_wide_intervals_are_shown_by_both_ends() -> None:
+    assert _half(Estimate(0.28, 0.10, 0.78)) == "28 [10, 78]"
+    assert _half(Estimate(0.80, 0.79, 0.81)) == "80.0 ±1.0"
+    assert _half(None) == "-"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from steelyard.cli.verb import assignment
 from steelyard.report.text import number, seconds, table
 
 
@@ -34,3 +35,12 @@ def test_seconds(value: float, text: str) -> None:
 
 def test_table_puts_numbers_to_the_right() -> None:
     assert table(["a", "b"], [["x", "1"], ["yy", "1,000"]]) == "a       b\n--  -----\nx       1\nyy  1,000"
+
+
+def test_headings_from_strangers_do_nothing_but_be_read() -> None:
+    assert table(["a\x1b[31m", "b\u061c\ufeff"], [["1", "2"]]).splitlines()[0] == "a\\x1b[31m  b\\u061c\\ufeff"
+
+
+def test_options_nested_too_deeply_are_texts() -> None:
+    deep = "[" * 200_000
+    assert assignment("--set", f"sim.step_time_s={deep}") == ("sim.step_time_s", deep)

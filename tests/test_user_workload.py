@@ -247,3 +247,10 @@ def test_a_file_does_not_undo_the_switches(folder: Path, simulate: Callable[[Run
     assert record.status.code == "completed", record.status
     assert record.settings is not None
     assert record.settings.values["float32_matmul_precision"] == "highest"
+
+
+def test_a_path_that_leads_nowhere_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "loop.py").symlink_to(tmp_path / "loop.py")
+    for path in ("a\0b.py", "loop.py"):
+        with pytest.raises(InputError):
+            find_source(f"{path}:build", tmp_path, below=tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,10 @@ from steelyard.cli.main import main
 from steelyard.errors import InputError
 from steelyard.results.store import ResultFolder, write_json
 from steelyard.rules.history import Drifted
+from steelyard.rules.row import Amount, Row, Table
 from steelyard.spec.recipe import Expect, load_recipe, plan
 from steelyard.stats.band import Band, judge
-from steelyard.stats.drift import changes
+from steelyard.stats.drift import _step, changes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +39,7 @@ sim.noise = {{ kind = "normal", cv = 0.01, between_jobs_cv = 0.005 }}
 [expect]
 value = 3200.0
 """
+START = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 # -- the decision rule
@@ -83,6 +86,34 @@ def test_fewer_than_three_jobs_cannot_tell(jobs: int) -> None:
 def test_on_the_edge_no_number_of_jobs_tells() -> None:
     found = judge([94.0, 96.0, 95.0], Band(95.0, None, 95.0), rate=False)
     assert (found.verdict, found.more_jobs) == ("cannot tell", None)
+
+
+def test_the_number_of_jobs_asked_for_by_hand() -> None:
+    """Five jobs on the documented figure that vary by 2 %; the interval shall end at 0.75 of the way to the edge."""
+    unit = 0.02 / math.sqrt(2.5)
+    values = [100 * (1 + unit * n) for n in (-2, -1, 0, 1, 2)]
+    wide, narrow = Band(97.0, 103.0, 100.0), Band(98.5, 101.5, 100.0)
+    # t(4) 2.776 x 0.02 / sqrt(5) = 0.0248: inside 3 %, so that nothing is asked for.
+    assert judge(values, wide, rate=False).verdict == "pass"
+    # For 1.5 %, 14 jobs: t(13) 2.160 x 0.02 / sqrt(14) = 0.01155 > 0.01125; 15: 2.145 x 0.02 / sqrt(15) = 0.01108.
+    assert judge(values, narrow, rate=False).more_jobs == 10
+
+
+def test_a_figure_of_nothing_is_a_figure() -> None:
+    found = judge([0.0, 0.0, 0.0], Band(None, 0.05), rate=False)
+    assert (found.verdict, found.value) == ("pass", 0.0)
+
+
+def test_the_default_band_holds_both_readings_of_a_miss() -> None:
+    """A 5 % regression neither passes nor stays uncalled in more than 5 %; false alarms are at most 6.5 %."""
+    rng = np.random.default_rng(2)
+    band = Band(*Expect(value=100.0).edges(), 100.0)
+    jobs = 1 / (1 + 0.02 * rng.standard_normal((2000, 5)))
+    good = [judge(row, band, rate=True).verdict for row in (100 * jobs).tolist()]
+    bad = [judge(row, band, rate=True).verdict for row in (95 * jobs).tolist()]
+    assert good.count("fail") <= 0.065 * 2000
+    assert bad.count("pass") <= 0.05 * 2000
+    assert bad.count("fail") >= 0.95 * 2000
 
 
 def test_rates_are_averaged_by_their_times() -> None:
@@ -153,6 +184,51 @@ def test_without_noise_and_without_anything() -> None:
         changes([[1.0], [0.0]])
 
 
+def test_p_values_against_every_t_taken_apart() -> None:
+    from scipy import stats
+
+    rng = np.random.default_rng(6)
+
+    def largest(rows: Any) -> Any:
+        t = [stats.ttest_ind(rows[:, :k], rows[:, k:], axis=1).statistic for k in range(1, rows.shape[1])]
+        return np.abs(t).max(axis=0)
+
+    null = largest(rng.standard_normal((20_000, 10)))
+    noise = 0.01 * rng.standard_normal(10)
+    for step in (0.0, 0.01, 0.015, 0.02):
+        values = noise + step * (np.arange(10) >= 5)
+        ((*_, p_value),) = _step([np.array([value]) for value in values], 0.9999)
+        assert p_value == pytest.approx(float(np.mean(null >= largest(values[None, :])[0])), abs=0.02)
+
+
+@pytest.mark.parametrize("count", [61, 90, 200])
+def test_long_flat_histories_share_their_draws_and_keep_their_level(count: int) -> None:
+    rng = np.random.default_rng(count)
+    assert sum(bool(changes([[v] for v in row])) for row in np.exp(0.01 * rng.standard_normal((200, count)))) <= 8
+
+
+def test_few_occasions_of_very_many_jobs_are_searched() -> None:
+    rng = np.random.default_rng(1)
+    found = changes([(level * (1 + 0.02 * rng.standard_normal(900))).tolist() for level in (1.0, 1.0, 0.95)])
+    assert [step.index for step in found] == [2]
+
+
+def test_a_table_of_very_many_histories_is_bounded() -> None:
+    import time
+
+    rng = np.random.default_rng(2)
+    rows = []
+    for n in range(1500):
+        noise = rng.standard_normal(24)
+        values = {f"m{k}": 1000 + float(noise[k]) + 5 * (n // (150 + k) % 2) for k in range(24) if n >= k}
+        figures = {name: Amount(value, value, value, "images/s") for name, value in values.items()}
+        day = (START + timedelta(days=n)).date().isoformat()
+        rows.append(Row("table", {"model": "m"}, figures, note=day))
+    begun = time.process_time()
+    assert list(Drifted().check(Table("table", tuple(rows))))
+    assert time.process_time() - begun < 20
+
+
 def test_the_rule_on_histories_names_what_changed_around() -> None:
     head = "system,framework,metric,value,unit,note\n"
     rows = [(1000 + n % 3, "1.0", f"2026-01-{n:02}") for n in range(1, 7)]
@@ -188,6 +264,13 @@ def write(folder: Path, text: str, name: str = "node.toml") -> Path:
         ('name = "node"', 'name = "node"\nstudy = "a.toml"', "one of run, study and command"),
         ("jobs = 4", "jobs = 2", "at least 3"),
         ("jobs = 4", "job = 4", "did you mean 'jobs'"),
+        ("jobs = 4", "jobs = -4", "at least 3"),
+        ("jobs = 4", "level = 0.9999999999999999", "at most 0.9999"),
+        ("value = 3200.0", "value = nan", "finite"),
+        ("value = 3200.0", "value = 3200.0\ntolerance = 1e-300", "too small"),
+        ("value = 3200.0", "value = 3200.0\nat = { " + "a" * 5000 + " = 1 }", "names 0 of 1 cells"),
+        ("[run]", "[run]\nbatch = 0", "the run of recipe node"),
+        ("[run]", '[run]\nworkload = "a\\u0000.py:build"', "cannot be read"),
     ],
 )
 def test_what_is_wrong_with_a_recipe_is_said(
@@ -210,7 +293,14 @@ def test_what_is_wrong_with_a_recipe_is_said(
         ('["steelyard", "run", "sim", "--nonsense"]', "unrecognized"),
         ('["steelyard", "run", "--help"]', "command"),
         ('["steelyard", "study", "../outside.toml"]', "outside the recipe's folder"),
-        ('["steelyard", "study", "a.toml", "--dry-run"]', "more than the study's file"),
+        ('["steelyard", "study", "a.toml", "--dry-run"]', "the study's file and nothing else"),
+        ('["steelyard", "study"]', "the study's file and nothing else"),
+        ('["steelyard", "study", "a\\u0000.toml"]', "cannot be the name of a file"),
+        (f'["steelyard", "study", "{"a" * 3000}"]', "cannot be the name of a file"),
+        ('["steelyard", "study", "missing.toml"]', "is no file"),
+        ('["steelyard", "run", "sim", "--set", "a=' + "[" * 3500 + '"]', "nested too deeply"),
+        ('["steelyard", "run", "sim; touch made"]', "workload"),
+        ('["steelyard", "run", "--", "--help"]', "workload"),
         ('["steelyard", "run", "../own.py:build"]', "outside the study's folder"),
     ],
 )
@@ -242,6 +332,34 @@ def test_hostile_recipes_end_early(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["verify", str(path), "--dry-run"]) == 2
 
 
+def test_files_outside_the_recipes_folder_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    outside.mkdir()
+    inside.mkdir()
+    write(outside, 'name = "s"\n', "study.toml")
+    write(outside, "raise SystemExit\n", "own.py")
+    (inside / "link.toml").symlink_to(outside / "study.toml")
+    (inside / "folder").symlink_to(outside)
+    write(inside, 'name = "s"\n[run]\nworkload = "folder/own.py:build"\n', "own.toml")
+    for study in ("link.toml", "folder/study.toml", "../outside/study.toml", str(outside / "study.toml"), "own.toml"):
+        path = write(inside, f'name = "x"\nstudy = "{study}"\n[expect]\nvalue = 1.0\n')
+        assert main(["verify", str(path), "--results", str(tmp_path / "r")]) == 2
+        assert "lies outside" in capsys.readouterr().err
+    (inside / "loop.toml").symlink_to(inside / "loop.toml")
+    path = write(inside, 'name = "x"\nstudy = "loop.toml"\n[expect]\nvalue = 1.0\n')
+    assert main(["verify", str(path), "--results", str(tmp_path / "r")]) == 2
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_study_of_very_many_cells_is_refused_before_it_is_spelled_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, f'name = "s"\n[sweep]\nbatch = {list(range(1, 1002))}\n', "study.toml")
+    path = write(tmp_path, 'name = "x"\nstudy = "study.toml"\n[expect]\nvalue = 1.0\n')
+    assert main(["verify", str(path), "--dry-run"]) == 2
+    assert "1,001 cells" in capsys.readouterr().err
+
+
 def test_only_cells_with_a_figure_are_run() -> None:
     recipe = load_recipe(EXAMPLES / "batch-sweep.toml")
     expansion = plan(recipe, EXAMPLES, name="n", jobs=3)
@@ -266,8 +384,6 @@ def test_the_example_recipes_can_be_planned(recipe: Path, capsys: pytest.Capture
 
 
 # -- the verb
-
-START = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
@@ -354,14 +470,23 @@ def test_more_jobs_join_the_latest_occasion(tmp_path: Path, capsys: pytest.Captu
     again = json.loads(text)
     assert again["occasion"] == found["occasion"]
     assert len(again["figures"][0]["runs"]) == 5
-    assert verify(capsys, tmp_path, "--no-run")[1].startswith("cannot tell: needs ")
+    text = verify(capsys, tmp_path, "--no-run")[1]
+    assert text.startswith("cannot tell: needs ")
+    # The command can be copied: with the results that were named, in one line.
+    (line,) = [line for line in text.splitlines() if line.startswith("next: ")]
+    assert f"{tmp_path / 'node.toml'} --results {tmp_path / 'results'} --more " in line
 
 
 def test_jobs_that_run_out_of_memory_fail_the_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, RECIPE.replace("[expect]", "sim.memory = { limit_bytes = 1.0, bytes_per_sample = 1.0 }\n[expect]"))
     code, text = verify(capsys, tmp_path)
     assert code == 1
-    assert text.startswith("fail: node: of 4 jobs did not complete: 4 out_of_memory")
+    assert text.startswith("fail: node: 4 of 4 jobs did not complete: 4 out_of_memory")
+    # Nobody measured it, so that the unit is the recipe's own text.
+    write(tmp_path, (tmp_path / "node.toml").read_text(encoding="utf-8") + 'unit = "\\u001b[2J\\n"\n')
+    for words in (["--no-run"], ["--history"], ["--dry-run"]):
+        assert "\x1b" not in verify(capsys, tmp_path, *words)[1]
+    assert "figure  verdict" in verify(capsys, tmp_path, "--history")[1]
 
 
 def test_other_settings_are_another_history(
@@ -373,6 +498,69 @@ def test_other_settings_are_another_history(
     assert "other settings" in capsys.readouterr().err
     assert main(["verify", str(path), "--history", *shared]) == 0
     assert "nothing has been run yet" in capsys.readouterr().out
+
+
+def test_a_figure_that_no_job_has_ends_it_after_the_first_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, RECIPE + 'metric = "thruput"\n')
+    assert verify(capsys, tmp_path)[0] == 2
+    assert len(list((tmp_path / "results" / "runs").glob("*/*/record.json"))) == 1
+
+
+def test_words_for_bands_without_a_documented_figure(occasions: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    low = write(occasions, RECIPE.replace("value = 3200.0", "low = 3200.0"), "low.toml")
+    assert main(["verify", str(low), "--no-run", "--results", str(occasions / "results")]) == 1
+    assert "documented one" not in (text := capsys.readouterr().out)
+    assert "why: the whole interval lies outside the band" in text
+
+
+def test_a_share_of_nothing_and_a_figure_that_is_unknown(occasions: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared = ["--no-run", "--results", str(occasions / "results")]
+    share = RECIPE.replace("value = 3200.0", 'metric = "input_wait_share"\nhigh = 0.05')
+    assert main(["verify", str(write(occasions, share, "share.toml")), *shared]) == 0
+    assert "pass: node: input_wait_share 0 [0, 0]" in capsys.readouterr().out
+    assert main(["verify", str(occasions / "share.toml"), "--history", *shared[1:]]) == 0
+    assert "no change shown" in capsys.readouterr().out
+    memory = RECIPE.replace("value = 3200.0", 'metric = "memory_peak"\nhigh = 5.0')
+    assert main(["verify", str(write(occasions, memory, "memory.toml")), *shared]) == 1
+    assert "cannot tell: node: no job has memory_peak: " in capsys.readouterr().out
+
+
+def test_two_that_begin_in_the_same_second_do_not_mix(tmp_path: Path) -> None:
+    folder, recipe = ResultFolder(tmp_path / "results"), load_recipe(write(tmp_path, RECIPE))
+    first = analysis.new_occasion(folder, recipe, START)
+    second = analysis.new_occasion(folder, recipe, START)
+    analysis.begin_occasion(folder, first)
+    with pytest.raises(InputError, match="same second"):
+        analysis.begin_occasion(folder, second)
+    assert analysis.new_occasion(folder, recipe, START) == f"{first}-2"
+    # Begun, but without a job yet: nothing to judge and no part of the history.
+    assert analysis.occasions(folder, recipe) == []
+
+
+def test_jobs_without_a_launch_are_dated_by_their_occasion(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, RECIPE)
+    results = ResultFolder(tmp_path / "results")
+    for day in (1, 2):
+        monkeypatch.setattr("steelyard.cli.verify.now", lambda day=day: START + timedelta(days=day))
+        verify(capsys, tmp_path, "--jobs", "3")
+    for study in results.studies():
+        for record in results.records(study):
+            assert record.environment is not None
+            place = results.path / "runs" / study / record.run_id / "record.json"
+            rate = record.quantities["throughput_job"]
+            value = (rate.value or 0.0) * (0.9 if study.endswith("0303T000000") else 1.0)
+            quantities = {**record.quantities, "throughput_job": dataclasses.replace(rate, value=value)}
+            node = dataclasses.replace(record.environment, node=f"node{study[-8]}")
+            write_json(place, dataclasses.replace(record, launch=None, quantities=quantities, environment=node))
+    found = json.loads(verify(capsys, tmp_path, "--history", "--json")[1])[0]
+    assert [entry["started_at"][:10] for entry in found["occasions"]] == ["2026-03-02", "2026-03-03"]
+    # Two nodes, one after the other: the step is there, and so is the node that came with it.
+    assert found["changes"][0]["facts"]["node"] == ["node2", "node3"]
+    assert "node node2 -> node3" in found["findings"][0]["evidence"]
 
 
 def test_an_unknown_figure_or_unit_is_refused(

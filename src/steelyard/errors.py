@@ -14,7 +14,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 # Control characters and those that turn the direction of text: a stranger's file must not steer a terminal.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
 def printable(text: str) -> str:

@@ -71,6 +71,7 @@ BUILTIN: dict[str, dict[str, str]] = {
         "SY112": "steelyard.rules.comparability:OtherSystem",
         "SY113": "steelyard.rules.comparability:OtherTraining",
         "SY114": "steelyard.rules.comparability:OtherUnit",
+        "SY115": "steelyard.rules.comparability:MixedJobs",
         "SY120": "steelyard.rules.claims:Unfair",
         "SY121": "steelyard.rules.claims:Confounded",
         "SY201": "steelyard.rules.steadiness:NotSteady",

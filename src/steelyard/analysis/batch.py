@@ -47,8 +47,8 @@ class BatchCell:
 
     @property
     def fits(self) -> bool:
-        """Whether any job got through."""
-        return any(code in self.cell.statuses for code in MEASURED)
+        """Whether jobs got through, and none ran out of memory."""
+        return any(code in self.cell.statuses for code in MEASURED) and not self.out_of_memory
 
     @property
     def out_of_memory(self) -> bool:
@@ -126,7 +126,7 @@ def _cell(cell: CellSummary, asymptote: float | None) -> BatchCell:
 
 
 def _point(cell: CellSummary) -> Point:
-    """Seconds that a micro-batch of the whole job takes, in each job."""
+    """Seconds that a step of the whole job takes, in each job."""
     spec = cell.records[0].spec
     rates = [rate for record in cell.records if (rate := _rate(record)) is not None]
     return Point(float(spec.batch), tuple(spec.batch * _per_micro_batch(cell) / rate for rate in rates))
@@ -138,7 +138,7 @@ def _rate(record: RunRecord) -> float | None:
 
 
 def _per_micro_batch(cell: CellSummary) -> int:
-    """Micro-batches that the whole job computes in one step: the knee is in samples of one of them."""
+    """Micro-batches that the whole job computes in one step; the knee is in samples of one of them."""
     spec = cell.records[0].spec
     return spec.ranks * spec.accumulation
 
@@ -147,10 +147,13 @@ def _differing(cells: Sequence[CellSummary]) -> tuple[Finding, ...]:
     """What differs beside the batch from what most cells have; each thing once, however many cells have it."""
     rows = [row_of(cell) for cell in cells]
     base = _usual(rows)
-    found: dict[tuple[str, str], list[Finding]] = {}
+    found: dict[tuple[str, ...], list[Finding]] = {}
     for row in rows:
+        # What follows from another batch (its global batch) is in the message, but does not make it another matter.
+        keys = tuple(sorted(f"{key.key}={key.b}" for key in confounders(Pair(base, row, FACTOR))))
         for entry in _against(base, row):
-            found.setdefault((entry.code, entry.message), []).append(entry)
+            same = keys if keys and entry.code.startswith("SY1") else (entry.message,)
+            found.setdefault((entry.code, *same), []).append(entry)
     once = [_joined(entries) for entries in found.values()]
     order = list(SEVERITIES)
     return tuple(sorted(once, key=lambda entry: (order.index(entry.severity), entry.code)))
@@ -192,8 +195,10 @@ def _against(base: Row, row: Row) -> Iterator[Finding]:
 
 
 def _joined(entries: Sequence[Finding]) -> Finding:
+    """The one with the shortest message stands for all."""
+    first = min(entries, key=lambda entry: len(entry.message))
     more = f" and {len(entries) - 1} more" if len(entries) > 1 else ""
-    return dataclasses.replace(entries[0], place=entries[0].place + more)
+    return dataclasses.replace(first, place=first.place + more)
 
 
 def _refuse_twice(cells: Sequence[CellSummary]) -> None:

@@ -42,7 +42,11 @@ ALIASES = {
 }  # fmt: skip
 # Settings by which rows are put into groups of the same work before the best of a side is taken.
 GROUPED = ("work", "data", "amount", "arithmetic", "training")
+# Of what people do not choose for a run.
+UNCHOSEN = ("system", "software", "environment", "evidence")
+MAX_ROWS = 5000
 MAX_PAIRS = 10_000
+MAX_SAME = 100
 
 
 @dataclass(frozen=True)
@@ -90,9 +94,6 @@ def compare(
     factor = require_factor(factor)
     left_out: list[str] = []
     first, second = _with_figure(a, b, metric, left_out)
-    if len(first) * len(second) > MAX_PAIRS:
-        problem = Problem("selection", f"{len(first)} x {len(second)} rows", f"at most {MAX_PAIRS} pairs of rows")
-        raise InputError("too much is selected", problems=(problem,))
     if len(first) == len(second) == 1 and _same_row(first[0], second[0]):
         problem = Problem("selection", f"both sides are {first[0].place}", "two cells, rows or runs that differ")
         raise InputError("there is nothing to compare", problems=(problem,))
@@ -109,6 +110,7 @@ def compare(
         for pair, counts in _best_pairs(first, second, factor, metric)
     ]
     if not made:
+        _require_few(len(first), len(second), exact=False)
         nearest = _nearest(first, second, factor, metric)
         made = [_judge("nearest settings", nearest, force=force)]
         told = tuple(f"{row.place} (" for row in (nearest.a, nearest.b))
@@ -136,12 +138,15 @@ def _with_figure(a: Sequence[Row], b: Sequence[Row], metric: str, left_out: list
     if not all(sides):
         common = set.intersection(*({m for row in rows for m in row.figures} for rows in (a, b)))
         problem = Problem("metric", "; ".join(left_out[:3]), ", ".join(sorted(common)) or "none is on both sides")
-        raise InputError(f"there is no {metric} on both sides", problems=(problem,))
+        next_step = f"--metric {min(common)}" if len(common) == 1 else None
+        raise InputError(f"there is no {metric} on both sides", problems=(problem,), next_step=next_step)
     return sides[0], sides[1]
 
 
 def _no_figure(row: Row, metric: str) -> str:
-    return f"no {metric}" + ("" if row.status == "completed" else f", the runs ended with {row.status}")
+    if row.status != "completed":
+        return f"no {metric}, the runs ended with {row.status}"
+    return f"no {metric}" + (f" in one or more of its {shown(jobs)} jobs" if (jobs := row.get("jobs")) else "")
 
 
 def _judge(how: How, pair: Pair, *, force: bool, counts: tuple[int, int] = (1, 1)) -> Comparison:
@@ -172,23 +177,46 @@ def _judge(how: How, pair: Pair, *, force: bool, counts: tuple[int, int] = (1, 1
 
 def _partners(a: list[Row], b: list[Row], factor: str, metric: str, left_out: list[str]) -> list[tuple[How, Pair]]:
     """Rows that may be compared, each used once; those that differ in the factor alone come first."""
-    near: list[tuple[int, int, int, int]] = []
-    for i, first in enumerate(a):
-        for j, second in enumerate(b):
-            pair = Pair(first, second, factor, metric)
-            if not _same_row(first, second) and not blocking(pair):
-                near.append((_told(pair), _distance(pair), i, j))
-    taken: list[tuple[How, Pair]] = []
+    taken: list[tuple[int, How, Pair]] = []
     used_a: set[int] = set()
     used_b: set[int] = set()
-    for told, _, i, j in sorted(near):
-        if i not in used_a and j not in used_b:
-            used_a.add(i)
-            used_b.add(j)
-            taken.append(("nearest settings" if told else "equal settings", Pair(a[i], b[j], factor, metric)))
+    for exact in (True, False):
+        rest_a = [i for i in range(len(a)) if i not in used_a]
+        rest_b = [j for j in range(len(b)) if j not in used_b]
+        _require_few(len(rest_a), len(rest_b), exact=exact)
+        tried = _exact(a, b, factor) if exact else ((i, j) for i in rest_a for j in rest_b)
+        near: list[tuple[int, int, int, int]] = []
+        for i, j in tried:
+            pair = Pair(a[i], b[j], factor, metric)
+            if not _same_row(a[i], b[j]) and not blocking(pair):
+                near.append((_told(pair), _distance(pair), i, j))
+        for told, _, i, j in sorted(near):
+            if i not in used_a and j not in used_b:
+                used_a.add(i)
+                used_b.add(j)
+                taken.append((i, "nearest settings" if told else "equal settings", Pair(a[i], b[j], factor, metric)))
     for name, rows, used in (("A", a, used_a), ("B", b, used_b)):
         left_out += [f"{row.place} ({name}): no partner to compare with" for i, row in enumerate(rows) if i not in used]
-    return sorted(taken, key=lambda entry: (entry[0], a.index(entry[1].a)))
+    return [(how, pair) for _, how, pair in sorted(taken, key=lambda entry: (entry[1], entry[0]))]
+
+
+def _require_few(a: int, b: int, *, exact: bool) -> None:
+    if a * b > (MAX_ROWS**2 if exact else MAX_PAIRS):
+        problem = Problem("selection", f"{a} x {b} rows", f"at most {MAX_PAIRS} pairs of rows with unequal settings")
+        raise InputError("too much is selected", problems=(problem,), next_step="select fewer by STUDY:key=value")
+
+
+def _exact(a: list[Row], b: list[Row], factor: str) -> list[tuple[int, int]]:
+    """Rows that share every setting which people choose, but for the factor and the machine.
+
+    No other pair can be nearer, so that these are taken first, without a look at every pair.
+    """
+    keys = [key for key, role in SETTINGS.items() if role not in UNCHOSEN and factor not in (key, role)]
+    there: dict[tuple[str, ...], list[int]] = {}
+    for j, row in enumerate(b):
+        there.setdefault(tuple(shown(row.get(key)) for key in keys), []).append(j)
+    found = [(i, there.get(tuple(shown(row.get(key)) for key in keys), [])) for i, row in enumerate(a)]
+    return [(i, j) for i, same in found for j in same[:MAX_SAME]]
 
 
 def _told(pair: Pair) -> int:
@@ -206,6 +234,9 @@ def _distance(pair: Pair) -> int:
 
 def _best_pairs(a: list[Row], b: list[Row], factor: str, metric: str) -> list[tuple[Pair, tuple[int, int]]]:
     """The best row of each side in every group of the same work, where both sides had a choice."""
+    if sense(a[0].figures[metric].unit) == "other":
+        # Of a share or of memory nobody can say if more is better.
+        return []
     meant = meant_to_differ(Pair(a[0], b[0], factor, metric))
     sizes = [] if meant & {"devices"} and factor in ("devices", "nodes", "size") else ["devices", "nodes"]
     for extra in (sizes, []):
@@ -244,7 +275,7 @@ def _varied(rows: list[Row]) -> frozenset[str]:
 
 
 def _best(rows: list[Row], metric: str) -> Row:
-    more = sense(rows[0].figures[metric].unit) in ("rate", "other")
+    more = sense(rows[0].figures[metric].unit) == "rate"
     return (max if more else min)(rows, key=lambda row: row.figures[metric].value)
 
 
@@ -264,6 +295,8 @@ def _told_apart(made: list[Comparison]) -> list[Comparison]:
     ]
     if "batch_per_device" in keys and "global_batch" in keys:
         keys.remove("global_batch")
+    if "model" in keys and "task" in keys:
+        keys.remove("task")
     return [
         replace(entry, shared=tuple(f"{key} {_both(entry, key)}" for key in keys))
         if entry.how != "best against best"

@@ -6,7 +6,8 @@ decided here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from steelyard.analysis.rows import scaled
@@ -19,13 +20,17 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.record import Finding
     from steelyard.rules.row import Row
-    from steelyard.stats.ratio import Verdict
 
+Verdict = Literal["faster", "slower", "more", "less", "no difference shown", "too few jobs"]
+"""What B is against A: faster or slower in rates and times, more or less in all else."""
 Sense = Literal["rate", "time", "energy", "other"]
 """More is faster; less is faster; less is better; neither."""
 
 LEVEL = 0.95
 WELCH = "Welch on the jobs"
+NOT_POSITIVE = "none, because a job's figure is not above zero"
+# Of a device already, whatever the number of devices.
+OF_A_DEVICE = ("_device", "bandwidth", "utilisation")
 DIGITS = "printed digits only"
 MIXED = "printed digits, and the interval of the measured jobs"
 # By the names that quantities of records have, or may have once power is measured; the first that both sides have.
@@ -51,7 +56,6 @@ class Ratio:
     """Of the interval; None where its bounds are those of printed digits."""
     method: str
     verdict: Verdict
-    """What B is against A: of rates and times only. Of energies, `faster` means less."""
     percent_faster: float | None
     """B does so many percent more work in the same time than A; negative: slower. None for what is no speed."""
     jobs_a: int
@@ -82,6 +86,7 @@ def base_unit(unit: str) -> str:
 
 def ratios(a: Row, b: Row, metric: str, level: float = LEVEL) -> list[Ratio]:
     """The ratio of the whole job and those per device, module, node and watt, as far as both sides know them."""
+    a, b = _by_one_energy(a, b)
     found = [made for scope, make in _SCOPES.items() if (made := _one(scope, make, a, b, metric, level)) is not None]
     # For one device on one node on each side, all say the same.
     different: list[Ratio] = []
@@ -89,6 +94,18 @@ def ratios(a: Row, b: Row, metric: str, level: float = LEVEL) -> list[Ratio]:
         if not any((ratio.a, ratio.b) == (other.a, other.b) for other in different):
             different.append(ratio)
     return different
+
+
+def _by_one_energy(a: Row, b: Row) -> tuple[Row, Row]:
+    """Without energies and powers that one side alone has: two kinds of them do not measure the same."""
+    kinds = {name for name in (*ENERGY_PER_SAMPLE, *POWER) if (name in a.figures) != (name in b.figures)}
+    if not kinds:
+        return a, b
+    first, second = (
+        replace(row, figures={name: amount for name, amount in row.figures.items() if name not in kinds})
+        for row in (a, b)
+    )
+    return first, second
 
 
 def _one(
@@ -105,23 +122,40 @@ def divide(scope: str, metric: str, a: Amount, b: Amount, level: float = LEVEL) 
     way = sense(a.unit)
     jobs_a, jobs_b = max(1, len(a.jobs)), max(1, len(b.jobs))
     speed = way in ("rate", "time")
+    if a.jobs and b.jobs and min(*a.jobs, *b.jobs) <= 0:
+        # Shares and qualities of single jobs may be zero; the logarithm knows no interval for them.
+        percent = _percent_faster(way, b.value / a.value)
+        return Ratio(
+            scope, metric, base_unit(a.unit), a.value, b.value, b.value / a.value, None, None, None, NOT_POSITIVE,
+            "too few jobs" if min(jobs_a, jobs_b) < MIN_JOBS else "no difference shown", percent, jobs_a, jobs_b,
+        )  # fmt: skip
     if a.jobs and b.jobs:
         turn: Callable[[float], float] = (lambda x: 1 / x) if way == "rate" else (lambda x: x)
         found = compare_means([turn(x) for x in a.jobs], [turn(x) for x in b.jobs], level)
         value, low, high = _own_way(way, found.value, found.low, found.high)
         percent = found.percent_faster if speed else None
         return Ratio(
-            scope, metric, base_unit(a.unit), a.value, b.value, value, low, high, level, WELCH, found.verdict, percent,
-            jobs_a, jobs_b,
+            scope, metric, base_unit(a.unit), a.value, b.value, value, low, high, level, WELCH,
+            found.verdict if speed else _OTHER_WORDS.get(found.verdict, found.verdict), percent, jobs_a, jobs_b,
         )  # fmt: skip
     value = b.value / a.value
     low, high = (b.low / a.high, b.high / a.low) if min(a.low, b.low) > 0 else (None, None)
-    percent = 100 * ((value if way == "rate" else 1 / value) - 1) if speed else None
+    percent = _percent_faster(way, value)
     method = MIXED if a.jobs or b.jobs else DIGITS
     return Ratio(
         scope, metric, base_unit(a.unit), a.value, b.value, value, low, high, None, method, "too few jobs", percent,
         jobs_a, jobs_b,
     )  # fmt: skip
+
+
+# Of times, less is faster; of what is no speed, it is less.
+_OTHER_WORDS: dict[str, Verdict] = {"faster": "less", "slower": "more"}
+
+
+def _percent_faster(way: Sense, value: float) -> float | None:
+    if way not in ("rate", "time"):
+        return None
+    return 100 * ((value if way == "rate" else 1 / value) - 1)
 
 
 def _own_way(
@@ -146,10 +180,15 @@ def _per(part: str, count: str) -> Callable[[Row, str], Amount | None]:
         if f"{metric}_per_{part}" in row.figures:
             return row.figures[f"{metric}_per_{part}"]
         whole, number = row.figures.get(metric), row.number(count)
-        divisible = whole is not None and sense(whole.unit) == "rate" and "_per_" not in metric
+        divisible = whole is not None and sense(whole.unit) == "rate" and not _of_a_part(metric)
         return scaled(whole, 1 / number) if whole is not None and divisible and number else None
 
     return make
+
+
+def _of_a_part(metric: str) -> bool:
+    """Whether a figure is no whole that can be divided."""
+    return "_per_" in metric or metric.endswith(OF_A_DEVICE)
 
 
 def _per_module(row: Row, metric: str) -> Amount | None:
@@ -161,6 +200,8 @@ def _per_module(row: Row, metric: str) -> Amount | None:
 
 def _per_watt(row: Row, metric: str) -> Amount | None:
     """Work for a joule; the same as speed for a watt."""
+    if _of_a_part(metric):
+        return None
     for name in ENERGY_PER_SAMPLE:
         energy = row.figures.get(name)
         if energy is not None and metric == "throughput" and energy.low > 0:
@@ -189,10 +230,8 @@ def sentence(ratio: Ratio, a: str, b: str) -> str:
     """What a ratio says, in words that need no explanation."""
     part = {"job": "", "watt": " for the same power"}.get(ratio.scope, f" per {ratio.scope}")
     way = sense(ratio.unit)
-    if way == "other":
-        return f"{b} has {ratio.value:.4g} times the {ratio.metric} of {a}{part}{_bounds(ratio, ratio.low, ratio.high)}"
-    if way == "energy":
-        return f"{b} needs {ratio.value:.4g} times the energy of {a}{part}{_bounds(ratio, ratio.low, ratio.high)}"
+    if way in ("other", "energy"):
+        return _no_speed(ratio, a, b, part, "needs" if way == "energy" else "has")
     speed, low, high = _own_way("rate" if way == "time" else "time", ratio.value, ratio.low, ratio.high)
     bounds = _bounds(ratio, low, high)
     percent = abs(ratio.percent_faster or 0.0)
@@ -204,9 +243,26 @@ def sentence(ratio: Ratio, a: str, b: str) -> str:
     return f"{b} is {speed:.4g} times as fast as {a}{part} ({percent:.3g} % {word}){bounds}"
 
 
+def _no_speed(ratio: Ratio, a: str, b: str, part: str, verb: str) -> str:
+    bounds = _bounds(ratio, ratio.low, ratio.high)
+    says = f"{b} {verb} {ratio.value:.4g} times the {ratio.metric} of {a}"
+    if ratio.verdict == "too few jobs":
+        return f"not ranked{part}, too few jobs: by the figures alone {says}{bounds}"
+    if ratio.verdict == "no difference shown":
+        return f"no difference shown{part}: {says}{bounds}, which may be chance"
+    return f"{says}{part}{bounds}"
+
+
 def _bounds(ratio: Ratio, low: float | None, high: float | None) -> str:
     if low is None or high is None:
+        if ratio.method == NOT_POSITIVE:
+            return "; no interval, because a job's figure is not above zero"
         return f"; no interval from fewer than {MIN_JOBS} jobs on a side" if ratio.method == WELCH else ""
-    kind = f"{ratio.level:.3g}" if ratio.level is not None else ""
-    says = f"{100 * float(kind):.4g} % interval" if kind else "printed digits allow"
+    says = "printed digits allow" if ratio.level is None else f"{level_percent(ratio.level)} interval"
     return f", {says} {low:.4g} to {high:.4g}"
+
+
+def level_percent(level: float) -> str:
+    """A level with the digits that tell it from certainty: 95 %, 98.8 %, 99.978 %."""
+    digits = max(3, 2 - math.floor(math.log10(1 - level)))
+    return f"{100 * level:.{digits}g} %"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from steelyard.analysis.summary import MEASURED, job_throughput
 from steelyard.contracts.base import to_json_object
 from steelyard.rules.row import Amount, Row
+from steelyard.rules.settings import SETTINGS
 from steelyard.stats.intervals import across_jobs
 
 if TYPE_CHECKING:
@@ -57,7 +58,11 @@ VOLATILE = (
     "LD_LIBRARY_PATH",
     "GLOO_SOCKET_IFNAME",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
 )
+# What may differ between the nodes of one machine, and between two starts of one program.
+BESIDE = ("variables", "cpus", "kernel", "threads")
 RENAMED = {
     "throughput_job": "throughput",
     "throughput_device": "throughput_per_device",
@@ -73,7 +78,7 @@ def row_of(cell: CellSummary) -> Row:
     shown = measured or list(cell.records)
     found = [_settings(record) for record in shown]
     settings = {key: _common([entry.get(key) for entry in found]) for entry in found for key in entry}
-    settings |= _evidence(cell, measured)
+    settings |= _evidence(cell, measured) | {"mixed": _mixed(found)}
     return Row(
         place=f"{cell.study}/{cell.cell}",
         settings={key: value for key, value in settings.items() if value is not None},
@@ -202,8 +207,9 @@ def _input(record: RunRecord) -> Settings:
 
 def _implementation(record: RunRecord) -> Settings:
     spec = record.spec
-    several = spec.ranks > 1
     parallel = _effect(record, "parallel") or (spec.parallel.upper() if spec.mode == "train" else "replicas")
+    # One rank divides nothing, but sharding may be in effect on it all the same, and costs time.
+    several = spec.ranks > 1 or (_effect(record, "parallel") in PARALLELISM)
     layout, threads = _effect(record, "channels_last"), _effect(record, "threads")
     backend = _effect(record, "backend") or spec.backend
     version = _fact(record, "torch.version")
@@ -254,6 +260,13 @@ def _evidence(cell: CellSummary, measured: Sequence[RunRecord]) -> Settings:
     }
 
 
+def _mixed(found: Sequence[Settings]) -> str | None:
+    """Settings that the jobs do not share, of what people choose or what makes a machine another one."""
+    keys = dict.fromkeys(key for entry in found for key in entry if SETTINGS[key] != "evidence" and key not in BESIDE)
+    names = [key for key in keys if len({entry.get(key) for entry in found} - {None}) > 1]
+    return ", ".join(names) or None
+
+
 def _has_rate(record: RunRecord) -> bool:
     return "throughput_job" in record.quantities
 
@@ -284,6 +297,10 @@ def _figures(records: Sequence[RunRecord], settings: Settings) -> dict[str, Amou
     names = dict.fromkeys(name for record in records for name in record.quantities)
     figures = {RENAMED.get(name, name): found for name in names if (found := _figure(records, name)) is not None}
     rate, device = figures.get("throughput"), figures.get("throughput_per_device")
+    if records and records[0].model is not None and records[0].model.bus_factor is not None:
+        # All devices take part in one and the same collective: each of them, and each node, makes as many as the job.
+        parts = ("device", "module", "node") if rate is not None else ()
+        return figures | {f"throughput_per_{part}": figures["throughput"] for part in parts}
     if rate is not None:
         whole = job_throughput(records).interval
         if whole is not None:

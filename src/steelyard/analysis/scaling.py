@@ -28,12 +28,18 @@ if TYPE_CHECKING:
     from steelyard.analysis.summary import CellSummary
     from steelyard.contracts.record import Finding, Quantity, RunRecord
 
+    Key = tuple[tuple[str, str | None], ...]
+    Missing = tuple[tuple[int, str], ...]
+
 Declared = Literal["strong", "weak"]
 THRESHOLD = 0.7
 """Efficiency that forms for computing time commonly ask for."""
 # A model that misses a point it has not seen by more than this is shown with its error, but foretells nothing.
 USABLE_ERROR_PERCENT = 10.0
 PROJECTION_REACH = 2
+# Rules on what a speed-up rests on. What else changes along a curve is found pair by pair (SY303 names the ratio).
+OF_SPEEDUPS = ("SY301",)
+OF_CURVES = ("SY301", "SY31")
 # Settings that tell how figures came about or what is around the job do not make another curve.
 ASIDE = ("size", "environment", "evidence")
 
@@ -119,6 +125,7 @@ def scaling(
     Cells of one number of devices that differ in a setting lie on several curves. What changes along one curve beside
     the number of devices is for the rules to find.
     """
+    _refuse_collectives(cells)
     groups = _curves(cells, declared)
     whole = [(label, group) for label, group in groups if len(group) > 1]
     if not whole:
@@ -127,11 +134,39 @@ def scaling(
             f"no scaling without two device counts; the selection has {', '.join(map(str, counts))}",
             next_step="a study with [sweep] ranks = [1, 2, 4, 8], or select more of its cells",
         )
-    found = [_analyse(group, label, declared, threshold, at) for label, group in whole]
+    measured = [(label, group, *_stands(group)) for label, group in whole]
+    found = [
+        _analyse(stands, missing, label, declared, threshold, at)
+        for label, _, stands, missing in measured
+        if len(stands) > 1
+    ]
+    if not found:
+        _, group, stands, missing = measured[0]
+        raise InputError(
+            f"only {len(stands)} of {len(group)} device counts have a throughput",
+            problems=tuple(Problem(_devices(count), ended, "a run that completes") for count, ended in missing),
+        )
     alone = [f"{_devices(group[0].records[0].spec.ranks)}, {label}" for label, group in groups if len(group) == 1]
+    alone += [
+        f"{label} ({'; '.join(f'{_devices(count)}: {ended}' for count, ended in missing)})"
+        for label, _, stands, missing in measured
+        if len(stands) < 2
+    ]
     # Said once.
     found[-1] = dataclasses.replace(found[-1], alone=tuple(alone))
     return found
+
+
+def _refuse_collectives(cells: Sequence[CellSummary]) -> None:
+    models = [record.model for cell in cells for record in cell.records if record.model is not None]
+    if any(model.bus_factor is not None for model in models):
+        name, study = cells[0].records[0].spec.workload, cells[0].study
+        problem = Problem("SELECTION", f"{name} is one collective of all devices", "a workload that devices share")
+        raise InputError(
+            "a collective has no speed-up: more devices do not make more of it",
+            problems=(problem,),
+            next_step=f"steelyard compare {study}:ranks=N {study}:ranks=M --factor devices --metric bus_bandwidth",
+        )
 
 
 # -- which cells are one curve
@@ -139,27 +174,90 @@ def scaling(
 
 def _curves(cells: Sequence[CellSummary], declared: Declared | None) -> list[tuple[str, list[CellSummary]]]:
     rows = {cell.cell: row_of(cell) for cell in cells}
-    varied = _varied(list(rows.values()))
-    groups: dict[tuple[tuple[str, str], ...], list[CellSummary]] = {}
+    settings = {cell.cell: _chosen(cell, rows[cell.cell]) for cell in cells}
+    varied = _varied(cells, settings)
+    names = [name for name in varied if SETTINGS[name] != "batch"]
+    batches = len(names) < len(varied)
+    groups: dict[Key, list[CellSummary]] = {}
+    unsure: list[tuple[Key, CellSummary]] = []
     for cell in cells:
-        row = rows[cell.cell]
-        key = [(name, str(row.get(name))) for name in varied if SETTINGS.get(name) != "batch"]
-        if any(SETTINGS.get(name) == "batch" for name in varied):
-            key.append(_batch_key(row, declared))
-        groups.setdefault(tuple(key), []).append(cell)
+        key: Key = tuple((name, settings[cell.cell][name]) for name in names)
+        key += (_batch_key(rows[cell.cell], declared),) if batches else ()
+        if any(value is None for _, value in key):
+            unsure.append((key, cell))
+        else:
+            groups.setdefault(key, []).append(cell)
+    for key, cell in unsure:
+        _join(groups, key, cell)
+    _lend_single(groups, rows)
     for group in groups.values():
         _refuse_doubles(group, rows)
-    named = [(", ".join(f"{name} {value}".strip() for name, value in key), group) for key, group in groups.items()]
+    named = [
+        (", ".join(f"{name} {'unknown' if value is None else value}".strip() for name, value in key), group)
+        for key, group in groups.items()
+    ]
     return sorted(named, key=lambda entry: (len(entry[0]), entry[0]))
 
 
-def _varied(rows: Sequence[Row]) -> list[str]:
+def _chosen(cell: CellSummary, row: Row) -> dict[str, str | None]:
+    """Settings as texts; None where a run did not come so far as to tell what was in effect."""
+    told = any(record.status.code in MEASURED for record in cell.records)
+    spec = cell.records[0].spec
+    # One device divides nothing, but was asked for as the base of one way to divide.
+    asked = {"parallelism": spec.parallel.upper(), "backend": spec.backend} if spec.ranks == 1 else {}
+    found: dict[str, str | None] = {}
+    for key, role in SETTINGS.items():
+        if role not in ASIDE:
+            value = row.get(key)
+            value = asked.get(key) if value is None else value
+            found[key] = str(value) if value is not None or told else None
+    return found
+
+
+def _varied(cells: Sequence[CellSummary], settings: dict[str, dict[str, str | None]]) -> list[str]:
     """Settings in which cells of one and the same number of devices differ: those make several curves."""
+    by_count: dict[int, list[dict[str, str | None]]] = {}
+    for cell in cells:
+        by_count.setdefault(cell.records[0].spec.ranks, []).append(settings[cell.cell])
     names = [key for key, role in SETTINGS.items() if role not in ASIDE]
-    by_count: dict[float | None, list[Row]] = {}
-    for row in rows:
-        by_count.setdefault(row.number("devices"), []).append(row)
-    return [name for name in names if any(len({str(row.get(name)) for row in same}) > 1 for same in by_count.values())]
+    return [
+        name for name in names if any(len({entry[name] for entry in same} - {None}) > 1 for same in by_count.values())
+    ]
+
+
+def _join(groups: dict[Key, list[CellSummary]], key: Key, cell: CellSummary) -> None:
+    """To every curve that it may belong to by what is known of it, and that has no cell at its count."""
+    fitting = [
+        group
+        for other, group in groups.items()
+        if all(mine in (None, theirs) for (_, mine), (_, theirs) in zip(key, other, strict=True))
+        and cell.records[0].spec.ranks not in _counts(group)
+    ]
+    for group in fitting:
+        group.append(cell)
+    if not fitting:
+        groups.setdefault(key, []).append(cell)
+
+
+def _lend_single(groups: dict[Key, list[CellSummary]], rows: dict[str, Row]) -> None:
+    """One device that divides nothing is the base of every way to divide the work that has none of its own."""
+    singles: dict[Key, list[CellSummary]] = {}
+    for key, group in groups.items():
+        for cell in group:
+            if cell.records[0].spec.ranks == 1 and rows[cell.cell].get("parallelism") is None:
+                singles.setdefault(_undivided(key), []).append(cell)
+    for key, group in groups.items():
+        fitting = singles.get(_undivided(key), [])
+        if 1 not in _counts(group) and len(fitting) == 1:
+            group.append(fitting[0])
+
+
+def _undivided(key: Key) -> Key:
+    return tuple(entry for entry in key if entry[0] not in ("parallelism", "backend"))
+
+
+def _counts(group: Sequence[CellSummary]) -> set[int]:
+    return {cell.records[0].spec.ranks for cell in group}
 
 
 def _batch_key(row: Row, declared: Declared | None) -> tuple[str, str]:
@@ -187,7 +285,7 @@ def _refuse_doubles(group: Sequence[CellSummary], rows: dict[str, Row]) -> None:
             names = labels(same)
             listed = "; ".join(f"{cell.cell} ({names[cell.cell]})" for cell in same)
             problem = Problem(
-                "SELECTION", f"{len(same)} cells have {count} devices: {listed}", "one cell a device count"
+                "SELECTION", f"{len(same)} cells have {_devices(count)}: {listed}", "one cell a device count"
             )
             raise InputError(
                 "several cells stand at one device count",
@@ -215,14 +313,13 @@ class _Stand:
 
 
 def _analyse(
-    cells: Sequence[CellSummary], label: str, declared: Declared | None, threshold: float, at: int | None
+    stands: Sequence[_Stand],
+    missing: Missing,
+    label: str,
+    declared: Declared | None,
+    threshold: float,
+    at: int | None,
 ) -> Scaling:
-    stands, missing = _stands(cells)
-    if len(stands) < 2:
-        raise InputError(
-            f"only {len(stands)} of {len(cells)} device counts have a throughput",
-            problems=tuple(Problem(f"{count} devices", ended, "a run that completes") for count, ended in missing),
-        )
     base = stands[0]
     points = tuple(_point(base, stand) for stand in stands)
     kind = declared or kind_of([stand.row for stand in stands])
@@ -247,14 +344,14 @@ def _analyse(
     )
 
 
-def _stands(cells: Sequence[CellSummary]) -> tuple[list[_Stand], tuple[tuple[int, str], ...]]:
+def _stands(cells: Sequence[CellSummary]) -> tuple[list[_Stand], Missing]:
     stands, missing = [], []
     for cell in sorted(cells, key=lambda cell: cell.records[0].spec.ranks):
         devices = cell.records[0].spec.ranks
         records = tuple(record for record in cell.records if record.status.code in MEASURED and _rate(record))
         if records:
             # People think of the cells of a curve by their number of devices.
-            row = dataclasses.replace(row_of(cell), place=_devices(devices))
+            row = dataclasses.replace(row_of(dataclasses.replace(cell, records=records)), place=_devices(devices))
             stands.append(_Stand(devices, cell, row, records, parts_of(records)))
         else:
             ended = ", ".join(f"{count} {code}" for code, count in sorted(cell.statuses.items()))
@@ -303,19 +400,19 @@ def _fits(stands: Sequence[_Stand], kind: str) -> tuple[CurveFit | Refused, ...]
     counts = [stand.devices for stand in stands]
     rates = [stand.devices / _mean(stand.parts.total) for stand in stands]
     law = amdahl(counts, rates) if kind == "strong" else gustafson(counts, rates)
-    steps = [stand.row.figures["step_time_mean"].value for stand in stands]
-    transfers = [_transfer_s(stand) for stand in stands]
-    known = [value for value in transfers if value is not None]
+    known = [found for found in map(_transfer_s, stands) if found is not None]
     if len(known) < len(stands):
         return law, Refused("latency-bandwidth", "the transfer is not told from waiting for slower devices here")
-    return law, latency_bandwidth(counts, rates, steps, known, strong=kind == "strong")
+    steps, transfers = zip(*known, strict=True)
+    return law, latency_bandwidth(counts, rates, steps, transfers, strong=kind == "strong")
 
 
-def _transfer_s(stand: _Stand) -> float | None:
-    """Of one step; one device transfers nothing."""
-    if stand.parts.transfer is None:
+def _transfer_s(stand: _Stand) -> tuple[float, float] | None:
+    """A step and the transfer in it; None where a record does not tell. One device transfers nothing."""
+    step = stand.row.figures.get("step_time_mean")
+    if stand.parts.transfer is None or step is None:
         return None
-    return _mean(stand.parts.transfer) / _mean(stand.parts.total) * stand.row.figures["step_time_mean"].value
+    return step.value, _mean(stand.parts.transfer) / _mean(stand.parts.total) * step.value
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -342,8 +439,11 @@ def _findings(
     base = stands[0].row
     found = [f for stand in stands[1:] for f in rule.check("pair", Pair(base, stand.row, "devices", "throughput"))]
     table = _table(stands, points, projections)
-    found += [f for made in rule.rules("table") if made.code.startswith("SY3") for f in made.check(table)]
+    found += [f for made in rule.rules("table") if made.code.startswith(OF_CURVES) for f in made.check(table)]
     found += _declared_otherwise([stand.row for stand in stands], declared)
+    if any(entry.severity == "blocks" for entry in found):
+        # What is said of a speed-up names it, and there is none.
+        found = [entry for entry in found if entry.code not in OF_SPEEDUPS]
     order = list(rule.SEVERITIES)
     return tuple(sorted(_once(found), key=lambda entry: (order.index(entry.severity), entry.code)))
 
@@ -378,7 +478,8 @@ def _table(stands: Sequence[_Stand], points: Sequence[Point], projections: Seque
 
 def _curve_row(stand: _Stand, point: Point) -> Row:
     total, speedup = point.split.total, point.speedup
-    figures = {"efficiency": _amount(total), "speedup": _amount(speedup), "throughput": stand.row.figures["throughput"]}
+    # Without the throughput: speed-ups are not to be computed again, from bounds that are no rounding.
+    figures = {"efficiency": _amount(total), "speedup": _amount(speedup)}
     settings = {key: value for key, value in stand.row.settings.items() if key in GROWS}
     return Row(stand.row.place, settings, figures)
 

@@ -101,7 +101,7 @@ def overall(outcomes: Sequence[Outcome]) -> Verdict:
 
 
 def new_occasion(folder: ResultFolder, recipe: Recipe, now: datetime) -> str:
-    """The name of a new occasion."""
+    """The name of a new occasion; `begin_occasion` takes it."""
     name = first = f"verify.{recipe.name}.{now.strftime(TIME_FORMAT)}"
     there, number = set(folder.studies()), 1
     while name in there:
@@ -110,11 +110,23 @@ def new_occasion(folder: ResultFolder, recipe: Recipe, now: datetime) -> str:
     return name
 
 
+def begin_occasion(folder: ResultFolder, name: str) -> None:
+    """Take the name, so that two that begin in the same second do not mix their jobs."""
+    folder.prepare()
+    try:
+        (folder.path / "runs" / name).mkdir()
+    except FileExistsError:
+        raise InputError(
+            f"another verify of this recipe began in the same second, as {name}",
+            next_step="the same command again",
+        ) from None
+
+
 def occasions(folder: ResultFolder, recipe: Recipe) -> list[str]:
-    """Names of all occasions of a recipe, oldest first."""
-    pattern = re.compile(rf"verify\.{re.escape(recipe.name)}\.(\d{{8}}T\d{{6}})(?:-(\d+))?")
+    """Names of all occasions of a recipe that have a finished job, oldest first."""
+    pattern = re.compile(rf"verify\.{re.escape(recipe.name)}\.(\d{{8}}T\d{{6}})(?:-(\d{{1,9}}))?")
     found = [(match[1], int(match[2] or 1), name) for name in folder.studies() if (match := pattern.fullmatch(name))]
-    return [name for *_, name in sorted(found)]
+    return [name for *_, name in sorted(found) if folder.run_ids(name)]
 
 
 def latest_occasion(folder: ResultFolder, recipe: Recipe) -> str:
@@ -122,7 +134,8 @@ def latest_occasion(folder: ResultFolder, recipe: Recipe) -> str:
     names = occasions(folder, recipe)
     if not names:
         raise InputError(
-            f"{folder.path} has no jobs of the recipe {recipe.name!r} yet", next_step="the same without this option"
+            f"{folder.path} has no jobs of the recipe {recipe.name!r} yet",
+            next_step="run it first: the same command without --more and --no-run",
         )
     return names[-1]
 
@@ -136,6 +149,13 @@ def require_begun(folder: ResultFolder, expansion: Expansion) -> None:
         )
 
 
+def require_figures(recipe: Recipe, expansion: Expansion, record: RunRecord) -> None:
+    """Refuse after the first job what no job will have, rather than after the last."""
+    for expected in recipe.expect:
+        if cell_of(expansion, expected).name == record.spec.cell:
+            figures([record], expected)
+
+
 def judge_records(recipe: Recipe, expansion: Expansion, records: Sequence[RunRecord]) -> list[Outcome]:
     """Every documented figure of a recipe, held against the jobs of one occasion."""
     return [_judge(recipe, expected, cell_of(expansion, expected).name, records) for expected in recipe.expect]
@@ -146,30 +166,50 @@ def _judge(recipe: Recipe, expected: Expect, cell: str, all_records: Sequence[Ru
     band = Band(*expected.edges(), expected.value)
     values, unit = figures(records, expected)
     judgement = judge(values, band, rate=is_rate(unit), level=recipe.level) if values else None
-    verdict, why = _verdict(records, judgement, len(values))
+    verdict, why = _verdict(records, judgement, expected)
     statuses: dict[str, int] = dict(Counter(str(record.status.code) for record in records))
     return Outcome(expected, band, cell, verdict, why, unit, judgement, statuses, records)
 
 
-def _verdict(records: Sequence[RunRecord], judgement: Judgement | None, jobs: int) -> tuple[Verdict, str]:
+def _verdict(records: Sequence[RunRecord], judgement: Judgement | None, expected: Expect) -> tuple[Verdict, str]:
     lost = Counter(record.status.code for record in records if record.status.code not in (*MEASURED, *INTERRUPTED))
     if lost:
         said = ", ".join(f"{count} {code}" for code, count in sorted(lost.items()))
-        return "fail", f"of {len(records)} jobs did not complete: {said}"
+        return "fail", f"{lost.total()} of {len(records)} jobs did not complete: {said}"
     if judgement is None:
-        return "cannot tell", "no job with the recipe's settings was measured"
+        return "cannot tell", _no_figure(records, expected)
     blocking = sorted({found.code for record in records for found in record.findings if found.severity == "blocks"})
     if blocking:
         return "cannot tell", f"the jobs have findings that must be mended first: {', '.join(blocking)}"
     if judgement.verdict == "pass":
         return "pass", "the whole interval lies inside the band"
+    if judgement.verdict == "fail" and expected.value is None:
+        return "fail", "the whole interval lies outside the band"
     if judgement.verdict == "fail":
-        return "fail", "the figure lies outside the band, and the interval rules out the documented one"
-    if jobs < MIN_JOBS:
-        return "cannot tell", f"{jobs} jobs: fewer than {MIN_JOBS} do not show how much jobs vary"
+        return "fail", "the figure lies outside the band, and the documented figure outside the interval"
+    return "cannot tell", _why_open(judgement, Band(*expected.edges(), expected.value))
+
+
+def _no_figure(records: Sequence[RunRecord], expected: Expect) -> str:
+    if not records:
+        return "the latest jobs ran with other settings than the recipe has now"
+    measured = [record for record in records if record.status.code in MEASURED]
+    if not measured:
+        return "all jobs were interrupted before they had a figure"
+    reasons = [record.quantities[expected.metric].reason for record in measured if expected.metric in record.quantities]
+    return f"no job has {expected.metric}: {next(filter(None, reasons), 'the reason is not known')}"
+
+
+def _why_open(judgement: Judgement, band: Band) -> str:
+    if judgement.jobs < MIN_JOBS:
+        jobs = "one job does" if judgement.jobs == 1 else f"{judgement.jobs} jobs do"
+        return f"{jobs} not show how much jobs vary: it takes {MIN_JOBS} at least"
     if judgement.more_jobs is None:
-        return "cannot tell", "the figure lies on the edge of the band: not even 1,000 more jobs would tell"
-    return "cannot tell", "the interval is too wide for the band"
+        return "the figure is so near the edge of the band that not even 1,000 more jobs would tell"
+    if band.holds(judgement.value):
+        return "the figure lies inside the band, but its interval reaches out of it"
+    what = "the documented figure" if band.documented is not None else "a part of the band"
+    return f"the figure lies outside the band, but its interval still holds {what}"
 
 
 def figures(records: Sequence[RunRecord], expected: Expect) -> tuple[list[float], str]:
@@ -184,8 +224,10 @@ def figures(records: Sequence[RunRecord], expected: Expect) -> tuple[list[float]
     if expected.unit is not None and units - {expected.unit}:
         problem = Problem("expect.unit", f"{expected.unit!r}, but the jobs say", ", ".join(sorted(units)))
         raise InputError("the recipe's figure has another unit", problems=(problem,))
-    values = [quantity.value for quantity in found if quantity.value is not None and quantity.value > 0]
-    return values, next(iter(units), expected.unit or "")
+    unit = next(iter(units), expected.unit or "")
+    values = [quantity.value for quantity in found if quantity.value is not None]
+    # A rate of nothing has no time; a share may well be nothing.
+    return [value for value in values if value > 0 or not is_rate(unit)], unit
 
 
 def is_rate(unit: str) -> bool:
@@ -198,7 +240,7 @@ def is_rate(unit: str) -> bool:
 
 def history(folder: ResultFolder, recipe: Recipe, expansion: Expansion) -> list[History]:
     """Every documented figure of a recipe over its occasions."""
-    there = [(name, list(folder.records(name))) for name in occasions(folder, recipe)]
+    there = [(name, records) for name in occasions(folder, recipe) if (records := list(folder.records(name)))]
     return [_history(recipe, expected, cell_of(expansion, expected).name, there) for expected in recipe.expect]
 
 
@@ -208,7 +250,7 @@ def _history(recipe: Recipe, expected: Expect, cell: str, there: Sequence[tuple[
         if any(record.spec.cell == cell for record in records):
             outcome = _judge(recipe, expected, cell, records)
             values, _ = figures(outcome.records, expected)
-            kept.append(Occasion(study, _started_at(outcome.records), tuple(values), outcome))
+            kept.append(Occasion(study, _started_at(study, outcome.records), tuple(values), outcome))
     kept.sort(key=lambda occasion: occasion.started_at)
     measured = [occasion for occasion in kept if occasion.values]
     steps = _steps(measured)
@@ -222,11 +264,18 @@ def _history(recipe: Recipe, expected: Expect, cell: str, there: Sequence[tuple[
     )
 
 
-def _started_at(records: Sequence[RunRecord]) -> str:
-    return min((record.launch.started_at for record in records if record.launch), default="unknown")
+def _started_at(study: str, records: Sequence[RunRecord]) -> str:
+    """When the first job began; where no record says it, when the occasion was named."""
+    # Digits that are no date stay what they are: the folder is anybody's.
+    t = study.rsplit(".", 1)[1]
+    named = f"{t[:4]}-{t[4:6]}-{t[6:8]}T{t[9:11]}:{t[11:13]}:{t[13:15]}+00:00"
+    return min((record.launch.started_at for record in records if record.launch), default=named)
 
 
 def _steps(measured: Sequence[Occasion]) -> tuple[Step, ...]:
+    if any(value <= 0 for occasion in measured for value in occasion.values):
+        # A step is a factor, and nothing is no multiple of anything.
+        return ()
     found = changes([occasion.values for occasion in measured])
     bounds = [0, *(change.index for change in found), len(measured)]
     return tuple(

@@ -46,7 +46,11 @@ def _described(table: Table, row: Row) -> Row:
     platform = table.platform(row)
     scope = platform.power_scope.split(" ")[0] if platform else ""
     settings = dict(row.settings)
-    if scope in SCOPES:
+    devices, nodes = row.number("devices"), row.number("nodes") or 1.0
+    most = platform.devices_per_node if platform else None
+    # A job that counts more devices than the machine has counts parts of them, such as dies.
+    parts = most is not None and devices is not None and devices > most * nodes
+    if scope in SCOPES and not parts:
         settings.setdefault("device_scope", scope)
     source = row.source or table.name
     return replace(row, settings=settings, source=source, place=f"{source}, {row.place}")

@@ -12,13 +12,16 @@ if TYPE_CHECKING:
     from steelyard.contracts.record import Finding
     from steelyard.rules.row import Table
 
+MAX_TEXT = 1000
 MAX_OF_A_RULE = 20
 """Findings of one rule on one table: a person reads the first few, and the last one says how many there are."""
 
+CUT = ("message", "evidence", "place")
 # A figure that is wrong by a slip makes its row look fast, slow or hungry too. The slip is the cause; it is told alone.
 _SLIPS = ("SY505", "SY506", "SY507", "SY508")
 EXPLAINS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_SLIPS, ("SY301", "SY401", "SY503", "SY504", "SY509", "SY703", "SY704")),
+    "SY507": ("SY301", "SY303", "SY312", "SY401", "SY503", "SY504", "SY509", "SY703", "SY704"),
     "SY503": ("SY301", "SY703"),
     "SY504": ("SY301", "SY703"),
     "SY303": ("SY301",),
@@ -42,7 +45,7 @@ def _bounded(findings: list[Finding]) -> tuple[Finding, ...]:
     total = Counter(finding.code for finding in findings)
     seen: Counter[str] = Counter()
     kept = []
-    for finding in findings:
+    for finding in map(_shortened, findings):
         seen[finding.code] += 1
         if seen[finding.code] < MAX_OF_A_RULE or total[finding.code] <= MAX_OF_A_RULE:
             kept.append(finding)
@@ -50,3 +53,11 @@ def _bounded(findings: list[Finding]) -> tuple[Finding, ...]:
             more = total[finding.code] - MAX_OF_A_RULE
             kept.append(replace(finding, message=f"{finding.message} (and {more} more findings like this one)"))
     return tuple(kept)
+
+
+def _shortened(finding: Finding) -> Finding:
+    """Names in a table may be long, and a finding may list many."""
+    if max(len(finding.message), len(finding.evidence)) <= MAX_TEXT:
+        return finding
+    cut = {name: text if len(text := getattr(finding, name)) <= MAX_TEXT else text[:MAX_TEXT] + "..." for name in CUT}
+    return replace(finding, **cut)

@@ -6,8 +6,9 @@ Described with examples in docs/claims.md. A claims file names its tables; a cla
 from __future__ import annotations
 
 import difflib
+import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -31,7 +32,10 @@ Short = Annotated[str, Length(200)]
 Selector = Annotated[dict[Annotated[str, Length(80)], bool | int | float | Short], Length(40)]
 """Settings that a row must have: `{ accelerator = "GH200", devices = 4 }`; also `table`, `source`, `note`, `metric`."""
 
-Relation = Literal["faster", "slower", "less time", "more time", "more throughput", "less throughput", "change"]
+Relation = Literal[
+    "faster", "slower", "less time", "more time", "more throughput", "less throughput", "more", "less", "change"
+]  # fmt: skip
+Ratio = Literal["as fast", "as much", "less"]
 Base = Literal["a", "b", "larger", "smaller"]
 
 
@@ -65,8 +69,17 @@ class Claim(Contract):
     def assertions(self) -> tuple[Assertion, ...]:
         """Everything to be judged, the arithmetic of a printed figure first."""
         named = self.asserts or self.by_itself()
-        implied: tuple[Assertion, ...] = ("arithmetic",) if self.published and self.prints_figure() else ()
+        implied: tuple[Assertion, ...] = ()
+        if self.states_order() or (self.published and self.prints_figure()):
+            implied = ("arithmetic",)
         return tuple(dict.fromkeys((*implied, *named)))
+
+    def states_order(self) -> bool:
+        """Whether the claim can be wrong as it stands, without any figure: faster, best, rises.
+
+        Whatever else it asserts then, such as a cause, would be one of something that is not so.
+        """
+        return False
 
     def by_itself(self) -> tuple[Assertion, ...]:
         """What a claim of this kind says when it names nothing."""
@@ -93,6 +106,9 @@ class PairClaim(Claim):
 class Times(PairClaim):
     """A is r times B: as fast, or as much, by the metric."""
 
+    relation: Ratio = "as fast"
+    """`as fast`: of times, B's over A's. `as much`: A's figure over B's, whatever it is. `less`: B's over A's."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Percent(PairClaim):
@@ -103,6 +119,10 @@ class Percent(PairClaim):
     base: Base | None = None
     """What the document says it divides by; None: it does not say."""
 
+    def states_order(self) -> bool:
+        """All but a change say which side is ahead."""
+        return self.relation != "change"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Efficiency(PairClaim):
@@ -111,11 +131,15 @@ class Efficiency(PairClaim):
 
 @dataclass(frozen=True, kw_only=True)
 class Faster(PairClaim):
-    """A is faster than B; by how much is not said."""
+    """A is faster than B; by how much is not said. `published` may have both figures: `about 3,000 against 270`."""
 
     def prints_figure(self) -> bool:
-        """Only words."""
+        """Only words, or the figures of both sides."""
         return False
+
+    def states_order(self) -> bool:
+        """That is all it says."""
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +148,10 @@ class Equal(PairClaim):
 
     within: Share | None = None
     """The margin as a fraction of B; None: what rounding allows."""
+
+    def states_order(self) -> bool:
+        """With a margin the rows can be beyond it."""
+        return self.within is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +166,10 @@ class Linear(Claim):
     def prints_figure(self) -> bool:
         """Only words."""
         return False
+
+    def states_order(self) -> bool:
+        """The rows can be less than linear."""
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +209,10 @@ class Monotone(Claim):
     setting: Short
     direction: Literal["rises", "falls"] = "rises"
 
+    def states_order(self) -> bool:
+        """The rows can go the other way."""
+        return True
+
 
 @dataclass(frozen=True, kw_only=True)
 class Best(Claim):
@@ -184,10 +220,16 @@ class Best(Claim):
 
     setting: Short
     value: bool | int | float | Short
+    better: Literal["more", "less"] | None = None
+    """Whether more or less of the metric is better; None: as its unit and its name tell."""
 
     def prints_figure(self) -> bool:
         """The value is what is claimed."""
         return False
+
+    def states_order(self) -> bool:
+        """Another value can be better."""
+        return True
 
 
 KINDS: dict[str, type[Claim]] = {
@@ -261,9 +303,50 @@ def parse_claim(entry: dict[str, Any], source: str) -> Claim:
         raise InputError(f"{source} is not valid", problems=(problem,), next_step="see docs/claims.md")
     claim = parse_object(KINDS[kind], entry, f"{source}, claim {name}")
     _refuse(_no_settings(claim), f"{source}, claim {name}")
-    if claim.published and (claim.prints_figure() or isinstance(claim, SameWork)):
-        figure(claim)
+    if claim.published:
+        _refuse(_published(claim), f"{source}, claim {name}")
     return claim
+
+
+def _published(claim: Claim) -> list[Problem]:
+    """What is wrong with the printed figure of a claim: a figure that would never be looked at misleads."""
+    if claim.prints_figure() or isinstance(claim, SameWork):
+        found = figure(claim)
+        wanted = _units(claim)
+        if wanted is not None and found.unit not in wanted[0]:
+            return [Problem("published", f"{claim.published!r} for the kind {claim.kind}", wanted[1])]
+        if isinstance(claim, Efficiency) and not found.unit and found.ends[0] > MAX_FRACTION:
+            return [Problem("published", f"{claim.published!r} is no fraction", "with its sign, such as 89 %; or 0.89")]
+    elif isinstance(claim, Best):
+        said, value = claim.published.strip().casefold(), claim.value
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        if said != text.casefold():
+            return [Problem("published", f"{claim.published!r}, but the claimed value is {text!r}", "the same value")]
+    elif isinstance(claim, Faster) and len(sides(claim)) == 2:
+        for text in sides(claim):
+            figure(replace(claim, published=text))
+    elif re.search(r"[0-9]", claim.published):
+        valid = {"faster": "3,000 against 270; for a ratio kind times or percent"}.get(
+            claim.kind, "words; the figure itself as at_least, such as at_least = 0.95"
+        )
+        return [Problem("published", f"the figure {claim.published!r} of the kind {claim.kind}", valid)]
+    return []
+
+
+def _units(claim: Claim) -> tuple[tuple[str, ...], str] | None:
+    """Units that the figure of a kind may have, in data and for people; None: any."""
+    if isinstance(claim, Percent | Equal):
+        return ("%",), "with its sign, such as 32.3 %"
+    if isinstance(claim, Efficiency):
+        return ("%", ""), "such as 89 % or 0.89"
+    if isinstance(claim, Times):
+        return ("x", "", "%", "times", "fold"), "a ratio such as 14.2x; kind percent for percentages of a difference"
+    return None
+
+
+def sides(claim: Faster) -> list[str]:
+    """The two figures of a claim that prints both: `about 3,000 against 270`."""
+    return re.split(r"\s+(?:against|versus|vs\.?)\s+", claim.published.strip())
 
 
 def _no_settings(claim: Claim) -> list[Problem]:
@@ -280,10 +363,21 @@ def _no_settings(claim: Claim) -> list[Problem]:
     return problems
 
 
+_NUMBER = r"[0-9][0-9,]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,2})?"
+_BOUNDS = {
+    "more than": 1, "over": 1, "above": 1, "at least": 1, ">": 1,
+    "less than": -1, "under": -1, "below": -1, "at most": -1, "up to": -1, "<": -1,
+}  # fmt: skip
 _FIGURE = re.compile(
-    r"(?P<about>about |around |nearly |~)?(?P<low>[-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?)"
-    r"(?:\s*(?:-|to)\s*(?P<high>[\d,]*\.?\d+(?:[eE][-+]?\d+)?))?\s*(?P<unit>[%xA-Za-z][A-Za-z/]*)?"
+    rf"(?:(?P<about>about|around|nearly|almost|roughly|approximately|~)\s*|(?P<bound>{'|'.join(_BOUNDS)})\s*)?"
+    rf"(?P<low>[-+]?{_NUMBER})\s*(?P<first>%|x)?"
+    rf"(?:\s*(?:-|to)\s*(?P<high>-?{_NUMBER}))?\s*(?P<unit>%|per ?cent|x|-?fold|[A-Za-z][A-Za-z/]*)?"
 )
+# As documents print them: dashes between numbers, the minus sign, and the cross of a ratio.
+_PRINTED = str.maketrans({"\u2013": "-", "\u2014": "-", "\u2212": "-", "\u00d7": "x", "\u00a0": " ", "\u202f": " "})
+ABOUT_SHARE = 0.1
+"""A figure that is said to be about right may be this far off, even where it has more zeros than digits."""
+MAX_FRACTION = 10.0
 
 
 @dataclass(frozen=True)
@@ -295,31 +389,57 @@ class Figure:
     unit: str
     ends: tuple[float, float]
     """As printed, without what rounding allows."""
+    reached: Span | None = None
+    """Of `up to`: what must be reached, and not only kept."""
 
 
 def figure(claim: Claim) -> Figure:
-    """The published figure with what its digits allow; per cent become fractions."""
-    found = _FIGURE.fullmatch(claim.published.strip())
+    """The published figure with what its digits allow; per cent become fractions. `more than` leaves an end open."""
+    found = _FIGURE.fullmatch(claim.published.strip().translate(_PRINTED))
     low = _rounded(found["low"], about=found["about"]) if found else None
     high = _rounded(found["high"] or found["low"], about=found["about"]) if found else None
-    if found is None or low is None or high is None:
+    unit = _unit(found["first"] or "", found["unit"] or "", ranged=bool(found["high"])) if found else None
+    if found is None or low is None or high is None or unit is None or high[0] < low[0]:
         problem = Problem(
-            "published", f"{claim.published!r} is not a figure", "such as 32.3 %, 14.2x, 35-55 % or 70,000"
+            "published",
+            f"{claim.published!r} is not a figure",
+            "such as 32.3 %, 14.2x, 35-55 %, 70,000, about 3,000 or more than 2x",
         )
         raise InputError(f"claim {claim.id} is not valid", problems=(problem,))
-    factor = 0.01 if found["unit"] == "%" else 1.0
+    factor = 0.01 if unit == "%" else 1.0
     first, last = (Span(end[1] * factor, end[2] * factor) for end in (low, high))
-    return Figure(first, last, found["unit"] or "", (low[0] * factor, high[0] * factor))
+    if found["bound"] == "up to":
+        most = Span(-math.inf, first.high)
+        return Figure(most, most, unit, (-math.inf, low[0] * factor), first)
+    if found["bound"]:
+        return _open(_BOUNDS[found["bound"]], low[0] * factor, unit)
+    return Figure(first, last, unit, (low[0] * factor, high[0] * factor))
+
+
+def _open(side: int, value: float, unit: str) -> Figure:
+    """A figure that is said to be exceeded, or not to be. Its digits are the limit itself, not rounded."""
+    span = Span(value, math.inf) if side > 0 else Span(-math.inf, value)
+    return Figure(span, span, unit, (span.low, span.high))
+
+
+def _unit(first: str, last: str, *, ranged: bool) -> str | None:
+    """The unit of a figure or a range, written once or at both ends; None where the ends differ."""
+    last = {"percent": "%", "per cent": "%", "-fold": "fold"}.get(last, last)
+    if first and ranged and first != last:
+        return None
+    return None if first and not ranged and last else last or first
 
 
 def _rounded(text: str, *, about: str | None) -> tuple[float, float, float] | None:
     """Value and bounds of a claimed number. Its zeros are digits, unless it is said to be about right."""
-    text = text.replace(",", "")
     found = printed(text)
-    if found is None or "." in text or "e" in text.casefold():
+    digits = text.replace(",", "")
+    if found is None or "." in digits or "e" in digits.casefold():
         return found
-    padding = len(text) - len(text.rstrip("0")) if about and found[0] else 0
+    padding = len(digits) - len(digits.rstrip("0")) if about and found[0] else 0
     half = 0.5 * 10.0**padding
+    if padding:
+        half = max(0.5, min(half, ABOUT_SHARE * abs(found[0])))
     return found[0], found[0] - half, found[0] + half
 
 

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from steelyard.audit.claims import figure
-from steelyard.audit.recompute import Worked, apart, digits, unit_factor
+from steelyard.audit.recompute import Worked, apart, counted, digits, few, in_unit, other_unit, unit_factor
 from steelyard.audit.selecting import rows_of
 from steelyard.errors import InputError, Problem
 from steelyard.rules.claims import Span
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 def work_power(claim: Power, table: Table) -> Worked:
     """Power of one device in every row, and whether its figures per energy follow from the others."""
     rows = rows_of(claim, table)
-    powers = [(row, power) for row in rows if (power := device_power(row)) is not None]
+    powers = [(row, _span(power)) for row in rows if (power := device_power(row)) is not None]
     checked = [fault for row in rows for fault in _per_energy(row, rows)]
     if "arithmetic" in claim.assertions():
-        faults = [fault for fault in checked if fault] + _printed_range(claim, rows)
+        faults = [*few([fault for fault in checked if fault]), *_printed_range(claim, rows)]
         if not checked:
-            faults.append("no row has both a figure per energy and what it follows from")
+            faults.append("no figure per energy together with what it follows from")
     else:
         faults = []
     if "physical limit" in claim.assertions() and not powers:
@@ -35,7 +35,8 @@ def work_power(claim: Power, table: Table) -> Worked:
             "rows", "no row has figures from which power follows", "energy with a time, or with a rate and work"
         )
         raise InputError(f"claim {claim.id} is about power", problems=(problem,))
-    return Worked(faults=tuple(faults), words=_words(claim, table, powers, checked), rows=tuple(rows), metric="power")
+    words = _words(claim, table, powers, checked)
+    return Worked(faults=tuple(faults), words=words, told=False, rows=tuple(rows), metric="power")
 
 
 def with_limit(limit_w: float | None, table: Table, rows: tuple[Row, ...]) -> Table:
@@ -48,13 +49,50 @@ def with_limit(limit_w: float | None, table: Table, rows: tuple[Row, ...]) -> Ta
     return Table(table.name, rows, platforms)
 
 
-def device_power(row: Row) -> Span | None:
-    """Power of one device in W, where the row's figures give it."""
+def device_power(row: Row) -> Bounds | None:
+    """Logarithm of the power of one device in W, where the row's figures give it."""
     given = observed(row)
     solved = solve(given)
     # Where the figures of a row contradict each other, only what is printed can be taken.
-    found = (given if solved.clash is not None else solved.known).get("power_per_device")
-    return None if found is None else _span(found)
+    return (given if solved.clash is not None else solved.known).get("power_per_device")
+
+
+# How figures make up the power of a device, as a reader would write it: those above the line, then those below.
+_SUMS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    (("energy_per_epoch_per_device",), ("epoch_time",)),
+    (("energy_per_epoch",), ("epoch_time", "devices")),
+    (("energy_per_device",), ("train_time",)),
+    (("energy",), ("train_time", "devices")),
+    (("throughput",), ("items_per_energy", "devices")),
+    (("throughput_per_device",), ("items_per_energy",)),
+    (("power",), ("devices",)),
+    (("energy_per_epoch_per_device", "throughput"), ("epoch_work",)),
+    (("energy_per_epoch", "throughput"), ("epoch_work", "devices")),
+)
+
+
+def power_sum(row: Row) -> str:
+    """The sum that gives the power of a device: `64.99 tokens/s / 4.08 tokens/Wh / 4 devices`; empty where printed."""
+    found = device_power(row)
+    if found is None:
+        return ""
+    made_of = found.sources - {"devices"}
+    for above, below in _SUMS:
+        if made_of == {*above, *below} - {"devices"}:
+            parts = [" x ".join(_shown(row, name) for name in above), *(_shown(row, name) for name in below)]
+            return " / ".join(part for part in parts if part != "1 device")
+    names = [_shown(row, name) for name in sorted(found.sources)]
+    return f"from {', '.join(names)}" if "power_per_device" not in found.sources else ""
+
+
+def _shown(row: Row, name: str) -> str:
+    """A figure or a count of a row as printed, by its name in the relations."""
+    for metric, amount in row.figures.items():
+        if variable(row, metric) == name:
+            return f"{digits(amount)} {amount.unit}".strip()
+    if name == "devices":
+        return counted(row.number(name) or 1)
+    return f"{row.number('epoch_samples') or 0:,g} samples" if name == "epoch_work" else name
 
 
 def _span(bounds: Bounds) -> Span:
@@ -83,13 +121,15 @@ def _printed_range(claim: Power, rows: list[Row]) -> list[str]:
         amount for row in rows for name, amount in row.figures.items() if variable(row, name) == "items_per_energy"
     ]
     if not amounts:
-        return ["no row has a figure per energy"]
+        return ["no figure per energy"]
     stated = figure(claim)
+    if wrong := other_unit(amounts[0], stated.unit):
+        return [wrong]
     ends = (min(amounts, key=lambda amount: amount.value), max(amounts, key=lambda amount: amount.value))
     return [
-        f"{digits(amount)} in the rows where {claim.published} is printed"
+        f"{digits(amount)} {amount.unit} where {claim.published} is printed"
         for amount, end in zip(ends, (stated.low, stated.high), strict=True)
-        if not end.meets(Span(amount.low / unit_factor(amount), amount.high / unit_factor(amount)))
+        if not end.meets(in_unit(amount, stated.unit))
     ]
 
 
@@ -106,5 +146,7 @@ def _words(claim: Power, table: Table, powers: list[tuple[Row, Span]], checked: 
         between = f"{least}{where[0]} to {most}{where[1]}" if len(powers) > 1 else least
         platform = table.platform(ordered[-1][0])
         limit = claim.limit_w or (platform.power_limit_w if platform else None)
-        words.append(f"power of a device {between}; limit {f'{limit:g} W' if limit else 'unknown'}")
+        made_of = power_sum(ordered[-1][0])
+        made_of = f"; {'the last is ' if len(powers) > 1 else ''}{made_of}" if made_of else ""
+        words.append(f"power of a device {between}; limit {f'{limit:g} W' if limit else 'unknown'}{made_of}")
     return "; ".join(words)

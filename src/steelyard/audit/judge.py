@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from steelyard.audit import claims as language
 from steelyard.audit.claims import figure, parse_claim
-from steelyard.audit.energy import with_limit, work_power
+from steelyard.audit.energy import device_power, with_limit, work_power
 from steelyard.audit.percentages import BASES, base_of, work_percent
-from steelyard.audit.recompute import Worked, speed_ratio, work_efficiency, work_equal, work_faster, work_times
+from steelyard.audit.recompute import Worked, few, lead, work_efficiency, work_equal, work_faster, work_times
 from steelyard.audit.repeats import Index, best_ratio, chance, statistics
-from steelyard.audit.series import work_best, work_linear, work_monotone, work_same_work
+from steelyard.audit.series import other_product, work_best, work_linear, work_monotone, work_same_work
 from steelyard.audit.table import parse_table
 from steelyard.errors import InputError, Problem
-from steelyard.rules.claims import Asserted, Noise, Reading, Span
+from steelyard.rules.claims import MAX_SHOWN, Asserted, Noise, Reading, Span
+from steelyard.rules.peers import WORK_ROLES, keys_of
+from steelyard.rules.plausibility import LEAST_PEERS
 from steelyard.rules.row import Pair, Table
 from steelyard.rules.rule import check, rule
 from steelyard.rules.settings import SETTINGS, confounders, differences, unclear
@@ -55,6 +57,8 @@ VERDICTS: dict[str, Verdict] = {
     "SY210": "not shown",
 }
 """The rule behind each verdict."""
+LEVEL = 1e-6
+"""Two figures that differ by less are the same."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,8 @@ class Judged:
     verdict: Verdict
     recomputed: str
     findings: tuple[Finding, ...] = ()
+    sums: str = ""
+    """What was worked out, without what the findings say of it."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,11 @@ class Judgement:
     def recomputed(self) -> str:
         """The figures behind the verdict, in words and numbers."""
         return "; ".join(dict.fromkeys(part.recomputed for part in self._deciding() if part.recomputed))
+
+    @property
+    def sums(self) -> str:
+        """The same without what the findings say."""
+        return "; ".join(dict.fromkeys(part.sums for part in self._deciding() if part.sums))
 
     @property
     def asserted(self) -> str:
@@ -111,6 +122,7 @@ class Document:
         self.votes = _votes(claims, table)
         """Of every percentage of the document, by claim."""
         self._indices: dict[str, Index] = {}
+        self._works: dict[tuple[object, ...], set[tuple[object, ...]]] = {}
         self._outliers: dict[frozenset[tuple[object, ...]], list[Finding]] = {}
 
     def index(self, metric: str) -> Index:
@@ -118,6 +130,14 @@ class Document:
         if metric not in self._indices:
             self._indices[metric] = Index(self.table, metric)
         return self._indices[metric]
+
+    def shared_works(self, a: Row, b: Row) -> int:
+        """How many works were run on the machines of both rows."""
+        if not self._works:
+            for row in self.table.rows:
+                work = tuple(row.get(key) for key in keys_of(*WORK_ROLES))
+                self._works.setdefault(_machine(row), set()).add(work)
+        return len(self._works.get(_machine(a), set()) & self._works.get(_machine(b), set()))
 
     def outliers(self, rows: Sequence[Row]) -> list[Finding]:
         """Of these rows, those that are odd among all rows of their machines."""
@@ -143,10 +163,17 @@ def judge(claims: Claims, document: str = "") -> list[Judgement]:
             try:
                 judged.append(judge_claim(claim, documents[name]))
             except InputError as error:
-                errors.append(error)
+                errors.append(_named(claim, error))
     if errors:
         raise _together(errors, len(claims.claims))
     return judged
+
+
+def _named(claim: Claim, error: InputError) -> InputError:
+    """An error that says which claim it is about."""
+    if error.what.startswith("claim "):
+        return error
+    return InputError(f"claim {claim.id}: {error.what}", problems=error.problems, next_step=error.next_step)
 
 
 def _together(errors: list[InputError], claims: int) -> InputError:
@@ -211,7 +238,12 @@ def _work(claim: Claim, document: Document) -> tuple[Worked, str]:
     if not larger:
         return worked, ""
     base = BASES[kind][0 if larger == "larger" else 1]  # type: ignore[index]
-    return worked, f"{others} other percentages of the document are shares of {base}"
+    many = (
+        f"{others} other percentages of the document are shares"
+        if others > 1
+        else "the document's other one is a share"
+    )
+    return worked, f"{many} of {base}"
 
 
 def _votes(claims: Sequence[Claim], table: Table) -> dict[str, Vote]:
@@ -283,21 +315,27 @@ def _judged(claim: Claim, document: Document, worked: Worked, convention: str, a
         findings += _over_limit(claim, document, worked)
     found = {finding.code for finding in findings}
     verdict: Verdict = next((verdict for code, verdict in VERDICTS.items() if code in found), "holds")
-    return Judged(assertion, verdict, _recomputed(asserted, worked, findings), findings)
+    sums = _figures(asserted, worked)
+    return Judged(assertion, verdict, _recomputed(asserted, worked, sums, findings), findings, sums)
 
 
 def _asserted(claim: Claim, document: Document, worked: Worked, convention: str, assertion: Assertion) -> Asserted:
     stated = figure(claim) if claim.published and claim.prints_figure() and worked.meant else None
     equal = best = noise = None
     differs: tuple[str, ...] = ()
-    if assertion == "attribution":
-        differs, noise = _credited(claim, document, worked)
-    if assertion == "fairness":
-        equal, best, noise = _fair(claim, document, worked)
-    if assertion == "statistics":
+    unchanged = False
+    if (unlike := _unlike(claim, worked)) and assertion in ("attribution", "fairness", "statistics"):
+        noise = Noise(shown=False, words=unlike)
+    elif assertion == "attribution":
+        differs, unchanged, noise = _credited(claim, document, worked)
+    elif assertion == "fairness":
+        equal, best, noise = _fair(document, worked)
+    elif assertion == "statistics":
         noise = _shown(claim, document, worked)
-    if assertion == "physical limit" and not _limited(claim, document, worked):
-        noise = Noise(shown=False, words="no power limit is known for these machines")
+    elif assertion == "plausibility":
+        noise = _few_peers(document, worked)
+    elif assertion == "physical limit":
+        noise = _no_limit(claim, document, worked)
     faults = worked.faults
     if assertion == "same work" and worked.pairs:
         stated, faults = None, _other_work(worked)
@@ -306,6 +344,7 @@ def _asserted(claim: Claim, document: Document, worked: Worked, convention: str,
         asserts=assertion,
         place=worked.place,
         published=Span(stated.low.low, stated.high.high) if stated else None,
+        reached=stated.reached if stated else None,
         printed=claim.published,
         meant=worked.meant,
         other=worked.other,
@@ -314,30 +353,39 @@ def _asserted(claim: Claim, document: Document, worked: Worked, convention: str,
         hint=worked.hint,
         factor=claim.factor,
         differs=differs,
+        unchanged=unchanged,
         equal=equal,
         best=best,
         noise=noise,
     )
 
 
-def _credited(claim: Claim, document: Document, worked: Worked) -> tuple[tuple[str, ...], Noise | None]:
-    """What else changed; and where nothing did, whether chance would do."""
+def _unlike(claim: Claim, worked: Worked) -> str:
+    """Why two sides cannot be compared further: the claim takes another figure from each."""
+    against = str(claim.b.get("metric") or worked.metric) if isinstance(claim, language.PairClaim) else worked.metric
+    return f"two figures are compared, {worked.metric} and {against}" if against != worked.metric else ""
+
+
+def _credited(claim: Claim, document: Document, worked: Worked) -> tuple[tuple[str, ...], bool, Noise | None]:
+    """What else changed; whether the factor itself did; and where it alone did, whether chance would do."""
     found: dict[str, None] = {}
     if not worked.pairs:
-        return (), Noise(shown=False, words="the claim compares no two rows")
+        return (), False, Noise(shown=False, words="the claim compares no two rows")
     for a, b in worked.pairs:
         found.update((str(entry), None) for entry in confounders(Pair(b, a, claim.factor, worked.metric)))
+        if claim.factor == "accelerator" and not worked.metric.endswith("_per_device"):
+            # A machine comes with its number of devices; what one kind of device brings does not.
+            found.update((str(entry), None) for entry in differences(b, a) if entry.key == "devices")
     if found:
-        return tuple(found), None
+        return tuple(found), False, None
     same, unknown = _unchanged(claim.factor, worked)
     if same:
-        return (f"{claim.factor} itself is the same on both sides",), None
+        return (), True, None
     if unknown:
-        return (), Noise(
-            shown=False, words=f"the rows do not both state {claim.factor}, so nothing can be credited to it"
-        )
+        words = f"the rows do not both state {claim.factor}, so that nothing can be credited to it"
+        return (), False, Noise(shown=False, words=words)
     index = document.index(worked.metric)
-    return (), _worst([chance(index, pair) for pair in worked.pairs])
+    return (), False, _worst([chance(index, pair) for pair in worked.pairs])
 
 
 def _unchanged(factor: str, worked: Worked) -> tuple[bool, bool]:
@@ -351,22 +399,24 @@ def _unchanged(factor: str, worked: Worked) -> tuple[bool, bool]:
     return same, unknown
 
 
-def _fair(claim: Claim, document: Document, worked: Worked) -> tuple[Reading | None, Reading | None, Noise | None]:
+def _fair(document: Document, worked: Worked) -> tuple[Reading | None, Reading | None, Noise | None]:
+    """The lead of the side that is ahead in the claim's rows, and what is left of it at the best of each side."""
     if not worked.pairs:
         return None, None, Noise(shown=False, words="fairness is about two sides, and the claim has one")
     equal = best = None
     index = document.index(worked.metric)
-    # Whoever is said to be slower has the other side's advantage held against it.
-    turned = isinstance(claim, language.Percent) and claim.relation in ("slower", "more time", "less throughput")
     for pair in worked.pairs:
-        a, b = reversed(pair) if turned else pair
-        found, why = best_ratio(index, (a, b))
-        if found is None:
-            return None, None, Noise(shown=False, words=why)
-        own = speed_ratio(a.figures[worked.metric], b.figures[worked.metric])
-        # Of several pairs the one that loses most tells whether the whole is fair.
-        if best is None or equal is None or _lost(own, found) > _lost(equal, best):
-            equal, best = own, found
+        for ahead, behind in (pair, (pair[1], pair[0])):
+            found, why = best_ratio(index, (ahead, behind))
+            if found is None:
+                return None, None, Noise(shown=False, words=why)
+            own = lead(worked.metric, ahead.figures[worked.metric], behind.figures[worked.metric])
+            # Whoever is behind has no lead to lose; of two that are level, either may fall behind.
+            if own is None or own.values[0].high < 1 or own.values[0].low + own.values[0].high < 2 - LEVEL:
+                continue
+            # Of several pairs the one that loses most tells whether the whole is fair.
+            if best is None or equal is None or _lost(own, found) > _lost(equal, best):
+                equal, best = own, found
     return equal, best, None
 
 
@@ -385,6 +435,34 @@ def _shown(claim: Claim, document: Document, worked: Worked) -> Noise:
 
 def _worst(found: list[Noise]) -> Noise:
     return next((noise for noise in found if not noise.shown), found[0])
+
+
+def _few_peers(document: Document, worked: Worked) -> Noise | None:
+    """Whether anything is there that the rows could be odd beside: another size of the machine, or enough works."""
+    pairs = worked.pairs or ((worked.rows[0], worked.rows[-1]),)
+    counts = []
+    for a, b in pairs:
+        if a.number("devices") != b.number("devices") and _kept_machine(a) == _kept_machine(b):
+            return None
+        counts.append(document.shared_works(a, b) - 1)
+    if max(counts) >= LEAST_PEERS:
+        return None
+    have = f"{max(0, max(counts))} other works were run on both machines"
+    return Noise(shown=False, words=f"{have}, and {LEAST_PEERS} are needed to tell what is usual")
+
+
+def _kept_machine(row: Row) -> tuple[object, ...]:
+    return tuple(row.get(key) for key, role in SETTINGS.items() if role == "system")
+
+
+def _no_limit(claim: Claim, document: Document, worked: Worked) -> Noise | None:
+    """Why a limit cannot be checked: nobody states it, or no power follows from the figures."""
+    if not _limited(claim, document, worked):
+        return Noise(shown=False, words="no power limit is known for these machines")
+    rows = worked.rows or tuple(row for pair in worked.pairs for row in pair)
+    if all(device_power(row) is None for row in rows):
+        return Noise(shown=False, words="no power follows from the figures of these rows")
+    return None
 
 
 def _odd(document: Document, worked: Worked) -> tuple[Finding, ...]:
@@ -429,18 +507,30 @@ def _other_work(worked: Worked) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for a, b in worked.pairs:
         found.update((str(entry), None) for entry in differences(b, a) if entry.role in ("work", "data", "amount"))
-    return tuple(found)
+        if product := other_product(a, b):
+            found[product] = None
+    return few(tuple(found))
 
 
-def _recomputed(asserted: Asserted, worked: Worked, findings: tuple[Finding, ...]) -> str:
-    """The figures behind one verdict."""
+def _figures(asserted: Asserted, worked: Worked) -> str:
+    """What was worked out."""
     if asserted.asserts == "fairness" and asserted.equal and asserted.best:
         return f"equal settings: {asserted.equal.words}; best against best: {asserted.best.words}"
-    words = [worked.words or _sums(asserted)]
+    return worked.words or _sums(asserted)
+
+
+def _recomputed(asserted: Asserted, worked: Worked, sums: str, findings: tuple[Finding, ...]) -> str:
+    """The figures behind one verdict, with what was found about them."""
+    words = [sums]
+    if asserted.asserts in ("arithmetic", "same work"):
+        told = worked.told and asserted.faults == worked.faults
+        words += [*(() if told else asserted.faults), *([asserted.hint] if not asserted.follows() else [])]
     if asserted.asserts == "plausibility":
-        words += [finding.message for finding in findings]
+        words += [finding.message for finding in findings if finding.code != "SY210"]
     if asserted.differs:
-        words.append("changed too: " + ", ".join(asserted.differs))
+        words.append("changed too: " + ", ".join(few(asserted.differs, MAX_SHOWN)))
+    if asserted.unchanged:
+        words.append(f"{asserted.factor} is the same on both sides")
     if asserted.noise is not None:
         words.append(asserted.noise.words)
     return "; ".join(word for word in words if word)
@@ -448,7 +538,6 @@ def _recomputed(asserted: Asserted, worked: Worked, findings: tuple[Finding, ...
 
 def _sums(asserted: Asserted) -> str:
     """The sums that give what is printed; where none does, all that were tried."""
-    fitting = [reading for reading in asserted.meant if asserted.published and reading.gives(asserted.published)]
+    fitting = [reading for reading in asserted.meant if asserted.given_by(reading)]
     tried = fitting or (asserted.meant if asserted.published is None else (*asserted.meant, *asserted.other))
-    words = [reading.words for reading in tried]
-    return "; ".join([*words, asserted.hint] if asserted.hint and not fitting and not asserted.faults else words)
+    return "; ".join(reading.words for reading in tried)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from steelyard.audit.claims import figure
 from steelyard.audit.recompute import (
     Kind,
+    about_speed,
     digits,
+    few,
     kind_of,
     merged,
     of_pairs,
@@ -36,15 +39,32 @@ BASES: dict[Kind, tuple[str, str]] = {
 def work_percent(claim: Percent, table: Table, convention: str = "") -> Worked:
     """A differs from B by p %: by every base it may have, those that are meant first."""
     pairs, metric, alone = pairs_and_metric(claim, table)
-    by_base: dict[str, list[Reading]] = {"a": [], "b": []}
+    if claim.relation not in ("more", "less", "change"):
+        about_speed(claim, metric, pairs[0][0].figures[metric])
+    meant: list[list[Reading]] = []
+    other: list[list[Reading]] = []
     for pair in pairs:
-        for base, reading in percent_readings(claim, *two_figures(claim, metric, pair)).items():
-            by_base[base].append(reading)
-    by_share = {base: merged(claim, found, pairs, alone, percent) for base, found in by_base.items()}
-    meant = meant_bases(claim, pairs[0][0].figures[metric], pairs[0][1].figures[metric], convention)
-    worked = of_pairs(pairs, metric, tuple(by_share[base] for base in meant))
-    other = tuple(by_share[base] for base in ("b", "a") if base not in meant)
-    return replace(worked, other=other, hint=_hundred(claim, (*worked.meant, *other)))
+        a, b = two_figures(claim, metric, pair)
+        found = percent_readings(claim, a, b)
+        # Which side is the larger one may change from pair to pair.
+        bases = meant_bases(claim, a, b, convention)
+        meant.append([found[base] for base in bases])
+        other.append([found[base] for base in ("b", "a") if base not in bases])
+    by_meaning = [
+        tuple(merged(claim, list(column), pairs, alone, percent) for column in zip(*readings, strict=True))
+        for readings in (meant, other)
+    ]
+    worked = of_pairs(pairs, metric, by_meaning[0])
+    hint = _hundred(claim, (*by_meaning[0], *by_meaning[1]))
+    return replace(worked, other=by_meaning[1], hint=hint, faults=_wrong_way(claim, meant))
+
+
+def _wrong_way(claim: Percent, meant: list[list[Reading]]) -> tuple[str, ...]:
+    """Of a claim without a figure: pairs of rows in which the other side is ahead."""
+    if claim.published or not claim.states_order():
+        return ()
+    behind = [found[0].words for found in meant if found[0].values[0].high <= 0]
+    return few([f"{words}, which is not {claim.relation}" for words in behind])
 
 
 def percent_readings(claim: Percent, a: Amount, b: Amount) -> dict[str, Reading]:
@@ -62,6 +82,7 @@ def percent_readings(claim: Percent, a: Amount, b: Amount) -> dict[str, Reading]
             (Span(*span),),
             f"({digits(first, last)}-{digits(last, first)})/{digits(by, beside)} = {percent(middle)}",
             larger if by.value >= beside.value else smaller,
+            percent(middle),
         )
         for base, (span, middle, by, beside) in values.items()
     }
@@ -69,8 +90,8 @@ def percent_readings(claim: Percent, a: Amount, b: Amount) -> dict[str, Reading]
 
 def _expects_smaller(claim: Percent, kind: Kind) -> bool:
     """Whether the claim has A's figure below B's."""
-    if claim.relation == "change":
-        return False
+    if claim.relation in ("more", "less", "change"):
+        return claim.relation == "less"
     quicker = claim.relation in ("faster", "less time", "more throughput")
     return quicker if kind == "time" else not quicker
 
@@ -80,7 +101,7 @@ def meant_bases(claim: Percent, a: Amount, b: Amount, convention: str) -> tuple[
     by_size = {"larger": "a" if a.value > b.value else "b", "smaller": "b" if a.value > b.value else "a"}
     if claim.base is not None:
         return (by_size.get(claim.base, claim.base),)
-    if claim.relation == "change":
+    if claim.relation in ("more", "less", "change"):
         return ("b",)
     if claim.relation in ("faster", "slower"):
         return (by_size[convention],) if convention else ("b", "a")
@@ -95,7 +116,9 @@ def base_of(claim: Percent, table: Table) -> tuple[str, str] | None:
     (pair,), metric, _ = pairs_and_metric(claim, table)
     a, b = two_figures(claim, metric, pair)
     stated = stated_span(claim)
-    fits = [base for base, reading in percent_readings(claim, a, b).items() if reading.gives(stated)]
+    fits = [
+        base for base, reading in percent_readings(claim, a, b).items() if reading.gives(stated, figure(claim).reached)
+    ]
     if len(fits) != 1 or a.value == b.value:
         return None
     return kind_of(a), "larger" if (fits[0] == "a") == (a.value > b.value) else "smaller"
@@ -107,7 +130,9 @@ def _hundred(claim: Claim, readings: Sequence[Reading]) -> str:
         return ""
     stated = stated_span(claim)
     for reading in readings:
+        if len(reading.values) > 1:
+            continue
         less = Reading(tuple(Span(value.low - 1, value.high - 1) for value in reading.values), "")
-        if less.gives(stated):
-            return f"{reading.words.rpartition(' = ')[2]} less 100 is {claim.published}"
+        if less.gives(stated, figure(claim).reached):
+            return f"{reading.result} less 100 is {claim.published}"
     return ""

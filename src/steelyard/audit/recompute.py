@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from steelyard.audit.claims import figure
+from steelyard.audit.claims import figure, sides
 from steelyard.audit.selecting import metric_of, pairs_of, same
 from steelyard.errors import InputError, Problem
 from steelyard.rules.claims import Reading, Span
+from steelyard.rules.relations import SAMPLES
 from steelyard.rules.settings import SETTINGS
+from steelyard.rules.units import counted as items_of
 from steelyard.rules.units import unit_of
 
 if TYPE_CHECKING:
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from steelyard.rules.row import Amount, Row, Table
 
 SHOWN = 3
+HUGE = 1e12
+"""From here on digits are only noise."""
 # Settings by which people tell rows apart, the plainest first.
 TELLING = ("model", "dataset", "devices", "global_batch", "batch_per_device", "precision", "workers_per_device")
 
@@ -43,6 +48,8 @@ class Worked:
     hint: str = ""
     words: str = ""
     """What the rows give where no single sum says it."""
+    told: bool = True
+    """Whether the words hold the faults already."""
     notes: tuple[str, ...] = ()
     pairs: tuple[tuple[Row, Row], ...] = ()
     """Of a claim on pairs: the row it speaks of, then the one it is held against."""
@@ -66,8 +73,29 @@ def kind_of(amount: Amount) -> Kind:
     return "rate" if known is not None and known[0] in ("rate", "per_energy") else "other"
 
 
+_LESS = ("loss", "error", "perplexity", "latency")
+_MORE = ("accuracy", "score", "speedup", "efficiency", "utilisation", "utilization", "f1", "map", "iou", "bleu")
+
+
+def better(metric: str, amount: Amount) -> Literal["more", "less"] | None:
+    """Whether more or less of a figure is better, by its unit, else by its name; None where neither tells."""
+    kind = (unit_of(amount.unit) or ("", 1.0))[0]
+    if kind in ("time", "energy", "power"):
+        return "less"
+    if kind in ("rate", "per_energy"):
+        return "more"
+    words = re.split(r"[^a-z0-9]+", metric.casefold())
+    if any(word in words for word in _LESS):
+        return "less"
+    return "more" if any(word in words for word in _MORE) else None
+
+
 def over(a: Amount, b: Amount) -> Span:
-    """What a / b may be."""
+    """What a / b may be. Figures of other kinds, or rates of other things, have no ratio."""
+    kinds = [(unit_of(amount.unit) or ("", 1.0))[0] for amount in (a, b)]
+    things = ["samples" if (item := items_of(amount.unit)) in SAMPLES else item for amount in (a, b)]
+    if kinds[0] != kinds[1] or things[0] != things[1]:
+        raise InputError(f"cannot hold {a.unit or 'a ratio'} against {b.unit or 'a ratio'}")
     if b.low <= 0 or a.low < 0:
         raise InputError(f"cannot divide {a.text or a.value} by {b.text or b.value}: figures must be above zero")
     return Span(a.low / b.high, a.high / b.low)
@@ -75,11 +103,22 @@ def over(a: Amount, b: Amount) -> Span:
 
 def speed_ratio(a: Amount, b: Amount) -> Reading:
     """How many times as fast A is as B; of what is not about speed, how many times as large."""
-    if {kind_of(a), kind_of(b)} == {"time", "rate"}:
-        raise InputError(f"cannot hold {a.unit} against {b.unit}")
-    top, bottom = (b, a) if kind_of(a) == "time" else (a, b)
-    value = top.value / bottom.value if bottom.value else 0.0
-    return Reading((over(top, bottom),), f"{digits(top, bottom)}/{digits(bottom, top)} = {times(value)}")
+    return quotient(b, a) if kind_of(a) == "time" else quotient(a, b)
+
+
+def quotient(top: Amount, bottom: Amount) -> Reading:
+    """One figure over another."""
+    span = over(top, bottom)
+    result = times(top.value / bottom.value)
+    return Reading((span,), f"{digits(top, bottom)}/{digits(bottom, top)} = {result}", result=result)
+
+
+def lead(metric: str, a: Amount, b: Amount) -> Reading | None:
+    """How far A is ahead of B, as a ratio above 1 where it is; None where nobody knows which way is better."""
+    way = better(metric, a)
+    if way is None:
+        return None
+    return quotient(b, a) if way == "less" else quotient(a, b)
 
 
 def digits(amount: Amount, beside: Amount | None = None) -> str:
@@ -101,12 +140,19 @@ def unit_factor(amount: Amount) -> float:
 
 def times(value: float) -> str:
     """A ratio for people."""
-    return f"{value:.3g}x" if value < 1000 else f"{value:,.0f}x"
+    return f"{value:.3g}x" if not 1000 <= value < HUGE else f"{value:,.0f}x"
 
 
 def percent(value: float) -> str:
     """A fraction as per cent."""
+    if abs(value) >= HUGE:
+        return f"{100 * value:.3g} %"
     return f"{100 * value:.1f} %" if abs(value) < 10 else f"{100 * value:,.0f} %"
+
+
+def amount_of(value: float) -> str:
+    """A count for people."""
+    return f"{value:,.0f}" if abs(value) < HUGE else f"{value:.3g}"
 
 
 def apart(row: Row, rows: Sequence[Row]) -> str:
@@ -140,18 +186,26 @@ def counted(devices: float) -> str:
 def work_times(claim: Times, table: Table) -> Worked:
     """A is r times B."""
     pairs, metric, alone = pairs_and_metric(claim, table)
-    readings = [speed_ratio(*two_figures(claim, metric, pair)) for pair in pairs]
+    readings = [_ratio(claim, *two_figures(claim, metric, pair)) for pair in pairs]
     return of_pairs(pairs, metric, (merged(claim, readings, pairs, alone, times),))
+
+
+def _ratio(claim: Times, a: Amount, b: Amount) -> Reading:
+    if claim.relation == "as fast":
+        return speed_ratio(a, b)
+    return quotient(b, a) if claim.relation == "less" else quotient(a, b)
 
 
 def work_faster(claim: Faster, table: Table) -> Worked:
     """A is faster than B, on every pair."""
     pairs, metric, alone = pairs_and_metric(claim, table)
+    about_speed(claim, metric, pairs[0][0].figures[metric])
     readings = [speed_ratio(*two_figures(claim, metric, pair)) for pair in pairs]
     slower = [(pair, found) for pair, found in zip(pairs, readings, strict=True) if found.values[0].high <= 1]
     firsts = [a for a, _ in pairs]
     faults = [
-        found.words + (f" on {apart(pair[0], firsts)}" if len(pairs) > 1 else "") for pair, found in slower[:SHOWN]
+        f"{found.words}{f' on {apart(pair[0], firsts)}' if len(pairs) > 1 else ''}, which is not faster"
+        for pair, found in slower[:SHOWN]
     ]
     faults += [f"{len(slower) - SHOWN} more"] if len(slower) > SHOWN else []
     worked = of_pairs(pairs, metric, (merged(claim, readings, pairs, alone, times),))
@@ -160,15 +214,24 @@ def work_faster(claim: Faster, table: Table) -> Worked:
 
 def _two_printed(claim: Faster, metric: str, pair: tuple[Row, Row]) -> list[str]:
     """Where the claim prints the figures of both sides, `about 3,000 against 270`: those that the rows do not have."""
-    sides = claim.published.split(" against ")
-    if len(sides) != 2 or claim.over:
+    said = sides(claim)
+    if len(said) != 2 or claim.over:
         return []
     found = []
-    for text, amount in zip(sides, two_figures(claim, metric, pair), strict=True):
-        stated, factor = figure(replace(claim, published=text)), unit_factor(amount)
-        if not stated.low.meets(Span(amount.low / factor, amount.high / factor)):
+    for text, amount in zip(said, two_figures(claim, metric, pair), strict=True):
+        stated = figure(replace(claim, published=text))
+        if not stated.low.meets(in_unit(amount, stated.unit)):
             found.append(f"{digits(amount)} where {text} is printed")
     return found
+
+
+def about_speed(claim: Claim, metric: str, amount: Amount) -> None:
+    """Refuse to call an energy or an accuracy fast."""
+    if kind_of(amount) == "other":
+        problem = Problem(
+            "metric", f"{metric} in {amount.unit or 'no unit'} is not about speed", 'kind = "percent" with more or less'
+        )
+        raise InputError(f"claim {claim.id} is about speed", problems=(problem,))
 
 
 def work_efficiency(claim: Efficiency, table: Table) -> Worked:
@@ -177,14 +240,53 @@ def work_efficiency(claim: Efficiency, table: Table) -> Worked:
     readings, hints = [], []
     for pair in pairs:
         gain = speed_ratio(*two_figures(claim, metric, pair))
-        many = devices(claim, pair[0]) / devices(claim, pair[1])
-        span = Span(gain.values[0].low / many, gain.values[0].high / many)
-        value = middle(span)
-        readings.append(Reading((span,), f"{gain.words} on {many:g} times the devices = {percent(value)}"))
-        hints += _divisor(claim, gain, many)
+        share = of_a_device(claim, metric, *pair)
+        readings.append(efficiency(gain, share))
+        hints += _divisor(claim, gain, share.many) if share.whole else []
     worked = of_pairs(pairs, metric, (merged(claim, readings, pairs, alone, percent),))
     clean = _cleaner_base(claim, table, pairs[0], metric) if len(pairs) == 1 else ()
-    return replace(worked, hint="; ".join(hints), notes=clean)
+    return replace(worked, hint="; ".join(hints[:SHOWN]), notes=clean)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What turns a ratio of figures into one of a device: devices, and what else a figure counts."""
+
+    factor: float
+    words: str
+    many: float
+    whole: bool = True
+    """Whether the figure is of the whole job, so that it is divided by nothing but the devices."""
+
+
+def of_a_device(claim: Claim, metric: str, a: Row, b: Row) -> Part:
+    """How many times the devices A has, and what its figure counts already."""
+    many = devices(claim, a) / devices(claim, b)
+    on = f"on {many:g} times the devices" if many != 1 else "on as many devices"
+    if metric.endswith("_per_device"):
+        return Part(1.0, "per device", many, whole=False)
+    if metric.endswith("_per_node"):
+        nodes = needed(claim, a, "nodes") / needed(claim, b, "nodes")
+        return Part(nodes / many, f"per node, of {nodes:g} times the nodes {on}", many, whole=False)
+    if metric.startswith("step_time"):
+        work = _step_samples(claim, a) / _step_samples(claim, b)
+        return Part(work / many, f"a step of {work:g} times the samples {on}", many, whole=False)
+    return Part(1 / many, on, many)
+
+
+def efficiency(gain: Reading, share: Part) -> Reading:
+    """A speed-up as the share of a device that is left."""
+    (ratio,) = gain.values
+    span = Span(ratio.low * share.factor, ratio.high * share.factor)
+    result = percent(middle(span))
+    return Reading((span,), f"{gain.words} {share.words} = {result}", result=result)
+
+
+def _step_samples(claim: Claim, row: Row) -> float:
+    """Samples of one step of the whole job: its time says nothing of speed without them."""
+    if batch := row.number("global_batch"):
+        return batch
+    return needed(claim, row, "batch_per_device") * devices(claim, row) * (row.number("grad_accumulation") or 1)
 
 
 def _divisor(claim: Claim, gain: Reading, many: float) -> list[str]:
@@ -200,6 +302,8 @@ def _divisor(claim: Claim, gain: Reading, many: float) -> list[str]:
         return []
     value = middle(span)
     share = percent(value / most)
+    if most == 1:
+        return [f"{claim.published} is the speed-up itself, not divided by {many:g}"]
     return [f"{times(value)[:-1]}/{most} = {share}, so it was divided by {most}, not by {many:g}"]
 
 
@@ -207,9 +311,9 @@ def _cleaner_base(claim: Efficiency, table: Table, pair: tuple[Row, Row], metric
     """Another row from which only the devices changed, where the claimed base is not such a row."""
     free = ("devices", "nodes", "global_batch")
     row = pair[0]
+    keys = [key for key, role in SETTINGS.items() if key not in free and role != "evidence"]
 
     def clean(other: Row) -> bool:
-        keys = [key for key in SETTINGS if key not in free]
         return metric in other.figures and all(
             other.get(key) is None if row.get(key) is None else same(other.get(key), row.get(key)) for key in keys
         )
@@ -221,10 +325,9 @@ def _cleaner_base(claim: Efficiency, table: Table, pair: tuple[Row, Row], metric
         return ()
     base = min(fewer, key=lambda other: devices(claim, other))
     gain = speed_ratio(row.figures[metric], base.figures[metric])
-    many = devices(claim, row) / devices(claim, base)
-    value = middle(gain.values[0]) / many
+    found = efficiency(gain, of_a_device(claim, metric, row, base))
     count = f"{counted(devices(claim, row))} against {devices(claim, base):g}"
-    return (f"with nothing else changed, {count}: {gain.words}, an efficiency of {percent(value)}",)
+    return (f"with nothing else changed, {count}: {gain.words}, an efficiency of {found.result}",)
 
 
 def work_equal(claim: Equal, table: Table) -> Worked:
@@ -241,15 +344,14 @@ def work_equal(claim: Equal, table: Table) -> Worked:
         if within is None and not claim.published and (span.low > 0 or span.high < 0):
             faults.append(f"{reading.words}, more than rounding explains")
     worked = of_pairs(pairs, metric, (merged(claim, readings, pairs, alone, percent),))
-    return replace(worked, faults=tuple(faults))
+    return replace(worked, faults=few(faults))
 
 
 def _change(a: Amount, b: Amount) -> Reading:
     ratio = over(a, b)
-    value = a.value / b.value - 1
-    return Reading(
-        (Span(ratio.low - 1, ratio.high - 1),), f"({digits(a, b)}-{digits(b, a)})/{digits(b, a)} = {percent(value)}"
-    )
+    result = percent(a.value / b.value - 1)
+    words = f"({digits(a, b)}-{digits(b, a)})/{digits(b, a)} = {result}"
+    return Reading((Span(ratio.low - 1, ratio.high - 1),), words, result=result)
 
 
 # -- shared
@@ -263,21 +365,45 @@ def stated_span(claim: Claim) -> Span:
 
 def devices(claim: Claim, row: Row) -> float:
     """Of a row; InputError where they are unknown."""
-    found = row.number("devices")
+    return needed(claim, row, "devices")
+
+
+def needed(claim: Claim, row: Row, key: str) -> float:
+    """A number without which a claim cannot be worked out."""
+    found = row.number(key)
     if not found:
-        problem = Problem(row.place, "the number of devices is unknown", "a table with the column devices")
-        raise InputError(f"claim {claim.id} is about devices", problems=(problem,))
+        problem = Problem(row.place, f"{key} is unknown", f"a table with the column {key}")
+        raise InputError(f"claim {claim.id} needs {key} of its rows", problems=(problem,))
     return found
+
+
+def few(faults: Sequence[str], shown: int = SHOWN) -> tuple[str, ...]:
+    """The first few of what is wrong, and how many more there are."""
+    return (*faults[:shown], f"{len(faults) - shown} more") if len(faults) > shown else tuple(faults)
+
+
+def in_unit(amount: Amount, unit: str) -> Span:
+    """A figure in the unit that a claim prints, or in its own where the claim prints none or one of another kind."""
+    asked, own = unit_of(unit) if unit else None, unit_of(amount.unit)
+    factor = asked[1] if asked and own and asked[0] == own[0] else unit_factor(amount)
+    return Span(amount.low / factor, amount.high / factor)
+
+
+def other_unit(amount: Amount, unit: str) -> str:
+    """Why what is printed in a unit cannot be what a row has; empty where it can."""
+    asked, own = unit_of(unit) if unit else None, unit_of(amount.unit)
+    if not unit or unit == amount.unit or (asked and own and asked[0] == own[0] and _items(unit, amount.unit)):
+        return ""
+    return f"{amount.unit}, where {unit} is printed"
+
+
+def _items(one: str, other: str) -> bool:
+    return items_of(one) == items_of(other)
 
 
 def middle(span: Span) -> float:
     """The middle of what is possible."""
     return (span.low + span.high) / 2
-
-
-def speed(amount: Amount) -> float:
-    """More is faster."""
-    return 1 / amount.value if kind_of(amount) == "time" else amount.value
 
 
 def pairs_and_metric(claim: PairClaim, table: Table) -> tuple[list[tuple[Row, Row]], str, int]:
@@ -310,11 +436,12 @@ def _per_device(pairs: list[tuple[Row, Row]], metric: str) -> tuple[str, ...]:
     many_a, many_b = a.number("devices"), b.number("devices")
     if not many_a or not many_b or many_a == many_b or metric not in a.figures or metric not in b.figures:
         return ()
+    names = [str(row.get("accelerator") or row.get("system")) for row in (a, b)]
+    part_of = metric.endswith(("_per_device", "_per_node")) or metric.startswith("step_time")
+    if names[0] == names[1] or kind_of(a.figures[metric]) == "other" or part_of:
+        return ()
     ratio = speed_ratio(a.figures[metric], b.figures[metric]).values[0]
     each = middle(ratio) / (many_a / many_b)
-    names = [str(row.get("accelerator") or row.get("system")) for row in (a, b)]
-    if names[0] == names[1] or kind_of(a.figures[metric]) == "other":
-        return ()
     quick, slow = names if each >= 1 else reversed(names)
     return (
         f"{counted(many_a)} against {many_b:g}; per device {quick} is {times(max(each, 1 / each))} as fast as {slow}",
@@ -331,12 +458,14 @@ def merged(
     values = tuple(reading.values[0] for reading in readings)
     middles = [middle(value) for value in values]
     base = f", divided by {readings[0].base}" if readings[0].base else ""
-    words = f"{shown(min(middles))} to {shown(max(middles))} over {len(pairs)} pairs{base}"
+    result = f"{shown(min(middles))} to {shown(max(middles))}"
+    words = f"{result} over {len(pairs)} pairs{base}"
     if claim.published:
-        low, high = figure(claim).ends
-        out = [(middle, pair) for middle, pair in zip(middles, pairs, strict=True) if not low <= middle <= high]
+        stated = Span(*figure(claim).ends)
+        out = [(value, pair) for value, pair in zip(values, pairs, strict=True) if not value.meets(stated)]
         firsts = [a for a, _ in pairs]
-        named_out = [f"{apart(pair[0], firsts)} {shown(middle)}" for middle, pair in out[:SHOWN]]
+        named_out = [f"{apart(pair[0], firsts)} {shown(middle(value))}" for value, pair in out[:SHOWN]]
         more = f" and {len(out) - SHOWN} more" if len(out) > SHOWN else ""
         words += f"; outside {claim.published}: {', '.join(named_out)}{more}" if out else ""
-    return Reading(values, words + (f"; {alone} rows without a partner" if alone else ""), readings[0].base)
+    words += f"; {alone} row{'s' * (alone != 1)} without a partner" if alone else ""
+    return Reading(values, words, readings[0].base, result)

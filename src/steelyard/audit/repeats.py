@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from steelyard.audit.recompute import kind_of, percent, speed, speed_ratio, unit_factor
+from steelyard.audit.recompute import better, kind_of, lead, percent, speed_ratio, unit_factor
 from steelyard.audit.selecting import same
 from steelyard.rules.claims import Noise, Reading
 from steelyard.rules.row import Amount
@@ -45,7 +45,9 @@ class Index:
     def repeats(self, row: Row) -> list[float]:
         """Values of all rows with the same settings, those of the row itself among them."""
         own = row.figures[self.metric]
-        return self.alike.get(_key(row, STATED)) or list(own.jobs or (own.value,))
+        alike = self.alike.get(_key(row, STATED), [])
+        # Jobs added up may have the settings of a row that they are not: one large job of as many devices.
+        return alike if own.jobs or own.value in alike else [own.value]
 
     def spreads(self) -> list[list[float]]:
         """Every group of repeats."""
@@ -60,6 +62,8 @@ def chance(index: Index, pair: tuple[Row, Row]) -> Noise:
     """Whether a difference credited to a cause is larger than that between repeats."""
     sides = [index.repeats(row) for row in pair]
     a, b = (row.figures[index.metric] for row in pair)
+    if min(map(min, sides)) <= 0:
+        return Noise(shown=False, words="a run with the figure 0 has no ratio to another one")
     if min(map(len, sides)) >= MIN_JOBS:
         return _tested(sides, kind_of(a))
     known = [side for side in sides if len(side) > 1] or index.spreads()
@@ -71,8 +75,9 @@ def chance(index: Index, pair: tuple[Row, Row]) -> Noise:
     factor = unit_factor(a)
     figures = " and ".join(f"{value / factor:,.5g}" for value in (max(widest), min(widest)))
     spread = _spread(widest)
+    gap = high / low - 1
     runs = f"{len(widest)} runs of one configuration gave {figures}, {percent(spread)} apart"
-    return Noise(shown=high / low - 1 > spread, words=runs)
+    return Noise(shown=gap > spread, words=f"{runs}, and these rows {percent(gap)}")
 
 
 def statistics(index: Index, pair: tuple[Row, Row], within: float | None, *, equal: bool) -> Noise:
@@ -83,6 +88,8 @@ def statistics(index: Index, pair: tuple[Row, Row], within: float | None, *, equ
         counts = [len(side) for side in sides]
         have = "one run on each side" if counts == [1, 1] else f"{counts[0]} and {counts[1]} runs"
         return Noise(shown=False, words=f"{have}, where three on each side are needed")
+    if min(map(min, sides)) <= 0:
+        return Noise(shown=False, words="a run with the figure 0 has no ratio to another one")
     if not equal:
         return _tested(sides, kind)
     if within is None:
@@ -98,6 +105,10 @@ def statistics(index: Index, pair: tuple[Row, Row], within: float | None, *, equ
 def best_ratio(index: Index, pair: tuple[Row, Row]) -> tuple[Reading | None, str]:
     """The ratio at each side's own best settings, and why there is none where these are not known."""
     amounts, words, metric = [], [], index.metric
+    way = better(metric, pair[0].figures[metric])
+    if way is None:
+        return None, f"whether more or less of {metric} is better is not known, and so neither is the best"
+    choose = max if way == "more" else min
     for row in pair:
         candidates = [other for other in index.machines.get(_key(row, KEPT), ()) if _may_stand_for(row, other)]
         if len({tuple(other.get(key) for key in CHOSEN) for other in candidates}) < 2:
@@ -105,14 +116,15 @@ def best_ratio(index: Index, pair: tuple[Row, Row]) -> tuple[Reading | None, str
             words.append("")
             continue
         scaled = [(_scaled(other, row, metric), other) for other in candidates]
-        best, other = max(scaled, key=lambda entry: speed(entry[0]))
+        best, other = choose(scaled, key=lambda entry: entry[0].value)
         amounts.append(best)
         words.append(_tuned(row, other))
     if not any(words):
         return None, "either side is known at one setting only, so nobody knows its best"
-    ratio = speed_ratio(amounts[0], amounts[1])
+    ratio = lead(metric, amounts[0], amounts[1])
+    assert ratio is not None
     said = " against ".join(word or "the row of the claim" for word in words)
-    return Reading(ratio.values, f"{ratio.words} ({said})"), ""
+    return Reading(ratio.values, f"{ratio.words} ({said})", result=ratio.result), ""
 
 
 def _may_stand_for(row: Row, other: Row) -> bool:
@@ -128,6 +140,8 @@ def _scaled(other: Row, row: Row, metric: str) -> Amount:
     """A figure in proportion to the devices of the row that it stands for."""
     amount, own, its = other.figures[metric], row.number("devices"), other.number("devices")
     if not own or not its or own == its:
+        return amount
+    if metric.endswith(("_per_device", "_per_node")) or kind_of(amount) == "other" or metric.startswith("step_time"):
         return amount
     share = its / own if kind_of(amount) == "time" else own / its
     return Amount(amount.value * share, amount.low * share, amount.high * share, amount.unit)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PLACES = ("table", "source", "note")
 WAYS = ("sum", "mean")
+ADDED = ("rate", "energy", "power", "count")
+"""Kinds of figures that independent jobs add up to. Times run side by side, and shares have no sum."""
 KEYS = (*SETTINGS, *PLACES, "metric", *WAYS)
 NEAR = 3
 
@@ -30,16 +32,24 @@ def same(a: object, b: object) -> bool:
         return a is b
     if isinstance(a, str | bool) or isinstance(b, str | bool):
         return type(a) is type(b) and a == b
-    return isinstance(a, int | float) and isinstance(b, int | float) and math.isclose(a, b, rel_tol=1e-9)
+    if isinstance(a, int) and isinstance(b, int):
+        # Exactly: a whole number of a stranger may be too large for a float.
+        return a == b
+    try:
+        return isinstance(a, int | float) and isinstance(b, int | float) and math.isclose(a, b, rel_tol=1e-9)
+    except OverflowError:
+        return False
 
 
 def rows_of(claim: Claim, table: Table, extra: Mapping[str, Setting] | None = None) -> list[Row]:
     """The rows that a claim's selectors mean; InputError when there is none."""
     wanted = {**claim.rows, **(extra or {})}
     _known(claim, wanted)
+    _ways(claim, extra or {})
+    wanted_metric = wanted.get("metric")
     wanted = {key: value for key, value in wanted.items() if key not in (*WAYS, "metric")}
     found = [row for row in table.rows if all(_has(row, key, value) for key, value in wanted.items())]
-    metric = (extra or {}).get("metric") or claim.metric
+    metric = wanted_metric or claim.metric
     if metric:
         found = [row for row in found if str(metric) in row.figures]
     if not found:
@@ -67,7 +77,7 @@ def pairs_of(claim: PairClaim, table: Table) -> tuple[list[tuple[Row, Row]], int
 
 def metric_of(claim: Claim, rows: Sequence[Row], side: Mapping[str, Setting] | None = None) -> str:
     """The metric that is meant: named, or the only one that all rows have."""
-    named = (side or {}).get("metric") or claim.metric
+    named = (side or {}).get("metric") or claim.rows.get("metric") or claim.metric
     if named:
         return str(named)
     shared = set.intersection(*(set(row.figures) for row in rows))
@@ -81,8 +91,10 @@ def metric_of(claim: Claim, rows: Sequence[Row], side: Mapping[str, Setting] | N
 
 def _by_settings(claim: PairClaim, rows: Sequence[Row], side: Mapping[str, Setting]) -> dict[tuple[object, ...], Row]:
     groups: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(_value(row, key) for key in claim.over), []).append(row)
+    for number, row in enumerate(rows):
+        key = tuple(_value(row, key) for key in claim.over)
+        # What a row does not state is not the same as what another one does not state: it has no partner.
+        groups.setdefault((number, row.place) if None in key else key, []).append(row)
     return {key: _together(claim, found, side) for key, found in groups.items()}
 
 
@@ -108,21 +120,34 @@ def _combined(claim: Claim, rows: Sequence[Row], metric: str, way: str) -> Row:
     """Several rows as one: independent jobs added up, or repeats averaged."""
     figures = [row.figures[metric] for row in rows]
     kind = (unit_of(figures[0].unit) or ("", 1.0))[0]
-    if len({figure.unit for figure in figures}) > 1 or (way == "sum" and kind == "time"):
-        problem = Problem(way, "figures of several units, or times", "rates, counts and energies of one unit")
-        raise InputError(f"claim {claim.id} cannot add up {metric}", problems=(problem,))
+    if len({figure.unit for figure in figures}) > 1 or (way == "sum" and kind not in ADDED):
+        valid = f"{', '.join(ADDED)} of one unit" if way == "sum" else "figures of one unit"
+        problem = Problem(
+            way, f"figures in {', '.join(sorted({figure.unit or 'no unit' for figure in figures}))}", valid
+        )
+        raise InputError(f"claim {claim.id} cannot {_WORDS[way]} {metric}", problems=(problem,))
     first = rows[0]
     shared = {key: value for key, value in first.settings.items() if all(same(row.get(key), value) for row in rows)}
     if way == "sum":
-        amount = _amount(sum, figures)
+        # Parts of one sum are no repeats of it.
+        amount = replace(_amount(sum, figures), jobs=())
         devices = [row.number("devices") for row in rows]
         if all(devices):
             shared["devices"] = sum(value or 0.0 for value in devices)
     else:
-        # Rates are averaged as work over time.
-        amount = _amount(_harmonic if kind == "rate" else _mean, figures)
+        amount = averaged(figures)
     place = f"{first.place} and {len(rows) - 1} more" if len(rows) > 1 else first.place
     return replace(first, place=place, settings=shared, figures={metric: amount})
+
+
+_WORDS = {"sum": "add up", "mean": "average"}
+
+
+def averaged(figures: Sequence[Amount]) -> Amount:
+    """The mean of repeats. Rates are averaged as work over time, and so are figures per energy."""
+    kind = (unit_of(figures[0].unit) or ("", 1.0))[0]
+    above_zero = all(figure.low > 0 for figure in figures)
+    return _amount(_harmonic if kind in ("rate", "per_energy") and above_zero else _mean, figures)
 
 
 def _amount(fold: object, figures: Sequence[Amount]) -> Amount:
@@ -145,6 +170,15 @@ def _value(row: Row, key: str) -> object:
 
 def _has(row: Row, key: str, wanted: Setting) -> bool:
     return same(_value(row, key), wanted)
+
+
+def _ways(claim: Claim, side: Mapping[str, Setting]) -> None:
+    """`sum` and `mean` belong to one side and are true: any other word would be taken for it."""
+    said = [key for key in WAYS if key in claim.rows]
+    problems = [Problem(f"rows.{key}", "put together before they are told apart", "in a or b") for key in said]
+    problems += [Problem(key, f"{side[key]!r}", "true") for key in WAYS if key in side and side[key] is not True]
+    if problems:
+        raise InputError(f"claim {claim.id} is not valid", problems=tuple(problems))
 
 
 def _known(claim: Claim, wanted: Mapping[str, object]) -> None:

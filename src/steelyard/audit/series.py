@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from steelyard.audit.claims import figure
 from steelyard.audit.recompute import (
+    HUGE,
     SHOWN,
     Worked,
+    about_speed,
+    amount_of,
     apart,
+    better,
     counted,
     devices,
     digits,
+    efficiency,
+    few,
+    in_unit,
     kind_of,
     middle,
     named,
+    of_a_device,
+    other_unit,
+    over,
     percent,
-    speed,
     speed_ratio,
-    unit_factor,
 )
-from steelyard.audit.selecting import metric_of, rows_of, same
+from steelyard.audit.selecting import averaged, metric_of, rows_of, same
 from steelyard.errors import InputError, Problem
 from steelyard.rules.claims import Span
-from steelyard.rules.settings import SETTINGS
+from steelyard.rules.row import Pair
+from steelyard.rules.settings import FOLLOWS, SETTINGS, confounders
 from steelyard.rules.units import unit_of
 
 if TYPE_CHECKING:
@@ -35,42 +45,61 @@ if TYPE_CHECKING:
     from steelyard.rules.row import Amount, Row, Table
 
 KNEE_SHARE = 0.9
+MAX_LISTED = 12
+MAX_RIVALS = 10_000
 
 
 def work_linear(claim: Linear, table: Table) -> Worked:
     """Efficiency at every number of devices against the fewest; the best row counts where several have the same."""
     rows = rows_of(claim, table)
     metric = metric_of(claim, rows)
+    _one_work(claim, rows)
+    about_speed(claim, metric, rows[0].figures[metric])
     rows = sorted((row for row in rows if metric in row.figures), key=lambda row: devices(claim, row))
     fewest = devices(claim, rows[0])
     if devices(claim, rows[-1]) == fewest:
         problem = Problem("rows", f"all have {counted(fewest)}", "rows of several numbers of devices")
         raise InputError(f"claim {claim.id} is about scaling", problems=(problem,))
-    base = max((row for row in rows if devices(claim, row) == fewest), key=lambda row: speed(row.figures[metric]))
+    at_fewest = [row for row in rows if devices(claim, row) == fewest]
+    quickest = min if kind_of(rows[0].figures[metric]) == "time" else max
+    base = quickest(at_fewest, key=lambda row: row.figures[metric].value)
     reached: dict[float, list[tuple[Span, Row]]] = {}
     for row in rows:
         if devices(claim, row) > fewest:
-            gain, many = speed_ratio(row.figures[metric], base.figures[metric]), devices(claim, row) / fewest
-            span = Span(gain.values[0].low / many, gain.values[0].high / many)
+            gain = speed_ratio(row.figures[metric], base.figures[metric])
+            (span,) = efficiency(gain, of_a_device(claim, metric, row, base)).values
             reached.setdefault(devices(claim, row), []).append((span, row))
     limit = claim.up_to if claim.up_to is not None else max(reached)
-    faults = [
-        f"{_efficiencies(found)} at {counted(count)}, below {100 * claim.at_least:g} %"
-        for count, found in reached.items()
+    # The largest count is what the claim goes up to; it is told first.
+    missed = [
+        f"{_efficiencies(found)} at {counted(count)}"
+        for count, found in sorted(reached.items(), reverse=True)
         if count <= limit and max(span.high for span, _ in found) < claim.at_least
     ]
+    faults = [f"{', '.join(few(missed))}, below {100 * claim.at_least:g} %"] if missed else []
     last = max((count for count in reached if count <= limit), default=None)
     if last is None:
         faults.append(f"no row has more than {counted(fewest)} and at most {limit:g}")
-    words = ", ".join(f"{_efficiencies(found)} at {count:g}" for count, found in reached.items())
+    listed = [f"{_efficiencies(found)} at {count:g}" for count, found in reached.items()]
+    words = ", ".join(few(listed, MAX_LISTED))
     return Worked(
-        faults=tuple(faults), words=f"efficiency against {counted(fewest)}: {words}", rows=tuple(rows), metric=metric,
+        faults=few(faults), words=f"efficiency against {counted(fewest)}: {words}", rows=tuple(rows), metric=metric,
         pairs=((max(reached[last], key=lambda entry: entry[0].high)[1], base),) if last is not None else (),
     )  # fmt: skip
 
 
 def _efficiencies(found: list[tuple[Span, Row]]) -> str:
-    return " and ".join(percent(middle(span)) for span, _ in found)
+    return " and ".join(few([percent(middle(span)) for span, _ in found]))
+
+
+def _one_work(claim: Claim, rows: Sequence[Row]) -> None:
+    """Refuse a series over several machines or models: a ratio between them is no scaling."""
+    for key, role in SETTINGS.items():
+        values = {row.get(key) for row in rows} - {None}
+        if len(values) > 1 and (key == "accelerator" or role in ("work", "data")):
+            names = ", ".join(sorted(map(str, values))[:SHOWN])
+            problem = Problem("rows", f"several of {key}: {names}", f"a selector with one {key}")
+            raise InputError(f"claim {claim.id} is about one series of rows", problems=(problem,))
 
 
 def work_same_work(claim: SameWork, table: Table) -> Worked:
@@ -83,23 +112,44 @@ def work_same_work(claim: SameWork, table: Table) -> Worked:
         raise InputError(f"claim {claim.id} has nothing to multiply", problems=(problem,))
     amounts = [_product(claim, row) for row in rows]
     shared, agree = _shared(amounts, claim.within, _stated_work(claim))
-    words = [f"rate x time = {_from_to([amounts[i] for i in agree])} in {len(agree)} rows"] if agree else []
+    rows_agree = f"{len(agree)} row{'s' * (len(agree) != 1)}"
+    words = f"rate x time = {_from_to([amounts[i] for i in agree])} in {rows_agree}" if agree else ""
     outside = [(middle(amounts[i]), row) for i, row in enumerate(rows) if i not in agree]
-    outside.sort(key=lambda entry: -abs(math.log(entry[0] / shared)))
-    faults = [
-        f"{value:,.0f} at {apart(row, rows)} ({100 * (value / shared - 1):+.1f} %)" for value, row in outside[:SHOWN]
-    ]
-    faults += [f"{len(outside) - SHOWN} more"] if len(outside) > SHOWN else []
+    outside.sort(key=lambda entry: -abs(math.log(entry[0] / shared)) if entry[0] > 0 and shared > 0 else 0.0)
+    faults = few(
+        [f"{amount_of(value)} at {apart(row, rows)} ({_off(value, shared)})" for value, row in outside[: SHOWN + 1]]
+    )
+    if len(outside) > SHOWN:
+        faults = (*faults[:SHOWN], f"{len(outside) - SHOWN} more")
     names = dict.fromkeys(name for row in rows for name in _rate_and_time(claim, row) or ())
-    return Worked(faults=tuple(faults), words="; ".join([*words, *faults]), rows=tuple(rows), metric=", ".join(names))
+    return Worked(faults=faults, words=words, told=False, rows=tuple(rows), metric=", ".join(names))
+
+
+def _off(value: float, shared: float) -> str:
+    if shared <= 0 or value / shared > HUGE:
+        return "far from the others"
+    return f"{100 * (value / shared - 1):+.1f} %"
+
+
+def other_product(a: Row, b: Row) -> str:
+    """Of two rows that each have a rate and a time: how their work differs beyond rounding; empty where it does not."""
+    pair = [(row, _names(row)) for row in (a, b)]
+    spans = [_times(row, *names) for row, names in pair if names is not None]
+    if len(spans) < 2 or pair[0][1] != pair[1][1] or spans[0].meets(spans[1]):
+        return ""
+    return " against ".join(amount_of(middle(span)) for span in spans) + " by rate x time"
 
 
 def _rate_and_time(claim: SameWork, row: Row) -> tuple[str, str] | None:
     """Names of the rate and the time of a row: named by the claim, or the only ones."""
+    return _names(row, claim.rate, claim.time)
+
+
+def _names(row: Row, rate: str = "", time: str = "") -> tuple[str, str] | None:
     rates = [name for name, amount in row.figures.items() if kind_of(amount) == "rate" and _is_rate(amount)]
     spans = [name for name, amount in row.figures.items() if kind_of(amount) == "time"]
-    rate = claim.rate if claim.rate in row.figures else (rates[0] if not claim.rate and len(rates) == 1 else "")
-    time = claim.time if claim.time in row.figures else (spans[0] if not claim.time and len(spans) == 1 else "")
+    rate = rate if rate in row.figures else (rates[0] if not rate and len(rates) == 1 else "")
+    time = time if time in row.figures else (spans[0] if not time and len(spans) == 1 else "")
     return (rate, time) if rate and time else None
 
 
@@ -110,20 +160,28 @@ def _is_rate(amount: Amount) -> bool:
 def _product(claim: SameWork, row: Row) -> Span:
     found = _rate_and_time(claim, row)
     assert found is not None
-    rate, time = row.figures[found[0]], row.figures[found[1]]
-    return Span(rate.low * time.low, rate.high * time.high)
+    return _times(row, *found)
 
 
-def _stated_work(claim: SameWork) -> float | None:
-    """The amount that the document states. It is a count, so its zeros are digits and not rounding."""
-    return figure(claim).ends[0] if claim.published else None
+def _times(row: Row, rate_name: str, time_name: str) -> Span:
+    rate, time = row.figures[rate_name], row.figures[time_name]
+    return Span(max(0.0, rate.low) * max(0.0, time.low), rate.high * time.high)
 
 
-def _shared(amounts: list[Span], within: float, stated: float | None) -> tuple[float, set[int]]:
+def _stated_work(claim: SameWork) -> Span | None:
+    """The amount that the document states. It is a count, so its zeros are digits, unless it is said to be about it."""
+    if not claim.published:
+        return None
+    stated = figure(claim)
+    return Span(stated.low.low, stated.high.high)
+
+
+def _shared(amounts: list[Span], within: float, stated: Span | None) -> tuple[float, set[int]]:
     """The amount that most rows may have in common, or the stated one, and the rows that have it."""
     wide = [Span(amount.low * (1 - within), amount.high * (1 + within)) for amount in amounts]
     if stated is not None:
-        return stated, {i for i, amount in enumerate(wide) if amount.meets(Span(stated, stated))}
+        ends = [end for end in (stated.low, stated.high) if math.isfinite(end)]
+        return sum(ends) / len(ends), {i for i, amount in enumerate(wide) if amount.meets(stated)}
     # The most intervals overlap where one of them begins; both lists are sorted, so that one pass counts them.
     begins, ends = sorted(amount.low for amount in wide), sorted(amount.high for amount in wide)
     depths = [bisect_right(begins, start) - bisect_left(ends, start) for start in begins]
@@ -135,45 +193,95 @@ def _shared(amounts: list[Span], within: float, stated: float | None) -> tuple[f
 def _from_to(spans: list[Span]) -> str:
     middles = [middle(span) for span in spans]
     low, high = min(middles), max(middles)
-    return f"{low:,.0f}" if f"{low:,.0f}" == f"{high:,.0f}" else f"{low:,.0f} to {high:,.0f}"
+    first, last = amount_of(low), amount_of(high)
+    return first if first == last else f"{first} to {last}"
 
 
 def work_monotone(claim: Monotone, table: Table) -> Worked:
-    """The metric against the setting, row by row; and where it has come near its best."""
+    """The metric against the setting, in each series of rows; and where it has come near its best."""
     rows = rows_of(claim, table)
     metric = metric_of(claim, rows)
     rows = [row for row in rows if metric in row.figures and row.number(claim.setting) is not None]
     rows.sort(key=lambda row: row.number(claim.setting) or 0.0)
-    if len(rows) < 2:
-        problem = Problem("setting", f"{len(rows)} rows state {claim.setting!r} as a number", "two rows or more")
+    if len({row.number(claim.setting) for row in rows}) < 2:
+        problem = Problem(
+            "setting", f"{len(rows)} rows, of one {claim.setting!r} or none", "rows of two values or more"
+        )
         raise InputError(f"claim {claim.id} needs rows to follow", problems=(problem,))
+    series = [_steps(found, claim.setting, metric) for found in _series(rows, claim.setting)]
+    faults = [fault for steps in series for fault in _breaks(claim, steps)]
     figures = [row.figures[metric] for row in rows]
-    faults = [
-        f"{digits(after)} after {digits(before)} at {named(claim.setting, row)}"
-        for before, after, row in zip(figures, figures[1:], rows[1:], strict=False)
-        if (after.high < before.low if claim.direction == "rises" else after.low > before.high)
-    ]
-    if claim.direction == "rises" and figures[-1].high <= figures[0].low:
-        faults.append(f"{digits(figures[-1])} at the end, {digits(figures[0])} at the beginning")
     faults += _ends(claim, figures)
     words = f"{digits(figures[0])} to {digits(figures[-1])} {figures[0].unit} over {len(rows)} rows"
-    words += _knee(claim, rows, figures) if claim.direction == "rises" else ""
-    return Worked(faults=tuple(faults), words=words, rows=tuple(rows), metric=metric, pairs=((rows[-1], rows[0]),))
+    words += f" of {len(series)} series" if len(series) > 1 else ""
+    words += _knee(claim, rows, figures) if claim.direction == "rises" and len(series) == 1 else ""
+    longest = max(series, key=len)
+    ends = ((longest[-1][0], longest[0][0]),)
+    return Worked(faults=few(faults), words=words, told=False, rows=tuple(rows), metric=metric, pairs=ends)
+
+
+# What may change along a series beside its setting: what is learnt, how much is done, what is around it.
+_LOOSE = ("amount", "training", "environment", "evidence")
+
+
+def _series(rows: list[Row], setting: str) -> list[list[Row]]:
+    """Rows that differ in one setting and what follows from it; where there are no such rows, all of them as one."""
+    role = SETTINGS[setting]
+    free = {setting, *FOLLOWS.get(setting, ())}
+    free |= {key for key, its in SETTINGS.items() if its in _LOOSE or (its == role and role in ("batch", "size"))}
+    if role == "size":
+        free |= {"parallelism", "backend", "threads", *(key for key, its in SETTINGS.items() if its == "batch")}
+    keys = sorted({key for row in rows for key in row.settings} - free)
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row.get(key) for key in keys), []).append(row)
+    found = [group for group in groups.values() if len({row.number(setting) for row in group}) > 1]
+    return found or [rows]
+
+
+def _steps(rows: list[Row], setting: str, metric: str) -> list[tuple[Row, Amount]]:
+    """One figure a value of the setting: the mean of its repeats, with bounds that hold all of them."""
+    groups: dict[float | None, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.number(setting), []).append(row)
+    found = []
+    for group in groups.values():
+        figures = [row.figures[metric] for row in group]
+        amount = figures[0] if len(figures) == 1 else averaged(figures)
+        low, high = min(figure.low for figure in figures), max(figure.high for figure in figures)
+        found.append((group[0], replace(amount, low=low, high=high)))
+    return found
+
+
+def _breaks(claim: Monotone, steps: list[tuple[Row, Amount]]) -> list[str]:
+    """Where a series goes the other way: against the best so far, so that a slow slide is seen as well as a step."""
+    rises, found = claim.direction == "rises", []
+    best = steps[0][1]
+    for row, amount in steps[1:]:
+        turned = amount.high < best.low if rises else amount.low > best.high
+        if turned and not Span(amount.low, amount.high).meets(Span(best.low, best.high)):
+            found.append(f"{digits(amount)} after {digits(best)} at {named(claim.setting, row)}")
+        if (amount.value > best.value) if rises else (amount.value < best.value):
+            best = amount
+    first, last = steps[0][1], steps[-1][1]
+    if not found and ((last.value <= first.value) if rises else (last.value >= first.value)):
+        found.append(f"{digits(last)} at the end, {digits(first)} at the beginning")
+    return found
 
 
 def _ends(claim: Claim, figures: list[Amount]) -> list[str]:
     """Where the printed range is not that of the rows."""
     if not claim.published:
         return []
-    stated, found = figure(claim), []
-    if stated.unit not in ("", figures[0].unit):
-        found.append(f"printed in {stated.unit}, the rows in {figures[0].unit}")
+    stated = figure(claim)
+    if wrong := other_unit(figures[0], stated.unit):
+        return [wrong]
     values = sorted(figures, key=lambda amount: amount.value)
-    for end, amount in ((stated.low, values[0]), (stated.high, values[-1])):
-        factor = unit_factor(amount)
-        if not end.meets(Span(amount.low / factor, amount.high / factor)):
-            found.append(f"{digits(amount)} where {middle(end):,.6g} is printed")
-    return found
+    return [
+        f"{digits(amount)} {amount.unit} where {claim.published} is printed"
+        for end, amount in ((stated.low, values[0]), (stated.high, values[-1]))
+        if not end.meets(in_unit(amount, stated.unit))
+    ]
 
 
 def _knee(claim: Monotone, rows: list[Row], figures: list[Amount]) -> str:
@@ -187,31 +295,72 @@ def _knee(claim: Monotone, rows: list[Row], figures: list[Amount]) -> str:
 
 
 def work_best(claim: Best, table: Table) -> Worked:
-    """The claimed value of a setting against every other value, where all other settings are the same."""
-    rows = rows_of(claim, table)
-    metric = metric_of(claim, rows)
-    claimed = [row for row in rows if metric in row.figures and same(row.get(claim.setting), claim.value)]
+    """The claimed value of a setting against every other value, where nothing else differs. Repeats are averaged."""
+    rows = [row for row in rows_of(claim, table) if row.get(claim.setting) is not None]
+    metric = metric_of(claim, rows) if rows else ""
+    rows = _averaged([row for row in rows if metric in row.figures], metric)
+    claimed = [row for row in rows if same(row.get(claim.setting), claim.value)]
     if not claimed:
         problem = Problem("value", f"no row has {claim.setting} {claim.value}", "a value that rows have")
         raise InputError(f"claim {claim.id} speaks of a row that is not there", problems=(problem,))
-    better: list[tuple[Row, Row]] = []
-    worse: list[tuple[Row, Row]] = []
-    rivals: dict[tuple[object, ...], list[Row]] = {}
+    way = claim.better or better(metric, claimed[0].figures[metric])
+    if way is None:
+        problem = Problem("better", f"missing, and {metric} does not tell whether more of it is better", "more or less")
+        raise InputError(f"claim {claim.id} does not say what is best", problems=(problem,))
+    ahead: list[tuple[Row, Row]] = []
+    behind: list[tuple[Row, Row]] = []
+    for row, other in _rivals(claim, metric, rows, claimed):
+        figures = row.figures[metric], other.figures[metric]
+        ratio = over(*figures) if way == "more" else over(*reversed(figures))
+        (ahead if ratio.high < 1 else behind).append((row, other))
+    faults, said = (
+        [_against(claim, metric, pair, claimed) for pair in pairs[: SHOWN + 1]] for pairs in (ahead, behind)
+    )
+    if not ahead and not behind:
+        faults = [f"no row that differs from {claim.setting} {claim.value} in {claim.setting} alone"]
+    if len(ahead) > SHOWN:
+        faults = [*faults[:SHOWN], f"{len(ahead) - SHOWN} more"]
+    return Worked(
+        faults=tuple(faults), words="; ".join(said[:SHOWN]), told=False, rows=tuple(claimed), metric=metric,
+        pairs=tuple((*ahead, *behind)[:1]),
+    )  # fmt: skip
+
+
+def _averaged(rows: list[Row], metric: str) -> list[Row]:
+    """Rows of the same settings as one row: a lucky run of one value must not beat an unlucky one of another."""
+    keys = sorted(key for key in {key for row in rows for key in row.settings} if SETTINGS[key] != "evidence")
+    groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        if metric in row.figures and row.get(claim.setting) is not None:
-            rivals.setdefault(_all_else(row, claim.setting), []).append(row)
-    for row in claimed:
-        for other in rivals[_all_else(row, claim.setting)]:
-            if not same(row.get(claim.setting), other.get(claim.setting)):
-                ratio = speed_ratio(row.figures[metric], other.figures[metric])
-                (better if ratio.values[0].high < 1 else worse).append((row, other))
-    said = [_against(claim, metric, pair, claimed) for pair in (*better, *worse)[:SHOWN]]
-    faults = tuple(said[: len(better)])
-    if not better and not worse:
-        said = [f"no row differs from {claim.setting} {claim.value} in {claim.setting} alone"]
-        faults = tuple(said)
-    pairs = tuple((*better, *worse)[:1])
-    return Worked(faults=faults, words="; ".join(said), rows=tuple(claimed), metric=metric, pairs=pairs)
+        groups.setdefault(tuple(row.get(key) for key in keys), []).append(row)
+    found = []
+    for group in groups.values():
+        amount = group[0].figures[metric] if len(group) == 1 else averaged([row.figures[metric] for row in group])
+        found.append(replace(group[0], figures={metric: amount}))
+    return found
+
+
+def _rivals(claim: Best, metric: str, rows: list[Row], claimed: list[Row]) -> list[tuple[Row, Row]]:
+    """Each claimed row with every row that differs from it in the setting alone, and in what follows from it."""
+    followers = {claim.setting, *FOLLOWS.get(claim.setting, ())}
+    role = SETTINGS[claim.setting]
+    followers |= {key for key, its in SETTINGS.items() if its == role and role in ("batch", "size")}
+    if role == "size":
+        followers |= {key for key, its in SETTINGS.items() if its == "batch"} | {"parallelism", "backend", "threads"}
+    keys = [key for key, its in SETTINGS.items() if key not in followers and its != "evidence"]
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row.get(key) for key in keys), []).append(row)
+    beside = [(row, groups[tuple(row.get(key) for key in keys)]) for row in claimed]
+    if sum(len(group) for _, group in beside) > MAX_RIVALS:
+        problem = Problem("rows", f"more than {MAX_RIVALS:,} pairs of rows", "a selector that leaves fewer")
+        raise InputError(f"claim {claim.id} compares too many rows", problems=(problem,))
+    return [
+        (row, other)
+        for row, group in beside
+        for other in group
+        if not same(row.get(claim.setting), other.get(claim.setting))
+        and not confounders(Pair(other, row, claim.setting, metric))
+    ]
 
 
 def _against(claim: Best, metric: str, pair: tuple[Row, Row], claimed: Sequence[Row]) -> str:
@@ -222,8 +371,3 @@ def _against(claim: Best, metric: str, pair: tuple[Row, Row], claimed: Sequence[
 def _kept(row: Row, claimed: Sequence[Row]) -> str:
     """What stays the same in a comparison, where the claim's rows do not all have it."""
     return f" ({apart(row, claimed)})" if len(claimed) > 1 else ""
-
-
-def _all_else(row: Row, setting: str) -> tuple[object, ...]:
-    """Every setting but one; rows that share these differ in that one alone, as far as the table says."""
-    return tuple(row.get(key) for key in SETTINGS if key != setting)

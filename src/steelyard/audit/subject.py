@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from steelyard.audit.judge import Judgement
     from steelyard.contracts.record import Finding, RunRecord
     from steelyard.rules.row import Platform
+
+
+MAX_ENTRIES = 1000
+"""Files of a folder that are looked at for a hint."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +94,11 @@ def _audit_file(path: Path, platforms: tuple[Platform, ...]) -> Audit:
     if "claim" not in data:
         return _audit_table(parse_table(text.decode("utf-8"), path.name, platforms), path)
     claims = made_claims(data, str(path), path.parent)
+    tables = {name: replace(table, platforms=(*platforms, *table.platforms)) for name, table in claims.tables.items()}
+    claims = replace(claims, tables=tables)
     findings: list[Finding] = []
-    for name, table in claims.tables.items():
-        found = check_table(replace(table, platforms=(*platforms, *table.platforms)))
+    for name, table in tables.items():
+        found = check_table(table)
         several = len(claims.tables) > 1
         findings += [replace(entry, place=f"{name}, {entry.place}" if several else entry.place) for entry in found]
     rows = sum(len(table.rows) for table in claims.tables.values())
@@ -108,7 +115,9 @@ def _audit_folder(path: Path) -> Audit:
         return _audit_records(str(path), [read_record(path / RECORD_FILE)])
     results = ResultFolder(path)
     if not results.studies():
-        raise InputError(f"{path} holds no results", next_step="steelyard show")
+        files = sorted(entry for entry in islice(path.iterdir(), MAX_ENTRIES) if entry.suffix in (".csv", ".toml"))
+        step = f"steelyard audit {files[0]}" if files else "steelyard show"
+        raise InputError(f"{path} holds no results of our own", next_step=step)
     return _audit_records(str(path), results.records())
 
 

@@ -31,6 +31,7 @@ MAX_TABLE_BYTES = 1 << 22
 MAX_TOML_BYTES = 1 << 20
 """The parser of TOML is slower than that of CSV."""
 MAX_LINES = 20_000
+MAX_ROWS = 2000
 MAX_COLUMNS = 64
 MAX_CELL = 2000
 MAX_METRIC = 80
@@ -137,9 +138,11 @@ def _lines(
         except csv.Error as error:
             problem = Problem(f"line {line}", str(error), "CSV: commas between cells, quotes closed, short cells")
             raise InputError(f"{name} is not valid CSV", problems=(problem,)) from None
+        if not any(cells):
+            continue
         if not columns:
             columns = _header(cells, name, known, required)
-        elif any(cells):
+        else:
             yield line, _cells(cells, columns, line, name)
     if not columns:
         raise InputError(f"{name} is empty", next_step=f"begin with a line of columns: {','.join(required)}")
@@ -219,6 +222,8 @@ class _Rows:
         self._seen[*identity, metric] += 1
         made = self._by_identity.setdefault(identity, [])
         if turn == len(made):
+            if len(self.rows) >= MAX_ROWS:
+                raise InputError(f"{self.name} has more than the {MAX_ROWS:,} rows such a file may have")
             place = f"table {texts['table']}, {where}" if texts["table"] else where
             made.append(_Made(place, settings, texts["table"], texts["source"]))
             self.rows.append(made[-1])
@@ -274,11 +279,11 @@ def figure(metric: str, text: str, unit: str) -> tuple[Amount | None, str | None
     known = unit_of(unit)
     if known is None:
         raise BadCellError("unit", f"{_short(unit)} is not known", known_units())
+    if not text or text.lower() in STATUSES:
+        return None, STATUSES.get(text.lower())
     wanted = metric_kind(metric)
     if wanted is not None and known[0] != wanted:
         raise BadCellError("unit", f"{metric} in {_short(unit)}", f"the unit of a {wanted.replace('_', ' ')}")
-    if not text or text.lower() in STATUSES:
-        return None, STATUSES.get(text.lower())
     found = printed(text)
     if found is None:
         raise BadCellError(

@@ -2,7 +2,7 @@
 
 FILE is a published table (CSV or TOML), a claims file (TOML), a result folder, a study, a run, or the name of a
 built-in reference document. Exit code 0: nothing blocks and every claim holds; 1: something blocks or a claim does not
-hold.
+hold; 2: something cannot be read, and nothing is judged.
 """
 
 import argparse

@@ -20,10 +20,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show the curve; exit code 1 when its cells may not be put on one curve."""
+    """Show the curve; exit code 1 when it cannot be told where its knee is."""
     curve = batch_curve(select(ResultFolder(arguments.results), arguments.selection), arguments.share)
     if arguments.json:
         print(json.dumps(curve_object(curve), allow_nan=False))
     else:
         print("\n".join(curve_lines(curve)))
-    return 1 if curve.blocked else 0
+    return 1 if curve.knee is None or curve.knee.answer == "cannot tell" else 0

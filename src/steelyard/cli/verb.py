@@ -83,5 +83,5 @@ def assignment(option: str, text: str) -> tuple[str, Any]:
         raise InputError("an option is not valid", problems=(problem,))
     try:
         return key, json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return key, value

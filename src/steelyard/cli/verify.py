@@ -3,12 +3,14 @@
 import argparse
 import dataclasses
 import json
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
 from steelyard import registry
 from steelyard.analysis.verify import (
+    begin_occasion,
     history,
     judge_records,
     latest_occasion,
@@ -16,10 +18,12 @@ from steelyard.analysis.verify import (
     occasions,
     overall,
     require_begun,
+    require_figures,
 )
 from steelyard.cli import run as run_verb
 from steelyard.cli.progress import Progress
 from steelyard.cli.verb import add_results
+from steelyard.contracts.record import RunRecord
 from steelyard.errors import InputError, Problem, printable
 from steelyard.launch.campaign import run_all
 from steelyard.report.verify import (
@@ -32,7 +36,7 @@ from steelyard.report.verify import (
 )
 from steelyard.results.store import ResultFolder
 from steelyard.spec.recipe import Recipe, load_recipe, plan
-from steelyard.spec.study import require_registered
+from steelyard.spec.study import Expansion, require_registered
 
 # Options of `steelyard run` that verify decides itself.
 OWN = ("repeats", "study", "seed", "results", "json")
@@ -51,6 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--history", action="store_true", help="run nothing: the figure over time, and where it changed"
     )
     add_results(parser)
+    parser.set_defaults(default_results=parser.get_default("results"))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -72,16 +77,40 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.more is not None:
         require_begun(folder, expansion)
+    elif not arguments.no_run:
+        begin_occasion(folder, name)
     if not arguments.no_run:
-        run_all(folder, expansion, registry.load("launcher", "local")(), Progress())
+        run_all(folder, expansion, registry.load("launcher", "local")(), _Watch(recipe, expansion))
     outcomes = judge_records(recipe, expansion, list(folder.records(name)))
-    verdict, file, past = overall(outcomes), str(arguments.file), len(occasions(folder, recipe))
-    lines = verdict_lines(recipe, outcomes, file=file, study=name)
+    verdict, again, past = overall(outcomes), _again(arguments), len(occasions(folder, recipe))
+    lines = verdict_lines(recipe, outcomes, again=again, study=name)
     if past > 1:
-        lines.append(printable(f"{past} occasions so far: steelyard verify {file} --history"))
+        lines.append(printable(f"{past} occasions so far: {again} --history"))
     data = {"recipe": recipe.name, "occasion": name, "verdict": verdict, "figures": outcomes_object(outcomes)}
     _say(arguments, data, lines)
     return 0 if verdict == "pass" else 1
+
+
+class _Watch(Progress):
+    """Shows progress, and stops at the first job if the recipe names a figure that no job has."""
+
+    def __init__(self, recipe: Recipe, expansion: Expansion) -> None:
+        super().__init__()
+        self._recipe, self._expansion = recipe, expansion
+
+    def end(self, record: RunRecord, done: int, total: int) -> None:
+        """A run has its record."""
+        super().end(record, done, total)
+        require_figures(self._recipe, self._expansion, record)
+
+
+def _again(arguments: argparse.Namespace) -> str:
+    """The command line that means this recipe and these results."""
+    path = str(arguments.file)
+    words = ["steelyard", "verify", f"./{path}" if path.startswith("-") else path]
+    if arguments.results != arguments.default_results:
+        words += ["--results", str(arguments.results)]
+    return shlex.join(words)
 
 
 def _say(arguments: argparse.Namespace, data: Any, lines: list[str]) -> None:
@@ -153,7 +182,9 @@ def _command(recipe: Recipe) -> tuple[Recipe, dict[str, Any] | None]:
         raise InputError("the recipe's command is not accepted", problems=(problem,))
     if verb == "study":
         if len(words) != 1 or words[0].startswith("-"):
-            problem = Problem("command", "more than the study's file", '["steelyard", "study", "FILE"]')
+            problem = Problem(
+                "command", "it must name the study's file and nothing else", '["steelyard", "study", "FILE"]'
+            )
             raise InputError("the recipe's command is not valid", problems=(problem,))
         return _replaced(recipe, words[0]), None
     parser = _Words(prog="steelyard run", add_help=False, allow_abbrev=False)
@@ -167,7 +198,11 @@ def _command(recipe: Recipe) -> tuple[Recipe, dict[str, Any] | None]:
     )
     if own:
         raise InputError("the recipe's command is not valid", problems=own)
-    return recipe, run_verb.settings(parsed)
+    try:
+        return recipe, run_verb.settings(parsed)
+    except RecursionError:
+        problem = Problem("command", "a value is nested too deeply", "KEY=VALUE with a number or a text")
+        raise InputError("the recipe's command is not valid", problems=(problem,)) from None
 
 
 def _replaced(recipe: Recipe, study: str) -> Recipe:

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from steelyard.analysis.batch import BatchCell, BatchCurve
 
 GIB = 1 << 30
+NOTHING = "no batch could be run"
 
 
 def curve_lines(curve: BatchCurve) -> list[str]:
     """The answer first; then every cell, how the knee was found, and the findings."""
-    lines = []
+    lines: list[str] = []
     for text in (_answer(curve), _what_fits(curve)):
         lines += textwrap.wrap(printable(text), WIDTH)
     top = "of best" if curve.knee is not None and curve.knee.method == "swept batches alone" else "of asymptote"
@@ -39,7 +40,11 @@ def _answer(curve: BatchCurve) -> str:
         return "no knee is given: the cells do not differ in the batch alone (see the findings below)"
     share = f"{found.share:.0%}".replace("%", " %")
     if found.answer == "found" and found.value is not None:
-        what = "the best swept batch" if found.method == "swept batches alone" else "its asymptote"
+        what = (
+            "the best swept batch"
+            if found.method == "swept batches alone"
+            else "its asymptote, the most that any batch could give"
+        )
         most = "" if curve.asymptote is None else f", {number(curve.asymptote, 4)} samples/s"
         swept = "" if curve.smallest_reaching is None else f"; {curve.smallest_reaching:,} is the first swept one there"
         knee = f"the knee is at batch {_batch(found.value)}{_interval(curve)}"
@@ -70,13 +75,19 @@ def _interval(curve: BatchCurve) -> str:
 
 def _what_fits(curve: BatchCurve) -> str:
     if curve.largest_fitting is None:
-        return "no batch could be run"
-    if curve.smallest_out_of_memory is None:
+        return "no batch fits in every job" if any(entry.throughput.value for entry in curve.cells) else NOTHING
+    too_large = curve.smallest_out_of_memory
+    if too_large is None:
         return f"largest batch that was run: {curve.largest_fitting:,}; none ran out of memory, larger ones may fit"
-    text = f"largest batch that fits: {curve.largest_fitting:,}; {curve.smallest_out_of_memory:,} is out of memory"
-    if curve.smallest_out_of_memory <= curve.largest_fitting:
-        text += ", so that memory depends on more than the batch"
-    return text
+    jobs = [entry.cell.statuses for entry in curve.cells if entry.batch == too_large]
+    lost, ran = sum(found.get("out_of_memory", 0) for found in jobs), sum(sum(found.values()) for found in jobs)
+    some = "" if lost == ran else f" in {lost} of {ran} jobs"
+    if too_large < curve.largest_fitting:
+        return (
+            f"largest batch that fits: {curve.largest_fitting:,}, though {too_large:,} ran out of memory{some}: "
+            "memory depends on more than the batch"
+        )
+    return f"largest batch that fits: {curve.largest_fitting:,}; {too_large:,} ran out of memory{some}"
 
 
 def _rows(curve: BatchCurve) -> list[list[str]]:
@@ -99,7 +110,9 @@ def _statuses(entry: BatchCell) -> str:
 def _notes(curve: BatchCurve) -> list[str]:
     """What the brackets of the cells are, each note once."""
     intervals = [entry.throughput.interval for entry in curve.cells if entry.throughput.interval is not None]
-    notes = [f"[]: {interval.level:.0%} interval for {interval.covers}; {interval.method}" for interval in intervals]
+    notes = [
+        f"[]: {100 * interval.level:g} % interval for {interval.covers}; {interval.method}" for interval in intervals
+    ]
     doubts = ["~: approximate, " + "; ".join(found.approximate) for found in intervals if found.approximate]
     return list(dict.fromkeys([*notes, *doubts]))
 
@@ -113,14 +126,23 @@ def _how(curve: BatchCurve) -> list[str]:
     if found.fixed_s is None or found.sample_s is None:
         lines = [f"knee: {found.reason}"]
         if found.low is not None and found.method == "swept batches alone":
-            lines.append(f"its brackets: batches clearly below and clearly at the share, at the {level} level")
+            lines.append(f"[] of the knee: the last batch clearly short of it and the first clearly there, at {level}")
         return lines
     misfit = f"{100 * (found.misfit or 0.0):.2g} %"
     form = (
-        f"knee: step time = {found.fixed_s * 1e3:.4g} ms + batch x {found.sample_s * 1e6:.4g} us; the cells lie "
-        f"{misfit} beside that; its brackets: {level} interval from the scatter of the jobs"
+        f"knee: a step takes {found.fixed_s * 1e3:.4g} ms and {found.sample_s * 1e6:.4g} us more for each sample of "
+        f"the batch; the measured times scatter by {misfit} around that; [] of the knee: {level} interval"
     )
-    return [form]
+    return [form, *_what_batch(curve)]
+
+
+def _what_batch(curve: BatchCurve) -> list[str]:
+    """Which batch is meant, where there are several."""
+    spec = curve.cells[0].cell.records[0].spec
+    if spec.step_samples == spec.batch:
+        return []
+    count = spec.step_samples // spec.batch
+    return [f"batch: samples of one micro-batch on one device; a step of the job has {count:,} such micro-batches"]
 
 
 def curve_object(curve: BatchCurve) -> dict[str, Any]:

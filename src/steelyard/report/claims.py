@@ -16,28 +16,36 @@ if TYPE_CHECKING:
     from steelyard.audit.judge import Judgement
     from steelyard.contracts.record import Finding
 
-HEADER = ("id", "asserted", "published", "verdict", "recomputed")
-NO_FIGURE = "-"
-INDENT = "     "
+INDENT = "    "
 
 
 def claim_lines(judgements: Sequence[Judgement], *, all_claims: bool = True) -> list[str]:
-    """A table of claims. What does not fit into its last column stands in the lines below."""
+    """Each claim in a few lines: its verdict, what it says, what it prints, what its rows give, and why."""
     shown = [entry for entry in judgements if all_claims or entry.verdict != "holds"]
-    rows = [[printable(cell) for cell in _cells(entry)] for entry in shown]
-    widths = [max(len(row[i]) for row in (HEADER[:4], *rows)) for i in range(4)]
-    lines = [_columns(HEADER, widths), "  ".join("-" * width for width in (*widths, 10))] if rows else []
-    for row, entry in zip(rows, shown, strict=True):
-        inline = _columns(row, widths)
-        fits = len(inline) <= WIDTH
-        lines.append(inline if fits else _columns((*row[:4], ""), widths))
-        below = [f"says: {entry.claim.text}"] if entry.claim.text else []
-        below += [] if fits else [row[4]]
-        below += [_rule(finding, entry.recomputed) for finding in entry.findings]
-        below += [f"note: {note}" for note in entry.notes]
-        for text in below:
-            lines += textwrap.wrap(printable(text), WIDTH, initial_indent=INDENT, subsequent_indent=INDENT + "  ")
+    width = max((len(entry.claim.id) for entry in shown), default=0)
+    lines = []
+    for entry in shown:
+        lines.append(f"{entry.claim.id.ljust(width)}  {entry.verdict} ({entry.asserted})")
+        for text in _below(entry):
+            lines += textwrap.wrap(
+                printable(text), WIDTH, initial_indent=INDENT, subsequent_indent=INDENT + "  ", break_on_hyphens=False
+            )
     return lines
+
+
+def _below(entry: Judgement) -> list[str]:
+    """The lines below the verdict of a claim."""
+    claim = entry.claim
+    place = f" ({claim.place})" if claim.place else ""
+    below = [f"says: {claim.text}{place}"] if claim.text else []
+    given = entry.recomputed if entry.verdict == "holds" else entry.sums
+    below += [f"prints: {claim.published}"] if claim.published else []
+    below += [f"rows: {given}"] if given else []
+    for part in entry.parts:
+        # A claim may fall by several assertions; what it does not fall by first is told with its verdict.
+        other = "" if part.verdict == entry.verdict else f"{part.asserts}, {part.verdict}: "
+        below += [f"{other}{_rule(finding)}" for finding in part.findings]
+    return [*below, *(f"note: {note}" for note in entry.notes)]
 
 
 def claim_tally(judgements: Sequence[Judgement]) -> str:
@@ -45,7 +53,7 @@ def claim_tally(judgements: Sequence[Judgement]) -> str:
     counts = Counter(entry.verdict for entry in judgements)
     held, total = counts.pop("holds", 0), len(judgements)
     others = "".join(f"; {verdict}: {count}" for verdict, count in counts.most_common())
-    return f"{held} of {total} claim{'s' * (total != 1)} hold{'s' * (held == 1)}{others}"
+    return f"{held} of {total} claim{'s' * (total != 1 or not held)} hold{'s' * (held == 1)}{others}"
 
 
 def claim_json(entry: Judgement) -> dict[str, Any]:
@@ -73,16 +81,6 @@ def claim_json(entry: Judgement) -> dict[str, Any]:
     }
 
 
-def _rule(finding: Finding, recomputed: str) -> str:
-    """The rule behind a verdict, with its message unless that has been said already."""
-    name = f"{finding.code} {rule_name(finding.code)}"
-    return name if finding.message in recomputed else f"{name}: {finding.message}"
-
-
-def _cells(entry: Judgement) -> tuple[str, ...]:
-    return (entry.claim.id, entry.asserted, entry.claim.published or NO_FIGURE, entry.verdict, entry.recomputed)
-
-
-def _columns(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = [cell.ljust(width) for cell, width in zip(cells[:4], widths, strict=True)]
-    return "  ".join([*padded, cells[4]]).rstrip()
+def _rule(finding: Finding) -> str:
+    """The rule behind a verdict, and what it says."""
+    return f"{finding.code} {rule_name(finding.code)}: {finding.message}"

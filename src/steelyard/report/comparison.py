@@ -7,13 +7,14 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from steelyard.analysis.ratios import sense, sentence
+from steelyard.analysis.ratios import level_percent, sense, sentence
 from steelyard.audit.beside import REFERENCE
 from steelyard.audit.catalogue import provenance
 from steelyard.errors import printable
 from steelyard.report.findings import finding_lines, tally
 from steelyard.report.text import number, table
 from steelyard.rules.settings import shown
+from steelyard.stats.ratio import MIN_JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 SHOWN_LEFT_OUT = 6
-OF_ONE_SIDE = ("SY207", "SY209")
+# In the column under `B is`.
+SAYS = {"too few jobs": "not ranked"}
+OF_ONE_SIDE = ("SY115", "SY207", "SY209")
 
 
 def lines(compared: Compared, name_a: str, name_b: str) -> list[str]:
@@ -42,10 +45,15 @@ def lines(compared: Compared, name_a: str, name_b: str) -> list[str]:
         if len(entries) > 1 and how != "best against best":
             out += ["", *_many(entries, told)]
         else:
-            out += [line for entry in entries for line in ("", *_one(entry, told))]
+            # What has neither a heading nor a finding begins with the gap before its table.
+            out += [line for entry in entries for line in _gap(_one(entry, told))]
     if compared.left_out:
         out += ["", *_left_out(compared.left_out)]
     return [*out, "", *wrapped(tally(list(told.values())))]
+
+
+def _gap(text: list[str]) -> list[str]:
+    return text if text[:1] == [""] else ["", *text]
 
 
 def _source(text: str) -> str:
@@ -55,7 +63,7 @@ def _source(text: str) -> str:
 
 def _many(entries: Sequence[Comparison], told: dict[tuple[str, ...], Finding]) -> list[str]:
     """Several pairs of equal settings as one table, one line each."""
-    blocked = sum(not entry.ratios for entry in entries)
+    blocked = sum(entry.verdict == "not comparable" and not entry.forced for entry in entries)
     out = wrapped(f"{entries[0].how}, {len(entries)} pairs" + (f", {blocked} not comparable" if blocked else ""))
     for entry in entries:
         out += _findings(entry, told, repeat=False)
@@ -65,13 +73,25 @@ def _many(entries: Sequence[Comparison], told: dict[tuple[str, ...], Finding]) -
         says = ["-", "-", "-", "-", entry.verdict]
         if first is not None:
             _, a, b, _, value, bounds, _ = _row(first)
-            says = [a, b, value, bounds, ("FORCED, " if entry.forced else "") + first.verdict]
-        rows.append([", ".join(entry.shared), *says])
-    units = dict.fromkeys(ratio.unit for entry in entries for ratio in entry.ratios[:1])
-    out += ["", table([", ".join(units), "A", "B", "B over A", "interval", "B is"], rows)]
-    levels = dict.fromkeys(ratio.level for entry in entries for ratio in entry.ratios[:1])
-    if any(levels):
-        out += wrapped("each interval by itself: 95 %, Welch on the jobs; base of every ratio: A")
+            says = [a, b, value, bounds, ("FORCED, " if entry.forced else "") + SAYS.get(first.verdict, first.verdict)]
+        rows.append([", ".join(text.partition(" ")[2] for text in entry.shared), *says])
+    settings = ", ".join(text.partition(" ")[0] for text in entries[0].shared)
+    out += ["", table([settings, "A", "B", "B over A", "interval", "B is"], rows)]
+    return out + _about_many([ratio for entry in entries for ratio in entry.ratios[:1]])
+
+
+def _about_many(ratios: Sequence[Ratio]) -> list[str]:
+    """What the columns are."""
+    units = dict.fromkeys(ratio.unit for ratio in ratios)
+    out = wrapped(f"A and B in {', '.join(units)}; base of every ratio: A") if units else []
+    if any(ratio.level is not None and ratio.low is not None for ratio in ratios):
+        out += wrapped("Each interval by itself: 95 %, Welch on the jobs.")
+    for method in dict.fromkeys(ratio.method for ratio in ratios if ratio.level is None and ratio.low is not None):
+        out += wrapped(f"Bounds: {method}; they are no test of chance.")
+    if any(ratio.verdict == "too few jobs" for ratio in ratios):
+        out += wrapped(f"Not ranked: fewer than {MIN_JOBS} jobs on a side.")
+    if any(sense(unit) == "time" for unit in units):
+        out += wrapped("B over A is a ratio of times: under 1, B is faster.")
     return out
 
 
@@ -135,7 +155,9 @@ def _meaning(entry: Comparison) -> list[str]:
     for ratio in others:
         out += wrapped(_capital(sentence(ratio, "A", "B")) + ".")
     if first.level is not None and first.low is not None:
-        out += wrapped(f"Interval: {_percent(first.level)}, {first.method}; base of every ratio and percentage: A.")
+        out += wrapped(
+            f"Interval: {level_percent(first.level)}, {first.method}; base of every ratio and percentage: A."
+        )
     elif first.low is not None:
         out += wrapped(f"Bounds: {first.method}; they are no test of chance.")
     if max(entry.chosen_from) > 1:
@@ -155,7 +177,7 @@ def _choice(rows: tuple[int, int], first: Ratio) -> str:
         return text + "Without jobs on both sides nothing can be said of how far."
     pairs = rows[0] * rows[1]
     return text + (
-        f"The interval allows for the choice (at {_percent(first.level)} each, all {pairs} pairs hold together at "
+        f"The interval allows for the choice (at {level_percent(first.level)} each, all {pairs} pairs hold together at "
         "95 %); measure the two winners again for a ratio without it."
     )
 
@@ -167,10 +189,6 @@ def _left_out(left_out: Sequence[str]) -> list[str]:
     if len(left_out) > SHOWN_LEFT_OUT:
         out.append(f"and {len(left_out) - SHOWN_LEFT_OUT} more")
     return out
-
-
-def _percent(level: float) -> str:
-    return f"{100 * level:.4g} %"
 
 
 def _capital(text: str) -> str:

@@ -32,12 +32,15 @@ HEADINGS = {"input": "input", "balance": "balance", "communication": "communicat
 NOTHING_LOST = 0.995
 OWN_LOSS = 0.98
 NOTICED = 1.05
+# An interval wider than this share of its value is far from symmetric.
+WIDE = 0.2
 
 
 def scaling_lines(found: Scaling, name: str) -> list[str]:
     """Question and answer first; then the figures, where to stop, the fits and the findings."""
     about = f" ({found.label})" if found.label else ""
-    lines = _wrapped(f"How does {name}{about} scale over devices? ({KINDS[found.kind]})")
+    what = f"do the cells '{name}'" if ":" in name else f"does the study '{name}'"
+    lines = _wrapped(f"How {what}{about} scale over devices? ({KINDS[found.kind]})")
     if found.blocked:
         lines += _wrapped("Answer: no speed-up is given before the findings that block are mended.")
         lines += ["", *_rates(found)]
@@ -56,17 +59,22 @@ def answer(found: Scaling) -> str:
     text = f"{_devices(last.devices)} give {reach}, an efficiency of {_percent(last.split.total)}"
     known = [(factor, factor.change.value) for factor in last.split.factors if factor.change is not None]
     rest = last.split.rest
+    if not known and last.split.total.value < NOTHING_LOST:
+        return f"{text}. These records do not tell where the rest is lost."
     if rest is not None:
-        lost = " and ".join(FACTORS[name] for name in last.split.rest_is)
+        lost = _or([FACTORS[name] for name in last.split.rest_is])
         known_worst = min((value for _, value in known), default=1.0)
         if rest.value < known_worst:
-            return (
-                f"{text}. Most is lost to {lost}, which are not told apart here." if rest.value < NOTHING_LOST else text
-            )
+            apart = "; these are not told apart here" if len(last.split.rest_is) > 1 else ""
+            return f"{text}. The largest loss is {lost}{apart}." if rest.value < NOTHING_LOST else f"{text}."
     worst = min(known, key=lambda entry: entry[1], default=None)
     if worst is None or worst[1] >= NOTHING_LOST:
         return f"{text}. Nothing worth speaking of is lost."
     return f"{text}. The largest loss is {FACTORS[worst[0].name]}: {100 * (1 - worst[1]):.1f} %."
+
+
+def _or(words: list[str]) -> str:
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def _rates(found: Scaling) -> list[str]:
@@ -117,7 +125,7 @@ def _loss(found: Scaling) -> list[str]:
 def _about_factors(found: Scaling, others: list[Point], *, rest: bool) -> list[str]:
     told = [name for name in FACTORS if any(_factor(point, name).change is not None for point in others)]
     losses = "; ".join(f"{HEADINGS[name]}: {FACTORS[name]}" for name in told)
-    lines = _wrapped(f"Below 100, more is lost than at the base. {losses}.")
+    lines = _wrapped("Below 100, more is lost than at the base." + (f" {losses}." if losses else ""))
     if rest:
         parts = [HEADINGS[name] for name in FACTORS if any(name in point.split.rest_is for point in others)]
         reasons = dict.fromkeys(f.reason for point in others for f in point.split.factors if f.reason)
@@ -134,41 +142,63 @@ def _about_factors(found: Scaling, others: list[Point], *, rest: bool) -> list[s
         lines += _wrapped(f"The base itself loses {words}; a factor above 100 means less of that loss.")
     if any(point.from_crosscheck for point in found.points):
         lines += _wrapped("Communication was watched in the cross-check pass alone, for a few steps of each job.")
+    balance = [point for point in others if _factor(point, "balance").change is not None]
+    if any(point.from_crosscheck and point.devices > 1 for point in balance):
+        lines += _wrapped(
+            "The balance is that of means over this pass: where now one device is late and now another, their waiting "
+            "counts as communication."
+        )
     return lines
 
 
 def _stop(found: Scaling) -> list[str]:
-    lines = ["Where to stop"]
+    lines = ["Where to stop (100 %: more devices do as much as those before them)"]
     lines += [line for entry in found.returns for line in _wrapped(_return(entry))]
     bar, enough = f"{100 * found.threshold:g} %", found.enough
     if enough is None:
         return [*lines, *_wrapped(f"No count has an efficiency of at least {bar}.")]
     reached = "the base" if enough is found.base else _percent(enough.split.total)
-    text = f"At least {bar} efficiency: up to {_devices(enough.devices)} ({reached})"
-    low = enough.split.total.low
-    if low is not None and low < found.threshold:
-        text += f"; the interval goes below {bar}, more jobs would tell"
     after = [point for point in found.points if point.devices > enough.devices]
-    text += (
-        f"; {_devices(after[0].devices)} reach {_percent(after[0].split.total)}."
-        if after
-        else ", all that was measured."
-    )
+    largest = "" if after else ", the largest count measured"
+    text = f"Largest count with at least {bar} efficiency: {_devices(enough.devices)}{largest} ({reached})."
+    if after:
+        text += f" {_devices(after[0].devices)} reach {_percent(after[0].split.total)}."
+    below = [point for point in found.points if point.devices < enough.devices and _below(point, found.threshold)]
+    if below:
+        named = ", ".join(str(point.devices) for point in below)
+        text += f" Fewer devices are below {bar}, though: {named}."
+    unsure = [point for point in found.points if _straddles(point, found.threshold)]
+    if unsure:
+        named = _devices(", ".join(str(point.devices) for point in unsure))
+        text += f" The interval of {named} lies on both sides of {bar}: more jobs would tell."
     return lines + _wrapped(text)
+
+
+def _below(point: Point, threshold: float) -> bool:
+    return point.split.total.value < threshold
+
+
+def _straddles(point: Point, threshold: float) -> bool:
+    total = point.split.total
+    return total.low is not None and total.high is not None and total.low < threshold <= total.high
 
 
 def _return(entry: Return) -> str:
     more = "the next doubling returns"
     if entry.following != 2 * entry.devices:
-        more = f"the next {entry.following - entry.devices} return"
-    return f"{_devices(entry.devices)}: {more} {_percent(entry.share, 2)}"
+        added = entry.following - entry.devices
+        more = "one more returns" if added == 1 else f"{added} more return"
+    slower = ": the job gets slower" if entry.share.value < 0 else ""
+    return f"{_devices(entry.devices)}: {more} {_percent(entry.share, 2)}{slower}"
 
 
 def _models(found: Scaling) -> list[str]:
     lines = ["Models, each with its error"] if found.fits else []
     lines += [line for fit in found.fits for line in _wrapped(_fit(fit))]
     if not found.projections:
-        lines.append(f"No projection to {_devices(found.projected_to)}: no model is good enough for one.")
+        fitted = any(isinstance(fit, CurveFit) for fit in found.fits)
+        reason = "no model is good enough for one" if fitted else "there is no model to make one with"
+        lines.append(f"No projection to {_devices(found.projected_to)}: {reason}.")
     for entry in found.projections:
         lines += _wrapped(
             f"Projected to {_devices(entry.devices)} by {entry.model}: {number(entry.throughput, 4)} "
@@ -232,11 +262,13 @@ def _percent(estimate: Estimate, digits: int = 3) -> str:
 
 
 def _half(estimate: Estimate | None) -> str:
-    """With half of the interval, which is nearly symmetric where factors are near each other."""
+    """With half of the interval, which is nearly symmetric where it is narrow, else with both ends."""
     if estimate is None:
         return "-"
     if estimate.low is None or estimate.high is None:
         return f"{100 * estimate.value:.1f}"
+    if estimate.high - estimate.low > WIDE * estimate.value:
+        return f"{100 * estimate.value:.0f} [{100 * estimate.low:.0f}, {100 * estimate.high:.0f}]"
     return f"{100 * estimate.value:.1f} ±{50 * (estimate.high - estimate.low):.1f}"
 
 

@@ -20,7 +20,7 @@ NUMBER = re.compile(r"[+-]?[\d,.]+(e[+-]?\d+)?( ?[a-z%]{1,2})?")
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as wide as their widest entry; numbers to the right."""
     rows = [[printable(cell) for cell in row] for row in rows]
-    lines = [list(header), *rows]
+    lines = [[printable(cell) for cell in header], *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     right = [bool(rows) and all(_is_number(row[i]) for row in rows) for i in range(len(header))]
     out = []

@@ -23,10 +23,17 @@ if TYPE_CHECKING:
     from steelyard.spec.study import Expansion
     from steelyard.stats.band import Judgement
 
+MAX_UNIT = 40
+MAX_CELL = 200
 
-def verdict_lines(recipe: Recipe, outcomes: Sequence[Outcome], *, file: str, study: str) -> list[str]:
-    """The verdict on each figure first; then the jobs that it rests on."""
-    lines = [line for outcome in outcomes for text in _outcome_lines(recipe, outcome, file) for line in _wrapped(text)]
+
+def verdict_lines(recipe: Recipe, outcomes: Sequence[Outcome], *, again: str, study: str) -> list[str]:
+    """The verdict on each figure first; then the jobs that it rests on. `again` is the command line of this recipe."""
+    lines = []
+    for outcome in outcomes:
+        lines += [line for text in _outcome_lines(recipe, outcome) for line in _wrapped(text)]
+        # In one line however long: it is there to be copied.
+        lines += [printable(f"next: {again}{words}") for words in _next_words(outcome)]
     for outcome in outcomes:
         if outcome.records:
             heading = ["job", "status", _heading(outcome), "node", "started at (UTC)"]
@@ -35,7 +42,13 @@ def verdict_lines(recipe: Recipe, outcomes: Sequence[Outcome], *, file: str, stu
     return lines + (_wrapped(f"documented in {recipe.documents}") if recipe.documents else [])
 
 
-def _outcome_lines(recipe: Recipe, outcome: Outcome, file: str) -> list[str]:
+def _next_words(outcome: Outcome) -> list[str]:
+    if outcome.more_jobs:
+        return [f" --more {outcome.more_jobs}"]
+    return [] if outcome.records else [""]
+
+
+def _outcome_lines(recipe: Recipe, outcome: Outcome) -> list[str]:
     found, expected = outcome.judgement, outcome.expect
     where = f" at {label(dict(expected.at))}" if expected.at else ""
     subject = f"{recipe.name}{where}"
@@ -49,10 +62,14 @@ def _outcome_lines(recipe: Recipe, outcome: Outcome, file: str) -> list[str]:
     lines = [f"{verdict}: {subject}: {value}; {against}", f"why: {outcome.why}"]
     if found.low is not None:
         spread = "" if found.spread is None else f"; jobs vary by {100 * found.spread:.2g} %"
-        lines.append(f"[]: {100 * found.level:g} % interval over {found.jobs} jobs{spread}")
-    if outcome.more_jobs:
-        lines.append(f"next: steelyard verify {file} --more {outcome.more_jobs}")
+        lines.append(f"[]: {100 * found.level:g} % interval over {found.jobs} jobs{_where(outcome)}{spread}")
     return lines
+
+
+def _where(outcome: Outcome) -> str:
+    """One node does not speak for the others."""
+    nodes = {record.environment.node for record in outcome.records if record.environment}
+    return f", all on node {nodes.pop()}" if len(nodes) == 1 else f" on {len(nodes)} nodes" if nodes else ""
 
 
 def _count(number_of: int, what: str) -> str:
@@ -80,7 +97,12 @@ def _documented(outcome: Outcome, value: float) -> str:
 
 
 def _heading(outcome: Outcome) -> str:
-    return f"{outcome.expect.metric}, {outcome.unit}" if outcome.unit else outcome.expect.metric
+    return _with_unit(outcome.expect.metric, outcome.unit)
+
+
+def _with_unit(what: str, unit: str) -> str:
+    """A table's heading; the unit is a stranger's text."""
+    return printable(f"{what}, {unit[:MAX_UNIT]}" if unit and unit != "1" else what)
 
 
 def _job_rows(outcome: Outcome) -> list[list[str]]:
@@ -99,13 +121,14 @@ def plan_lines(recipe: Recipe, expansion: Expansion) -> list[str]:
     """What would be run, and what it would be held against."""
     price = cost(expansion)
     hours = "unknown" if price.device_hours is None else f"at most {price.device_hours:.3g} device-hours"
-    runs = f"{len(expansion.runs)} runs: {expansion.study.repeats} jobs of each cell"
+    cells = _count(len(expansion.cells), "cell")
+    runs = f"{_count(len(expansion.runs), 'run')}: {cells}, {_count(expansion.study.repeats, 'job')} each"
     rows = [
         [
-            label(cell_of(expansion, expected).swept),
+            label(cell_of(expansion, expected).swept)[:MAX_CELL],
             expected.metric,
             _band(Band(*expected.edges())),
-            expected.unit or "",
+            (expected.unit or "")[:MAX_UNIT],
         ]
         for expected in recipe.expect
     ]
@@ -140,10 +163,15 @@ def history_lines(recipe: Recipe, entry: History) -> list[str]:
         left_out = _wrapped(f"left out, with other settings: {_count(entry.other_settings, 'occasion')}")
     if not entry.occasions:
         return [*_wrapped(f"{head}: nothing has been run yet with these settings"), *left_out]
-    said = "no change shown" if not entry.steps else "; ".join(map(_step_text, _step_days(entry)))
-    heading = ["started at (UTC)", "jobs", f"figure, {entry.unit}", "verdict", "change"]
+    said = "; ".join(map(_step_text, _step_days(entry))) if entry.steps else _no_step(entry)
+    heading = ["started at (UTC)", "jobs", _with_unit("figure", entry.unit), "verdict", "change"]
     lines = [*_wrapped(f"{head}: {said}"), "", *table(heading, _history_rows(entry)).splitlines(), *left_out]
     return lines + (["", *finding_lines(entry.findings)] if entry.findings else [])
+
+
+def _no_step(entry: History) -> str:
+    measured = [occasion for occasion in entry.occasions if occasion.values]
+    return "no change shown" if len(measured) > 1 else "a change needs two that were measured"
 
 
 def _step_days(entry: History) -> list[tuple[str, float]]:

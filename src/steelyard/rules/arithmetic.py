@@ -100,7 +100,7 @@ class UnitSlip(_FromDiagnosis):
     detected = (
         "The figures of a row contradict each other, or the work of the other rows, by a factor that is the step from "
         "one unit to another (60, 3600, 1000, 24, 3.6, 100), and the figure in that other unit removes every "
-        "contradiction. The interval of the factor must be narrower than 1.5 to tell it from other causes."
+        "contradiction. The digits must fix the factor to within 1.5 times, to tell it from other causes."
     )
     bad = Example(
         "devices,metric,value,unit\n"

@@ -6,6 +6,7 @@ written and which rows it means is known elsewhere.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -22,6 +23,8 @@ Assertion = Literal[
 """What a claim says is true: its number; that rows count the same work; that one named setting is the cause; that the
 comparison favours nobody; that no device exceeds its power; that repeats show it; that nothing about it is odd."""
 
+MAX_SHOWN = 8
+"""Settings that one finding names: a person reads the first few."""
 LASTING_SHARE = 0.9
 """An advantage at equal settings lasts when at least this share of the ratio is left at each side's best."""
 
@@ -34,8 +37,9 @@ class Span:
     high: float
 
     def meets(self, other: Span) -> bool:
-        """Whether one number may lie in both. A little slack for sums of binary fractions."""
-        slack = 1e-9 * max(map(abs, (self.low, self.high, other.low, other.high)))
+        """Whether one number may lie in both. A little slack for sums of binary fractions; an end may be open."""
+        ends = map(abs, (self.low, self.high, other.low, other.high))
+        slack = 1e-9 * max((end for end in ends if math.isfinite(end)), default=0.0)
         return self.low <= other.high + slack and other.low <= self.high + slack
 
 
@@ -49,10 +53,13 @@ class Reading:
     """The sum, such as `(36.67-24.81)/36.67 = 32.3 %`."""
     base: str = ""
     """What was divided by, such as `the longer time`."""
+    result: str = ""
+    """What it comes to, such as `32.3 %`, or `47.8 % to 118.8 %` over several pairs of rows."""
 
-    def gives(self, published: Span) -> bool:
-        """Whether what is printed may be this, on every pair of rows."""
-        return all(value.meets(published) for value in self.values)
+    def gives(self, published: Span, reached: Span | None = None) -> bool:
+        """Whether what is printed may be this, on every pair of rows; and is reached by one, where it is `up to`."""
+        inside = all(value.meets(published) for value in self.values)
+        return inside and (reached is None or any(value.meets(reached) for value in self.values))
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,8 @@ class Asserted:
     """Where a reader finds the row."""
     published: Span | None = None
     """What its digits allow; of a range, from its lower end to its upper one."""
+    reached: Span | None = None
+    """Of `up to`: the figure that one pair of rows must reach."""
     printed: str = ""
     """The published figure as it stands in the document."""
     meant: tuple[Reading, ...] = ()
@@ -89,6 +98,8 @@ class Asserted:
     factor: str = ""
     differs: tuple[str, ...] = ()
     """Settings that changed beside the factor."""
+    unchanged: bool = False
+    """Whether the factor itself is the same on both sides."""
     equal: Reading | None = None
     """The ratio at the settings of the claim."""
     best: Reading | None = None
@@ -97,7 +108,11 @@ class Asserted:
 
     def follows(self) -> bool:
         """Whether the printed figure is one of those meant."""
-        return self.published is None or any(reading.gives(self.published) for reading in self.meant)
+        return self.published is None or any(map(self.given_by, self.meant))
+
+    def given_by(self, reading: Reading) -> bool:
+        """Whether a reading gives what is printed."""
+        return self.published is not None and reading.gives(self.published, self.reached)
 
 
 class ClaimRule(Rule):
@@ -124,9 +139,10 @@ class Unfair(ClaimRule):
         "idle; whoever chooses it chooses the winner. A reader wants to know what each can do."
     )
     detected = (
-        "For either side the best row of the same machine, work and arithmetic is sought, whatever its batch, input "
-        "and implementation; figures of more devices are scaled down in proportion. The claim is unfair when the "
-        "order turns there, or when less than 90 % of the claimed ratio is left."
+        "For each side the table is searched for the best row of the same machine and the same work in the same "
+        "precision, whatever its batch, input and implementation. A figure of more devices is scaled down in "
+        "proportion. The claim is unfair when the other side wins at these settings, or when less than 90 % of the "
+        "claimed ratio is left. Two sides that are said to be equal must stay so within 10 %."
     )
     bad = Example(
         "accelerator,devices,model,batch_per_device,metric,value,unit\n"
@@ -157,6 +173,7 @@ class Unfair(ClaimRule):
         turns = at_equal.low > 1 and at_best.low <= 1
         if turns or at_best.high < LASTING_SHARE * at_equal.low:
             what = "the order turns" if turns else "the advantage shrinks"
+            what = "one side gains far more" if at_equal.low <= 1 else what
             yield self.found(
                 f"{what} when each side runs at its own best settings",
                 place=asserted.place,
@@ -171,12 +188,13 @@ class Confounded(ClaimRule):
     name = "confounded-attribution"
     severity = "blocks"
     why = (
-        "A ratio between two rows is the work of everything that differs between them. When more than the named cause "
-        "changed, nobody can say how much of it the cause brought."
+        "The ratio between two rows is the effect of everything that differs between them. When more than the named "
+        "cause changed, nobody can say how much of the ratio that cause brought."
     )
     detected = (
-        "A setting that is stated on both sides differs, is not the named factor and does not follow from it: a batch "
-        "of the whole job grows with the devices, the batch of one device does not."
+        "A setting that is stated on both sides differs, is not the named factor and does not follow from it. With "
+        "more devices, for example, the batch of the whole job grows by itself; the batch of one device does not. A "
+        "factor that is the same on both sides cannot be the cause either."
     )
     bad = Example(
         "devices,batch_per_device,precision,metric,value,unit\n"
@@ -199,9 +217,16 @@ class Confounded(ClaimRule):
 
     def check(self, asserted: Asserted) -> Iterator[Finding]:
         """One finding with all that differs."""
-        if asserted.asserts == "attribution" and asserted.differs:
+        if asserted.asserts == "attribution" and asserted.unchanged:
+            same = f"{asserted.factor} is the same on both sides"
+            yield self.found(f"{same}, so that it cannot be the cause", place=asserted.place, evidence=same)
+        elif asserted.asserts == "attribution" and asserted.differs:
+            shown = ", ".join(asserted.differs[:MAX_SHOWN])
+            more = len(asserted.differs) - MAX_SHOWN
             yield self.found(
-                f"more than {asserted.factor} changed", place=asserted.place, evidence="; ".join(asserted.differs)
+                f"not {asserted.factor} alone changed, but also {shown}" + (f" and {more} more" if more > 0 else ""),
+                place=asserted.place,
+                evidence="; ".join(asserted.differs[:MAX_SHOWN]),
             )
 
 
@@ -212,14 +237,16 @@ class NotShown(ClaimRule):
     name = "not-shown"
     severity = "blocks"
     why = (
-        "Two runs of the same thing differ. Without repeats nobody knows by how much, so that a difference between two "
-        "single runs shows nothing, and neither does the lack of one."
+        "Two runs of the same thing differ. Without repeats nobody knows by how much. So a difference between two "
+        "single runs does not show that the two are unlike, and no difference does not show that they are alike."
     )
     detected = (
-        "Rows with all settings the same are repeats. A difference credited to a cause must exceed the largest spread "
-        "between repeats of either side, or, where these have none, of any row of the document. A statistical claim "
-        "needs three repeats on both sides and an interval of the ratio that does not hold 1; a claim that two are "
-        "equal, one that stays inside the stated margin."
+        "Rows whose settings are all the same are repeats. With three repeats or more on both sides the 95 % interval "
+        "of the ratio must leave out 1; of two sides that are said to be equal, it must stay inside the stated margin. "
+        "A claim that asserts statistics needs these repeats. A difference that is credited to a cause may do with "
+        "fewer: it must exceed the largest spread between repeats of either side, or, where these have none, of any "
+        "row of the document. What could not be checked at all, for want of a power limit or of other rows, is not "
+        "shown either."
     )
     bad = Example(
         "precision,metric,value,unit\nfp16,throughput,1051,images/s\nfp16,throughput,991,images/s\n"
@@ -243,7 +270,7 @@ class NotShown(ClaimRule):
         """One finding with what the repeats say."""
         noise = asserted.noise
         if noise is not None and not noise.shown:
-            yield self.found("the rows do not show it", place=asserted.place, evidence=noise.words)
+            yield self.found(noise.words, place=asserted.place, evidence=noise.words)
 
 
 class BaseDiffers(ClaimRule):
@@ -253,19 +280,20 @@ class BaseDiffers(ClaimRule):
     name = "base-differs"
     severity = "blocks"
     why = (
-        "From 10 s to 8 s, 20 % of the time is saved and 25 % more is done in a second. Both are called faster. A "
-        "document that mixes the two makes one pair of machines look further apart than another."
+        "From 10 s to 8 s, 20 % of the time is saved, and 25 % more work is done in a second. Both are called faster. "
+        "In a document that mixes the two, one pair of machines looks further apart than another although it is not."
     )
     detected = (
-        "The printed percentage does not follow with the base that is stated, or that most other percentages of the "
-        "document share, but does with another one. The rounding of all printed digits is allowed for."
+        "The base is what was divided by. It is what the claim says (less time: of the longer time), or else what most "
+        "other percentages of the document were divided by. The printed percentage does not follow with that base, but "
+        "it does with the other one. The rounding of all printed digits is allowed for."
     )
     bad = Example(
         TIMES + "X,1,net,train_time,100.0,s\nY,1,net,train_time,80.0,s\n"
         "---\n"
         'id = "1"\nkind = "percent"\nrelation = "less time"\npublished = "25 %"\nmetric = "train_time"\n'
         'a = { accelerator = "Y" }\nb = { accelerator = "X" }\n',
-        "Y saves 20 s of 100 s, which is 20 %; 25 % comes from dividing by the shorter time.",
+        "Y needs 20 s less than the 100 s of X: 20 %. 25 % comes from dividing by the shorter time.",
     )
     good = Example(
         TIMES + "X,1,net,train_time,100.0,s\nY,1,net,train_time,80.0,s\n"
@@ -280,7 +308,7 @@ class BaseDiffers(ClaimRule):
         """One finding with both sums."""
         if asserted.asserts != "arithmetic" or asserted.follows() or asserted.published is None:
             return
-        matching = [reading for reading in asserted.other if reading.gives(asserted.published)]
+        matching = [reading for reading in asserted.other if asserted.given_by(reading)]
         if matching:
             yield self.found(
                 f"{asserted.printed} is a share of {matching[0].base}; {asserted.convention}",
@@ -300,8 +328,9 @@ class DoesNotFollow(ClaimRule):
         "or means something else than it says. Readers repeat it all the same."
     )
     detected = (
-        "The figure is worked out again from the printed rows, with the rounding of all printed digits allowed for, "
-        "and by every base that a percentage may have; none gives what is printed."
+        "The figure is worked out again from the printed rows, by every base that a percentage may have; none gives "
+        "what is printed. A claim without a figure (faster, best, almost linear, rises) is held against the rows in "
+        "the same way. The rounding of all printed digits is allowed for."
     )
     bad = Example(
         TIMES + "X,1,net,throughput,1000.0,images/s\nX,4,net,throughput,3100.0,images/s\n"
@@ -325,9 +354,12 @@ class DoesNotFollow(ClaimRule):
         if asserted.asserts not in ("arithmetic", "same work"):
             return
         if asserted.faults:
-            yield self.found("the rows say otherwise", place=asserted.place, evidence="; ".join(asserted.faults))
-        elif asserted.published and not any(reading.gives(asserted.published) for reading in readings):
+            faults = "; ".join(asserted.faults)
+            yield self.found(f"the rows have {faults}", place=asserted.place, evidence=faults)
+        elif asserted.published and not any(map(asserted.given_by, readings)):
             words = [*(reading.words for reading in readings), *([asserted.hint] if asserted.hint else [])]
+            given = " or ".join(dict.fromkeys(reading.result for reading in readings))
+            hint = f": {asserted.hint}" if asserted.hint else ""
             yield self.found(
-                f"the rows do not give {asserted.printed}", place=asserted.place, evidence="; ".join(words)
+                f"the rows give {given}, not {asserted.printed}{hint}", place=asserted.place, evidence="; ".join(words)
             )

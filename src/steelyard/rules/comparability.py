@@ -1,4 +1,4 @@
-"""Rules on settings that differ between two rows (SY102 to SY114): which forbid a ratio, which must stand beside it.
+"""Rules on settings that differ between two rows (SY102 to SY115): which forbid a ratio, which must stand beside it.
 
 Knows how to say it; what each setting changes is in `rules.settings`.
 """
@@ -6,6 +6,7 @@ Knows how to say it; what each setting changes is in `rules.settings`.
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, ClassVar
 
 from steelyard.rules.rule import Example, PairRule
@@ -17,6 +18,7 @@ from steelyard.rules.settings import (
     blocks,
     confounders,
     differences,
+    implied,
     meant_to_differ,
     shown,
     stated,
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 # Whose absence on both sides leaves a reader without ground: one of each group is enough.
 CORE = (("model", "task"), ("precision",), ("batch_per_device", "global_batch"))
 
+# Jobs that differ in one of these have no common figure.
+GRAVE = ("system", "size", "work", "data", "arithmetic", "batch")
 SHOWN = 60
 MOST_PARTS = 8
 
@@ -88,13 +92,13 @@ class OtherWork(_OtherSettings):
     )
     bad = Example(
         "system,model,metric,value,unit\nA,ResNet50,throughput,1000,images/s\nB,ResNet152,throughput,400,images/s\n",
-        "Machine B looks 2.5 times slower, but trains another model.",
+        "Machine B reaches 0.4 of A's rate, but trains another model.",
     )
     good = Example(
         "system,model,metric,value,unit\nA,ResNet50,throughput,1000,images/s\nB,ResNet50,throughput,400,images/s\n",
         "Both train the same model; the machines differ, and they are what is compared.",
     )
-    remedy = "compare rows of the same model and phase; or name what differs as the factor (--factor model)"
+    remedy = "compare rows of the same model and phase; or name what differs as the factor (--factor model, or phase)"
 
 
 class OtherArithmetic(_OtherSettings):
@@ -300,13 +304,13 @@ class OtherDeviceCount(PairRule):
     )
     detected = (
         "The number of devices or nodes differs, although it is not the factor. Between two systems it is disclosed, "
-        "with the ratio per device where the figure is a rate. With any other factor it blocks: the ratio would mix "
-        "that factor with the scaling."
+        "with the ratio per device where the figure is a rate, and with the batch of a device where that differs too. "
+        "With any other factor it blocks: the ratio would mix that factor with the scaling."
     )
     bad = Example(
         "system,model,devices,metric,value,unit\n"
         "A,ResNet50,1,throughput,1000,images/s\nB,ResNet50,4,throughput,2400,images/s\n",
-        "B looks 2.4 times as fast; per device it is slower (0.6).",
+        "B looks 2.4 times as fast; per device it reaches 0.6 of A.",
     )
     good = Example(
         "system,model,devices,metric,value,unit\n"
@@ -326,12 +330,17 @@ class OtherDeviceCount(PairRule):
         confounding = [entry for entry in confounders(pair) if entry.role == "size"]
         forbids = any(blocks(pair, entry) for entry in confounding)
         yield self.found(
-            f"the two sides have different numbers of devices: {_listed(found)}",
+            f"the two sides have different numbers of devices: {_listed(found + _batch_each(pair))}",
             place=pair.b.place,
             # A ratio that is forbidden must not come in by the back door.
             evidence="" if blocking(pair) else _per_device(pair),
             severity="blocks" if forbids else "disclose",
         )
+
+
+def _batch_each(pair: Pair) -> list[Difference]:
+    """Where the job's batch stays, each of more devices has less to do, which a ratio per device contains."""
+    return [entry for entry in differences(pair.a, pair.b) if entry.key == "batch_per_device"]
 
 
 def _per_device(pair: Pair) -> str:
@@ -340,10 +349,13 @@ def _per_device(pair: Pair) -> str:
     first, second = pair.a.number("devices"), pair.b.number("devices")
     if a is None or b is None or not first or not second or not a.unit.endswith("/s") or a.value <= 0:
         return ""
-    if pair.metric.endswith(("_per_device", "_per_node", "_per_module")):
+    if pair.metric.endswith(("_per_device", "_per_node", "_per_module", "_device", "bandwidth")):
         return ""
     whole = b.value / a.value
-    return f"ratio of the jobs {whole:.4g}, per device {whole * first / second:.4g}"
+    each = [row.figures.get(f"{pair.metric}_per_device") for row in (pair.a, pair.b)]
+    one, other = (amount.value if amount is not None else math.nan for amount in each)
+    ratio = other / one if one > 0 and other > 0 else whole * first / second
+    return f"ratio of the jobs {whole:.4g}, per device {ratio:.4g}"
 
 
 class OtherSoftware(_OtherSettings):
@@ -428,6 +440,9 @@ class FactorUnchanged(PairRule):
             f"{key} {shown(a)}" for key, a, b in values
             if a is not None and b is not None and alike(key, a, b) == "same"
         ]  # fmt: skip
+        if any((a is None) != (b is None) and implied(pair, key) for key, a, b in values):
+            # One side has none of it, such as a way to divide the work on one device: that is a difference too.
+            return
         if same:
             yield self.found(f"{pair.factor} is the same on both sides: {'; '.join(same)}", place=pair.b.place)
         else:
@@ -529,3 +544,46 @@ class OtherUnit(PairRule):
         loose = kinds[0] == kinds[1] and things & {"samples", "items"} and not things & {"tokens", "B", "FLOP", "steps"}
         message = f"{pair.metric} is in {a.unit} on one side and in {b.unit} on the other"
         yield self.found(message, place=pair.b.place, severity="disclose" if loose else "blocks")
+
+
+class MixedJobs(PairRule):
+    """Jobs of one side that were not set up alike."""
+
+    code = "SY115"
+    name = "mixed-jobs"
+    severity = "disclose"
+    why = (
+        "The figure of a side is a mean over its jobs. Where some of them ran on another machine or with other "
+        "software, as after a study was resumed weeks later, the mean belongs to neither, and the spread is no chance."
+    )
+    detected = (
+        "The jobs of one side state a setting differently. It blocks where that is the machine, the work, the data or "
+        "the number format, and is disclosed otherwise. Of a table: a column `mixed` with the names of such settings."
+    )
+    bad = Example(
+        "system,model,compile,mixed,metric,value,unit\n"
+        "A,ResNet50,off,,throughput,1000,images/s\nA,ResNet50,default,framework,throughput,1030,images/s\n",
+        "Some jobs of the second row ran with another version of the framework; the 3 % may come from that.",
+        factor="compile",
+    )
+    good = Example(
+        "system,model,compile,mixed,metric,value,unit\n"
+        "A,ResNet50,off,,throughput,1000,images/s\nA,ResNet50,default,,throughput,1030,images/s\n",
+        "All jobs of a row were set up alike.",
+        factor="compile",
+    )
+    remedy = "run the jobs that differ again, under a new study name where the machine or its software has changed"
+
+    def check(self, pair: Pair) -> Iterator[Finding]:
+        """One finding a side."""
+        for row in (pair.a, pair.b):
+            mixed = row.get("mixed")
+            keys = [key for key in shown(mixed).replace(",", " ").split() if key in SETTINGS] if mixed else []
+            if keys:
+                forbids = any(SETTINGS[key] in GRAVE for key in keys)
+                listed = "; ".join(f"{key} {shown(row.get(key))[:SHOWN]}" for key in keys[:MOST_PARTS])
+                yield self.found(
+                    f"its own jobs were not set up alike: {listed}",
+                    place=row.place,
+                    severity="blocks" if forbids else "disclose",
+                )

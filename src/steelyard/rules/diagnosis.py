@@ -11,8 +11,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from steelyard.rules.peers import BASES, WORK, Peers, peers_of, work_key
-from steelyard.rules.relations import EXTENSIVE, TINY, Bounds, exactly, metric_kind, solve, variable, without
-from steelyard.rules.units import ENERGIES, POWERS, PREFIXES, RATIOS, TIMES, counted, unit_of
+from steelyard.rules.relations import (
+    EXTENSIVE,
+    TINY,
+    Bounds,
+    exactly,
+    metric_kind,
+    samples_of,
+    solve,
+    variable,
+    without,
+)
+from steelyard.rules.units import ENERGIES, POWERS, PREFIXES, TIMES, counted, unit_of
 from steelyard.rules.words import in_unit_of, label, listed, number, percent, places, printed, whole
 
 if TYPE_CHECKING:
@@ -143,7 +153,7 @@ class Clash:
         if best is None:
             return None
         metric, amount = self.amounts[best[1].name]
-        message = f"{printed(metric, amount)} would fit the other figures in {best[2] or 'plain numbers'}"
+        message = f"{printed(metric, amount)} would fit the other figures in {best[2]}"
         return self._made("SY505", best[1], f"{message}: a slip of the unit")
 
     def _base(self) -> Diagnosis | None:
@@ -161,7 +171,7 @@ class Clash:
 
     def _scope(self) -> Diagnosis | None:
         devices, nodes = self.row.number("devices") or 1.0, self.row.number("nodes") or 1.0
-        scopes = {devices: "devices", nodes: "nodes", devices / nodes: "devices of a node"}
+        scopes = {devices / nodes: "devices of a node", nodes: "nodes", devices: "devices"}
         for suspect in self._figures():
             for count, what in scopes.items():
                 if suspect.name not in SCOPED or count <= 1:
@@ -188,10 +198,12 @@ class Clash:
     def _work(self) -> Diagnosis:
         name = next(name for name in WORK if name in self.suspects)
         suspect = self.suspects[name]
-        own, stated, item = self._central(suspect), suspect.stated.middle, counted(self._rate_unit()) or "samples"
+        own, item = self._central(suspect), counted(self._rate_unit()) or "samples"
+        stated = samples_of(self.row, self.row.number("epoch_samples")) if name == "epoch_work" else None
+        stated = stated or suspect.stated.middle
         agreed = self.peers.agreed[self.index].get(name)
         count = f"{whole(stated)} {item}"
-        if self._states_work() or agreed is None:
+        if (name == "epoch_work" and self._states_work()) or agreed is None:
             whose = f"the {count} that it states"
         else:
             whose = f"the {count} that {len(agreed.rows)} of the {len(agreed.group)} rows of this work agree on"
@@ -213,8 +225,15 @@ class Clash:
 
     def _others(self, suspect: Suspect) -> list[str]:
         """What a figure is held against, printed figures first."""
-        sources = suspect.deduced.low_from if suspect.deduced else frozenset()
-        return sorted(sources, key=lambda name: (name not in self.amounts, name))
+        return sorted(self._basis(suspect), key=lambda name: (name not in self.amounts, name))
+
+    def _basis(self, suspect: Suspect) -> frozenset[str]:
+        """The figures that give another value: those of the row itself where they suffice, and as few as need be."""
+        alone = solve(without(self.peers.given[self.index], (suspect.name,))).known.get(suspect.name)
+        if alone is not None and Suspect(suspect.name, suspect.stated, alone).gap > TINY:
+            return min(alone.low_from, alone.high_from, key=len)
+        deduced = suspect.deduced
+        return min(deduced.low_from, deduced.high_from, key=len) if deduced else frozenset()
 
     def _made(self, code: str, suspect: Suspect | None, message: str) -> Diagnosis:
         gap = suspect.gap if suspect else math.log1p(LARGE)
@@ -240,11 +259,12 @@ class Clash:
 
     def _central(self, suspect: Suspect) -> float:
         """What the others give, from the figures as printed."""
+        basis = self._basis(suspect)
         if suspect.deduced is None:
             return suspect.stated.middle
         exact = {name: exactly(amount.value) for name, (_, amount) in self.amounts.items()}
         given = {**self.peers.constants(self.index), **self.peers.given[self.index], **exact}
-        found = solve({name: given[name] for name in suspect.deduced.low_from}).known.get(suspect.name)
+        found = solve({name: given[name] for name in basis}).known.get(suspect.name)
         return (found or suspect.deduced).middle
 
     def _ordered(self) -> list[str]:
@@ -286,8 +306,14 @@ def other_units(unit: str) -> list[str]:
     if known[0] in ("rate", "per_energy"):
         item = counted(unit)
         per = TIMES if known[0] == "rate" else ENERGIES
-        return [made for prefix in PREFIXES for name in per if (made := f"{prefix}{item}/{name}") != unit]
-    tables = {"time": TIMES, "energy": ENERGIES, "power": POWERS, "ratio": RATIOS}
+        made = [f"{prefix}{item}/{name}" for name in per for prefix in PREFIXES]
+        # By the same time or energy first: of several units with one factor, the likelier is named.
+        return sorted(
+            (name for name in made if name != unit), key=lambda name: name.partition("/")[2] != unit.partition("/")[2]
+        )
+    if known[0] == "ratio":
+        return ["fraction"] if unit == "%" else ["%"]
+    tables = {"time": TIMES, "energy": ENERGIES, "power": POWERS}
     return [name for name in tables.get(known[0], {}) if name != unit]
 
 

@@ -93,12 +93,12 @@ class PowerAboveLimit(TableRule):
 
     def _told(self, group: list[Excess]) -> Finding:
         worst, least = max(group, key=lambda e: e.power_w), min(group, key=lambda e: e.power_w)
-        power = f"{number(worst.power_w)} W"
+        power = f"{number(worst.power_w)} W a {worst.scope}"
         if len(group) > 1:
-            power = f"{number(least.power_w)} to {number(worst.power_w)} W in {len(group)} rows"
-        message = f"energy over time is {power}, but a {worst.scope} may draw {worst.limit_w:g} W"
+            power = f"{number(least.power_w)} to {number(worst.power_w)} W a {worst.scope} in {len(group)} rows"
+        message = f"the figures give {power}, which may draw {worst.limit_w:g} W"
         if worst.severity == "disclose":
-            message += ": only with hosts and cooling in it, which the row does not say"
+            message += ": unless hosts and cooling are in it, which the row does not say"
         rows = [entry.row for entry in group]
         parts = [f"{label(entry.row, rows)}: {number(entry.power_w)} W" for entry in group] if len(group) > 1 else []
         parts.insert(0, f"from {', '.join(worst.made_of)}" + (f" ({label(worst.row, rows)})" if parts else ""))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from steelyard import registry
 from steelyard.rules.rule import Example, PairRule
-from steelyard.rules.settings import alike, shown, stated
+from steelyard.rules.settings import about_rate, alike, shown, stated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from steelyard.contracts.record import Finding
     from steelyard.rules.row import Pair, Row
 
+# How our own records name the part of a run that rates come from, and the findings that are about that part.
+STEP_WINDOWS = {"steady", "all steps", "all steps or steady"}
+OF_STEPS = ("SY201",)
 MIN_JOBS = 3
 """On each side, before anything is ranked."""
 
@@ -112,7 +115,10 @@ class UnsoundRuns(PairRule):
         "A run that never became steady, whose clocks disagree or whose ranks are missing has no figure that stands "
         "for it. Divided by another, it does not become sounder."
     )
-    detected = "A run of one of the sides has a finding of its own that blocks, such as SY201, SY501 or SY601."
+    detected = (
+        "A run of one of the sides has a finding of its own that blocks, such as SY201, SY501 or SY601. No steady "
+        "state (SY201) is disclosed beside figures that need none, such as a time to quality or a memory peak."
+    )
     bad = Example(
         "system,model,findings,metric,value,unit\n"
         "A,ResNet50,,throughput,1000,images/s\nB,ResNet50,SY201,throughput,1030,images/s\n",
@@ -130,8 +136,11 @@ class UnsoundRuns(PairRule):
         for row in (pair.a, pair.b):
             codes = shown(row.get("findings")).split() if row.get("findings") is not None else []
             if codes:
+                bearable = not about_rate(pair) and all(code in OF_STEPS for code in codes)
                 yield self.found(
-                    f"its own runs have findings that block: {', '.join(map(_named, codes))}", place=row.place
+                    f"its own runs have findings that block: {', '.join(map(_named, codes))}",
+                    place=row.place,
+                    severity="disclose" if bearable else "blocks",
                 )
 
 
@@ -149,7 +158,10 @@ class OtherWindow(PairRule):
         "The first steps of a run are slow: memory is allocated, kernels are compiled and tuned. A figure over all "
         "steps contains them, a figure of the steady part does not."
     )
-    detected = "Both sides say which part of the run their figure comes from, and these differ."
+    detected = (
+        "Both sides say which part of the run their figure comes from, and these differ. A figure that does not come "
+        "from single steps, such as a time to quality, is not asked for its steady part."
+    )
     bad = Example(
         "system,model,window,metric,value,unit\n"
         "A,ResNet50,steady,throughput,1000,images/s\nB,ResNet50,first epoch,throughput,700,images/s\n",
@@ -165,7 +177,10 @@ class OtherWindow(PairRule):
     def check(self, pair: Pair) -> Iterator[Finding]:
         """One finding with both windows."""
         a, b = stated(pair.a, "window"), stated(pair.b, "window")
-        if a is not None and b is not None and alike("window", a, b) == "different":
+        of_steps = {shown(a), shown(b)} <= STEP_WINDOWS
+        if a is None or b is None or (of_steps and not about_rate(pair)):
+            return
+        if alike("window", a, b) == "different":
             yield self.found(
                 f"the figures come from different parts of a run: {shown(a)} against {shown(b)}", place=pair.b.place
             )

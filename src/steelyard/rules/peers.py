@@ -11,11 +11,22 @@ from collections import defaultdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from steelyard.rules.relations import ALIASES, SAMPLES, TINY, Bounds, Solved, item_of, last_batch, observed, solve
+from steelyard.rules.relations import (
+    ALIASES,
+    SAMPLES,
+    TINY,
+    Bounds,
+    Solved,
+    item_of,
+    last_batch,
+    observed,
+    solve,
+    without,
+)
 from steelyard.rules.settings import SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from steelyard.rules.row import Row, Table
 
@@ -78,15 +89,24 @@ class Peers:
         row, agreed = self.rows[index], self.agreed[index]
         # Rates are the better base: two epochs may differ by their last batch, and then their times do too.
         left_out = ("base_epoch_time", "base_train_time") if "base_throughput" in agreed else ()
-        return {
-            name: last_batch(entry.bounds, row) if name == "epoch_work" else entry.bounds
-            for name, entry in agreed.items()
-            if name not in left_out
-        }
+        seen = {name: entry.bounds for name, entry in agreed.items() if name not in left_out}
+        work = self.bounds(index, "epoch_work") or seen.get("epoch_work")
+        if "epoch_work" in seen:
+            seen["epoch_work"] = last_batch(seen["epoch_work"], row)
+        by_time = [name for name in seen if name == "base_epoch_time" or name.startswith("base_throughput")]
+        if work and not any(name.startswith("throughput") for name in self.given[index]):
+            wide = last_batch(work, row)
+            for name in by_time:
+                base = seen[name]
+                seen[name] = Bounds(base.low + wide.low - work.low, base.high + wide.high - work.high)
+        return seen
 
     def bounds(self, index: int, name: str) -> Bounds | None:
         """A row's own interval for an amount; none where its figures clash already."""
         solved: Solved = self.solved[index]
+        if name.startswith("base_throughput") and not _prints_rate(self.given[index]):
+            # Without a rate people divide times, which may hold one batch more or less than rate and energy say.
+            solved = solve(without(self.given[index], ("items_per_energy",)))
         found = solved.known.get(name) if solved.clash is None else None
         return last_batch(found, self.rows[index]) if found and name == "epoch_work" else found
 
@@ -239,6 +259,10 @@ def peers_of(table: Table) -> Peers:
     if not _last or _last[0][0] is not table:
         _last[:] = [(table, Peers(table))]
     return _last[0][1]
+
+
+def _prints_rate(given: Mapping[str, Bounds]) -> bool:
+    return any(name.startswith("throughput") for name in given) or "items_per_energy" not in given
 
 
 def _is_one(row: Row, ratio: str) -> bool:

@@ -14,7 +14,7 @@ from steelyard.rules.rule import Example, TableRule
 from steelyard.rules.scaling import Speed, speeds_of
 from steelyard.rules.settings import SETTINGS
 from steelyard.rules.units import unit_of
-from steelyard.rules.words import label, listed, printed, setting, times
+from steelyard.rules.words import label, listed, places, printed, setting, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +29,7 @@ FAR = 5.0
 MAX_SYSTEMS, MAX_WORKS = 24, 400
 CHANCE = 0.01
 """Expected number of pairs of rows that agree in so many digits by chance."""
+LEAST_DIGITS = 3
 INDEPENDENT = (("rate", "time"), ("energy", "power", "per_energy"))
 """Rate and time follow from each other, and so do figures of energy once the rate is known."""
 
@@ -60,8 +61,13 @@ class Outlier(TableRule):
         "logarithms, at least 15 %). It is reported beyond 5 x (1 + (8 / number of ratios)^2) such units, which grows "
         "for small tables, and never with fewer than 5 others. The row that is far off against most machines is named."
     )
-    bad = Example(_two_machines(11.8), "B is 1.6 to 1.8 times faster for eleven models and 2.6 times slower for one.")
-    good = Example(_two_machines(2.1), "One model gains 2.2 times: more than the others, but models do differ so much.")
+    bad = Example(
+        _two_machines(11.8), "B is 1.6 to 1.8 times as fast for eleven models, and takes 2.6 times as long for one."
+    )
+    good = Example(
+        _two_machines(2.1),
+        "B is 2.2 times as fast for one model: more than for the others, but models do differ so much.",
+    )
     remedy = "repeat the run and look for what limits it; leave it out of means, or show it apart"
 
     def check(self, table: Table) -> Iterator[Finding]:
@@ -81,8 +87,9 @@ class Outlier(TableRule):
             if work not in told:
                 told.add(work)
                 row = speeds[system][work].row
-                message = f"{max(found)[1]}: far from the ratios of the other works"
-                yield self.found(message, place=row.place, evidence=_figures(row))
+                named = [setting(row, key) for key in ("model", "dataset") if row.get(key) is not None]
+                evidence = "; ".join([*named, _figures(row)])
+                yield self.found(f"{max(found)[1]} works give", place=row.place, evidence=evidence)
 
 
 class StaleRow(TableRule):
@@ -97,8 +104,8 @@ class StaleRow(TableRule):
     )
     detected = (
         "Two rows of a table differ in the machine, the number of devices or the work, and all their rates, times, "
-        "energies and powers are the same text. Enough digits must agree that chance would do it in fewer than one of "
-        "100 such tables; rate and time count once, because one follows from the other."
+        "energies and powers are the same text. At least 3 digits must agree, and so many that chance would do it in "
+        "fewer than one of 100 such tables; rate and time count once, because one follows from the other."
     )
     bad = Example(
         "devices,metric,value,unit\n"
@@ -125,14 +132,15 @@ class StaleRow(TableRule):
         first: dict[object, Row] = {}
         for row in rows:
             figures = _measured(row)
-            if not figures or pairs * 10.0 ** -_digits(figures) > CHANCE:
+            digits = _digits(figures)
+            if digits < LEAST_DIGITS or pairs * 10.0**-digits > CHANCE:
                 continue
             earlier = first.setdefault(tuple(figures), row)
             differing = _unlike(earlier, row)
             if earlier is not row and differing:
                 what = " and ".join(f"{setting(row, key)} against {setting(earlier, key)}" for key in differing[:2])
-                message = f"the same figures, digit for digit, as {earlier.place}, although {what}"
-                yield self.found(message, place=row.place, evidence=_figures(row))
+                message = f"two rows have the same figures, digit for digit, although {what}"
+                yield self.found(message, place=places((earlier, row)), evidence=_figures(row))
 
 
 def _by_source(table: Table) -> dict[str, dict[System, dict[System, Speed]]]:
@@ -167,7 +175,7 @@ def _far_off(a: dict[System, Speed], b: dict[System, Speed]) -> Iterator[tuple[S
         if off > far:
             ends = f"{times(math.exp(min(others)))} to {times(math.exp(max(others)))}"
             who = f"{_machine(b[work].row, a[work].row)} against {_machine(a[work].row, b[work].row)}"
-            yield work, off, f"{who}: {times(math.exp(ratio))} where {len(others)} others give {ends}"
+            yield work, off, f"{who}: {times(math.exp(ratio))}, far from the {ends} that {len(others)} other"
 
 
 def _machine(row: Row, other: Row) -> str:

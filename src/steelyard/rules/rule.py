@@ -32,7 +32,7 @@ FAMILIES = {
     "7": "plausibility",
 }
 SEVERITIES: dict[Severity, str] = {
-    "blocks": "no ratio is given before it is mended",
+    "blocks": "the figure or claim cannot be used, and no ratio is given, before it is mended",
     "disclose": "must stand beside the figure",
     "note": "worth knowing",
 }

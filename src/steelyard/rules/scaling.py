@@ -10,13 +10,13 @@ from steelyard.rules.peers import WORK_ROLES, keys_of, peers_of, system_key
 from steelyard.rules.relations import Bounds, variable
 from steelyard.rules.row import Pair
 from steelyard.rules.rule import Example, TableRule
-from steelyard.rules.settings import Difference, confounders
+from steelyard.rules.settings import Difference, blocks, confounders
 from steelyard.rules.words import number, percent, printed, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from steelyard.contracts.record import Finding
+    from steelyard.contracts.record import Finding, Severity
     from steelyard.rules.row import Row, Table
 
 MARGIN = 0.03
@@ -73,6 +73,7 @@ class Superlinear(TableRule):
         """One finding for each row."""
         recomputed: set[int] = set()
         for group in _by_system(table):
+            group.sort(key=lambda speed: speed.devices)
             for speed in group:
                 found = _efficiency(speed, group)
                 if found:
@@ -108,8 +109,9 @@ class ConfoundedScaling(TableRule):
         "Rows of one model, data set and system with different numbers of devices form a series: inside a table, or "
         "over the tables of a source that each have one count. For each larger count the rows without a base of equal "
         "settings at the smallest count are looked at; the fastest is held against the base that is most like it and "
-        "has no partner of its own at this count. The batch may stay for a device (weak scaling) or for the job "
-        "(strong scaling). If a base of equal settings exists at another count, it is to be disclosed only."
+        "has no partner of its own at this count. Keeping the batch of a device (weak scaling) or of the job (strong "
+        "scaling) is no change. It is to be disclosed only where a base of equal settings exists at another count, or "
+        "where the work and the arithmetic stayed."
     )
     bad = Example(
         "devices,precision,batch_per_device,metric,value,unit\n"
@@ -144,7 +146,9 @@ class ConfoundedScaling(TableRule):
         other = _nearest_clean(speed, series)
         clean = speed.over(other) if other else None
         if other is None or clean is None:
-            return self.found(message, place=speed.row.place, evidence=evidence)
+            pair = Pair(base.row, speed.row, "devices")
+            severity: Severity = "blocks" if any(blocks(pair, change) for change in changes) else "disclose"
+            return self.found(message, place=speed.row.place, evidence=evidence, severity=severity)
         share = percent(clean.middle / (speed.devices / other.devices))
         evidence += f"; with equal settings {times(clean.middle)} over {other.devices:g} devices, {share}"
         return self.found(message, place=speed.row.place, evidence=evidence, severity="disclose")
@@ -230,15 +234,27 @@ def _nearest_clean(speed: Speed, series: list[Speed]) -> Speed | None:
 
 
 def _efficiency(speed: Speed, group: Sequence[Speed]) -> tuple[Speed, Bounds] | None:
-    """The natural base of a row and its efficiency over it."""
-    bases = [base for base in group if base.devices < speed.devices and base.over(speed)]
-    bases.sort(key=lambda base: base.devices)
-    base = next((base for base in bases[:MAX_BASES] if _clean(base, speed)), None)
-    ratio = speed.over(base) if base else None
-    if base is None or ratio is None:
-        return None
-    factor = math.log(speed.devices / base.devices)
-    return base, Bounds(ratio.low - factor, ratio.high - factor)
+    """The natural base of a row, in a group by size, and its efficiency over it."""
+    tried = 0
+    for base in group:
+        if base.devices >= speed.devices or tried >= MAX_BASES:
+            return None
+        ratio = speed.over(base) if _maybe_clean(base.row, speed.row) else None
+        if ratio is None:
+            continue
+        tried += 1
+        if _clean(base, speed):
+            factor = math.log(speed.devices / base.devices)
+            return base, Bounds(ratio.low - factor, ratio.high - factor)
+    return None
+
+
+def _maybe_clean(base: Row, row: Row) -> bool:
+    """A quick look before the thorough one: numbers that both state are alike, but for the batch."""
+    return all(
+        (a := base.get(key)) is None or (b := row.get(key)) is None or a == b
+        for key in ("workers_per_device", "grad_accumulation", "sequence_length")
+    )
 
 
 def _by_system(table: Table) -> list[list[Speed]]:

@@ -83,6 +83,7 @@ SETTINGS: dict[str, Role] = {
     "window": "evidence",
     "jobs": "evidence",
     "jobs_lost": "evidence",
+    "mixed": "evidence",
     "findings": "evidence",
 }
 """Every setting that a row may have. `options` is whatever else a source says of a row's settings."""
@@ -94,6 +95,7 @@ TUNABLE = ("batch", "input", "implementation")
 # What changes by itself with a factor.
 FOLLOWS: dict[str, tuple[str, ...]] = {
     "model": ("model_options", "task", "optimizer", "learning_rate", "sequence_length"),
+    "phase": ("optimizer", "learning_rate", "parallelism", "backend"),
     "dataset": ("data_identity", "epoch_samples", "filesystem"),
     "data_identity": ("dataset", "epoch_samples", "filesystem"),
     "precision": ("parameter_precision", "float32_products"),
@@ -110,6 +112,9 @@ _PRECISIONS = {
     "double": "fp64", "amp": "mixed", "mixedprecision": "mixed", "automaticmixedprecision": "mixed",
 }  # fmt: skip
 _MIXED = ("fp16", "bf16", "fp8")
+
+# How sources say that nothing is divided.
+_UNDIVIDED = ("unknown", "none", "single", "replicas", "1")
 
 MAX_WORDS = 20
 MAX_SHOWN = 100
@@ -165,7 +170,7 @@ def unclear(pair: Pair) -> list[str]:
         a, b = stated(pair.a, key), stated(pair.b, key)
         if a is not None and b is not None and alike(key, a, b, one_source=one_source) == "unclear":
             found.append(f"{key} ({_short(a)} against {_short(b)})")
-        elif (a is None) != (b is None) and not _implied(pair, key):
+        elif (a is None) != (b is None) and not implied(pair, key):
             found.append(f"{key} ({_short(a) if a is not None else _short(b)})")
     return found
 
@@ -174,6 +179,9 @@ def blocks(pair: Pair, found: Difference) -> bool:
     """Whether a difference forbids a ratio. A setting that each side was allowed to choose for itself does not."""
     if found.key in pair.tuned and found.role in TUNABLE:
         return False
+    if found.key == "global_batch" and about_quality(pair.metric) and {"devices", "nodes"} & _named(pair):
+        # More devices with the batch of each kept is a way to scale; that it is learnt otherwise must be told.
+        return not _equal(pair, "batch_per_device")
     if found.role == "batch":
         return not (_equal(pair, "global_batch") and _equal(pair, "devices"))
     if found.role == "training":
@@ -203,15 +211,19 @@ def about_rate(pair: Pair) -> bool:
 
 def meant_to_differ(pair: Pair) -> frozenset[str]:
     """The factor's settings and all that changes with them by itself."""
-    meant = {key for key, role in SETTINGS.items() if pair.factor in (key, role)}
+    meant = _named(pair)
     follows = {name for key in meant for name in FOLLOWS.get(key, ())}
     follows |= _with_system(pair, meant)
     if {"devices", "nodes"} & (meant | follows):
         follows |= _with_devices(pair)
     follows |= _with_batch(pair, meant)
-    if "global_batch" in meant | follows and _rate_scaled(pair):
+    if {"global_batch", "devices"} & (meant | follows) and _rate_scaled(pair):
         follows.add("learning_rate")
     return frozenset(meant | follows)
+
+
+def _named(pair: Pair) -> set[str]:
+    return {key for key, role in SETTINGS.items() if pair.factor in (key, role)}
 
 
 def _with_system(pair: Pair, meant: set[str]) -> set[str]:
@@ -232,14 +244,26 @@ def _with_devices(pair: Pair) -> set[str]:
         return follows
     if _equal(pair, "global_batch"):
         follows |= {"batch_per_device", "grad_accumulation"}
-    elif _equal(pair, "batch_per_device") and (
-        _equal(pair, "grad_accumulation") or _missing(pair, "grad_accumulation")
+    elif (
+        _equal(pair, "batch_per_device")
+        and (_equal(pair, "grad_accumulation") or _missing(pair, "grad_accumulation"))
+        and not about_quality(pair.metric)
     ):
+        # A larger batch of the job is learnt otherwise, which no rate shows and every time to a quality does.
         follows.add("global_batch")
-    if 1 in (pair.a.number("devices"), pair.b.number("devices")):
-        # One device needs no way to divide the work.
+    if _divided_alike(pair):
         follows |= {"parallelism", "backend"}
     return follows
+
+
+def _divided_alike(pair: Pair) -> bool:
+    """Whether the work is divided the same way but for counts; one device needs no way to divide it."""
+    ways = [shown(row.get("parallelism")) for row in (pair.a, pair.b)]
+    if any(row.number("devices") == 1 and way in _UNDIVIDED for row, way in zip((pair.a, pair.b), ways, strict=True)):
+        return True
+    # "2 replicas, 2 host instances" and "4 replicas, 4 host instances" are one way in two sizes.
+    first, second = (re.sub(r"\d+", "#", _plain("parallelism", way)) for way in ways)
+    return first == second
 
 
 def _with_batch(pair: Pair, meant: set[str]) -> set[str]:
@@ -261,7 +285,7 @@ def _rate_scaled(pair: Pair) -> bool:
     return math.isclose(second / first, large / small, rel_tol=1e-3)  # type: ignore[operator]
 
 
-def _implied(pair: Pair, key: str) -> bool:
+def implied(pair: Pair, key: str) -> bool:
     """What the other settings tell although a row leaves it out."""
     one = 1 in (pair.a.number("devices"), pair.b.number("devices"))
     # A queue, a copy or a worker needs data on the host; a way to divide the work needs somebody to divide it with.

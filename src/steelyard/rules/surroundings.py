@@ -92,7 +92,7 @@ class FellBack(RunRule):
         'environment.facts."accelerator.files" = "/dev/nvidia0"\n',
         "The accelerator that is there was used.",
     )
-    remedy = "steelyard doctor says why; --device cpu says that the CPU is meant"
+    remedy = "`steelyard doctor` says why; --device cpu says that the CPU is meant"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """A finding that names the accelerators."""

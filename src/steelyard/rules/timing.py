@@ -29,7 +29,7 @@ class ClocksDisagree(RunRule):
     )
     detected = (
         "The sum of all steps by device events is held against the host's clock around the same blocks. They may "
-        f"differ by {TIMER_TOLERANCE:.0%}, which is launch latency."
+        f"differ by {100 * TIMER_TOLERANCE:g} %, which is launch latency."
     )
     bad = Example(
         "stop.seconds = 5.0\nstop.host_seconds = 10.0\n",
@@ -63,8 +63,8 @@ class SynchronisedDiffers(RunRule):
         "run's timing is not understood."
     )
     detected = (
-        f"The two means differ by more than {SYNCHRONISED_TOLERANCE:.0%}, {SYNCHRONISED_ERRORS:g} standard errors of "
-        "the second pass and the half-width of the first mean's interval together."
+        f"The two means differ by more than {100 * SYNCHRONISED_TOLERANCE:g} %, {SYNCHRONISED_ERRORS:g} standard "
+        "errors of the second pass and the half-width of the first mean's interval together."
     )
     bad = Example(
         "quantities.step_time_mean.value = 0.010\ncrosscheck.mean_step_s = 0.016\n",

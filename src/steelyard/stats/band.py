@@ -107,10 +107,20 @@ def _verdict(value: float, low: float, high: float, band: Band) -> Verdict:
 
 def _more_jobs(value: float, spread: float | None, jobs: int, band: Band, level: float) -> int | None:
     """The fewest jobs to add until an interval of this spread would end well before what it must not hold."""
-    if jobs < MIN_JOBS or spread is None:
+    if jobs < MIN_JOBS:
         return MIN_JOBS - jobs
+    if spread is None:
+        return None
     room = band.room(value) if band.holds(value) else abs(value - band.target(value))
-    for count in range(jobs + 1, jobs + MAX_MORE_JOBS + 1):
-        if student_t(level, float(count - 1)) * spread * abs(value) / math.sqrt(count) <= ENOUGH * room:
-            return count - jobs
-    return None
+
+    def short(count: int) -> bool:
+        return student_t(level, float(count - 1)) * spread * abs(value) / math.sqrt(count) > ENOUGH * room
+
+    # The interval narrows with every job: the fewest are found by halving.
+    low, high = jobs, jobs + MAX_MORE_JOBS
+    if short(high):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if short(middle) else (low, middle)
+    return high - jobs

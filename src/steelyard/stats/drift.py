@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from steelyard.estimate.student import student_t
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -23,11 +25,15 @@ ALPHA = 0.01
 # From so many occasions on their own scatter judges; with fewer, that of the jobs must.
 MIN_OCCASIONS = 8
 MIN_VALUES = 6
-MAX_VALUES = 2000
+MAX_VALUES = 10_000
 MAX_CHANGES = 10
 # Less is rounding, whatever its significance.
 MIN_CHANGE = 1e-4
 DRAWS = 4999
+LEAST_P = 1 / (1 + DRAWS)
+# Above this length the chance of a large t hardly depends on it: lengths share the draws of the next one on a grid.
+EXACT_LENGTH = 60
+LENGTH_STEP = 1.05
 # A figure that leaves its level and comes back has the same mean before and after: it is looked for apart, with a
 # part of what may be risked, and where it can be told from a step.
 DIP_SHARE = 0.25
@@ -104,7 +110,7 @@ def _step(logs: Sequence[Floats], alpha: float) -> list[_Found]:
     at = int(np.argmax(t))
     if abs(float(values[cuts[at] :].mean() - values[: cuts[at]].mean())) < MIN_CHANGE:
         return []
-    p_value = (1 + int(np.sum(_null(len(values), tuple(cuts.tolist())) >= t[at]))) / (1 + DRAWS)
+    p_value = _p_value(float(t[at]), len(values), len(cuts), alpha, lambda: _null(*_shared(len(values), cuts)))
     if p_value > alpha:
         return []
     near = np.flatnonzero(_log_likelihood(t, len(values)) >= _log_likelihood(t[at], len(values)) - 1.92)
@@ -122,10 +128,32 @@ def _dip(logs: Sequence[Floats], alpha: float) -> list[_Found]:
     inside[cuts[first] : cuts[last]] = True
     if abs(float(values[inside].mean() - values[~inside].mean())) < MIN_CHANGE:
         return []
-    p_value = (1 + int(np.sum(_null_dips(len(values), tuple(cuts.tolist())) >= t[at]))) / (1 + DRAWS)
+    p_value = _p_value(float(t[at]), len(values), len(begins), alpha, lambda: _null_dips(*_shared(len(values), cuts)))
     if p_value > alpha:
         return []
     return [(first + 1, first + 1, first + 1, p_value), (last + 1, last + 1, last + 1, p_value)]
+
+
+def _p_value(t: float, count: int, looks: int, alpha: float, null: Callable[[], Floats]) -> float:
+    """How often noise has so large a t in any of its looks; drawn only where the bounds leave it open.
+
+    At least as often as in one look, and at most so many times as often as there are looks.
+    """
+    free = float(count - 2)
+    if t < student_t(1 - alpha, free):
+        return 1.0
+    if t > student_t(1 - LEAST_P / looks, free):
+        return LEAST_P
+    return (1 + int(np.sum(null() >= t))) / (1 + DRAWS)
+
+
+def _shared(count: int, cuts: NDArray[np.int64]) -> tuple[int, tuple[int, ...]]:
+    """The length and cuts to draw for: of long histories of single values, the next length on a grid."""
+    if count <= EXACT_LENGTH or len(cuts) != count - 1:
+        return count, tuple(cuts.tolist())
+    steps = math.ceil(math.log(count / EXACT_LENGTH) / math.log(LENGTH_STEP) - 1e-9)
+    longer = math.ceil(EXACT_LENGTH * LENGTH_STEP**steps)
+    return longer, tuple(range(1, longer))
 
 
 def _inside(rows: Floats, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Floats:
@@ -154,14 +182,14 @@ def _as_t(between: Floats, total: Floats, count: int) -> Floats:
     return found
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _null(count: int, cuts: tuple[int, ...]) -> Floats:
     """The largest |t| of normal noise over all boundaries, drawn often enough for a p-value; the same every time."""
     where = np.array(cuts)
     return _drawn(count, len(cuts), lambda rows: _largest(rows, where))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _null_dips(count: int, cuts: tuple[int, ...]) -> Floats:
     """The same over all stretches between two boundaries."""
     begins, ends = np.triu_indices(len(cuts), 1)

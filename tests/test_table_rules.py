@@ -1,0 +1,452 @@
+"""Rules on tables: what each finds in constructed tables, and all of them on the reference tables."""
+
+from __future__ import annotations
+
+import math
+from importlib import resources
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import steelyard.reference
+from steelyard.audit.check import EXPLAINS, MAX_OF_A_RULE, check_table
+from steelyard.audit.table import parse_platforms, parse_table
+from steelyard.rules.arithmetic import replicas_of
+from steelyard.rules.diagnosis import diagnose
+from steelyard.rules.peers import vote
+from steelyard.rules.relations import RELATIONS, Bounds, exactly, observed, solve
+from steelyard.rules.row import Row
+from steelyard.rules.rule import codes
+
+BASE = 49_999.0
+MINE = ("SY301", "SY303", "SY401", "SY503", "SY504", "SY505", "SY506", "SY507", "SY508", "SY509", "SY703", "SY704")
+
+
+def found(text: str, *only: str) -> list:
+    wanted = only or MINE
+    return [finding for finding in check_table(parse_table(text, "t.csv")) if finding.code in wanted]
+
+
+def reference(name: str) -> list:
+    files = resources.files(steelyard.reference)
+    machines = parse_platforms((files / "platforms.csv").read_text(encoding="utf-8"), "platforms.csv")
+    table = parse_table((files / f"{name}.csv").read_text(encoding="utf-8"), f"{name}.csv", machines)
+    return [finding for finding in check_table(table) if finding.code in MINE]
+
+
+def scaling_table(cells: dict[int, dict[str, str]], head: str = "devices") -> str:
+    """Rows of one model: by devices, figures such as {"throughput": "1005 images/s"}."""
+    lines = [
+        f"{devices},{metric},{text.replace(' ', ',')}\n"
+        for devices, row in cells.items()
+        for metric, text in row.items()
+    ]
+    return f"{head},metric,value,unit\n" + "".join(lines)
+
+
+EPOCHS = {
+    1: {"throughput": "1005 images/s", "epoch_time": "49.75 s"},
+    2: {"throughput": "1951 images/s", "epoch_time": "25.63 s"},
+    4: {"throughput": "3799 images/s", "epoch_time": "13.16 s"},
+    8: {"throughput": "7212 images/s", "epoch_time": "6.933 s"},
+}
+
+
+def changed(devices: int, **figures: str) -> str:
+    return scaling_table({**EPOCHS, devices: {**EPOCHS[devices], **figures}})
+
+
+# --- the relations ----------------------------------------------------------------------------------------------------
+
+
+def test_every_relation_is_a_product_of_known_truth():
+    devices, nodes, rate, time, power, base = 8.0, 2.0, 4000.0, 12.5, 2400.0, 600.0
+    energy = power * time
+    truth = {
+        "devices": devices, "nodes": nodes, "throughput": rate, "epoch_time": time, "train_time": time, "power": power,
+        "energy": energy, "energy_per_epoch": energy, "items_per_energy": rate / power, "epoch_work": rate * time,
+        "train_work": rate * time, "step_time": 0.064, "step_work": 256.0, "speedup": rate / base,
+        "base_throughput": base, "base_epoch_time": rate * time / base, "base_train_time": rate * time / base,
+        "efficiency": rate / base / devices, "base_throughput_per_device": base, "base_devices": 1.0,
+    }  # fmt: skip
+    for name in ("throughput", "power", "energy", "energy_per_epoch"):
+        truth |= {f"{name}_per_device": truth[name] / devices, f"{name}_per_node": truth[name] / nodes}
+    for relation in RELATIONS:
+        assert sum(sign * math.log(truth[name]) for name, sign in relation) == pytest.approx(0, abs=1e-12), relation
+
+
+def test_power_is_deduced_from_rate_and_samples_per_energy():
+    text = "devices,metric,value,unit\n4,throughput,64.99,images/s\n4,images_per_energy,4.08,images/Wh\n"
+    known = solve(observed(parse_table(text, "t.csv").rows[0])).known
+    bounds = known["power_per_device"]
+    assert bounds.middle == pytest.approx(64.99 / 4.08 * 3600 / 4, rel=1e-3)
+    assert bounds.sources == {"throughput", "items_per_energy", "devices"}
+    assert math.exp(bounds.high - bounds.low) == pytest.approx((64.995 / 64.985) * (4.085 / 4.075))
+
+
+@given(
+    st.floats(1, 1e6),
+    st.floats(1, 1e5),
+    st.integers(1, 512),
+    st.floats(50, 1e5),
+    st.integers(2, 5),
+    st.integers(0, 2**6),
+)
+@settings(deadline=None, max_examples=200)
+def test_figures_of_one_truth_never_clash(rate, time, devices, power, digits, chosen):
+    truth = {
+        "throughput": (rate, "images/s"), "throughput_per_device": (rate / devices, "images/s"),
+        "epoch_time": (time, "s"), "energy_per_epoch": (power * time / 3600, "Wh"), "power": (power / 1000, "kW"),
+        "images_per_energy": (rate / power * 3600, "images/Wh"),
+    }  # fmt: skip
+    lines = [
+        f"{devices},{metric},{value:.{digits - 1}e},{unit}\n"
+        for place, (metric, (value, unit)) in enumerate(truth.items())
+        if not chosen >> place & 1
+    ]
+    assert found("devices,metric,value,unit\n" + "".join(lines), "SY504", "SY505", "SY506", "SY507") == []
+
+
+def test_a_metric_that_is_not_known_takes_part_in_nothing():
+    text = changed(8, **{"val_accuracy@epoch10": "0.47 fraction", "expected_throughput": "1 images/s"})
+    assert found(text) == []
+
+
+def test_tokens_and_images_are_not_the_same_work():
+    text = scaling_table({1: {"throughput": "1005 tokens/s", "images_per_energy": "3.05 images/J", "power": "1.0 W"}})
+    assert found(text) == []
+
+
+def test_the_largest_camp_wins_and_two_equal_ones_are_both_told():
+    near, far = Bounds(0.0, 0.2), Bounds(1.0, 1.1)
+    (camp,) = vote([near, Bounds(0.1, 0.3), far])
+    assert camp[1] == (0, 1)
+    assert camp[0][:2] == (0.1, 0.2)
+    assert {members for _, members in vote([near, far])} == {(0,), (1,)}
+    assert vote([]) == []
+    assert exactly(1.0)[:2] == (0.0, 0.0)
+
+
+# --- arithmetic -------------------------------------------------------------------------------------------------------
+
+
+def test_consistent_rows_give_nothing():
+    assert found(scaling_table(EPOCHS)) == []
+
+
+def test_other_work_names_the_row_that_is_alone():
+    (finding,) = found(changed(4, epoch_time="19.74 s"))
+    assert (finding.code, finding.place, finding.severity) == ("SY503", "line 6", "blocks")
+    assert "50.0 % more than the 50,00" in finding.message
+    assert finding.evidence == "throughput 3799 images/s x epoch_time 19.74 s"
+
+
+def test_a_small_disagreement_is_a_note():
+    (finding,) = found(changed(4, epoch_time="13.24 s"))
+    assert (finding.code, finding.severity, finding.place) == ("SY503", "note", "line 6")
+    (finding,) = found(changed(4, epoch_time="13.82 s"))
+    assert (finding.code, finding.severity) == ("SY503", "disclose")
+
+
+def test_a_last_batch_that_is_left_out_is_not_other_work():
+    # 50,000 images in batches of 2,048 are 49,152 when the last one is dropped.
+    def table(batch: int) -> str:
+        rows = [
+            (1, 250, 1005.3, 50_000),
+            (2, 500, 1951.2, 50_000),
+            (4, 1000, 3799.4, 50_000),
+            (8, batch, 7212.4, 49_152),
+        ]
+        return "devices,global_batch,metric,value,unit\n" + "".join(
+            f"{n},{size},throughput,{rate},images/s\n{n},{size},epoch_time,{work / rate:.4f},s\n"
+            for n, size, rate, work in rows
+        )
+
+    assert found(table(2048), "SY503") == []
+    assert [finding.place for finding in found(table(64), "SY503")] == ["line 8"]
+
+
+def test_two_rows_that_disagree_are_both_named():
+    rows = {1: EPOCHS[1], 4: {**EPOCHS[4], "epoch_time": "19.74 s"}}
+    (finding,) = found(scaling_table(rows))
+    assert (finding.code, finding.place) == ("SY503", "line 2 and line 4")
+
+
+def test_an_epoch_of_a_fixed_number_of_batches_grows_with_the_batch():
+    lines = (
+        "64,throughput,65.21,images/s\n64,epoch_time,3.926,s\n128,throughput,97.31,images/s\n128,epoch_time,5.261,s\n"
+    )
+    assert found("global_batch,metric,value,unit\n" + lines) == []
+
+
+def test_training_to_a_quality_may_take_other_epochs_in_each_row():
+    rows = {n: {"throughput": f"{n * 993.7:.5g} images/s", "train_time": f"{t} s"} for n, t in ((1, 931.2), (2, 622.9))}
+    rows[4] = {"throughput": "3891 images/s", "train_time": "331.7 s"}
+    assert found(scaling_table(rows)) == []
+
+
+@pytest.mark.parametrize(
+    ("figures", "code", "said"),
+    [
+        ({"epoch_time": "0.2193 s"}, "SY505", "epoch_time 0.2193 s would fit the other figures in min"),
+        ({"throughput": "3.799 images/s"}, "SY505", "kimages/s"),
+        ({"throughput": "949.8 images/s"}, "SY506", "too small by 4.00, the number of devices"),
+        (
+            {"throughput_per_device": "3799 images/s"},
+            "SY506",
+            "throughput_per_device 3799 images/s is too large by 4.00",
+        ),
+        ({"throughput_per_device": "1899 images/s"}, "SY507", "those of 2 devices, the row says 4"),
+        ({"throughput_per_device": "1204 images/s"}, "SY504", "throughput_per_device 1204 images/s, but"),
+        ({"power": "1201 W", "energy_per_epoch": "23.7 kJ"}, "SY504", "power give 15.81 kJ"),
+        ({"power": "1201 W", "energy_per_epoch": "4.39 kJ"}, "SY505", "in Wh"),
+        ({"power": "1201 W", "power_per_device": "0.300 W"}, "SY505", "power_per_device 0.300 W would fit"),
+    ],
+)
+def test_the_slip_that_explains_a_clash_is_named(figures, code, said):
+    (finding,) = found(changed(4, **figures))
+    assert finding.code == code
+    assert said in finding.message
+    assert finding.place == "line 6"
+
+
+def test_wide_digits_prove_nothing():
+    text = "devices,metric,value,unit\n4,power,1.2,kW\n4,epoch_time,13,s\n4,energy_per_epoch,17,kJ\n"
+    assert found(text) == []
+    (finding,) = found(text.replace("17,kJ", "19,kJ"))
+    assert finding.code == "SY504"
+
+
+def with_speedup(**other: str) -> str:
+    speedups = {1: "1.00 x", 2: "1.94 x", 4: "3.78 x", 8: "7.18 x"}
+    rows = {n: {**EPOCHS[n], "speedup": speedups[n]} for n in EPOCHS}
+    rows[8] |= other
+    return scaling_table(rows)
+
+
+@pytest.mark.parametrize(
+    ("figures", "code"),
+    [
+        ({}, None),
+        ({"speedup": "3.70 x"}, "SY508"),
+        ({"speedup": "5.20 x"}, "SY504"),
+        ({"efficiency": "89.7 %"}, None),
+        ({"efficiency": "44.9 %"}, "SY507"),
+    ],
+)
+def test_speedups_follow_from_one_base(figures, code):
+    findings = found(with_speedup(**figures))
+    assert [(finding.code, finding.place) for finding in findings] == ([(code, "line 11")] if code else [])
+
+
+def test_a_base_without_a_speedup_is_the_row_of_fewest_devices():
+    text = "devices,metric,value,unit\n1,train_time,36.67,min\n4,train_time,19.74,min\n4,speedup,{},x\n"
+    assert found(text.format("1.86")) == []
+    assert [finding.code for finding in found(text.format("1.25"))] == ["SY504"]
+
+
+def test_each_system_may_have_its_own_base():
+    rates = {"A": (1005, 1951, 3799), "B": (2204, 4318, 8401)}
+    lines = [
+        f"{system},{n},{metric},{value}\n"
+        for system, series in rates.items()
+        for n, rate in zip((1, 2, 4), series, strict=True)
+        for metric, value in (("throughput", f"{rate},images/s"), ("speedup", f"{rate / series[0]:.2f},x"))
+    ]
+    assert found("system,devices,metric,value,unit\n" + "".join(lines)) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "wrong"),
+    [
+        ("4,DDP,32,128,", False),
+        ("4,DDP,32,64,", True),
+        ("4,DDP,32,256,", False),
+        ("4,DDP,32,256,2", False),
+        ("4,DDP,32,256,4", True),
+        ("4,pipeline 4,32,64,", False),
+        ("4,,32,64,", False),
+        ("1,,32,48,", True),
+        ("16,4 replicas of 4 IPUs,32,128,", False),
+        ("16,4 replicas of 4 IPUs,32,160,", True),
+    ],
+)
+def test_batches_multiply_where_replicas_are_known(row, wrong):
+    head = "devices,parallelism,batch_per_device,global_batch,grad_accumulation,metric,value,unit\n"
+    assert bool(found(head + row + ",throughput,901,images/s\n", "SY509")) is wrong
+
+
+def test_replicas_are_unknown_unless_the_row_says_so():
+    for text, replicas in (("DDP", 4.0), ("2 replicas, 1 host", 2.0), ("tensor 4", None), ("FSDP + TP", None)):
+        assert replicas_of(Row("x", {"devices": 4, "parallelism": text}, {})) == replicas
+
+
+# --- scaling, energy, plausibility ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("time", "wrong"), [("1.08", True), ("1.12", False), ("1.1", False), ("1.15", False)])
+def test_superlinear_beyond_rounding_and_noise(time, wrong):
+    text = f"devices,metric,value,unit\n1,train_time,4.59,h\n4,train_time,{time},h\n"
+    assert [finding.code for finding in found(text)] == (["SY301"] if wrong else [])
+
+
+def test_sublinear_scaling_is_no_finding():
+    assert found(scaling_table({1: {"train_time": "1948.01 min"}, 4: {"train_time": "509.7 min"}})) == []
+
+
+def sweep(rows: list[tuple[int, str, int, int]]) -> str:
+    lines = [f"{n},{precision},{batch},throughput,{rate},images/s\n" for n, precision, batch, rate in rows]
+    return "devices,precision,batch_per_device,metric,value,unit\n" + "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("rows", "places"),
+    [
+        ([(1, "fp32", 32, 2641), (4, "fp16", 256, 37511)], ["line 3"]),
+        ([(1, "fp16", 256, 9901), (4, "fp16", 256, 37511)], []),
+        ([(1, "fp16", 256, 9901), (4, "fp16", 64, 35511)], []),
+        ([(1, "fp32", 32, 2641), (1, "fp16", 32, 4641), (4, "fp32", 32, 9641), (4, "fp16", 32, 16641)], []),
+        ([(1, "fp32", 32, 2641), (1, "fp16", 32, 4641), (4, "fp32", 32, 9641), (4, "fp8", 32, 16641)], ["line 5"]),
+        ([(1, "fp32", 10, 271), (2, "fp32", 10, 533), (2, "fp32", 128, 3211), (2, "fp32", 512, 8641)], []),
+    ],
+)
+def test_a_scaling_series_changes_the_devices_alone(rows, places):
+    assert [finding.place for finding in found(sweep(rows), "SY303")] == places
+
+
+def test_a_clean_base_elsewhere_is_told():
+    text = sweep([(1, "fp32", 32, 2641), (4, "fp16", 256, 37511), (8, "fp16", 256, 64597)])
+    four, eight = found(text, "SY303")
+    assert (four.severity, eight.severity) == ("blocks", "disclose")
+    assert "with equal settings 1.72x over 4 devices, 86.1 %" in eight.evidence
+
+
+@pytest.mark.parametrize(
+    ("figures", "severity"),
+    [
+        ("power_per_device,318,W", "blocks"),
+        ("power_per_device,312,W", None),
+        ("power,1.35,kW", "disclose"),
+        ("power,9.5,kW", "blocks"),
+        ("power,1.1,kW", None),
+    ],
+)
+def test_a_device_cannot_draw_more_than_its_limit(figures, severity):
+    text = f"system,devices,power_limit_w,metric,value,unit\nA,4,300,{figures}\n"
+    assert [finding.severity for finding in found(text)] == ([severity] if severity else [])
+
+
+def test_a_system_is_held_against_its_own_limit():
+    machines = parse_platforms(
+        "platform,accelerator,accelerators_per_node,tdp_w_per_device,tdp_w_per_system\nA,x,8,400,6500\n", "machines.csv"
+    )
+    for kw, count in (("5.9", 0), ("7.1", 1)):
+        text = f"system,devices,metric,value,unit\nA,8,power,{kw},kW\n"
+        assert len([f for f in check_table(parse_table(text, "t.csv", machines)) if f.code == "SY401"]) == count
+
+
+def machines_table(ratios: list[float]) -> str:
+    lines = [
+        f"{system},m{i},train_time,{hours:.4g},h\n"
+        for i, ratio in enumerate(ratios)
+        for system, hours in (("A", 10.0 + i), ("B", (10.0 + i) / ratio))
+    ]
+    return "system,model,metric,value,unit\n" + "".join(lines)
+
+
+def test_an_outlier_needs_enough_peers():
+    usual = [1.48, 1.65, 1.72, 2.19, 1.53, 1.67, 2.02, 1.64, 2.03, 2.18, 1.68, 1.74]
+    assert [finding.code for finding in found(machines_table([*usual, 0.39]))] == ["SY703"]
+    assert found(machines_table([*usual, 3.2])) == []
+    assert found(machines_table([1.5, 1.6, 0.39])) == []
+
+
+def test_an_outlier_is_the_row_that_is_far_from_all_machines():
+    text = machines_table([1.48, 1.65, 1.72, 2.19, 1.53, 1.67, 2.02, 1.64, 2.03, 2.18, 1.68, 0.39])
+    for i in range(12):
+        text += f"C,m{i},train_time,{(10 + i) / 3.1:.4g},h\n"
+    (finding,) = found(text)
+    assert finding.place == "line 25"
+
+
+def test_a_copied_row_is_told_and_a_coincidence_is_not():
+    text = "devices,metric,value,unit\n1,throughput,{},images/s\n2,throughput,{},images/s\n"
+    assert [finding.code for finding in found(text.format("3717.2", "3717.2"))] == ["SY704"]
+    assert found(text.format("37", "37")) == []
+
+
+# --- telling each thing once ------------------------------------------------------------------------------------------
+
+
+def test_a_slip_is_told_and_not_what_follows_from_it():
+    text = changed(4, throughput="15197 images/s", throughput_per_device="949.8 images/s")
+    assert [finding.code for finding in found(text)] == ["SY506"]
+    assert all(code in codes() for lesser in EXPLAINS.values() for code in lesser)
+
+
+def test_many_findings_end():
+    rows = "".join(f"{n},throughput,401.6,images/s\n{n},throughput_per_device,502.0,images/s\n" for n in range(10, 90))
+    findings = found("devices,metric,value,unit\n" + rows)
+    assert len(findings) <= 2 * MAX_OF_A_RULE
+    assert any("more findings like this one" in finding.message for finding in findings)
+
+
+def test_the_answer_for_the_last_table_is_kept_for_that_table_alone():
+    good, bad = parse_table(scaling_table(EPOCHS), "a.csv"), parse_table(changed(4, epoch_time="19.74 s"), "b.csv")
+    assert [len(diagnose(table)) for table in (good, bad, good)] == [0, 1, 0]
+
+
+# --- the reference tables ---------------------------------------------------------------------------------------------
+
+
+def test_two_rows_count_other_work():
+    sixty_four, sixteen, small = reference("aces-ipu")
+    assert {finding.code for finding in (sixty_four, sixteen, small)} == {"SY503"}
+    assert sixty_four.severity == sixteen.severity == "blocks"
+    assert "1,268,913 images, 17.2 % fewer" in sixty_four.message
+    assert sixty_four.place.startswith("table 3")
+    assert "105,580 images" in sixteen.message
+    assert sixteen.place.startswith("table 4")
+    assert small.severity == "note"
+    assert "devices 8" in small.evidence
+    assert "devices 16" in small.evidence
+
+
+def test_energy_above_the_limit_of_the_device():
+    (finding,) = reference("caraml")
+    assert (finding.code, finding.severity) == ("SY401", "blocks")
+    assert finding.message == "the figures give 350.6 to 14,336 W a device in 9 rows, which may draw 300 W"
+
+
+@pytest.mark.parametrize(
+    ("ways", "severity"),
+    [
+        (("1 replicas, 1 host instances", "4 replicas, 2 host instances"), None),
+        (("", "DDP"), None),
+        (("pipeline of 1", "4 replicas"), "disclose"),
+    ],
+)
+def test_counts_in_the_way_of_dividing_follow_the_devices(ways: tuple[str, str], severity: str | None):
+    text = "devices,parallelism,metric,value,unit\n" + "".join(
+        f'{devices},"{way}",throughput,{rate},images/s\n'
+        for devices, way, rate in zip((1, 4), ways, (1005, 3700), strict=True)
+    )
+    assert [finding.severity for finding in found(text, "SY303")] == ([severity] if severity else [])
+
+
+def test_the_confounded_speedup():
+    four, eight = reference("olivia-gh200")
+    assert (four.code, four.severity, four.place) == ("SY303", "blocks", "table test 2, line 6")
+    for part in ("14.2x", "355 %", "fp32 to fp16", "batch_per_device 32 to 256", "workers_per_device 0 to 8"):
+        assert part in four.message
+    assert eight.code == "SY303"
+    assert "86.1 %" in eight.evidence
+
+
+def test_the_superlinear_detector_and_the_outlier():
+    superlinear, outlier = reference("nrp-gh200")
+    assert (superlinear.code, outlier.code) == ("SY301", "SY703")
+    assert "4.25x as fast on 4 times the devices: efficiency 106 %" in superlinear.message
+    assert "0.388x, far from the 1.48x to 3.64x that 15 other works give" in outlier.message
+    assert "Faster R-CNN" in outlier.evidence
