@@ -28,7 +28,8 @@ _FORMS = {
 
 def terminal(found: Rule) -> list[str]:
     """A rule in lines for a terminal."""
-    lines = [f"{found.code} {found.name}", f"{found.severity}: {SEVERITIES[found.severity]}", ""]
+    severity = textwrap.wrap(f"{found.severity}: {SEVERITIES[found.severity]}", WIDTH, subsequent_indent="  ")
+    lines = [f"{found.code} {found.name}", *severity, ""]
     parts = [
         ("Looks at", SUBJECTS[found.subject] + "."),
         ("Why", found.why),
@@ -77,7 +78,8 @@ def overview() -> list[str]:
             *table(["code", "name", "severity", "looks at"], rows).splitlines(),
         ]
         lines.append("")
-    lines += [f"{severity}: {words}" for severity, words in SEVERITIES.items()]
+    for severity, words in SEVERITIES.items():
+        lines += textwrap.wrap(f"{severity}: {words}", WIDTH, subsequent_indent="  ")
     return lines
 
 
