@@ -23,7 +23,7 @@ from steelyard.contracts.record import Quantity
 from steelyard.contracts.spec import Budget, Data, Loader, Quality
 from steelyard.data.form import Extent, extent, shuffled
 from steelyard.errors import DamagedDataError, InputError
-from steelyard.results.findings import _learns
+from steelyard.rules.learning import DoesNotLearn, RanAway
 from steelyard.worker.workloads.feed import Feed
 from steelyard.worker.workloads.real import Evaluation, Reading, RealData, fit, with_epochs
 from steelyard.worker.workloads.recipe import Task
@@ -420,7 +420,7 @@ def traced(losses: list[float | None], *, learnable: bool = True) -> set[str]:
     """Codes of what is found in a record with these losses."""
     trace = LossTrace(steps=tuple(20 * (n + 1) for n in range(len(losses))), values=tuple(losses), learnable=learnable)
     record: Any = SimpleNamespace(loss=trace, model=None)
-    return {found.code for found in _learns(record)}
+    return {found.code for rule in (RanAway(), DoesNotLearn()) for found in rule.check(record)}
 
 
 def test_a_loss_that_does_not_fall_is_found() -> None:

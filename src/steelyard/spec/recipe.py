@@ -135,11 +135,6 @@ def plan(recipe: Recipe, folder: Path, *, name: str, jobs: int, run: dict[str, A
         # Whoever wrote the recipe knows no study of that name.
         what = error.what.replace(f"study {name}", f"the run of recipe {recipe.name}")
         raise InputError(what, problems=error.problems, next_step=error.next_step) from None
-    except (OSError, ValueError, RuntimeError) as error:
-        problem = Problem("workload", str(error)[:MAX_SHOWN], "a registered name, or ./my.py:build")
-        raise InputError(
-            f"the run of recipe {recipe.name} names a file that cannot be read", problems=(problem,)
-        ) from None
     names = {cell_of(whole, expected).name for expected in recipe.expect}
     # Cells without a documented figure would cost time and decide nothing.
     cells = tuple(cell for cell in whole.cells if cell.name in names)
