@@ -41,6 +41,10 @@ NAMES = (
     "injected_faults",
     "verdicts",
     "knee",
+    "energy_truth",
+    "nvml",
+    "sampler",
+    "double_counting",
 )
 
 

@@ -28,6 +28,7 @@ Sense = Literal["rate", "time", "energy", "other"]
 
 LEVEL = 0.95
 WELCH = "Welch on the jobs"
+WITH_GAIN = "Welch on the jobs, and the error of each side's sensors that its jobs share"
 NOT_POSITIVE = "none, because a job's figure is not above zero"
 # Of a device already, whatever the number of devices.
 OF_A_DEVICE = ("_device", "bandwidth", "utilisation")
@@ -97,12 +98,31 @@ def ratios(a: Row, b: Row, metric: str, level: float = LEVEL) -> list[Ratio]:
 
 
 def _by_one_energy(a: Row, b: Row) -> tuple[Row, Row]:
-    """Without energies and powers that one side alone has: two kinds of them do not measure the same."""
-    kinds = {name for name in (*ENERGY_PER_SAMPLE, *POWER) if (name in a.figures) != (name in b.figures)}
+    """Without energies and powers that one side alone has: two kinds of them do not measure the same.
+
+    A module with its CPU against a device alone is no ratio either. What one sensor gets wrong is in both of its
+    figures and cancels; of two sensors nobody knows.
+    """
+    a, b = _of_one_sensor(a, b)
+    names = (*ENERGY_PER_SAMPLE, *POWER)
+    kinds = {name for name in names if (name in a.figures) != (name in b.figures)}
+    scopes = {row.get("energy_scope") for row in (a, b)} - {None}
+    kinds |= set(names) if len(scopes) > 1 else set()
     if not kinds:
         return a, b
     first, second = (
         replace(row, figures={name: amount for name, amount in row.figures.items() if name not in kinds})
+        for row in (a, b)
+    )
+    return first, second
+
+
+def _of_one_sensor(a: Row, b: Row) -> tuple[Row, Row]:
+    """Without the common error of the jobs, where both sides ran on the same node of the same system."""
+    if any(a.get(key) is None or a.get(key) != b.get(key) for key in ("node", "system", "energy_scope")):
+        return a, b
+    first, second = (
+        replace(row, figures={name: replace(amount, common=0.0) for name, amount in row.figures.items()})
         for row in (a, b)
     )
     return first, second
@@ -134,9 +154,15 @@ def divide(scope: str, metric: str, a: Amount, b: Amount, level: float = LEVEL) 
         found = compare_means([turn(x) for x in a.jobs], [turn(x) for x in b.jobs], level)
         value, low, high = _own_way(way, found.value, found.low, found.high)
         percent = found.percent_faster if speed else None
+        verdict: Verdict = found.verdict if speed else _OTHER_WORDS.get(found.verdict, found.verdict)
+        method = WELCH
+        if (common := a.common + b.common) and low is not None and high is not None:
+            method, low, high = WITH_GAIN, low * (1 - common), high * (1 + common)
+            if low <= 1 <= high and verdict != "too few jobs":
+                verdict = "no difference shown"
         return Ratio(
-            scope, metric, base_unit(a.unit), a.value, b.value, value, low, high, level, WELCH,
-            found.verdict if speed else _OTHER_WORDS.get(found.verdict, found.verdict), percent, jobs_a, jobs_b,
+            scope, metric, base_unit(a.unit), a.value, b.value, value, low, high, level, method, verdict, percent,
+            jobs_a, jobs_b,
         )  # fmt: skip
     value = b.value / a.value
     low, high = (b.low / a.high, b.high / a.low) if min(a.low, b.low) > 0 else (None, None)
@@ -206,7 +232,9 @@ def _per_watt(row: Row, metric: str) -> Amount | None:
         energy = row.figures.get(name)
         if energy is not None and metric == "throughput" and energy.low > 0:
             turned = tuple(1 / value for value in energy.jobs)
-            return Amount(1 / energy.value, 1 / energy.high, 1 / energy.low, "samples/J", jobs=turned)
+            return Amount(
+                1 / energy.value, 1 / energy.high, 1 / energy.low, "samples/J", jobs=turned, common=energy.common
+            )
     rate = row.figures.get(metric)
     power = next((row.figures[name] for name in POWER if name in row.figures), None)
     if rate is None or power is None or sense(rate.unit) != "rate" or power.low <= 0:
@@ -214,7 +242,8 @@ def _per_watt(row: Row, metric: str) -> Amount | None:
     paired = len(rate.jobs) == len(power.jobs)
     jobs = tuple(x / y for x, y in zip(rate.jobs, power.jobs, strict=True)) if paired else ()
     unit = rate.unit.replace("/s", "/J")
-    return Amount(rate.value / power.value, rate.low / power.high, rate.high / power.low, unit, jobs=jobs)
+    value, low, high = rate.value / power.value, rate.low / power.high, rate.high / power.low
+    return Amount(value, low, high, unit, jobs=jobs, common=power.common)
 
 
 _SCOPES: dict[str, Callable[[Row, str], Amount | None]] = {
@@ -237,10 +266,14 @@ def sentence(ratio: Ratio, a: str, b: str) -> str:
     percent = abs(ratio.percent_faster or 0.0)
     word = "faster" if (ratio.percent_faster or 0.0) >= 0 else "slower"
     if ratio.verdict == "no difference shown":
-        return f"no difference shown{part}: {b} is {speed:.4g} times as fast as {a}{bounds}, which may be chance"
+        return f"no difference shown{part}: {b} is {speed:.4g} times as fast as {a}{bounds}, {_chance(ratio)}"
     if ratio.verdict == "too few jobs":
         return f"not ranked{part}, too few jobs: the figures alone give {b} {speed:.4g} times the speed of {a}{bounds}"
     return f"{b} is {speed:.4g} times as fast as {a}{part} ({percent:.3g} % {word}){bounds}"
+
+
+def _chance(ratio: Ratio) -> str:
+    return "which may be chance or the sensors' error" if ratio.method == WITH_GAIN else "which may be chance"
 
 
 def _no_speed(ratio: Ratio, a: str, b: str, part: str, verb: str) -> str:
@@ -249,7 +282,7 @@ def _no_speed(ratio: Ratio, a: str, b: str, part: str, verb: str) -> str:
     if ratio.verdict == "too few jobs":
         return f"not ranked{part}, too few jobs: by the figures alone {says}{bounds}"
     if ratio.verdict == "no difference shown":
-        return f"no difference shown{part}: {says}{bounds}, which may be chance"
+        return f"no difference shown{part}: {says}{bounds}, {_chance(ratio)}"
     return f"{says}{part}{bounds}"
 
 
@@ -257,7 +290,7 @@ def _bounds(ratio: Ratio, low: float | None, high: float | None) -> str:
     if low is None or high is None:
         if ratio.method == NOT_POSITIVE:
             return "; no interval, because a job's figure is not above zero"
-        return f"; no interval from fewer than {MIN_JOBS} jobs on a side" if ratio.method == WELCH else ""
+        return f"; no interval from fewer than {MIN_JOBS} jobs on a side" if ratio.method in (WELCH, WITH_GAIN) else ""
     says = "printed digits allow" if ratio.level is None else f"{level_percent(ratio.level)} interval"
     return f", {says} {low:.4g} to {high:.4g}"
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from steelyard.analysis.energy import common_share, scope_words
 from steelyard.analysis.summary import MEASURED, job_throughput
 from steelyard.contracts.base import to_json_object
 from steelyard.rules.row import Amount, Row
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     Settings = dict[str, Setting | None]
 
 DIGEST_DIGITS = 8
+SHOWN_DOUBTS = 2
 SYNTHETIC = "synthetic"
 # Formats that are a data set of their own; of the others the name tells only how files lie in a folder.
 NAMED_DATA = ("cifar10", "cifar100", "mnist", "food101", "coco", "cityscapes", "squad")
@@ -257,6 +259,24 @@ def _evidence(cell: CellSummary, measured: Sequence[RunRecord]) -> Settings:
         "window": _common([record.quantities["throughput_job"].window for record in measured if _has_rate(record)]),
         "findings": " ".join(sorted(blocking)) or None,
         "jobs_lost": ", ".join(f"{count} {code}" for code, count in lost.items()) or None,
+        **_energy_evidence(measured),
+    }
+
+
+def _energy_evidence(measured: Sequence[RunRecord]) -> Settings:
+    """What the energies count, and what speaks against them."""
+    known = [
+        record for record in measured if (found := record.quantities.get("energy_job")) and found.value is not None
+    ]
+    doubts = dict.fromkeys(
+        reason
+        for record in known
+        if (validity := record.quantities["energy_job"].validity) is not None and validity.verdict != "valid"
+        for reason in validity.reasons or ("marked doubtful",)
+    )
+    return {
+        "energy_scope": _common([scope_words(record, ()) for record in known]),
+        "energy_doubts": "; ".join([*doubts][:SHOWN_DOUBTS]) or None,
     }
 
 
@@ -325,7 +345,14 @@ def _devices_per_module(settings: Settings) -> float | None:
 def _figure(records: Sequence[RunRecord], name: str) -> Amount | None:
     """A quantity over the jobs; None where one of them has none, because the mean of the others would mislead."""
     found = [record.quantities.get(name) for record in records]
-    known = [(quantity, quantity.value) for quantity in found if quantity is not None and quantity.value is not None]
+    known = [
+        (quantity, quantity.value)
+        for quantity in found
+        if quantity is not None
+        and quantity.value is not None
+        # An energy that cannot be believed is no figure.
+        and (quantity.validity is None or quantity.validity.verdict != "invalid")
+    ]
     if not known or len(known) < len(records):
         return None
     return _over_jobs([quantity for quantity, _ in known], [value for _, value in known])
@@ -343,7 +370,11 @@ def _over_jobs(quantities: Sequence[Quantity], values: Sequence[float]) -> Amoun
         low, high = min(values), max(values)
     else:
         low, high = sorted((turn(across.low), turn(across.high)))
-    return Amount(value, min(low, value), max(high, value), first.unit, jobs=tuple(values))
+    # Repeats of a step time show all of its error; those of an energy do not show the sensor's gain.
+    common = common_share(quantities) if first.validity is not None else 0.0
+    if len(values) > 1:
+        low, high = low - common * abs(low), high + common * abs(high)
+    return Amount(value, min(low, value), max(high, value), first.unit, jobs=tuple(values), common=common)
 
 
 def _is_rate(unit: str) -> bool:
@@ -362,4 +393,5 @@ def scaled(amount: Amount, factor: float) -> Amount:
         amount.high * factor,
         amount.unit,
         jobs=tuple(value * factor for value in amount.jobs),
+        common=amount.common,
     )

@@ -12,6 +12,7 @@ VERBS = {
     "compare": "two results held against each other: may they be, and what is the ratio",
     "batch": "the knee of a batch-size sweep, and the largest batch that fits",
     "scaling": "speed-up and efficiency over devices, what the loss is, where to stop",
+    "energy": "joules of a sample, an epoch, a phase; power over time as a picture",
     "verify": "run a documented recipe and hold it against its stated figure",
     "audit": "what the figures of tables, claims and results contradict, hide or leave open",
     "data": "data sets: which there are, checked, made small, put into shards",

@@ -7,7 +7,7 @@ from typing import Any
 from steelyard.analysis.bound import seen
 from steelyard.analysis.summary import MEASURED, CellSummary, labels
 from steelyard.contracts.base import to_json_object
-from steelyard.contracts.record import Finding, RunRecord
+from steelyard.contracts.record import Finding, Quantity, RunRecord
 from steelyard.errors import printable
 from steelyard.report.findings import finding_lines
 from steelyard.report.text import number, seconds, table, with_interval
@@ -47,8 +47,11 @@ def print_record(record: RunRecord) -> None:
     rows = []
     for name, quantity in record.quantities.items():
         text = seconds(quantity.value) if quantity.unit == "s" and quantity.value is not None else None
+        if quantity.value is None and quantity.unit == "J" and _nothing_there(quantity.reason or ""):
+            text = "unknown: no sensor here"
         rows.append([name, text or with_interval(quantity), _unit(quantity.unit), quantity.scope, quantity.window])
     print(table(["quantity", "value", "unit", "scope", "window"], rows))
+    _print_energy([record])
     _print_each(record.findings)
 
 
@@ -136,6 +139,7 @@ def _print_detail(cell: CellSummary) -> None:
     header = ["job", "step mean", "p50", "p99", "input", "compute", "comm", "state", "stopped by"]
     print(table(header, rows))
     _print_more(done)
+    _print_energy(done)
     _print_bound(done)
     shares = [record.quantities.get("exposed_comm_share") for record in done]
     if any(share is not None and share.window == "crosscheck" for share in shares):
@@ -161,6 +165,10 @@ MORE: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("B/s", "bandwidth_device", number),
     ("B/s algorithm", "algorithm_bandwidth", number),
     ("B/s bus", "bus_bandwidth", number),
+    ("J/sample", "energy_per_sample", number),
+    ("J/token", "energy_per_token", number),
+    ("W", "power_job", number),
+    ("samples/Wh", "samples_per_wh", number),
 )
 
 
@@ -168,7 +176,7 @@ def _print_more(done: list[RunRecord]) -> None:
     """A second table, with the columns that any of the jobs has."""
     shown = []
     for heading, name, write in MORE:
-        values = [record.quantities[name].value if name in record.quantities else None for record in done]
+        values = [_believable(record.quantities.get(name)) for record in done]
         # A phase of no length is none.
         if any(value is not None and (name != "compile_time" or value > SHORT_S) for value in values):
             if name == "quality":
@@ -179,6 +187,43 @@ def _print_more(done: list[RunRecord]) -> None:
         print()
         rows = [[str(record.spec.repeat), *(column[i] for _, column in shown)] for i, record in enumerate(done)]
         print(table(["job", *(heading for heading, _ in shown)], rows))
+
+
+def _believable(quantity: Quantity | None) -> float | None:
+    """A value, but for an energy that is known to be wrong."""
+    if quantity is None or (quantity.validity is not None and quantity.validity.verdict == "invalid"):
+        return None
+    return quantity.value
+
+
+def _print_energy(done: list[RunRecord]) -> None:
+    """Why there is no energy where sensors are, and what must be known of one that is doubtful: a line each."""
+    said: dict[str, list[int]] = {}
+    for record in done:
+        if (line := _on_energy(record)) is not None:
+            said.setdefault(line, []).append(record.spec.repeat)
+    for line, repeats in said.items():
+        which = "" if len(repeats) == len(done) else f"job {', '.join(map(str, repeats))}: "
+        print(textwrap.fill(printable(which + line), WIDE, subsequent_indent="  "))
+
+
+def _on_energy(record: RunRecord) -> str | None:
+    found = record.quantities.get("energy_job")
+    # A finding says more, and how to mend it.
+    if found is None or any(finding.code.startswith("SY4") for finding in record.findings):
+        return None
+    if found.value is None:
+        return None if _nothing_there(found.reason or "") else f"no energy: {found.reason}"
+    if found.validity is None or found.validity.verdict == "valid":
+        return None
+    word = "no energy" if found.validity.verdict == "invalid" else "energy is doubtful"
+    return f"{word}: {'; '.join(found.validity.reasons[:2])} (steelyard energy {record.run_id})"
+
+
+def _nothing_there(reason: str) -> bool:
+    """Whether this machine simply has no sensor: then every run would say so, and nobody could mend it."""
+    said = reason.partition("can be read here: ")[2].split("; ")
+    return all(": there is no /" in part or part.startswith("and ") for part in said)
 
 
 def _print_bound(done: list[RunRecord]) -> None:

@@ -56,7 +56,8 @@ StatusCode = Literal[
     "refused",
     "cancelled",
 ]
-PhaseName = Literal["setup", "data", "compile", "steps", "warmup", "steady", "evaluation", "crosscheck"]
+PhaseName = Literal["idle", "setup", "data", "compile", "steps", "warmup", "steady", "evaluation", "crosscheck"]
+"""Idle: the time in which sensors are read and no device is touched yet, for the baseline; it may lie inside setup."""
 StopReason = Literal["interval", "max_steps", "max_seconds", "epochs", "quality"]
 
 

@@ -59,6 +59,21 @@ class Interval(Contract):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Validity(Contract):
+    """Whether an energy can be believed, and why not."""
+
+    verdict: Literal["valid", "doubtful", "invalid"]
+    reasons: Annotated[tuple[Text, ...], Length(50)] = ()
+    """Empty: nothing speaks against it."""
+    channels: Annotated[tuple[Text, ...], Length(10_000)] = ()
+    """What it was read from: node and channel."""
+    domains: Annotated[tuple[Text, ...], Length(10_000)] = ()
+    """What was counted, each once: node and domain."""
+    coverage: Annotated[float, Bound(ge=0, le=1)] | None = None
+    largest_gap_s: NotNegative | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Quantity(Contract):
     """A number that can be believed, or the reason why there is none."""
 
@@ -70,6 +85,8 @@ class Quantity(Contract):
     interval: Interval | None = None
     reason: Text | None = None
     """Why the value is unknown."""
+    validity: Validity | None = None
+    """Of energy and power: whether it can be believed."""
 
     def __post_init__(self) -> None:
         if (self.value is None) == (self.reason is None):

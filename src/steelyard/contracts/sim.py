@@ -99,6 +99,56 @@ class Memory(Contract):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Power(Contract):
+    """What one simulated device draws, in watts, by what it does; and what is around it."""
+
+    idle_w: NotNegative = 0.0
+    compute_w: NotNegative = 0.0
+    comm_w: NotNegative | None = None
+    """While it communicates; None: as when idle."""
+    compile_w: NotNegative | None = None
+    """During the explicit compilation phase and what the first step compiles; None: as when idle."""
+    host_w: NotNegative = 0.0
+    """Of the host part of each node, all the time; modules of one node share it equally."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sensor(Contract):
+    """A simulated sensor on every domain of a scope: what it can tell, and what it gets wrong."""
+
+    scope: Literal["die", "device", "module", "cpu", "node"] = "device"
+    kind: Literal["counter", "gauge"] = "counter"
+    resolution: NotNegative = 1e-3
+    average_s: NotNegative = 0.0
+    period_s: Positive = 0.1
+    phase_s: NotNegative = 0.0
+    seen_s: Positive | None = None
+    wrap: Positive | None = None
+    gain_error: Annotated[float, Bound(gt=-1, le=1)] = 0.0
+    """The true gain minus 1: what is read is this share too high."""
+    noise_w: NotNegative = 0.0
+    drop_share: Annotated[float, Bound(ge=0, le=1)] = 0.0
+    """Share of the readings that are lost."""
+    frozen_after_s: NotNegative | None = None
+    gain: Annotated[float, Bound(ge=0, lt=1)] = 0.05
+    """The tolerance that the maker states; `gain_error` is the truth."""
+    limit_w: Positive | None = None
+    """The most that its domain may draw, as the maker states it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node(Contract):
+    """How simulated devices sit on nodes."""
+
+    devices_per_node: AtLeastOne | None = None
+    """None: all ranks on one node."""
+    dies_per_card: AtLeastOne = 1
+    """More than 1: a rank is one die of a card, and a sensor of scope `device` reads the card."""
+    modules: bool = False
+    """Each device sits on a module with its own part of the host; a sensor of scope `module` reads both."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SimTruth(Contract):
     """Everything true about one simulated accelerator and the job on it."""
 
@@ -116,6 +166,10 @@ class SimTruth(Contract):
     input: InputPipeline = field(default_factory=InputPipeline)
     collective: Collective = field(default_factory=Collective)
     memory: Memory = field(default_factory=Memory)
+    power: Power = field(default_factory=Power)
+    sensors: Annotated[tuple[Sensor, ...], Length(16)] = ()
+    """None: the simulated machine has no sensor."""
+    node: Node = field(default_factory=Node)
     slow_rank: Count | None = None
     slow_factor: Annotated[float, Bound(ge=1, le=1000)] = 1.0
     """How much slower the slow rank computes."""

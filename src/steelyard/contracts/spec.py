@@ -78,6 +78,21 @@ class Quality(Contract):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Energy(Contract):
+    """How energy is watched. Where no sensor can be read the run goes on, and the record says why there is none."""
+
+    watch: bool = True
+    """Read the sensors that are there; False: none, not even looked for."""
+    period_s: Annotated[float, Bound(ge=0.01, le=60)] = 0.1
+    """Time between two readings of a sensor."""
+    idle_s: Annotated[float, Bound(ge=0, le=600)] = 0.0
+    """At least so long the sensors are read before the device is touched, for the idle baseline; what passes anyway
+    until then is always used."""
+    random_phase: bool = False
+    """Take readings at random times inside each period: for sensors that look only part of the time."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Source(Contract):
     """A function in a user's own file that builds the model."""
 
@@ -144,6 +159,7 @@ class RunSpec(Contract):
     hang_limit_s: Positive = 300.0
     """A rank that finishes no block of steps for so long hangs; the first step and compilation do not count."""
     budget: Budget = field(default_factory=Budget)
+    energy: Energy = field(default_factory=Energy)
     sim: SimTruth = field(default_factory=SimTruth)
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ from steelyard.contracts.spec import Budget, RunSpec
 from steelyard.launch.campaign import collect
 from steelyard.launch.local import LocalLauncher
 from steelyard.launch.preflight_node import Check, Node, Plan, node_checks, place_checks
+from steelyard.launch.preflight_sensors import sensor_checks
 from steelyard.launch.preflight_torch import torch_checks
 from steelyard.results.store import ResultFolder
 
@@ -34,6 +35,7 @@ def checks(plan: Plan, node: Node | None = None) -> Iterator[Check]:
     yield _python()
     yield Check("machine", "ok", f"{node.machine}, {platform.system()} {platform.release()}")
     yield from node_checks(node, plan)
+    yield from sensor_checks(node)
     yield _scheduler(node)
     yield _clock()
     yield from place_checks(node, plan)

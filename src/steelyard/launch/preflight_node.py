@@ -38,9 +38,16 @@ LAYERED_FILESYSTEMS = re.compile(r"overlay|aufs|fuse\.fuse-overlayfs")
 
 SENSORS = {
     "CPU energy (powercap)": ("sys/class/powercap/*/energy_uj",),
-    "node energy (Cray)": ("sys/cray/pm_counters/*energy",),
-    "power (hwmon)": ("sys/class/hwmon/hwmon*/power*_average", "sys/class/hwmon/hwmon*/power*_input"),
+    "node energy (Cray, not used yet)": ("sys/cray/pm_counters/*energy",),
+    # The ACPI driver, which Grace has, keeps its files with the device.
+    "power (hwmon)": (
+        "sys/class/hwmon/hwmon*/power*_average",
+        "sys/class/hwmon/hwmon*/power*_input",
+        "sys/class/hwmon/hwmon*/device/power*_average",
+    ),
+    "energy (hwmon)": ("sys/class/hwmon/hwmon*/energy*_input",),
 }
+PERF_ENERGY = "sys/bus/event_source/devices/power/events/energy-*"
 
 # Which of the loader's libraries each fabric needs; any one of a tuple will do.
 FABRIC_LIBRARIES: dict[str, tuple[str, ...]] = {
@@ -311,6 +318,20 @@ def _sensors(node: Node) -> Iterator[Check]:
     elif not faults:
         yield Check("sensors", "note", "no sensor of power or energy to be seen: energy stays unknown")
     yield from faults
+    yield from _perf_events(node)
+
+
+def _perf_events(node: Node) -> Iterator[Check]:
+    """Events of perf that count nothing: they look like sensors, and other tools take them for such."""
+    events = sorted(path.name for path in node.root.glob(PERF_ENERGY) if not path.suffix)
+    if events and not any(node.root.glob(SENSORS["CPU energy (powercap)"][0])):
+        yield Check(
+            "sensors",
+            "note",
+            f"perf has {', '.join(events)} here, and powercap has no counter: such an event is never used, because "
+            "without the counter it reads 0 and says nothing of it",
+            "on a virtual machine: measure on the machine itself; else: modprobe intel_rapl_msr",
+        )
 
 
 def _closed_sensor(name: str, count: int, path: str) -> Check:

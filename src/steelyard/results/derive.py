@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from steelyard.contracts.record import Interval, Quantity, RawFile, RunRecord, S
 from steelyard.contracts.spec import RunSpec
 from steelyard.errors import DamagedDataError, SteelyardError
 from steelyard.results.ceilings import ceiling_quantities
+from steelyard.results.energy import Measured, energy_quantities
 from steelyard.results.epochs import epoch_quantities, quality_quantities
 from steelyard.results.findings import findings
 from steelyard.results.ranks import checked_quantities, rank_quantities
@@ -84,6 +86,7 @@ def derive(raw: Path) -> RunRecord:
             **quality_quantities(seen.evaluations, spec),
             **tokens,
             **ceiling_quantities(steps.quantities.get("throughput_device"), seen.model),
+            **_energy(raw, spec, seen, steps, tokens),
         },
         findings=(),
         raw=tuple(_raw_file(path) for path in sorted(raw.iterdir()) if is_observation(path)),
@@ -100,6 +103,27 @@ def _as_run(spec: RunSpec, seen: _Seen) -> RunSpec:
         return replace(spec, epoch_samples=seen.data.samples)
     except ValueError as error:
         raise DamagedDataError(f"the data and the spec do not belong together: {error}") from None
+
+
+def _energy(raw: Path, spec: RunSpec, seen: _Seen, steps: _Steps, tokens: dict[str, Quantity]) -> dict[str, Quantity]:
+    """From the sensors, over the window of the throughput."""
+    with suppress(DamagedDataError):
+        spec = _as_run(spec, seen)
+    rate = steps.quantities.get("throughput_job")
+    made = tokens.get("tokens_job") or tokens.get("tokens_per_second")
+    per_sample = made.value / rate.value if rate and rate.value and made and made.value else None
+    given = (seen.environment.facts if seen.environment else {}).get("env.SLURM_JOB_NUM_NODES", "")
+    measured = Measured(
+        nodes=int(given) if given.isascii() and given.isdigit() and len(given) < 9 else None,
+        phases=seen.phases,
+        steady=steps.steady,
+        window=rate.window if rate else "all steps",
+        tokens_per_sample=per_sample,
+        collective=seen.model is not None and seen.model.bus_factor is not None,
+        device=seen.device,
+        family=seen.environment.device if seen.environment else spec.device_family,
+    )
+    return energy_quantities(raw, spec, measured)
 
 
 # -- what the worker and the launcher wrote

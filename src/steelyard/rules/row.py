@@ -29,6 +29,8 @@ class Amount:
     """As printed, digits and all; empty for measured figures."""
     jobs: tuple[float, ...] = ()
     """One value a job, where they are known; a published figure has none."""
+    common: float = 0.0
+    """Share by which all jobs may be wrong to the same side: a sensor's gain, which repeats do not show."""
 
     def log_bounds(self) -> tuple[float, float]:
         """Bounds of the logarithm: products and quotients of figures become sums and differences."""

@@ -85,6 +85,8 @@ SETTINGS: dict[str, Role] = {
     "jobs_lost": "evidence",
     "mixed": "evidence",
     "findings": "evidence",
+    "energy_scope": "evidence",
+    "energy_doubts": "evidence",
 }
 """Every setting that a row may have. `options` is whatever else a source says of a row's settings."""
 

@@ -7,7 +7,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from steelyard.contracts.sim import Collective, InputPipeline, Link, Memory, Shape, SimTruth
+from steelyard.contracts.sim import (
+    Collective,
+    InputPipeline,
+    Link,
+    Memory,
+    Node,
+    Power,
+    Sensor,
+    Shape,
+    SimTruth,
+)
 from steelyard.contracts.spec import Budget, RunSpec
 
 if TYPE_CHECKING:
@@ -35,6 +45,7 @@ def cases() -> Iterator[Case]:
     yield from _ranks()
     yield from _where_time_goes()
     yield from _around_the_steps()
+    yield from _energy()
 
 
 def _case(name: str, truths: dict[str, float], sim: SimTruth | None = None, steps: int = 1000, **spec: Any) -> Case:
@@ -161,4 +172,37 @@ def _around_the_steps() -> Iterator[Case]:
             "memory_peak": 1e9 + 32 * 1e8,
         },
         compiling,
+    )
+
+
+def _energy() -> Iterator[Case]:
+    # 300 W while it computes, after a first step that compiles; a sensor that is finer than the figures asked for.
+    power = Power(idle_w=50.0, compute_w=300.0, comm_w=120.0, compile_w=80.0, host_w=400.0)
+    fine = Sensor(period_s=1e-5, resolution=1e-9)
+    one = SimTruth(
+        step_time_s=STEP_S, setup_s=10.0, shape=Shape(compile_step_s=20.0), power=power, sensors=(fine,),
+    )  # fmt: skip
+    joules = 300 * STEP_S / BATCH
+    yield _case(
+        "energy",
+        {
+            "power_job": 300.0,
+            "idle_power_job": 50.0,
+            "energy_per_sample": joules,
+            "energy_per_sample_net": joules - 50 * STEP_S / BATCH,
+            "samples_per_wh": 3600 / joules,
+        },
+        one,
+    )
+    # Cards of two dies, all of whose levels are read: each joule once.
+    several = (fine, Sensor(scope="die", period_s=1e-5), Sensor(scope="node", period_s=1e-5))
+    cards = SimTruth(
+        step_time_s=STEP_S, power=power, sensors=several, node=Node(devices_per_node=4, dies_per_card=2),
+        collective=RING, shape=Shape(compile_step_s=20.0),
+    )  # fmt: skip
+    yield _case(
+        "energy on 8 dies of 4 cards on 2 nodes",
+        {"energy_per_sample": (300 * STEP_S + 120 * _ring_s(8)) / BATCH},
+        cards,
+        ranks=8,
     )

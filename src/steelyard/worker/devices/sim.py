@@ -7,32 +7,38 @@ The host enqueues operations and runs ahead; the device works them off in order,
 them. A collective ends for all ranks together, after the last has arrived. Because a rank cannot know when the
 others arrive, the queues are worked off only when somebody synchronises.
 
-Power will hang on this clock: a sensor reads the same virtual time and the same busy intervals.
+Power hangs on this clock: where the script has sensors, each device notes what it draws and when, and the simulated
+sampler reads that off the same virtual time. Where it has none, nothing is noted.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from steelyard.errors import WorkerMemoryError
 from steelyard.worker.devices.sim_noise import step_factors
+from steelyard.worker.sensors.sim import SimSampler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from steelyard.contracts.spec import RunSpec
 
 # Operations of the queue. Plain integers and tuples: this is the hottest path of a simulated run.
-_HOST, _EVENT, _WORK, _COLLECTIVE = range(4)
+_HOST, _EVENT, _WORK, _COLLECTIVE, _IDLE, _COMPILE = range(6)
 _EVENT_ENTRY, _COLLECTIVE_ENTRY = (_EVENT, 0.0), (_COLLECTIVE, 0.0)
 
 # Factors drawn at once over all ranks of a process; 8 MB as Python floats.
 _FACTORS_IN_MEMORY = 1 << 18
+# Start, stop and watts of a stretch each; handed to the sensors when there are so many over all devices.
+_SPANS_IN_MEMORY = 1 << 18
 
 
 def open_devices(spec: RunSpec) -> list[SimDevice]:
@@ -57,12 +63,17 @@ class SimDevice:
         self.host_s = 0.0
         self.free_s = 0.0  # when the device has worked off all it has seen
         self.memory_bytes = 0.0
-        self._world = world
+        self.world = world
         self._queue: list[tuple[int, float]] = []
         self._cursor = 0
         self._seen_host_s = 0.0  # host time of the operation the device is at
         self._times: list[float] = []
         self._events = 0
+        self._spans: list[float] | None = None  # start, stop and watts of all that is not idling, where sensors read it
+        power = spec.sim.power
+        self._compute_w = power.compute_w
+        self._compile_w = power.idle_w if power.compile_w is None else power.compile_w
+        self._comm_w = power.idle_w if power.comm_w is None else power.comm_w
 
     # -- what the engine asks of any device
 
@@ -80,7 +91,7 @@ class SimDevice:
         """Work off the queues of the whole world, and let the host wait for its device."""
         # An empty queue means that another rank of this world has had it all worked off.
         if self._queue:
-            self._world.work_off()
+            self.world.work_off()
         if self.free_s > self.host_s:
             self.wait_until(self.free_s)
 
@@ -112,6 +123,14 @@ class SimDevice:
         """Enqueue computation."""
         self._queue.append((_WORK, seconds))
 
+    def stand(self, seconds: float) -> None:
+        """The device is held up, idle."""
+        self._queue.append((_IDLE, seconds))
+
+    def compile(self, seconds: float) -> None:
+        """The device is held up while something compiles for it."""
+        self._queue.append((_COMPILE, seconds))
+
     def all_reduce(self) -> None:
         """Enqueue a collective with all ranks."""
         self._queue.append(_COLLECTIVE_ENTRY)
@@ -132,7 +151,7 @@ class SimDevice:
     def work_off(self) -> bool:
         """Run the queue up to its end (False) or to the next collective (True, `free_s` being the arrival)."""
         queue, cursor, length = self._queue, self._cursor, len(self._queue)
-        free_s, host_s, times = self.free_s, self._seen_host_s, self._times
+        free_s, host_s, times, spans = self.free_s, self._seen_host_s, self._times, self._spans
         at_collective = False
         while cursor < length:
             operation, value = queue[cursor]
@@ -146,12 +165,41 @@ class SimDevice:
                 if operation == _COLLECTIVE:
                     at_collective = True
                     break
+                if spans is not None and operation != _IDLE:
+                    spans += (free_s, free_s + value, self._compute_w if operation == _WORK else self._compile_w)
                 free_s += value
         if cursor == length and not at_collective:
             queue.clear()
             cursor = 0
         self._cursor, self.free_s, self._seen_host_s = cursor, free_s, host_s
         return at_collective
+
+    def communicate(self, until_s: float) -> None:
+        """The collective it stands at ends."""
+        if self._spans is not None and until_s > self.free_s:
+            self._spans += (self.free_s, until_s, self._comm_w)
+        self.free_s = until_s
+
+    # -- what its sensors ask
+
+    def note_power(self) -> None:
+        """From now on it notes what it draws."""
+        self._spans = []
+
+    def noted(self) -> list[float]:
+        """What it drew since the last call; see `SimSampler.take`."""
+        spans, self._spans = self._spans or [], []
+        return spans
+
+    @property
+    def noted_until_s(self) -> float:
+        """Nothing that is enqueued from now on begins before this moment."""
+        return max(self.free_s, self.host_s)
+
+    @property
+    def spans_held(self) -> int:
+        """Numbers in memory for the sensors."""
+        return len(self._spans or ())
 
 
 class _World:
@@ -160,9 +208,21 @@ class _World:
     def __init__(self, spec: RunSpec) -> None:
         self.devices: list[SimDevice] = []
         self._collective_s = spec.sim.collective.seconds(spec.ranks)
+        self.sampler: SimSampler | None = None
 
     def work_off(self) -> None:
         """Work off all queues; every rank has issued the same collectives by now."""
+        self._work_off()
+        if self.sampler is not None and sum(device.spans_held for device in self.devices) > _SPANS_IN_MEMORY:
+            self.read_sensors(self.sampler)
+
+    def read_sensors(self, sampler: SimSampler) -> None:
+        """Hand over what was drawn, and have it read as far as it is certain."""
+        for device in self.devices:
+            sampler.take(device.rank, device.noted())
+        sampler.read_until(min(device.noted_until_s for device in self.devices))
+
+    def _work_off(self) -> None:
         while True:
             waiting = [device for device in self.devices if device.work_off()]
             if not waiting:
@@ -171,4 +231,28 @@ class _World:
                 raise RuntimeError("a rank synchronised before all ranks had issued the same collectives")
             end_s = max(device.free_s for device in waiting) + self._collective_s
             for device in waiting:
-                device.free_s = end_s
+                device.communicate(end_s)
+
+
+class SimWatch:
+    """The sampler of a simulated job, as the engine asks it."""
+
+    def __init__(self, spec: RunSpec, raw: Path, devices: Sequence[SimDevice]) -> None:
+        self._devices = devices
+        self._world = devices[0].world
+        self._sampler = self._world.sampler = SimSampler(spec, raw)
+        for device in devices:
+            device.note_power()
+
+    def mark(self) -> None:
+        """The edge of a window: a reading now."""
+        self._sampler.mark(self._devices[0].now())
+
+    def stop(self) -> None:
+        """The last reading, when the last rank is done."""
+        # Ranks that a failure tore apart cannot be worked off; what they drew before stays.
+        with suppress(RuntimeError):
+            self._world.work_off()
+        self._world.read_sensors(self._sampler)
+        self._sampler.stop(max(device.noted_until_s for device in self._devices))
+        self._world.sampler = None

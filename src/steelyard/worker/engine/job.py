@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from steelyard.contracts.observe import DataFacts, DeviceFacts, ModelFacts, Settings
     from steelyard.contracts.spec import RunSpec
@@ -34,6 +35,16 @@ class Alone:
         return values
 
 
+class Watcher(Protocol):
+    """Reads sensors while the job runs."""
+
+    def mark(self) -> None:
+        """Read them now: a window begins or ends."""
+
+    def stop(self) -> None:
+        """Read no more."""
+
+
 class Job(Protocol):
     """One job as an engine runs it. Opened before the setup phase, built in it."""
 
@@ -45,6 +56,11 @@ class Job(Protocol):
     """As it is run: after `build` an epoch is as long as the data set, where nothing else was asked for."""
     judge: Judge | None
     """Measures quality, where that was asked for; there after `build`."""
+    touched_s: float | None
+    """When the device was first touched, on the worker's clock; None: not told. Until then it was idle."""
+
+    def watch(self, raw: Path) -> Watcher | None:
+        """The job's own sensors, where it brings any; None: those of the node are read."""
 
     def facts(self) -> dict[str, str]:
         """What the environment record says of this engine and its devices."""

@@ -11,7 +11,7 @@ import time
 import traceback
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from steelyard import registry
 from steelyard.contracts import observe
@@ -25,6 +25,12 @@ from steelyard.worker.engine.watchdog import Watchdog, stack_of
 from steelyard.worker.measure.environment import environment
 from steelyard.worker.measure.timer import StepTimer
 from steelyard.worker.measure.writer import EventLog, StepWriter
+from steelyard.worker.sensors.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from steelyard.worker.engine.job import Watcher
 
 # What torch and the C++ library say when the host's memory is exhausted; the device's own error has a class.
 _HOST_MEMORY = re.compile(
@@ -128,14 +134,23 @@ def _words(text: str) -> str:
 def _run(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
     watchdog = Watchdog(spec.hang_limit_s, raw, lambda limit_s, where: _bark(log, limit_s, where))
     watchdog.start()
+    sensors = Watch(spec, raw)
+    watch: Watcher = sensors
     try:
+        sensors.start()
         job = registry.load("device", spec.device_family)(spec)
-        stop = _job(raw, log, job, watchdog)
+        _say_idle(log, sensors, job.touched_s)
+        # A simulated job brings its own sensors, which are read on its own clock.
+        watch = job.watch(raw) or sensors
+        stop = _job(raw, log, job, watchdog, watch)
         # What was measured is on disk; how the ranks part changes nothing of it. After a failure they do not part in
         # order: that could wait for one that is gone.
         with suppress(Exception):
             job.close()
     finally:
+        # The node's own, too, where the job has brought others.
+        for each in {sensors, watch}:
+            each.stop()
         watchdog.stop()
     return _status(spec, stop)
 
@@ -149,32 +164,55 @@ def _status(spec: RunSpec, stop: observe.Stop) -> observe.Status:
     return observe.Status(code="not_converged", reason=reason)
 
 
-def _job(raw: Path, log: EventLog, job: Any, watchdog: Watchdog) -> observe.Stop:
+def _job(raw: Path, log: EventLog, job: Any, watchdog: Watchdog, watch: Watcher) -> observe.Stop:
     leads = job.team.process == 0
-    with log.phase("setup", job.devices[0].now, start_s=0.0):
+    now = _edges(job, watch)
+    with log.phase("setup", now, start_s=0.0):
         workloads = job.build()
     spec = job.spec
     if leads:
         log.write("environment", _environment(spec, raw, job))
-        _say_data(log, job)
+        _say_data(log, job, now)
     # No rank is to wait inside its first step for what only one of them writes down.
     job.team.agree([0])
-    stop = _measure(spec, raw, log, job, workloads, watchdog)
+    stop = _measure(raw, log, job, workloads, watchdog, watch)
     _say_facts(job, log, leads=leads)
     return stop
 
 
-def _say_data(log: EventLog, job: Any) -> None:
+def _say_idle(log: EventLog, watch: Watch, touched_s: float | None) -> None:
+    """In which time the baseline was read: until the device was touched."""
+    if (idle := watch.idle(touched_s)) is not None:
+        log.write_phase("idle", *idle)
+
+
+def _edges(job: Any, watch: Watcher) -> Callable[[], float]:
+    """The device's clock. Whoever asks for the time is at the edge of a window, at which the sensors are read."""
+
+    def now() -> float:
+        watch.mark()
+        time_s: float = job.devices[0].now()
+        return time_s
+
+    return now
+
+
+def _say_data(log: EventLog, job: Any, now: Callable[[], float]) -> None:
     """Which data is read: a look at every file, which takes its time where there are millions."""
     if job.spec.data is not None:
-        with log.phase("data", job.devices[0].now):
+        with log.phase("data", now):
             log.write("data", job.data_facts())
 
 
 def _measure(
-    spec: RunSpec, raw: Path, log: EventLog, job: Any, workloads: list[Any], watchdog: Watchdog
+    raw: Path, log: EventLog, job: Any, workloads: list[Any], watchdog: Watchdog, watch: Watcher
 ) -> observe.Stop:
-    now, leads = job.devices[0].now, job.team.process == 0
+    spec, now, leads = job.spec, _edges(job, watch), job.team.process == 0
+
+    def after_block() -> None:
+        watch.mark()
+        watchdog.beat()
+
     with ExitStack() as closing:
         for workload in workloads:
             closing.callback(workload.close)
@@ -190,7 +228,7 @@ def _measure(
         timers = [StepTimer(device, workload) for device, workload in zip(job.devices, workloads, strict=True)]
         with log.phase("steps", now):
             between = Between(workloads[0], job.judge, log=log if leads else None, now=now, beat=watchdog.beat)
-            stop = BlockLoop(spec, timers, writer, raw, job.team, watchdog.beat, between).run()
+            stop = BlockLoop(spec, timers, writer, raw, job.team, after_block, between).run()
         if leads:
             log.write("stop", stop)
             _say_settings(job, log)

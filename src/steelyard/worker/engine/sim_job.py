@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from steelyard import registry
-from steelyard.worker.devices.sim import open_devices
+from steelyard.worker.devices.sim import SimWatch, open_devices
 from steelyard.worker.engine.job import Alone
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from steelyard.contracts.observe import DataFacts, DeviceFacts, ModelFacts, Settings
     from steelyard.contracts.spec import RunSpec
     from steelyard.worker.workloads.workload import Workload
@@ -22,8 +24,15 @@ class SimJob:
     def __init__(self, spec: RunSpec) -> None:
         self.spec = spec
         self.judge = None
+        self.touched_s = None
         self.devices = open_devices(spec)
         self.team = Alone()
+
+    def watch(self, raw: Path) -> SimWatch | None:
+        """The simulated sampler, where the script has sensors and somebody wants them read."""
+        if not self.spec.sim.sensors or not self.spec.energy.watch:
+            return None
+        return SimWatch(self.spec, raw, self.devices)
 
     def facts(self) -> dict[str, str]:
         """Nothing beyond the host."""

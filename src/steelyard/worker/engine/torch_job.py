@@ -25,7 +25,7 @@ from steelyard.worker.engine.job import Alone, Team
 from steelyard.worker.engine.parallel import Parallel
 from steelyard.worker.engine.precision import Precision
 from steelyard.worker.engine.steps import Inference, Loading, Training
-from steelyard.worker.measure import numa
+from steelyard.worker.measure import clock, numa
 from steelyard.worker.measure.software import torch_facts
 from steelyard.worker.workloads.ceiling import Ceiling
 from steelyard.worker.workloads.feed import Feed
@@ -68,6 +68,7 @@ def open_job(spec: RunSpec, vendor: NvidiaSmi) -> TorchJob:
     )
     if world != spec.ranks:
         raise InputError(f"{spec.ranks} ranks were asked for, {world} were started")
+    touched_s = clock.now()
     if spec.source is not None:
         # First: a user's file may bring a backend, and must not undo a switch or a seed that is set later.
         load_source(spec.source)
@@ -80,7 +81,9 @@ def open_job(spec: RunSpec, vendor: NvidiaSmi) -> TorchJob:
     # What cannot be done is refused before the ranks meet.
     precision = Precision(spec, device.device)
     parallel = Parallel(spec, device.device, device.record)
-    return TorchJob(spec, device, _team(spec, device, rank), vendor, precision, parallel)
+    job = TorchJob(spec, device, _team(spec, device, rank), vendor, precision, parallel)
+    job.touched_s = touched_s
+    return job
 
 
 def _near(device: TorchDevice, local_rank: int, local_world: int) -> set[int] | None:
@@ -127,6 +130,7 @@ class TorchJob:
     ) -> None:
         self.spec = spec
         self.judge: Judge | None = None
+        self.touched_s = 0.0
         self._vendor = vendor
         self._device = device
         self.family = device.device.type
@@ -139,6 +143,9 @@ class TorchJob:
         self._data: RealData | None = None
         self._parameters = 0
         self._tokens: int | None = None
+
+    def watch(self, raw: Path) -> None:
+        """A real device has the sensors of its node."""
 
     def facts(self) -> dict[str, str]:
         """Of torch, its build and the devices."""

@@ -38,14 +38,17 @@ class SimWorkload:
 
     def compile(self) -> None:
         """The explicit compilation phase."""
-        self._device.wait_until(self._device.host_s + self._truth.compile_s)
+        if self._truth.compile_s:
+            # The host waits as long as the device is held up.
+            self._device.compile(self._truth.compile_s)
+            self._device.wait_until(self._device.host_s + self._truth.compile_s)
 
     def take(self) -> Batch:
         """Wait for the loader as a training loop does."""
         batch, device = next(self._plan), self._device
         if batch.opens_epoch and self._truth.input.epoch_restart_s:
             # The device stands idle before the step, as it does when a loop restarts its loader's workers.
-            device.work(self._truth.input.epoch_restart_s)
+            device.stand(self._truth.input.epoch_restart_s)
         device.wait_until(self._loader.take(batch.computed, device.host_s))
         return batch
 
@@ -55,8 +58,10 @@ class SimWorkload:
         whole, rest = divmod(batch.computed, self._micro)
         micro_batches = whole + (1 if rest else 0)
         compute_s = micro_batches * truth.step_time_s + batch.computed * truth.sample_time_s
-        device.work(compute_s * next(device.factors) * device.speed + self._first_step_s)
-        self._first_step_s = 0.0
+        if self._first_step_s:
+            device.compile(self._first_step_s)
+            self._first_step_s = 0.0
+        device.work(compute_s * next(device.factors) * device.speed)
         if truth.launch_s:
             # Kernels start as they are launched: the computation ends with the last of them, or with the last launch.
             device.wait_until(device.host_s + truth.launch_s)

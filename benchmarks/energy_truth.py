@@ -1,0 +1,437 @@
+"""[energy_truth] Does the stated interval hold the true energy, and does the verdict say where the sensor cannot know?
+
+Power in closed form (constant, steps, ramps, square waves near the beat of the sensor or its reader, bursts) is read
+through simulated counters and gauges: averaging, part-time, of an instant; window, period, phase, gain, noise,
+quantisation, dropouts, wraps, resets and standstill are drawn at random. What the sensor's maker states (resolution,
+averaging window, tolerance, and mostly the period and the limit) is known to the estimator; all else is not.
+The estimator was tuned on other seeds. The quick form has 2,000 cases, the full one 20,000, under the same bars.
+
+A number is "apart from gain" when it is held against the truth as a sensor without gain would see it, and the
+interval without the part that is the gain's. Counter errors are those of all numbers, doubtful ones too, and a tick
+is a new value as the reader saw it: dropouts make ticks longer. Windows are drawn from a third of a tick on, so many
+can have no number; why each has none is counted on stderr.
+"""
+
+from __future__ import annotations
+
+import collections
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from figure import Figure, arguments, at_least, at_most, finish
+from sensor_truth import Power, Reader, Sensor, bursts, levels, ramps, square_wave
+from steelyard.stats.energy import Nature, WindowEnergy, energy_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+FIRST_SEED = 6_000_000
+CASES = 2000
+MANY_CASES = 20_000
+MANY_TICKS = 100
+SHAPES = ("constant", "steps", "ramps", "square", "bursts")
+KINDS = ("counter", "average", "instant", "part-time", "random part-time")
+KIND_SHARES = (0.4, 0.3, 0.1, 0.08, 0.12)
+# A sensor resolves a window of so many of its ticks, readings or averages, if it sees all of the time.
+RESOLVED = 20
+# Random looks are a survey: their error goes with the root of their number.
+RESOLVED_LOOKS = 200
+
+
+@dataclass(frozen=True)
+class Case:
+    """A window with its truth, and what an estimator gets to see of it."""
+
+    setting: Setting
+    nature: Nature
+    table: tuple[Floats, Floats, Floats] = field(repr=False)
+    truth_j: float
+    without_gain_j: float
+    tick_j: float
+    """The most energy between two new values of a counter, as they were read, in the window and at its edges."""
+    ticks: int
+    cannot_know: str
+    """Why nobody could tell from these readings; empty where somebody could."""
+    resolved: bool
+    """Whether the sensor resolves the window."""
+
+    def energy(self) -> WindowEnergy:
+        """What is stated of it."""
+        setting = self.setting
+        return energy_of(
+            self.nature, *self.table, setting.start_s, setting.stop_s, random_phase=setting.random_phase
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is drawn first."""
+
+    kind: str
+    shape: str
+    period_s: float
+    read_s: float
+    average_s: float
+    start_s: float
+    stop_s: float
+
+    @property
+    def counter(self) -> bool:
+        """Whether joules are read, and not watts."""
+        return self.kind == "counter"
+
+    @property
+    def random_phase(self) -> bool:
+        """Whether it looks at random moments."""
+        return self.kind == "random part-time"
+
+    @property
+    def block_s(self) -> float:
+        """The longest of its times."""
+        return max(self.period_s, self.read_s, self.average_s)
+
+    @property
+    def window_s(self) -> float:
+        """Length of the window."""
+        return self.stop_s - self.start_s
+
+    @property
+    def blind(self) -> bool:
+        """Whether a load at the sensor's own beat may hide: it must not be called valid."""
+        return not self.counter and not self.random_phase and self.average_s < 0.9 * max(self.period_s, self.read_s)
+
+
+# -- drawing a case -------------------------------------------------------------------------------------------
+
+
+def log_uniform(random: np.random.Generator, low: float, high: float) -> float:
+    return float(np.exp(random.uniform(np.log(low), np.log(high))))
+
+
+def draw_setting(random: np.random.Generator) -> Setting:
+    kind = str(random.choice(KINDS, p=KIND_SHARES))
+    shape = str(random.choice(SHAPES))
+    period_s = log_uniform(random, 0.005, 0.5)
+    # One random look in each period; others are read more or less often than they make values.
+    read_s = period_s * (
+        1.0 if kind == "random part-time" else log_uniform(random, 0.2, 3 if kind == "counter" else 1.5)
+    )
+    average_s = draw_average_s(random, kind, period_s)
+    start_s = 100.0 + random.random()
+    window_s = max(period_s, read_s, average_s) * log_uniform(random, 0.3, 3000)
+    return Setting(kind, shape, period_s, read_s, average_s, start_s, start_s + window_s)
+
+
+def draw_power(random: np.random.Generator, setting: Setting) -> Power:
+    """A load; its fast parts are near the beat of the sensor or of its reader."""
+    low_w, high_w = np.sort([log_uniform(random, 20, 700), log_uniform(random, 20, 700)])
+    beat_s = float(random.choice([setting.period_s, setting.read_s]))
+    begin_s, end_s = setting.start_s - 24 * setting.block_s, setting.stop_s + 24 * setting.block_s
+    if setting.shape == "constant":
+        return levels(np.array([begin_s, end_s]), np.array([high_w]))
+    if setting.shape in {"steps", "ramps"}:
+        count = int(random.integers(2, 12))
+        corner_s = np.concatenate([[begin_s], np.sort(random.uniform(begin_s, end_s, count - 1)), [end_s]])
+        corner_w = random.uniform(low_w, high_w, count + (setting.shape == "ramps"))
+        return levels(corner_s, corner_w) if setting.shape == "steps" else ramps(corner_s, corner_w)
+    if setting.shape == "square":
+        # Half of them close to the beat, where a slow beat of the two is all that can be seen.
+        ratio = random.uniform(0.97, 1.03) if random.random() < 0.5 else log_uniform(random, 0.5, 2.0)
+        first_s, duty = begin_s - ratio * beat_s * random.random(), random.uniform(0.2, 0.8)
+        return square_wave(first_s, end_s, ratio * beat_s, duty, low_w, high_w)
+    count = max(1, int((end_s - begin_s) / (beat_s * log_uniform(random, 3, 100))))
+    room_s = (end_s - begin_s) / count
+    moment_s = begin_s + room_s * (np.arange(count) + random.uniform(0, 0.5, count))
+    length_s = np.minimum(beat_s * np.exp(random.uniform(np.log(0.1), np.log(10), count)), 0.49 * room_s)
+    return bursts(begin_s, end_s, moment_s, length_s, low_w, np.full(count, high_w))
+
+
+def draw(seed: int) -> Case:
+    random = np.random.default_rng(seed)
+    setting = draw_setting(random)
+    power = draw_power(random, setting)
+    truth_j = power.between_j(setting.start_s, setting.stop_s)
+    gain = random.uniform(0, 0.05)
+    sensor, states_wrap = draw_sensor(random, setting, truth_j, 1 + gain * random.uniform(-1, 1))
+    reader = draw_reader(random, setting)
+    time_s, spent_s, moment_s = reader.times(random)
+    value = sensor.read(power, moment_s, random)
+    part_time = "part-time" in setting.kind
+    nature = Nature(
+        kind="counter" if setting.counter else "gauge",
+        resolution=sensor.resolution,
+        average_s=None if setting.counter or part_time else setting.average_s,
+        period_s=setting.period_s if part_time or random.random() < 0.8 else None,
+        seen_s=setting.average_s if part_time else None,
+        wrap=sensor.wrap_j if states_wrap else None,
+        gain=gain,
+        limit_w=power.highest_w * random.uniform(1.0, 1.6) if random.random() < 0.8 else None,
+    )
+    tick_j, ticks = seen_ticks(power, sensor, setting, moment_s, value)
+    cannot_know = why_not(sensor, nature, setting, moment_s, value)
+    return Case(
+        setting=setting,
+        nature=nature,
+        table=(time_s, value, spent_s),
+        truth_j=truth_j,
+        without_gain_j=truth_j / sensor.gain_factor,
+        tick_j=tick_j,
+        ticks=ticks,
+        cannot_know=cannot_know,
+        resolved=not cannot_know and resolves(setting, sensor, reader, truth_j),
+    )
+
+
+def resolves(setting: Setting, sensor: Sensor, reader: Reader, truth_j: float) -> bool:
+    """Long enough for the sensor, which sees all of the time or looks at random; nothing broken, no long silence."""
+    if reader.silence_s is not None or sensor.freezes_s is not None:
+        return False
+    if setting.counter:
+        return setting.window_s >= RESOLVED * setting.block_s and truth_j >= RESOLVED * sensor.resolution
+    if setting.random_phase:
+        return setting.window_s >= RESOLVED_LOOKS * setting.block_s
+    return setting.window_s >= RESOLVED * setting.block_s and setting.average_s >= 0.95 * max(
+        setting.period_s, setting.read_s
+    )
+
+
+def draw_sensor(random: np.random.Generator, setting: Setting, truth_j: float, factor: float) -> tuple[Sensor, bool]:
+    """A sensor, and whether its maker states the range of its counter."""
+    counter, window_s = setting.counter, setting.window_s
+    resolution, wrap_j = draw_steps(random, setting, truth_j / window_s)
+    freezes = counter and random.random() < 0.04
+    sensor = Sensor(
+        counter=counter,
+        period_s=0.0 if setting.random_phase else setting.period_s * (1 + 1e-3 * random.standard_normal()),
+        phase_s=setting.period_s * random.random(),
+        average_s=setting.average_s,
+        gain_factor=factor,
+        noise=random.choice([0.0, 0.03]) * random.random(),
+        resolution=resolution,
+        rounds=bool(random.random() < 0.5),
+        wrap_j=wrap_j,
+        offset_j=1e3 * random.random(),
+        freezes_s=setting.start_s + window_s * random.uniform(-0.2, 0.9) if freezes else None,
+    )
+    return sensor, bool(random.random() < 0.8)
+
+
+def draw_average_s(random: np.random.Generator, kind: str, period_s: float) -> float:
+    if kind == "average":
+        return period_s if random.random() < 0.6 else period_s * log_uniform(random, 1, 10)
+    return 0.25 * period_s if "part-time" in kind else 0.0
+
+
+def draw_steps(random: np.random.Generator, setting: Setting, mean_w: float) -> tuple[float, float | None]:
+    """Resolution, and range of a counter."""
+    if not setting.counter:
+        return float(random.choice([0.001, 0.1, 1.0])), None
+    tick_j = mean_w * setting.period_s
+    resolution = float(random.choice([6.1e-5, 1e-3, 0.1 * tick_j, 2 * tick_j]))
+    if random.random() < 0.5:
+        return resolution, None
+    # A range shorter than some ticks cannot be followed by any reader, and no such counter is made.
+    wrap_j = max(mean_w * setting.window_s / random.uniform(0.2, 5), 100 * tick_j)
+    return resolution, float(np.ceil(wrap_j / resolution) * resolution)
+
+
+def draw_reader(random: np.random.Generator, setting: Setting) -> Reader:
+    read_s, window_s = setting.read_s, setting.window_s
+    late_s = min(0.005, 0.1 * read_s)
+    edges_s = (setting.start_s, setting.stop_s)
+    marks_s = tuple(edge_s + late_s * random.random() for edge_s in edges_s if random.random() < 0.8)
+    silence_s = None
+    if random.random() < 0.08:
+        begin_s = setting.start_s + window_s * random.uniform(-0.1, 1)
+        silence_s = (begin_s, begin_s + window_s * log_uniform(random, 0.01, 1))
+    margin_s = 12 * setting.block_s
+    return Reader(
+        period_s=read_s,
+        begin_s=setting.start_s - margin_s * random.uniform(0.3, 1) + read_s * random.random(),
+        end_s=setting.stop_s + margin_s * (random.uniform(0.3, 1) if random.random() < 0.9 else 0),
+        jitter=random.choice([0.002, 0.02]),
+        random_phase=setting.random_phase,
+        marks_s=() if setting.random_phase else marks_s,
+        spent_s=min(0.02 * read_s, 0.002) * random.random(),
+        dropouts=random.choice([0.0, 0.0, 0.03, 0.1]) * random.random(),
+        silence_s=silence_s,
+    )
+
+
+# -- the truth's side -----------------------------------------------------------------------------------------
+
+
+def seen_ticks(power: Power, sensor: Sensor, setting: Setting, moment_s: Floats, value: Floats) -> tuple[float, int]:
+    """The largest energy between two new values around the window, as they were read, and how many are in it."""
+    new = np.append(len(value) > 0, np.diff(value) != 0)[: len(value)]
+    tick_s = sensor.made_s(moment_s[new])
+    first = max(0, int(np.searchsorted(tick_s, setting.start_s)) - 1)
+    last = int(np.searchsorted(tick_s, setting.stop_s)) + 1
+    step_j = np.diff(power.until_j(tick_s[first:last])) / sensor.gain_factor
+    inside = np.count_nonzero((tick_s > setting.start_s) & (tick_s < setting.stop_s))
+    return float(np.max(step_j, initial=sensor.resolution)), int(inside)
+
+
+def why_not(sensor: Sensor, nature: Nature, setting: Setting, moment_s: Floats, value: Floats) -> str:
+    """Why these readings do not hold the energy of the window."""
+    made_s = sensor.made_s(moment_s)
+    near_s = setting.period_s / 2
+    if not np.any((made_s > setting.start_s - near_s) & (made_s < setting.stop_s + near_s)):
+        return "no value was made in the window and read"
+    frozen_s = max(0.2 * setting.window_s, 20 * setting.period_s)
+    if sensor.freezes_s is not None and sensor.freezes_s < setting.stop_s - frozen_s:
+        return "frozen for a fifth of the window and more"
+    inside = (moment_s > setting.start_s) & (moment_s < setting.stop_s)
+    if setting.counter and nature.wrap is None and np.any(np.diff(value[inside]) < 0):
+        return "wrapped at a range that nobody states"
+    return ""
+
+
+# -- counting -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A case with what was stated of it."""
+
+    case: Case
+    energy: WindowEnergy
+
+    @property
+    def half_j(self) -> float:
+        """Half-width of the interval."""
+        assert self.energy.high_j is not None
+        assert self.energy.low_j is not None
+        return (self.energy.high_j - self.energy.low_j) / 2
+
+    @property
+    def error_j(self) -> float:
+        """How far the number is from the truth."""
+        assert self.energy.value_j is not None
+        return abs(self.energy.value_j - self.case.truth_j)
+
+    @property
+    def error_without_gain_j(self) -> float:
+        """How far it is from what the sensor would say if it knew all but its gain."""
+        assert self.energy.value_j is not None
+        return abs(self.energy.value_j - self.case.without_gain_j)
+
+    @property
+    def rest_j(self) -> float:
+        """Half-width apart from gain."""
+        assert self.energy.rest_j is not None
+        return self.energy.rest_j
+
+    @property
+    def width(self) -> float:
+        """Half-width as a share of the number."""
+        assert self.energy.value_j is not None
+        return self.half_j / self.energy.value_j
+
+
+def outcomes(seeds: range) -> list[Outcome]:
+    return [Outcome(case, case.energy()) for case in map(draw, seeds)]
+
+
+def told(title: str, rows: list[Outcome]) -> None:
+    """One line of a breakdown."""
+    numbers = [row for row in rows if row.energy.value_j is not None]
+    valid = [row for row in numbers if row.energy.verdict == "valid"]
+    held = sum(row.error_j <= row.half_j for row in numbers)
+    held_valid = sum(row.error_j <= row.half_j for row in valid)
+    width = np.median([row.width for row in numbers]) if numbers else float("nan")
+    print(
+        f"{title:<18} {len(rows):>5} cases  {len(valid):>5} valid ({100 * held_valid / max(1, len(valid)):5.1f} % hold)"
+        f"  {len(numbers) - len(valid):>4} doubtful  {len(rows) - len(numbers):>4} no number  "
+        f"{100 * held / max(1, len(numbers)):5.1f} % hold  +-{100 * width:4.1f} %",
+        file=sys.stderr,
+    )
+
+
+def breakdown(rows: list[Outcome]) -> None:
+    for name in KINDS:
+        told(name, [row for row in rows if row.case.setting.kind == name])
+    for name in SHAPES:
+        told(name, [row for row in rows if row.case.setting.shape == name])
+    told("all", rows)
+    why = collections.Counter(reason_family(row.energy.reasons[0]) for row in rows if row.energy.verdict == "invalid")
+    for reason, count in why.most_common():
+        print(f"no number, {count}: {reason}", file=sys.stderr)
+
+
+def reason_family(reason: str) -> str:
+    """A reason without its numbers."""
+    return " ".join(word for word in reason.split() if not any(sign.isdigit() for sign in word))
+
+
+def share_percent(hits: Iterable[bool]) -> float:
+    found = list(hits)
+    return 100 * sum(found) / len(found)
+
+
+def figures_of(rows: list[Outcome]) -> list[Figure]:
+    numbers = [row for row in rows if row.energy.value_j is not None]
+    valid = [row for row in numbers if row.energy.verdict == "valid"]
+    resolved = [row for row in rows if row.case.resolved]
+    widths = [row.width for row in resolved if row.energy.value_j is not None]
+    cannot = [row for row in rows if row.case.cannot_know]
+    blind = [row for row in rows if row.case.setting.blind]
+    named = "energy_truth: "
+    held = share_percent(r.error_j <= r.half_j for r in numbers)
+    held_rest = share_percent(r.error_without_gain_j <= r.rest_j for r in numbers)
+    answered = share_percent(r.energy.value_j is not None for r in resolved)
+    return [
+        at_least(named + "the interval holds the truth", held, "%", 95),
+        at_least(named + "the interval apart from gain, too", held_rest, "%", 95),
+        at_most(named + "median half-width where resolved", 100 * float(np.median(widths)), "%", 5),
+        at_least(named + "resolved and a number", answered, "%", 95),
+        at_most(named + "no number, of all", 100 * (len(rows) - len(numbers)) / len(rows), "%", 40),
+        *counter_figures(named, [row for row in numbers if row.case.setting.counter]),
+        at_most(named + "valid, beyond twice the half-width", sum(r.error_j > 2 * r.half_j for r in valid), "cases", 0),
+        at_most(
+            named + "valid, apart from gain beyond twice",
+            sum(r.error_without_gain_j > 2 * r.rest_j for r in valid), "cases", 0,
+        ),
+        at_most(
+            named + f"a number where none can be known, of {len(cannot)}",
+            sum(r.energy.value_j is not None for r in cannot), "cases", 0,
+        ),
+        at_most(
+            named + f"valid where a load may hide, of {len(blind)}",
+            sum(r.energy.verdict == "valid" for r in blind), "cases", 0,
+        ),
+    ]  # fmt: skip
+
+
+def counter_figures(named: str, counters: list[Outcome]) -> list[Figure]:
+    """Apart from gain."""
+    long = [row for row in counters if row.case.ticks >= MANY_TICKS]
+    short = [row for row in counters if row.case.ticks < MANY_TICKS]
+    worst_long = max(100 * row.error_without_gain_j / row.case.without_gain_j for row in long)
+    worst_short = max(row.error_without_gain_j / row.case.tick_j for row in short)
+    return [
+        at_most(named + "counter error, 100 ticks and more", worst_long, "%", 1),
+        at_most(named + "counter error, fewer ticks", worst_short, "ticks", 1),
+    ]
+
+
+def main() -> None:
+    options = arguments(__doc__, first_seed={"type": int, "default": FIRST_SEED}, cases={"type": int, "default": None})
+    begin_s = time.monotonic()
+    cases = options.cases or (CASES if options.quick else MANY_CASES)
+    rows = outcomes(range(options.first_seed, options.first_seed + cases))
+    breakdown(rows)
+    print(f"{cases} cases, {time.monotonic() - begin_s:.1f} s", file=sys.stderr)
+    finish(figures_of(rows))
+
+
+if __name__ == "__main__":
+    main()

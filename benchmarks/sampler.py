@@ -1,0 +1,146 @@
+"""[sampler] What watching the energy costs: CPU time of the sampler, and throughput of the training beside it.
+
+The sampler reads eight devices ten times a second through the real nvidia-ml-py and a fake NVIDIA library. Its CPU time
+is the system's own account of the whole process, kernel included, from when every channel is read. For the throughput
+a model trains on one thread in this process, in short turns; in every other turn the sampler stands still (SIGSTOP),
+so that only its work differs, and each comes first every other time. The edge of each turn asks for a reading, as a
+block of steps does in a run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from fake_nvml.build import build, environment
+from figure import Figure, arguments, at_least, at_most, finish
+from overhead import LONG, LONG_BATCH, ByHarness, spec, spread
+from steelyard.contracts.energy import sensor_event
+from steelyard.contracts.spec import RunSpec
+from steelyard.worker.sensors.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DEVICES = 8
+CPU_LIMIT_PERCENT, SHARE_LIMIT = 1.0, 0.995
+READY_S = 20.0
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Watched:
+    """A watch whose sampler is at work, and can be made to stand still."""
+
+    def __init__(self, raw: Path) -> None:
+        self._watch = Watch(RunSpec(run_id="s", cell="s", workload="tiny", device="cuda"), raw)
+        self._raw = raw
+
+    def start(self) -> None:
+        """Until every channel is read."""
+        begin_s = time.monotonic()
+        self._watch.start()
+        started_s = time.monotonic() - begin_s
+        process = self._watch._process  # noqa: SLF001 -- nobody else needs it
+        if process is None:
+            raise SystemExit("the sampler was not started: the fake library was not seen")
+        self._pid = process.pid
+        if not self._watch.reads(READY_S):
+            raise SystemExit("the sampler does not read")
+        print(
+            f"started in {1e3 * started_s:.1f} ms; all is read after {time.monotonic() - begin_s:.2f} s, "
+            f"which took {self.cpu_s():.2f} s of CPU"
+        )
+
+    def mark(self) -> None:
+        """As at the end of a block."""
+        self._watch.mark()
+
+    def stand_still(self, *, still: bool) -> None:
+        """Or go on."""
+        os.kill(self._pid, signal.SIGSTOP if still else signal.SIGCONT)
+
+    def cpu_s(self) -> float:
+        """So far, user and kernel, of all its threads."""
+        words = Path(f"/proc/{self._pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / TICKS_PER_S
+
+    def stop(self) -> tuple[int, int, int]:
+        """Devices with a channel, samples, and periods without a reading."""
+        self.stand_still(still=False)
+        self._watch.stop()
+        lines = (self._raw / "sensors-00000.jsonl").read_text(encoding="utf-8").splitlines()
+        events = [sensor_event(json.loads(line)) for line in lines]
+        domains = {fields["domain"] for kind, fields in events if kind == "channel"}
+        ended = next(fields for kind, fields in events if kind == "ended")
+        return len(domains), ended["samples"], ended["late"]
+
+
+@contextmanager
+def watched() -> Iterator[Watched]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        build(folder)
+        os.environ.update(environment(folder, devices=DEVICES))
+        # As on a node with one rank for each device.
+        os.environ["LOCAL_WORLD_SIZE"] = str(DEVICES)
+        raw = folder / "raw"
+        raw.mkdir()
+        yield Watched(raw)
+
+
+def cpu_figure(sampler: Watched, seconds: float) -> Figure:
+    begin_s, begin_cpu_s = time.monotonic(), sampler.cpu_s()
+    time.sleep(seconds)
+    percent = 100 * (sampler.cpu_s() - begin_cpu_s) / (time.monotonic() - begin_s)
+    return at_most("sampler: CPU time, 10 Hz, 8 devices", percent, "% of one core", CPU_LIMIT_PERCENT)
+
+
+def share_figure(sampler: Watched, pairs: int, steps: int, *, quick: bool) -> Figure:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        harness = ByHarness(spec(batch=LONG_BATCH, model=LONG), Path(name))
+
+        def seconds(*, still: bool) -> float:
+            sampler.stand_still(still=still)
+            begin_s = time.perf_counter()
+            harness.seconds(steps)
+            if not still:
+                sampler.mark()
+            return time.perf_counter() - begin_s
+
+        seconds(still=True)
+        found = []
+        for number in range(pairs):
+            first = seconds(still=number % 2 == 0)
+            second = seconds(still=number % 2 == 1)
+            found.append((first, second) if number % 2 == 0 else (second, first))
+    ratios = sorted(without / with_it for without, with_it in found)
+    middle, bare_s = statistics.median(ratios), statistics.median(without for without, _ in found)
+    error, half = spread(ratios)
+    print(f"turns of {bare_s:.2f} s: {middle:.4f} of the throughput without, standard error {error:.4f}, {half}")
+    limit = SHARE_LIMIT - (3 * error if quick else 0.0)
+    return at_least("sampler: throughput of a training run beside it", middle, "of that without", limit)
+
+
+def main() -> None:
+    quick = arguments(__doc__).quick
+    with watched() as sampler:
+        sampler.start()
+        cost = cpu_figure(sampler, 6.0 if quick else 30.0)
+        share = share_figure(sampler, *((15, 6) if quick else (101, 12)), quick=quick)
+        devices, samples, late = sampler.stop()
+    print(f"{samples} samples, {late} periods without (it stood still in half of the turns)")
+    finish([at_least("sampler: devices that were read", devices, "", DEVICES), cost, share])
+
+
+if __name__ == "__main__":
+    main()

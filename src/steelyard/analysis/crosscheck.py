@@ -1,0 +1,59 @@
+"""A run's joules beside what a wattmeter or Slurm says of the same time. Knows clocks and scopes, no file's form."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from steelyard.analysis.power_trace import counted_scopes
+from steelyard.errors import InputError, SteelyardError
+from steelyard.results.meters import CrossCheck, Measured, hold, meter_energy, ours, read_meter, read_slurm
+from steelyard.results.sensors import read_nodes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from steelyard.contracts.energy import DomainScope
+    from steelyard.contracts.record import Quantity, RunRecord
+
+OF_STEPS, OF_RUN = "energy_all_steps", "energy_run"
+
+
+def against_meter(record: RunRecord, raw: Path, path: Path, scope: DomainScope | None) -> CrossCheck:
+    """The meter's joules while the run made its steps, beside ours."""
+    start_s, stop_s = _window(record, raw, "steps")
+    own = _own(record, raw, OF_STEPS, start_s, stop_s)
+    return hold(own, meter_energy(read_meter(path), start_s, stop_s, scope=scope))
+
+
+def against_slurm(record: RunRecord, raw: Path, path: Path, plugin: str | None) -> dict[str, CrossCheck]:
+    """Each step of Slurm's answer, beside our joules of the whole run."""
+    start_s, stop_s = _window(record, raw, None)
+    own = _own(record, raw, OF_RUN, start_s, stop_s)
+    return {name: hold(own, other) for name, other in read_slurm(path, plugin=plugin).items()}
+
+
+def _own(record: RunRecord, raw: Path, name: str, start_s: float, stop_s: float) -> Measured:
+    quantity: Quantity | None = record.quantities.get(name) or record.quantities.get("energy_job")
+    if quantity is None:
+        raise InputError(f"run {record.run_id} has no energy: it was not watched", next_step="steelyard doctor")
+    scopes: tuple[DomainScope, ...] = ()
+    if quantity.validity is not None:
+        with contextlib.suppress(SteelyardError, OSError):
+            scopes = counted_scopes(read_nodes(raw), quantity.validity.domains)
+    return ours(quantity, scopes[0] if len(set(scopes)) == 1 else None, start_s, stop_s)
+
+
+def _window(record: RunRecord, raw: Path, phase: str | None) -> tuple[float, float]:
+    """A phase, or all of them, by the calendar. Of one node: each meter and each account is of one."""
+    nodes = read_nodes(raw)
+    if len(nodes) != 1:
+        raise InputError(f"run {record.run_id} has sensor files of {len(nodes)} nodes; a meter speaks for one")
+    sampler = nodes[0].sampler
+    if sampler is None or sampler.unix_s is None:
+        raise InputError(f"run {record.run_id} does not say when it began by the calendar: a simulated clock has none")
+    found = [entry for entry in record.phases if phase is None or entry.name == phase]
+    if not found:
+        raise InputError(f"run {record.run_id} made no steps")
+    start_s, stop_s = min(entry.start_s for entry in found), max(entry.end_s for entry in found)
+    return sampler.unix_s + start_s, sampler.unix_s + stop_s

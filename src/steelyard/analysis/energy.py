@@ -1,0 +1,317 @@
+"""Energy of cells over their jobs: what a sample, an epoch, a token and a phase cost, and whether to believe it.
+
+Knows the records' energy quantities and how jobs are put together; must not know how joules are made of readings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from steelyard.analysis.power_trace import counted_scopes, power_trace
+from steelyard.analysis.summary import MEASURED, job_throughput
+from steelyard.contracts.record import Interval, Quantity, Validity
+from steelyard.errors import SteelyardError
+from steelyard.results.sensors import read_nodes
+from steelyard.results.store import RAW
+from steelyard.stats.intervals import across_jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.analysis.power_trace import PowerTrace
+    from steelyard.analysis.summary import CellSummary
+    from steelyard.contracts.energy import DomainScope
+    from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.results.sensors import NodeSensors
+    from steelyard.results.store import ResultFolder
+
+Verdict = Literal["valid", "doubtful", "invalid"]
+VERDICTS: tuple[Verdict, ...] = ("valid", "doubtful", "invalid")
+MAIN = "energy_job"
+JOULES_PER_WH = 3600.0
+
+FIGURES = (
+    "energy_per_sample", "energy_per_sample_net", "energy_per_token", "power_job", "idle_power_job", "energy_device",
+    "energy_first_epoch", "energy_later_epochs",
+    "energy_compile", "energy_warmup", "energy_all_steps", MAIN, "energy_job_net", "energy_run", "energy_host",
+)  # fmt: skip
+"""Quantities of a record that are averaged over jobs."""
+TURNED = {"samples_per_wh": ("energy_per_sample", "samples/Wh"), "tokens_per_wh": ("energy_per_token", "tokens/Wh")}
+"""Work per energy is the mean energy turned over, as throughput is of times: a mean of rates would be too high."""
+
+UNSAID = "the record does not say whether its energy can be believed"
+NOT_WATCHED = "the record has no energy: it was not watched, or no sensor was looked for"
+GPUS = ("cuda", "xpu", "mps")
+MAX_NAMED = 10_000
+# Runs that are looked into for something to draw.
+MAX_TRIED = 20
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A job whose energy is in no mean, and why."""
+
+    run_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class CellEnergy:
+    """The energy of one cell."""
+
+    cell: CellSummary
+    figures: dict[str, Quantity]
+    """By quantity name, over the jobs whose own figure can be believed or is doubtful; each with its validity."""
+    jobs: int
+    """How many are in the means."""
+    left_out: tuple[LeftOut, ...]
+    scope: str
+    """What was counted, in words."""
+    findings: tuple[Finding, ...]
+    """Those on energy."""
+
+    @property
+    def main(self) -> Quantity:
+        """Joules of the measured window."""
+        return self.figures[MAIN]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the energy can be believed."""
+        return _verdict(self.main)
+
+
+def cells_with_energy(folder: ResultFolder, cells: Sequence[CellSummary]) -> list[CellEnergy]:
+    """The energy of each cell, with what was counted as the runs' own sensor files say it."""
+    scopes: dict[str, tuple[DomainScope, ...]] = {}
+    for cell in cells:
+        for record in cell.records:
+            main = record.quantities.get(MAIN)
+            if main is not None and main.value is not None and main.validity is not None:
+                scopes[record.run_id] = counted_scopes(_sensors(folder, record), main.validity.domains)
+    return energy_cells(cells, scopes)
+
+
+def _sensors(folder: ResultFolder, record: RunRecord) -> list[NodeSensors]:
+    """Empty where the raw files are not kept or no longer whole: the record's own words must do then."""
+    with contextlib.suppress(SteelyardError, OSError):
+        return read_nodes(folder.run_path(record.spec) / RAW)
+    return []
+
+
+def plotted(folder: ResultFolder, cells: Sequence[CellEnergy]) -> tuple[CellEnergy, PowerTrace] | None:
+    """The power over time of the run to be drawn: the first whose energy counts, or else the first that was watched."""
+    runs = [(entry, record) for entry in cells for record in entry.cell.records]
+    for entry, record in sorted(runs, key=lambda pair: why_not(pair[1]) is not None)[:MAX_TRIED]:
+        with contextlib.suppress(SteelyardError, OSError):
+            trace = power_trace(record, folder.run_path(record.spec) / RAW)
+            if trace.lines:
+                return entry, trace
+    return None
+
+
+def energy_cells(cells: Sequence[CellSummary], scopes: dict[str, tuple[DomainScope, ...]]) -> list[CellEnergy]:
+    """The energy of each cell; `scopes` says by run id what the counted domains are, where that is known."""
+    return [_cell(cell, scopes) for cell in cells]
+
+
+def _cell(cell: CellSummary, scopes: dict[str, tuple[DomainScope, ...]]) -> CellEnergy:
+    records = [_with_warmup(record) for record in cell.records]
+    used, left_out = _sorted_out(records)
+    words = {record.run_id: scope_words(record, scopes.get(record.run_id, ())) for record in used}
+    found = [found for found in cell.findings if found.code.startswith("SY4")]
+    if len(set(words.values())) > 1:
+        several = ", ".join(f"{count} with {word!r}" for word, count in sorted(Counter(words.values()).items()))
+        reason = f"the jobs do not count the same: {several}; their energies cannot be averaged"
+        left_out += tuple(LeftOut(run_id, f"counts {word!r}") for run_id, word in words.items())
+        return CellEnergy(cell, {MAIN: _unknown(reason)}, 0, left_out, "differs", tuple(found))
+    scope = next(iter(words.values()), "nothing")
+    return CellEnergy(cell, _figures(used, left_out), len(used), left_out, scope, tuple(found))
+
+
+def _with_warmup(record: RunRecord) -> RunRecord:
+    """With the energy of the warm-up, which is what all steps took before the steady window at their end began."""
+    everything, steady = record.quantities.get("energy_all_steps"), record.quantities.get(MAIN)
+    if everything is None or steady is None or everything.value is None or steady.value is None:
+        return record
+    if "energy_warmup" in record.quantities or record.steady is None or steady.window != "steady":
+        return record
+    if record.steady.stop_step < record.steps_seen or everything.value <= steady.value:
+        return record
+    warmup = replace(
+        everything,
+        value=everything.value - steady.value,
+        window="warmup",
+        interval=None,
+        validity=_merged([validity for q in (everything, steady) if (validity := q.validity) is not None], 1),
+    )
+    return replace(record, quantities=record.quantities | {"energy_warmup": warmup})
+
+
+def _sorted_out(records: Sequence[RunRecord]) -> tuple[list[RunRecord], tuple[LeftOut, ...]]:
+    """Jobs whose energy counts, and the others with their reasons."""
+    used, left_out = [], []
+    for record in records:
+        reason = why_not(record)
+        if reason is None:
+            used.append(record)
+        else:
+            left_out.append(LeftOut(record.run_id, reason))
+    return used, tuple(left_out)
+
+
+def why_not(record: RunRecord) -> str | None:
+    """Why a job has no energy that counts; None when it has."""
+    found = record.quantities.get(MAIN)
+    if record.status.code not in MEASURED:
+        return f"the run ended as {record.status.code}"
+    if found is None:
+        return NOT_WATCHED
+    if found.value is None:
+        return found.reason
+    if _verdict(found) == "invalid":
+        return "; ".join(found.validity.reasons if found.validity else ()) or "its energy is marked invalid"
+    return None
+
+
+def _figures(records: Sequence[RunRecord], left_out: Sequence[LeftOut]) -> dict[str, Quantity]:
+    if not records:
+        reasons = list(dict.fromkeys(left.reason for left in left_out))
+        more = f"; and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
+        return {MAIN: _unknown(f"{reasons[0]}{more}" if reasons else "no job")}
+    figures = {name: figure for name in FIGURES if (figure := over_jobs(records, name)) is not None}
+    for name, (energy, unit) in TURNED.items():
+        if energy in figures:
+            figures[name] = _turned(figures[energy], unit)
+    return figures
+
+
+def over_jobs(records: Sequence[RunRecord], name: str) -> Quantity | None:
+    """The mean of a quantity over jobs. One job keeps its own interval, which speaks for that job only.
+
+    None: no job has it.
+    """
+    there = [record for record in records if name in record.quantities]
+    known = [record for record in there if _counts(record.quantities[name])]
+    if not there:
+        return None
+    first = there[0].quantities[name]
+    if not known:
+        return first if first.value is None else replace(first, value=None, interval=None, reason=_reasons(first))
+    if len(records) == 1:
+        return replace(first, validity=first.validity or _unsaid())
+    quantities = [record.quantities[name] for record in known]
+    values = [quantity.value for quantity in quantities if quantity.value is not None]
+    across = across_jobs(values)
+    validity = _merged([quantity.validity or _unsaid() for quantity in quantities], len(records))
+    interval = None
+    if across.low is not None and across.high is not None:
+        common = common_share(quantities) * across.value
+        interval = Interval(
+            # Net energy and idle power may lie on either side of zero; gross energy may not.
+            low=across.low - common if name.endswith("_net") else max(0.0, across.low - common),
+            high=across.high + common,
+            level=across.level,
+            method=f"{across.method}, and the sensors' own uncertainty that all jobs share"
+            if common
+            else across.method,
+            covers=_covers(known),
+            approximate=across.approximate,
+        )
+    return replace(quantities[0], value=across.value, interval=interval, validity=validity)
+
+
+def common_share(quantities: Sequence[Quantity]) -> float:
+    """How far all jobs may be wrong to the same side, as a share.
+
+    Repeats do not show a sensor's gain: it is the same in all of them. What jobs have in common is in the interval of
+    each, so it is no larger than the smallest of these.
+    """
+    shares = [
+        (quantity.interval.high - quantity.interval.low) / 2 / abs(quantity.value)
+        for quantity in quantities
+        if quantity.interval is not None and quantity.value
+    ]
+    return min(shares) if len(shares) == len(quantities) else 0.0
+
+
+def _covers(records: Sequence[RunRecord]) -> str:
+    """What these jobs can speak for: the same as their throughput."""
+    interval = job_throughput(records).interval
+    return interval.covers if interval is not None else f"these {len(records)} jobs"
+
+
+def _turned(energy: Quantity, unit: str) -> Quantity:
+    """Work per watt-hour from joules per piece of work."""
+    if energy.value is None or energy.value <= 0:
+        return replace(
+            energy, value=None, interval=None, unit=unit, reason=energy.reason or "the energy is not above 0"
+        )
+    interval = energy.interval
+    if interval is not None:
+        # An interval that reaches zero has no upper end turned over.
+        low, high = JOULES_PER_WH / interval.high, JOULES_PER_WH / interval.low if interval.low > 0 else None
+        interval = None if high is None else replace(interval, low=low, high=high)
+    return replace(energy, value=JOULES_PER_WH / energy.value, unit=unit, interval=interval)
+
+
+# -- validity
+
+
+def _verdict(quantity: Quantity) -> Verdict:
+    if quantity.value is None:
+        return "invalid"
+    return quantity.validity.verdict if quantity.validity else "doubtful"
+
+
+def _counts(quantity: Quantity) -> bool:
+    return _verdict(quantity) != "invalid"
+
+
+def _unsaid() -> Validity:
+    return Validity(verdict="doubtful", reasons=(UNSAID,))
+
+
+def _unknown(reason: str) -> Quantity:
+    return Quantity(value=None, unit="J", scope="job", window="steady", aggregation="sum", reason=reason[:4000])
+
+
+def _reasons(quantity: Quantity) -> str:
+    return "; ".join(quantity.validity.reasons if quantity.validity else ())[:4000] or "it is marked invalid"
+
+
+def _merged(each: Sequence[Validity], jobs: int) -> Validity:
+    """The worst verdict of several jobs, with every reason once and in how many jobs it holds."""
+    counts = Counter(reason for validity in each for reason in validity.reasons)
+    reasons = [f"in {count} of {jobs} jobs: {reason}" if jobs > 1 else reason for reason, count in counts.items()]
+    coverages = [validity.coverage for validity in each if validity.coverage is not None]
+    gaps = [validity.largest_gap_s for validity in each if validity.largest_gap_s is not None]
+    return Validity(
+        verdict=max((validity.verdict for validity in each), key=VERDICTS.index, default="doubtful"),
+        reasons=tuple(reason[:4000] for reason in reasons[:50]),
+        channels=tuple(dict.fromkeys(name for validity in each for name in validity.channels))[:MAX_NAMED],
+        domains=tuple(dict.fromkeys(name for validity in each for name in validity.domains))[:MAX_NAMED],
+        coverage=min(coverages, default=None),
+        largest_gap_s=max(gaps, default=None),
+    )
+
+
+# -- what was counted
+
+
+def scope_words(record: RunRecord, scopes: Sequence[DomainScope]) -> str:
+    """What the energy is of, as people say it."""
+    family = record.environment.device if record.environment else record.spec.device
+    device = "GPU" if family.partition(":")[0] in GPUS else "device"
+    words = {
+        "die": f"{device} only", "device": f"{device} only", "module": "module: CPU included", "cpu": "CPU only",
+        "memory": "memory", "io": "input and output", "board": "board", "node": "whole node",
+    }  # fmt: skip
+    found = [words[scope] for scope in dict.fromkeys(scopes)]
+    if not found:
+        said = record.quantities.get("energy_device", record.quantities[MAIN]).scope
+        found = [words.get(said, "accelerators of the job")]
+    return " + ".join(dict.fromkeys(found))

@@ -1,0 +1,288 @@
+"""Power over the time of one run, from its raw sensor files: few points a domain, in bounded memory.
+
+Knows readings and their times, for the eye; must not know joules: an energy is never read off these points.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from steelyard.contracts.energy import read_power_chunks
+from steelyard.errors import SteelyardError
+from steelyard.results.sensors import read_nodes
+from steelyard.results.status import is_observation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from steelyard.contracts.energy import Channel, Domain, DomainScope, PowerChunk
+    from steelyard.contracts.observe import Phase
+    from steelyard.contracts.record import RunRecord
+    from steelyard.results.sensors import NodeSensors
+
+    Floats = NDArray[np.float64]
+
+MAX_POINTS = 2000
+# Readings of a counter that make one point: its ticks and the readings do not keep step.
+COUNTER_GROUP = 5
+# So many times as many without a new value: the counter stands still, and that is shown.
+STILL = 3
+# Points of all lines together: many domains get fewer each.
+MAX_ALL_POINTS = 2_000_000
+GRID = 500
+# Seconds and watts beyond this are no readings, whoever wrote them.
+SANE = 1e12
+# Two readings this many times as far apart as usual are not joined.
+GAP = 5.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """The power of one domain over time; or of many of one kind, when `of` is above 1."""
+
+    name: str
+    node: str
+    scope: DomainScope
+    counted: bool
+    """Whether the job's energy is made of it."""
+    time_s: Floats
+    low_w: Floats
+    mean_w: Floats
+    high_w: Floats
+    limit_w: float | None = None
+    of: int = 1
+
+    def gaps(self) -> list[int]:
+        """Points after which nothing was read for long."""
+        steps = np.diff(self.time_s)
+        usual = float(np.median(steps)) if steps.size else 0.0
+        return [int(i) + 1 for i in np.flatnonzero(steps > max(GAP * usual, 1e-9))]
+
+
+@dataclass(frozen=True)
+class PowerTrace:
+    """What there is to draw of a run."""
+
+    run_id: str
+    phases: tuple[Phase, ...]
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...]
+    """What could not be read, and how the samplers ended where that was not in order."""
+
+    @property
+    def start_s(self) -> float:
+        """The first moment of it, by the run's clock."""
+        return min([float(line.time_s[0]) for line in self.lines] + [phase.start_s for phase in self.phases] or [0.0])
+
+    @property
+    def end_s(self) -> float:
+        """The last moment of it."""
+        return max([float(line.time_s[-1]) for line in self.lines] + [phase.end_s for phase in self.phases] or [0.0])
+
+
+# -- what was counted
+
+
+def counted_scopes(nodes: Sequence[NodeSensors], names: Sequence[str]) -> tuple[DomainScope, ...]:
+    """The kinds of the domains that an energy counts, by the names in its validity; empty where they are not known."""
+    scopes = [domain.scope for node in nodes for domain in node.domains.values() if is_named(node.name, domain, names)]
+    return tuple(dict.fromkeys(scopes))
+
+
+def is_named(node: str, domain: Domain, names: Sequence[str]) -> bool:
+    """Whether a domain of a node is among names such as `node/gpu0`."""
+    wanted = {f"{node}/{domain.name}", f"{node} {domain.name}", f"{node}:{domain.name}"}
+    return any(name in wanted for name in names)
+
+
+# -- the trace
+
+
+def power_trace(record: RunRecord, raw: Path) -> PowerTrace:
+    """The power of every domain that was read, by the run's clock."""
+    nodes = read_nodes(raw)
+    main = record.quantities.get("energy_job")
+    names = main.validity.domains if main is not None and main.validity is not None else ()
+    chosen = [(node, _chosen(node)) for node in nodes]
+    points = MAX_ALL_POINTS // max(1, sum(len(channels) for _, channels in chosen))
+    lines = [line for node, channels in chosen for line in _lines(node, channels, min(MAX_POINTS, points), names)]
+    return PowerTrace(record.run_id, _shown_phases(record.phases), tuple(lines), tuple(_notes(nodes)))
+
+
+def _chosen(node: NodeSensors) -> dict[int, Channel]:
+    """One channel a domain, by its number: the gauge nearest to the moment, or else a counter."""
+    best: dict[str, int] = {}
+    for number, channel in enumerate(node.channels):
+        before = best.get(channel.domain)
+        if channel.domain in node.domains and (before is None or _rank(channel) < _rank(node.channels[before])):
+            best[channel.domain] = number
+    return {number: node.channels[number] for number in best.values()}
+
+
+def _rank(channel: Channel) -> tuple[bool, float]:
+    return channel.kind == "counter", float("inf") if channel.average_s is None else channel.average_s
+
+
+def _lines(node: NodeSensors, channels: dict[int, Channel], points: int, names: Sequence[str]) -> list[Line]:
+    if node.sampler is None or not is_observation(node.power):
+        return []
+    counts = dict.fromkeys(channels, 0)
+    for chunk in _chunks(node):
+        if chunk.channel in counts:
+            counts[chunk.channel] += _finite(chunk.table).shape[1]
+    bins = {
+        number: _Counter(counts[number], points, channel.wrap)
+        if channel.kind == "counter"
+        else _Gauge(counts[number], points)
+        for number, channel in channels.items()
+        if counts[number]
+    }
+    for chunk in _chunks(node):
+        if chunk.channel in bins:
+            bins[chunk.channel].add(_finite(chunk.table))
+    lines = []
+    for number, reduced in bins.items():
+        time_s, low, mean, high = reduced.points()
+        if time_s.size:
+            domain, channel = node.domains[channels[number].domain], channels[number]
+            counted, time_s = is_named(node.name, domain, names), time_s - node.sampler.zero_s
+            limit = channel.limit_w or _limit(node, domain)
+            lines.append(Line(domain.name, node.name, domain.scope, counted, time_s, low, mean, high, limit))
+    return lines
+
+
+def _limit(node: NodeSensors, domain: Domain) -> float | None:
+    limits = [channel.limit_w for channel in node.channels if channel.domain == domain.name and channel.limit_w]
+    return min(limits, default=None)
+
+
+def _finite(table: Floats) -> Floats:
+    # Written so that NaN fails too.
+    sound: Floats = table[:, (np.abs(table) < SANE).all(axis=0)]
+    return sound
+
+
+def _chunks(node: NodeSensors) -> Iterator[PowerChunk]:
+    """Up to the first that is damaged: what was read before it is worth drawing."""
+    with suppress(SteelyardError):
+        yield from read_power_chunks(node.power)
+
+
+class _Gauge:
+    """Readings in bins of equally many: smallest, mean, largest."""
+
+    def __init__(self, samples: int, points: int) -> None:
+        self._bins, self._samples, self._seen = max(1, min(points, samples)), samples, 0
+        self._count, self._time, self._sum = (np.zeros(self._bins) for _ in range(3))
+        self._low, self._high = np.full(self._bins, np.inf), np.full(self._bins, -np.inf)
+
+    def add(self, table: Floats) -> None:
+        """Consecutive readings."""
+        place = (self._seen + np.arange(table.shape[1])) * self._bins // self._samples
+        self._seen += table.shape[1]
+        np.add.at(self._count, place, 1)
+        np.add.at(self._time, place, table[0])
+        np.add.at(self._sum, place, table[1])
+        np.minimum.at(self._low, place, table[1])
+        np.maximum.at(self._high, place, table[1])
+
+    def points(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """Times, smallest, mean and largest, by time."""
+        order = np.argsort(self._time / self._count, kind="stable")
+        mean = self._sum / self._count
+        return (self._time / self._count)[order], self._low[order], mean[order], self._high[order]
+
+
+class _Counter:
+    """Mean power between every few readings of a counter."""
+
+    def __init__(self, samples: int, points: int, wrap: float | None) -> None:
+        self._every = max(COUNTER_GROUP, -(-samples // points))
+        self._wrap, self._seen = wrap, 0
+        self._last: float | None = None
+        self._joules = 0.0
+        self._edge: int | None = None  # the number of the reading that the last point ended with
+        self._edges: list[tuple[float, float]] = []
+
+    def add(self, table: Floats) -> None:
+        """Consecutive readings."""
+        before = table[1, 0] if self._last is None else self._last
+        steps = np.diff(table[1], prepend=before)
+        # A counter that falls has wrapped, or was set back by somebody: then the step is not known.
+        steps = np.where(steps < 0, steps + self._wrap if self._wrap else 0.0, steps)
+        joules = self._joules + np.cumsum(steps)
+        new = np.flatnonzero(steps != 0)
+        while (at := self._next_edge(new)) < table.shape[1]:
+            self._edges.append((float(table[0, at]), float(joules[at])))
+            self._edge = self._seen + at
+        self._last, self._joules, self._seen = float(table[1, -1]), float(joules[-1]), self._seen + table.shape[1]
+
+    def _next_edge(self, new: NDArray[np.intp]) -> int:
+        """Where the next point begins: at a new value, or anywhere where there is none for long.
+
+        Between two readings of which one only repeats a value, power would seem to come in jumps.
+        """
+        due = 0 if self._edge is None else self._edge + self._every - self._seen
+        latest = 0 if self._edge is None else due + STILL * self._every
+        place = int(np.searchsorted(new, due))
+        return max(0, min(int(new[place]) if place < len(new) else latest, latest))
+
+    def points(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """Times in the middle of two readings, and the mean power between them."""
+        time_s, joules = (np.array(column) for column in zip(*self._edges, strict=True))
+        later = np.flatnonzero(np.diff(time_s) > 0)
+        power = np.diff(joules)[later] / np.diff(time_s)[later]
+        middle = ((time_s[1:] + time_s[:-1]) / 2)[later]
+        return middle, power, power, power
+
+
+def _shown_phases(phases: Sequence[Phase]) -> tuple[Phase, ...]:
+    """In order of time. The steps are cut into warm-up and steady where that is known; both would overlap."""
+    names = {phase.name for phase in phases}
+    shown = [
+        phase
+        for phase in phases
+        if (phase.name != "steps" or "steady" not in names) and -SANE < phase.start_s <= phase.end_s < SANE
+    ]
+    return tuple(sorted(shown, key=lambda phase: (phase.start_s, phase.end_s)))
+
+
+def _notes(nodes: Sequence[NodeSensors]) -> list[str]:
+    notes = [f"{missing.backend}: {missing.what}: {missing.reason}" for node in nodes for missing in node.missing]
+    notes += [f"{node.name}: {node.damage}" for node in nodes if node.damage]
+    notes += [f"the sampler of {node.name} did not end in order" for node in nodes if node.sampler and not node.ended]
+    return list(dict.fromkeys(notes))
+
+
+# -- several domains as one
+
+
+def together(lines: Sequence[Line]) -> Line:
+    """Many domains of one kind as one line: their mean, between the smallest and the largest of them."""
+    grid = _grid(lines, GRID)
+    table = np.array([np.interp(grid, line.time_s, line.mean_w) for line in lines])
+    limits = {line.limit_w for line in lines}
+    return Line(
+        name=f"{len(lines)} x {lines[0].scope}", node="", scope=lines[0].scope, counted=lines[0].counted, time_s=grid,
+        low_w=table.min(axis=0), mean_w=table.mean(axis=0), high_w=table.max(axis=0),
+        limit_w=limits.pop() if len(limits) == 1 else None, of=len(lines),
+    )  # fmt: skip
+
+
+def total(lines: Sequence[Line], points: int) -> tuple[Floats, Floats]:
+    """Times, and the power of all lines together; NaN where one of them has nothing yet or any more."""
+    grid = _grid(lines, points)
+    table = [np.interp(grid, line.time_s, line.mean_w, left=np.nan, right=np.nan) for line in lines]
+    return grid, np.sum(table, axis=0)
+
+
+def _grid(lines: Sequence[Line], points: int) -> Floats:
+    start_s, end_s = min(line.time_s[0] for line in lines), max(line.time_s[-1] for line in lines)
+    return np.linspace(start_s, end_s, points)

@@ -1,0 +1,83 @@
+"""What a sample, an epoch and a phase cost in joules, whether to believe it, and the power over time as a picture."""
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+from steelyard.analysis.crosscheck import against_meter, against_slurm
+from steelyard.analysis.energy import CellEnergy, cells_with_energy, plotted
+from steelyard.analysis.power_trace import PowerTrace
+from steelyard.analysis.select import FORMS, select
+from steelyard.cli.verb import add_results
+from steelyard.errors import InputError, printable
+from steelyard.report.energy import energy_lines, energy_object, held_lines, summary_of
+from steelyard.report.power_plot import power_svg
+from steelyard.results.meters import CrossCheck
+from steelyard.results.store import RAW, ResultFolder
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of the verb."""
+    parser.add_argument("selection", help=f"what to look at: {FORMS}")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE.svg",
+        help="draw the power over time of the selected run, or of the first one with an energy",
+    )  # fmt: skip
+    parser.add_argument(
+        "--meter", type=Path, metavar="FILE.csv",
+        help="hold one run against a wattmeter's readings (timestamp,power_w; docs/sensors.md)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--meter-scope", choices=("device", "module", "cpu", "node"),
+        help="what the meter counts; without it only the figures are shown",
+    )  # fmt: skip
+    parser.add_argument("--slurm", type=Path, metavar="FILE", help="hold one run against a saved answer of sacct")
+    parser.add_argument("--slurm-plugin", metavar="NAME", help="the site's AcctGatherEnergyType, such as ipmi or rapl")
+    add_results(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 0 when an energy that is valid was shown."""
+    folder = ResultFolder(arguments.results)
+    cells = cells_with_energy(folder, select(folder, arguments.selection))
+    found = plotted(folder, cells)
+    trace = found[1] if found else None
+    checks = _held(folder, cells, arguments)
+    if arguments.json:
+        beside = {name: dataclasses.asdict(check) for name, check in checks.items()}
+        print(json.dumps({**energy_object(cells, trace), "held_against": beside}, allow_nan=False))
+    else:
+        print("\n".join([*energy_lines(cells, trace), *held_lines(checks)]))
+    if arguments.plot is not None:
+        _draw(arguments.plot, found)
+    return 0 if any(entry.verdict == "valid" for entry in cells) else 1
+
+
+def _held(folder: ResultFolder, cells: list[CellEnergy], arguments: argparse.Namespace) -> dict[str, CrossCheck]:
+    """What others measured of the same run."""
+    if arguments.meter is None and arguments.slurm is None:
+        return {}
+    records = [record for entry in cells for record in entry.cell.records]
+    if len(records) != 1:
+        raise InputError(
+            f"{len(records)} runs are selected; a meter's readings are held against one",
+            next_step="steelyard energy RUN_ID --meter FILE.csv",
+        )
+    record, raw, checks = records[0], folder.run_path(records[0].spec) / RAW, {}
+    if arguments.meter is not None:
+        checks["meter"] = against_meter(record, raw, arguments.meter, arguments.meter_scope)
+    if arguments.slurm is not None:
+        found = against_slurm(record, raw, arguments.slurm, arguments.slurm_plugin)
+        checks |= {f"Slurm step {name}": check for name, check in found.items()}
+    return checks
+
+
+def _draw(path: Path, found: tuple[CellEnergy, PowerTrace] | None) -> None:
+    if found is None or not found[1].lines:
+        print("no picture: no run of the selection has readings of power", file=sys.stderr)
+        return
+    entry, trace = found
+    path.write_text(power_svg(trace, f"Power of run {trace.run_id}", summary_of(entry, trace)), encoding="utf-8")
+    print(printable(f"picture of run {trace.run_id}: {path}"), file=sys.stderr)

@@ -1,0 +1,118 @@
+"""Chooses the domains of a node whose joules make up the job's: each joule once. Knows the tree, no number.
+
+A domain's parent holds its joules, so a module is never added to its own device, and a card counts once for its dies.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from steelyard.contracts.energy import Domain
+
+ACCELERATORS = ("die", "device")
+HOSTS = ("cpu", "memory", "io")
+MAX_DEPTH = 16
+
+
+@dataclass
+class Cover:
+    """What is counted on one node."""
+
+    counted: list[str] = field(default_factory=list)
+    """The domains, none of which holds another."""
+    unread: list[str] = field(default_factory=list)
+    """Accelerators of the job that no domain with a reading holds."""
+    hosts: list[str] = field(default_factory=list)
+    """Domains of the host that no counted one holds, nor any of themselves."""
+
+
+class Tree:
+    """The domains of one node as a tree; a parent that is not there, or that would close a ring, is none."""
+
+    def __init__(self, domains: Mapping[str, Domain]) -> None:
+        self.domains = domains
+        self._parents = {name: domain.parent for name, domain in domains.items() if domain.parent in domains}
+        rings = [name for name in self._parents if self._in_ring(name)]
+        self._parents = {name: parent for name, parent in self._parents.items() if name not in rings}
+        self.children: defaultdict[str, list[str]] = defaultdict(list)
+        for name in domains:
+            for parent in self.above(name):
+                self.children[parent].append(name)
+                break
+
+    def above(self, name: str) -> list[str]:
+        """The domains that hold this one, the smallest first."""
+        found: list[str] = []
+        parent = self._parents.get(name)
+        while parent is not None and len(found) < MAX_DEPTH:
+            found.append(parent)
+            parent = self._parents.get(parent)
+        return found
+
+    def _in_ring(self, name: str) -> bool:
+        """Whether a domain is said to hold itself, through others or at once."""
+        parent = self._parents.get(name)
+        for _ in range(MAX_DEPTH):
+            if parent is None or parent == name:
+                break
+            parent = self._parents.get(parent)
+        return parent == name
+
+    def inside(self, name: str, others: Collection[str]) -> bool:
+        """Whether one of the others is this domain or holds it."""
+        return name in others or any(parent in others for parent in self.above(name))
+
+
+def cover(domains: Mapping[str, Domain], readable: Collection[str], *, on_cpu: bool) -> Cover:
+    """The domains with a reading that hold the job's accelerators, or its CPUs where these do the work."""
+    tree = Tree(domains)
+    hosts = _top(tree, (name for name, domain in domains.items() if domain.scope in HOSTS and name in readable))
+    if on_cpu:
+        return Cover(counted=hosts)
+    found = Cover()
+    for unit in _units(tree):
+        if not _count(tree, unit, readable, found.counted):
+            found.unread.append(unit)
+    # What was counted before the whole that holds it was needed for its neighbour is not counted again.
+    found.counted = _top(tree, dict.fromkeys(found.counted))
+    found.unread = [unit for unit in found.unread if not tree.inside(unit, found.counted)]
+    found.hosts = [name for name in hosts if not tree.inside(name, found.counted)]
+    return found
+
+
+def _units(tree: Tree) -> list[str]:
+    """The job's accelerators as the scheduler hands them out; modules, where nothing tells what is in them."""
+    for scopes in (ACCELERATORS, ("module",)):
+        units = [name for name, domain in tree.domains.items() if domain.scope in scopes]
+        # Where it is said which ranks run on what, the others are neighbours'.
+        own = [name for name in units if tree.domains[name].ranks]
+        if units:
+            return _top(tree, own or units)
+    return []
+
+
+def _count(tree: Tree, unit: str, readable: Collection[str], counted: list[str]) -> bool:
+    """Count one accelerator: itself, else all its dies, else the smallest that holds it."""
+    if unit in readable:
+        counted.append(unit)
+        return True
+    dies = [name for name in tree.children[unit] if tree.domains[name].scope == "die"]
+    if dies and all(name in readable for name in dies):
+        counted += dies
+        return True
+    holder = next((name for name in tree.above(unit) if name in readable), None)
+    if holder is not None:
+        counted.append(holder)
+    return holder is not None
+
+
+def _top(tree: Tree, names: Iterable[str]) -> list[str]:
+    """Those that none of the others holds."""
+    chosen = list(names)
+    known = set(chosen)
+    return [name for name in chosen if not any(parent in known for parent in tree.above(name))]

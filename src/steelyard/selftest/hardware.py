@@ -1,0 +1,286 @@
+"""The self-test of real sensors: idle, then a known load, and whether counter, power, scope and limit fit each other.
+
+Knows what must hold of any sensor, and which of its words may leave the node; must not know a vendor. It starts the
+sampler and the load as processes of the measured side, and reads what they leave.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import getpass
+import hashlib
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from steelyard import registry
+from steelyard.contracts.base import to_json_object
+from steelyard.contracts.energy import read_power_chunks
+from steelyard.contracts.observe import LAUNCH_FILE, PROGRESS_FILE, SPEC_FILE
+from steelyard.contracts.spec import Budget, Energy, RunSpec
+from steelyard.launch.local import LocalLauncher
+from steelyard.results.derive import derive
+from steelyard.results.sensors import NodeSensors, read_nodes
+from steelyard.results.store import write_json
+from steelyard.selftest.fitting import Check, Window, fitting
+from steelyard.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from steelyard.contracts.record import RunRecord
+
+    Floats = NDArray[np.float64]
+
+IDLE_S, LOAD_S = 10.0, 20.0
+PERIOD_S = 0.1
+# A driver that wakes its devices takes several seconds to show the first channel.
+OPEN_S = 20.0
+END_S = 10.0
+LOOK_S = 0.1
+# Readings before a window begins, so that its edge lies between two of them.
+EDGE_S = 0.5
+# Below this no sensor shows a load.
+LEAST_S = 1.0
+NODE = "node"
+# What of the environment others may know: what the sensors' behaviour depends on, and nothing that names the place.
+SHARED_FACTS = re.compile(
+    r"(system\.(kernel|architecture)|cpu\.model|torch\.version|torch\.cuda|.*driver.*|device\.name)"
+)
+MAX_FACT = 200
+MIN_SECRET = 3
+
+LOAD: dict[str, Any] = {"workload": "matmul", "mode": "ceiling"}
+"""Products of large matrices: they draw about as much as a device can."""
+
+
+@dataclass(frozen=True)
+class HardwareTest:
+    """What the sensors of a node are worth."""
+
+    verdict: Literal["holds", "fails", "nothing to test here"]
+    reasons: tuple[str, ...]
+    """Why there is nothing to test, or no load."""
+    checks: tuple[Check, ...] = ()
+    shared: dict[str, Any] = field(default_factory=dict)
+    """All of it in a form that names no host, no user and no device."""
+
+
+def hardware_test(
+    tell: Callable[[str], None],
+    *,
+    idle_s: float = IDLE_S,
+    load_s: float = LOAD_S,
+    load: Mapping[str, Any] | None = None,
+    root: Path = Path("/"),
+) -> HardwareTest:
+    """Watch this node while it is idle and under load; `tell` hears what is being done."""
+    with tempfile.TemporaryDirectory(prefix="steelyard-hardware-") as folder:
+        raw = Path(folder) / "raw"
+        raw.mkdir()
+        windows, record = _watched(tell, raw, idle_s, _spec(load_s, LOAD if load is None else load), root)
+        nodes = read_nodes(raw)
+        if not nodes or not nodes[0].channels:
+            return HardwareTest("nothing to test here", _why_nothing(nodes))
+        node = nodes[0]
+        checks = tuple(fitting(node, _samples(node), windows, _family(record)))
+        reasons = () if "load" in windows else (_why_no_load(record),)
+    failed = any(check.outcome == "fails" for check in checks)
+    tested = any(check.outcome == "holds" for check in checks)
+    verdict: Literal["holds", "fails"] = "holds" if tested and not failed else "fails"
+    return HardwareTest(verdict, reasons, checks, _shared(verdict, checks, node, windows, record, reasons))
+
+
+# -- watching
+
+
+def _watched(
+    tell: Callable[[str], None], raw: Path, idle_s: float, spec: RunSpec, root: Path
+) -> tuple[dict[str, Window], RunRecord | None]:
+    """The windows by the sampler's clock, and the record of the load."""
+    with _sampler(raw, root) as sampler:
+        tell("looking for sensors")
+        if not _found(raw, sampler):
+            return {}, None
+        tell(f"idle for {idle_s:g} s: let nothing else run here")
+        _pass(sampler, EDGE_S)
+        begin_s = time.monotonic()
+        _pass(sampler, idle_s)
+        windows = {"idle": Window(begin_s, time.monotonic())}
+        tell(f"load ({spec.workload})")
+        record, window = _load(spec, raw.parent / "load")
+        _pass(sampler, EDGE_S)
+    if window is not None:
+        windows["load"] = window
+    return windows, record
+
+
+@contextlib.contextmanager
+def _sampler(raw: Path, root: Path) -> Any:
+    """The sampler's process, which ends with us."""
+    options = {"--node": NODE, "--process": "0", "--period": str(PERIOD_S), "--zero": "0.0",
+               "--parent": str(os.getpid()), "--root": str(root)}  # fmt: skip
+    words = [word for pair in options.items() for word in pair]
+    command = [sys.executable, "-P", "-m", "steelyard.worker.sensors", str(raw), *words]
+    with (raw / "sampler.log").open("wb") as log:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        yield process
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.write(b"e")
+            process.stdin.flush()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_S)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _pass(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Let time pass, unless the sampler ends before."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+
+
+def _found(raw: Path, process: subprocess.Popen[bytes]) -> bool:
+    """Wait until the sampler reads a channel; False when it has none."""
+    deadline_s = time.monotonic() + OPEN_S
+    while time.monotonic() < deadline_s and process.poll() is None:
+        nodes = read_nodes(raw)
+        if nodes and nodes[0].channels:
+            return True
+        if nodes and nodes[0].ended:
+            return False
+        _pass(process, LOOK_S)
+    return False
+
+
+def _spec(load_s: float, settings: Mapping[str, Any]) -> RunSpec:
+    # Short blocks of steps: what is asked for is time under load, not a mean.
+    budget = Budget(min_steps=1, min_seconds=load_s, max_seconds=load_s, rel_half_width=1e-9, max_steps=10**9)
+    return RunSpec(
+        run_id="hardware", study="selftest", cell="hardware", budget=budget, crosscheck_steps=0,
+        time_limit_s=20 * load_s + 120, energy=Energy(watch=False), **settings,
+    )  # fmt: skip
+
+
+def _load(spec: RunSpec, raw: Path) -> tuple[RunRecord, Window | None]:
+    """Run the load. Its steps end when it last tells its progress, and last as long as its phase of that name."""
+    raw.mkdir()
+    write_json(raw / SPEC_FILE, spec)
+    launch = LocalLauncher().run(spec, raw, lambda: None)
+    ended_s = None
+    with contextlib.suppress(OSError):
+        # Files have the time of day; the sampler's clock is the monotonic one.
+        ended_s = (raw / PROGRESS_FILE).stat().st_mtime - (time.time() - time.monotonic())
+    for path in raw.glob(f"{PROGRESS_FILE}*"):
+        path.unlink(missing_ok=True)
+    write_json(raw / LAUNCH_FILE, launch)
+    record = derive(raw)
+    lengths = [phase.end_s - phase.start_s for phase in record.phases if phase.name == "steps" and phase.complete]
+    if ended_s is None or not lengths or lengths[0] < LEAST_S:
+        return record, None
+    return record, Window(ended_s - lengths[0], ended_s)
+
+
+def _samples(node: NodeSensors) -> list[Floats]:
+    """All readings of each channel: a few minutes of our own."""
+    parts: list[list[Floats]] = [[] for _ in node.channels]
+    if node.power.is_file():
+        for chunk in read_power_chunks(node.power):
+            if chunk.channel < len(parts):
+                parts[chunk.channel].append(chunk.table)
+    return [np.concatenate(part, axis=1) if part else np.zeros((3, 0)) for part in parts]
+
+
+def _family(record: RunRecord | None) -> str:
+    return record.environment.device if record is not None and record.environment is not None else ""
+
+
+def _why_nothing(nodes: list[NodeSensors]) -> tuple[str, ...]:
+    if not nodes:
+        return ("the sampler did not start: its words are lost with it",)
+    reasons = [f"{missing.backend}: {missing.what}: {missing.reason}" for missing in nodes[0].missing]
+    looked = f"no sensor of energy or power is on this node; looked for: {', '.join(registry.names('sensor'))}"
+    return tuple(dict.fromkeys(reasons)) or (looked,)
+
+
+def _why_no_load(record: RunRecord | None) -> str:
+    if record is None:
+        return "no load was run"
+    if record.status.code != "completed":
+        return f"the load ended as {record.status.code}: {record.status.reason}"
+    return "the load was too short to be seen"
+
+
+# -- what may be shared
+
+
+def _shared(
+    verdict: str, checks: tuple[Check, ...], node: NodeSensors, windows: dict[str, Window], record: RunRecord | None,
+    reasons: tuple[str, ...],
+) -> dict[str, Any]:  # fmt: skip
+    """The result without the names of hosts and users; devices by a hash that others cannot turn back."""
+    facts = record.environment.facts if record is not None and record.environment is not None else {}
+    whole = {
+        "what": "steelyard selftest --hardware",
+        "version": VERSION,
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "verdict": verdict,
+        "reasons": list(reasons),
+        "seconds": {name: round(window.stop_s - window.start_s, 3) for name, window in windows.items()},
+        "load": None if record is None else {"workload": record.spec.workload, "status": record.status.code},
+        "device": None if record is None or record.device is None else record.device.name,
+        "facts": {key: text[:MAX_FACT] for key, text in sorted(facts.items()) if SHARED_FACTS.fullmatch(key)},
+        "checks": [asdict(check) for check in checks],
+        "domains": [to_json_object(domain) for domain in node.domains.values()],
+        "channels": [to_json_object(channel) for channel in node.channels],
+        "missing": [to_json_object(missing) for missing in node.missing],
+        "sampler": to_json_object(node.ended),
+    }
+    return dict(_without(whole, _secrets(node, record)))
+
+
+def _secrets(node: NodeSensors, record: RunRecord | None) -> dict[str, str]:
+    """What must not be told, and what stands for it."""
+    devices = {domain.device for domain in node.domains.values() if domain.device}
+    hosts = {socket.gethostname(), socket.getfqdn(), os.uname().nodename}
+    if record is not None and record.environment is not None:
+        hosts.add(record.environment.node)
+    hosts |= {host.partition(".")[0] for host in hosts}
+    with contextlib.suppress(OSError, KeyError):
+        hosts.add(getpass.getuser())
+    hosts -= {"localhost", "root"}
+    # The long ones first: one may be a part of another.
+    names = dict.fromkeys(sorted((host for host in hosts if len(host) >= MIN_SECRET), key=len, reverse=True), "(host)")
+    return {device: hashed(device) for device in devices} | {str(Path.home()): "~"} | names
+
+
+def hashed(text: str) -> str:
+    """Two results of one device can be told to be so; the device cannot be told from them."""
+    return f"id-{hashlib.sha256(f'steelyard hardware {text}'.encode()).hexdigest()[:12]}"
+
+
+def _without(data: Any, secrets: Mapping[str, str]) -> Any:
+    if isinstance(data, dict):
+        return {_without(key, secrets): _without(value, secrets) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_without(entry, secrets) for entry in data]
+    if isinstance(data, str):
+        for secret, instead in secrets.items():
+            # As a word of its own: a host may be called as a part of what everybody knows.
+            data = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", instead, data)
+    return data

@@ -1,0 +1,91 @@
+"""Energy of a window from samples of a counter or a gauge, with its interval and whether it can be believed.
+
+Knows times, values and what a sensor can tell; must not know files, channels by name or runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from steelyard.stats.energy_counter import counter_energy
+from steelyard.stats.energy_gauge import gauge_energy
+from steelyard.stats.energy_window import Nature, Readings, Sight, Verdict, WindowEnergy, tidy, unknown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+NEAR_READINGS = 64
+
+__all__ = ["Agreement", "Nature", "Verdict", "WindowEnergy", "agreement", "energy_of"]
+
+
+def energy_of(
+    nature: Nature, time_s: Floats, value: Floats, spent_s: Floats, start_s: float, stop_s: float, *, random_phase: bool
+) -> WindowEnergy:
+    """Energy of the window from the samples of one channel, which reach beyond both of its edges where they can.
+
+    `random_phase` says that the moments at which a part-time sensor looks fall at random against the load.
+    """
+    if not stop_s > start_s:
+        return unknown("the window has no length", Sight())
+    readings = _near(tidy(time_s, value, spent_s), nature, start_s, stop_s)
+    if not len(readings.time_s):
+        return unknown("no reading of this sensor", Sight())
+    # Channels of strangers may state any number; what overflows by it ends as an interval that is useless.
+    with np.errstate(all="ignore"):
+        if nature.kind == "counter":
+            return counter_energy(nature, readings, start_s, stop_s)
+        return gauge_energy(nature, readings, start_s, stop_s, random_phase=random_phase)
+
+
+def _near(readings: Readings, nature: Nature, start_s: float, stop_s: float) -> Readings:
+    """The readings of the window and so many around it as can matter: a run has many windows, and may last for days."""
+    reach_s = max(stop_s - start_s, 20 * (nature.average_s or 0.0), 20 * (nature.period_s or 0.0))
+    first = max(0, int(np.searchsorted(readings.time_s, start_s - reach_s)) - NEAR_READINGS)
+    last = int(np.searchsorted(readings.time_s, stop_s + reach_s)) + NEAR_READINGS
+    return Readings(readings.time_s[first:last], readings.value[first:last], readings.spent_s[first:last])
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A counter held against the integral of a gauge over the same window and domain."""
+
+    agrees: bool | None
+    """None: one of the two has no number."""
+    difference_j: float | None
+    """Integral minus counter."""
+    allowed_j: float | None
+    reason: str
+    """Why they do not agree, or why nobody can tell; empty when they agree."""
+
+
+def agreement(counter: WindowEnergy, integral: WindowEnergy, *, common_gain: bool = True) -> Agreement:
+    """Whether two channels of one domain give the same joules within their intervals.
+
+    Both usually come from one circuit: its gain is in both, cannot make them differ, and is left out. Of two circuits
+    (`common_gain` false) each has its own.
+    """
+    for name, energy in (("counter", counter), ("integral", integral)):
+        if energy.value_j is None:
+            return Agreement(None, None, None, f"the {name} has no number: {'; '.join(energy.reasons)}")
+    assert counter.value_j is not None
+    assert integral.value_j is not None
+    assert counter.rest_j is not None
+    assert integral.rest_j is not None
+    difference_j = integral.value_j - counter.value_j
+    allowed_j = counter.rest_j + integral.rest_j
+    if not common_gain:
+        allowed_j += counter.gain_j + integral.gain_j
+    if abs(difference_j) <= allowed_j:
+        return Agreement(True, difference_j, allowed_j, "")
+    word = "more" if difference_j > 0 else "less"
+    reason = (
+        f"the integral of the power is {abs(difference_j):.4g} J {word} than the counter's {counter.value_j:.6g} J, "
+        f"and their uncertainties explain {allowed_j:.4g} J"
+    )
+    return Agreement(False, difference_j, allowed_j, reason)

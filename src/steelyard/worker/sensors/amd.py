@@ -1,0 +1,373 @@
+"""Energy and power of AMD accelerators: amdsmi where it is installed, else the driver's files. Knows cards and dies.
+
+Sources: AMD SMI documentation (https://rocm.docs.amd.com/projects/amdsmi): amdsmi_get_energy_count, not on virtual
+guests; amdsmi_get_power_info in W; amdsmi_get_power_cap_info in microwatts. That of the two dies of an MI250 only the
+first tells power, and the whole card's: https://github.com/ml-energy/zeus/pull/203 and
+https://github.com/mlco2/codecarbon/issues/1097; drivers/gpu/drm/amd/pm/swsmu/smu13/aldebaran_ppt.c of the kernel.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, cast
+
+from steelyard.contracts.energy import Channel, Domain, Missing, MissingCode
+from steelyard.worker.sensors.backend import Found, ReadError
+from steelyard.worker.sensors.sysfs import (
+    MICRO,
+    entries,
+    hwmon,
+    number_or_none,
+    pci_address,
+    read_micro,
+    shown,
+    whose_numbers,
+)
+from steelyard.worker.sensors.sysfs import text_or_none as words_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+BACKEND = "amd"
+NVIDIA = ("dev/nvidia[0-9]*",)
+# PCI numbers of MI250X, MI250 and the name both answer to; each is one of two dies of a card.
+TWO_DIES = {"0x7408", "0x740c"}
+TWO_DIES_NAME = re.compile(r"\bMI250X?\b")
+INSTALL = "PYTHONPATH=/opt/rocm/share/amd_smi, or pip install /opt/rocm/share/amd_smi: it must fit the driver's ROCm"
+GROUPS = "join the groups render and video, or hand /dev/kfd and /dev/dri to the container"
+# Of fields that a device does not fill; 16, 32 and 64 bits wide.
+UNFILLED = {2**16 - 1, 2**32 - 1, 2**64 - 1}
+POWER_FIELDS = ("socket_power", "current_socket_power", "average_socket_power")
+POWER_RESOLUTION_W = 1.0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One channel of a die, before it has a name."""
+
+    what: str
+    """`energy` or `power`."""
+    read: Callable[[], float]
+    resolution: float
+    source: str
+    limit_w: float | None = None
+
+
+@dataclass(frozen=True)
+class Die:
+    """What the driver hands out as one device."""
+
+    address: str | None
+    uuid: str | None
+    is_half: bool
+    """Whether it is one of the two dies of a card."""
+    readings: tuple[Reading, ...]
+    faults: tuple[Missing, ...] = ()
+
+
+def open_amd(root: Path, devices: Sequence[str]) -> Found:
+    """The job's cards (all, where `devices` is empty), each once, with what can be read of them."""
+    missing: list[Missing] = []
+    if reason := whose_numbers(root, devices, NVIDIA):
+        if hwmon(root, "amdgpu") or any(root.glob("dev/kfd")):
+            remedy = "name the devices: ROCR_VISIBLE_DEVICES=GPU-..."
+            missing.append(Missing(backend=BACKEND, what="devices", code="unsupported", reason=reason, remedy=remedy))
+        return Found(missing=missing)
+    library = _library(root, missing)
+    if library is not None:
+        try:
+            dies = [_asked(library, handle) for handle in library.amdsmi_get_processor_handles()]
+        except Exception as error:  # noqa: BLE001 -- whatever the vendor's binding raises is a reason
+            dies = []
+            missing.append(_missing("devices", error, INSTALL))
+        if dies:
+            wanted = _wanted(root, dies, devices, missing)
+            return _cards(dies, wanted, Found(missing=missing, close=partial(_quietly, library.amdsmi_shut_down)))
+        _quietly(library.amdsmi_shut_down)
+    dies = [_seen(root, chip) for chip in hwmon(root, "amdgpu")]
+    return _cards(dies, _wanted(root, dies, devices, missing), Found(missing=missing))
+
+
+def _library(root: Path, missing: list[Missing]) -> Any | None:
+    """The vendor's binding, ready to be asked; None when it is not there or does not start."""
+    there = any(root.glob("dev/kfd")) or bool(hwmon(root, "amdgpu"))
+    try:
+        library = importlib.import_module("amdsmi")
+    except Exception as error:  # noqa: BLE001 -- it loads a shared library, and raises what it likes
+        if there:
+            absent = isinstance(error, ModuleNotFoundError)
+            reason = "amdsmi is not installed for this Python" if absent else f"amdsmi does not load: {_words(error)}"
+            reason += ": there is no counter of energy, only the driver's watts"
+            missing.append(Missing(backend=BACKEND, what="amdsmi", code="missing", reason=reason, remedy=INSTALL))
+        return None
+    try:
+        library.amdsmi_init()
+    except Exception as error:  # noqa: BLE001 -- as above
+        if there:
+            missing.append(_missing("amdsmi", error, GROUPS))
+        return None
+    return library
+
+
+# -- which are the job's ----------------------------------------------------------------------------------------
+
+
+def _wanted(root: Path, dies: list[Die], devices: Sequence[str], missing: list[Missing]) -> set[int]:
+    """Places of the job's dies: the numbers that ROCm counts by are the driver's, not the library's."""
+    if not devices or not dies:
+        return set(range(len(dies)))
+    order = _rocm_order(root) or [(die.address, None) for die in dies]
+    places = {die.address: place for place, die in enumerate(dies)}
+    uuids = {die.uuid.lower(): place for place, die in enumerate(dies) if die.uuid}
+    wanted = set()
+    for device in devices:
+        word = device.strip().lower()
+        if word.isascii() and word.isdigit() and len(word) < 6:
+            address = order[int(word)][0] if int(word) < len(order) else None
+        else:
+            address = next((place for place, serial in order if serial and f"gpu-{serial}" == word), None)
+        place = places.get(address) if address else uuids.get(word)
+        if place is not None:
+            wanted.add(place)
+        else:
+            reason = f"device {device[:60]} of the job is not among the {len(dies)} that can be seen"
+            missing.append(Missing(backend=BACKEND, what=f"device {device[:60]}", code="missing", reason=reason))
+    return wanted
+
+
+def _rocm_order(root: Path) -> list[tuple[str | None, str | None]]:
+    """PCI address and serial number of each device as ROCm counts them: the order of the driver's topology."""
+    found: list[tuple[str | None, str | None]] = []
+    for node in entries(root / "sys/class/kfd/kfd/topology/nodes", r"\d+"):
+        lines = (words_of(node / "properties") or "").splitlines()
+        facts = {
+            key: int(value)
+            for key, _, value in (line.partition(" ") for line in lines)
+            if re.fullmatch(r"[0-9]{1,20}", value)
+        }
+        # Processors are nodes as well; they have no such units.
+        if facts.get("simd_count", 0) > 0:
+            at = facts.get("location_id", 0)
+            address = f"{facts.get('domain', 0):04x}:{at >> 8 & 0xFF:02x}:{at >> 3 & 0x1F:02x}.{at & 7}"
+            found.append((address, f"{facts['unique_id']:016x}" if "unique_id" in facts else None))
+    return found
+
+
+# -- one die ----------------------------------------------------------------------------------------------------
+
+
+def _asked(library: Any, handle: Any) -> Die:
+    """What the library says of one device."""
+    asic = _quietly(library.amdsmi_get_gpu_asic_info, handle) or {}
+    uuid = _quietly(library.amdsmi_get_gpu_device_uuid, handle)
+    address = _quietly(library.amdsmi_get_gpu_device_bdf, handle)
+    cap = _number((_quietly(library.amdsmi_get_power_cap_info, handle) or {}).get("power_cap"))
+    # Some releases give W instead of microwatts; no card has a limit between 10 kW and 10 mW.
+    limit_w = cap * MICRO if cap is not None and cap > 1e4 else cap
+    name = str(asic.get("market_name") or "")
+    is_half = _device_number(asic.get("device_id")) in TWO_DIES or bool(TWO_DIES_NAME.search(name))
+    device = _text(address) or _text(uuid)
+    tried = [_tried(library, handle, what, limit_w or None, device) for what in ("energy", "power")]
+    readings = tuple(one for one in tried if isinstance(one, Reading))
+    faults = tuple(one for one in tried if isinstance(one, Missing))
+    return Die(_text(address), _text(uuid), is_half, readings, faults)
+
+
+def _tried(library: Any, handle: Any, what: str, limit_w: float | None, device: str | None) -> Reading | Missing:
+    """A channel of a device after its first reading, or why there is none."""
+    read = partial(_energy_j if what == "energy" else _power_w, library, handle)
+    call = "amdsmi_get_energy_count" if what == "energy" else "amdsmi_get_power_info"
+    try:
+        # The second die of a card says 0: a device that is on draws more.
+        if read() == 0:
+            raise ReadError("implausible", f"{call} says 0, which no device that is on can draw")
+        step = _unit_j(library, handle) if what == "energy" else POWER_RESOLUTION_W
+    except ReadError as error:
+        return _fault(f"{what} of {device}", error)
+    return Reading(what, read, step, call, limit_w)
+
+
+def _seen(root: Path, chip: Path) -> Die:
+    """What the driver's files say of one device, where there is no library: watts alone."""
+    is_half = (words_of(chip / "device/device") or "").lower() in TWO_DIES
+    path = next((chip / name for name in ("power1_average", "power1_input") if (chip / name).exists()), None)
+    readings: tuple[Reading, ...] = ()
+    faults: tuple[Missing, ...] = ()
+    if path is not None:
+        try:
+            read_micro(path)
+            readings = (Reading("power", partial(read_micro, path), MICRO, shown(root, path), _cap_w(chip)),)
+        except ReadError as error:
+            code = "missing" if error.code == "vanished" else error.code
+            faults = (_fault(f"power: {shown(root, path)}", ReadError(code, error.reason)),)
+    return Die(pci_address(chip), None, is_half, readings, faults)
+
+
+def _cap_w(chip: Path) -> float | None:
+    cap = number_or_none(chip / "power1_cap")
+    return cap * MICRO if cap else None
+
+
+def _energy_j(library: Any, handle: Any) -> float:
+    found = _call(library.amdsmi_get_energy_count, handle)
+    # `power` was its name until ROCm 6.1.
+    ticks = _number(found.get("energy_accumulator", found.get("power")))
+    unit_uj = _number(found.get("counter_resolution"))
+    if ticks is None or not unit_uj:
+        raise ReadError("unsupported", "amdsmi_get_energy_count gives no number")
+    return ticks * unit_uj * MICRO
+
+
+def _unit_j(library: Any, handle: Any) -> float:
+    return (_number(_call(library.amdsmi_get_energy_count, handle).get("counter_resolution")) or 0.0) * MICRO
+
+
+def _power_w(library: Any, handle: Any) -> float:
+    found = _call(library.amdsmi_get_power_info, handle)
+    # MI300 and newer fill the second, older ones the third, new releases the first for all.
+    values = [value for field in POWER_FIELDS if (value := _number(found.get(field))) is not None]
+    if not values:
+        raise ReadError("unsupported", "amdsmi_get_power_info gives no watts")
+    return next((value for value in values if value > 0), 0.0)
+
+
+def _call(function: Callable[[Any], Any], handle: Any) -> dict[str, Any]:
+    try:
+        found = function(handle)
+    except Exception as error:  # noqa: BLE001 -- whatever the vendor's binding raises is a reason
+        raise ReadError(_code(error), _words(error)) from None
+    if not isinstance(found, dict):
+        raise ReadError("unsupported", f"{getattr(function, '__name__', 'amdsmi')} gives no table")
+    return found
+
+
+# -- cards ------------------------------------------------------------------------------------------------------
+
+
+def _cards(dies: list[Die], wanted: set[int], found: Found) -> Found:
+    """Dies put together to cards: a half that tells nothing belongs to the one before it that does.
+
+    Partitions of a card are functions of one PCI device. Whichever of them tells joules, they are of the same socket.
+    """
+    reads: list[Callable[[], float]] = []
+    number = 0
+    place = 0
+    while place < len(dies):
+        members = dies[place : place + 2] if _is_pair(dies, place) else dies[place : place + _partitions(dies, place)]
+        if wanted & set(range(place, place + len(members))):
+            # The sort keeps the order of the others.
+            _add_card(found, reads, sorted(members, key=lambda die: not die.readings), number)
+        number, place = number + 1, place + len(members)
+    if reads:
+        found.read = lambda channel: reads[channel]()
+    return found
+
+
+def _is_pair(dies: list[Die], place: int) -> bool:
+    if place + 1 >= len(dies):
+        return False
+    first, second = dies[place], dies[place + 1]
+    return first.is_half and second.is_half and bool(first.readings) and not second.readings
+
+
+def _partitions(dies: list[Die], place: int) -> int:
+    """How many devices from this place on are parts of one PCI device."""
+    slot = (dies[place].address or "").rpartition(".")[0]
+    others = takewhile(lambda die: bool(slot) and (die.address or "").rpartition(".")[0] == slot, dies[place:])
+    return max(1, len(list(others)))
+
+
+def _add_card(found: Found, reads: list[Callable[[], float]], members: list[Die], number: int) -> None:
+    first = members[0]
+    device = first.uuid or first.address
+    card = f"{BACKEND}{number}"
+    if not first.readings:
+        found.missing += [_silent(first, device)] if first.is_half else first.faults or [_silent(first, device)]
+        return
+    found.missing += first.faults
+    found.domains.append(Domain(name=card, scope="device", device=device))
+    if first.is_half or len(members) > 1:
+        # The joules of the card are those of all; none is told of one alone.
+        found.domains += [
+            Domain(name=f"{card}.die{index}", scope="die", parent=card, device=die.uuid or die.address)
+            for index, die in enumerate(members)
+        ]
+    for reading in first.readings:
+        of_card = " (of both dies)" if first.is_half else f" (of all {len(members)} parts)" if len(members) > 1 else ""
+        channel = Channel(
+            name=f"{BACKEND}.{number}.{reading.what}",
+            backend=BACKEND,
+            domain=card,
+            kind="counter" if reading.what == "energy" else "gauge",
+            resolution=reading.resolution,
+            limit_w=reading.limit_w,
+            source=reading.source + of_card,
+        )
+        found.channels.append(channel)
+        reads.append(reading.read)
+
+
+def _silent(die: Die, device: str | None) -> Missing:
+    if die.is_half:
+        reason = "the card's joules are told at its first die, which is not among the devices that we see"
+        remedy = "ask for whole cards (both dies), or let us see the other die"
+    else:
+        reason, remedy = "the driver tells neither energy nor power of this device (a virtual guest?)", ""
+    return Missing(backend=BACKEND, what=f"device {device}", code="unsupported", reason=reason, remedy=remedy)
+
+
+# -- what a stranger's library returns --------------------------------------------------------------------------
+
+
+def _quietly(function: Callable[..., Any], *arguments: Any) -> Any | None:
+    """An answer that we can do without."""
+    try:
+        return function(*arguments)
+    except Exception:  # noqa: BLE001 -- see above
+        return None
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) and value >= 0 and value not in UNFILLED else None
+
+
+def _text(value: object) -> str | None:
+    return value[:200] if isinstance(value, str) and value else None
+
+
+def _device_number(value: object) -> str | None:
+    """A PCI number as the kernel spells it; releases give it as a number or as text."""
+    if isinstance(value, int):
+        return f"{value:#06x}"
+    return value.lower() if isinstance(value, str) else None
+
+
+def _words(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def _code(error: Exception) -> MissingCode:
+    words = _words(error).lower()
+    if isinstance(error, PermissionError) or "permission" in words or "no_perm" in words:
+        return "forbidden"
+    if "not_supported" in words or "not supported" in words or "not_yet_implemented" in words:
+        return "unsupported"
+    return "vanished" if "not_found" in words or "no such device" in words else "missing"
+
+
+def _missing(what: str, error: Exception, remedy: str) -> Missing:
+    return Missing(backend=BACKEND, what=what, code=_code(error), reason=_words(error), remedy=remedy)
+
+
+def _fault(what: str, error: ReadError) -> Missing:
+    code = cast("MissingCode", error.code)
+    remedy = GROUPS if code == "forbidden" else ""
+    return Missing(backend=BACKEND, what=what, code=code, reason=error.reason, remedy=remedy)

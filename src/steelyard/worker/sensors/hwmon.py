@@ -1,0 +1,142 @@
+"""Power meters that the kernel shows as hwmon files: Grace's by name, others as they come. Knows no vendor's library.
+
+Sources: Documentation/hwmon/sysfs-interface.rst and acpi_power_meter.rst of the kernel; NVIDIA Grace Performance Tuning
+Guide, "Power Telemetry" (https://docs.nvidia.com/grace-perf-tuning-guide/power-thermals.html).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from steelyard.contracts.energy import Channel, Domain, DomainScope
+from steelyard.worker.sensors.sysfs import FileSensors, entries, number_or_none, shown, text_or_none
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from steelyard.worker.sensors.backend import Found
+
+BACKEND = "hwmon"
+GRACE = re.compile(r"(Module|Grace|CPU|SysIO) Power Socket (\d{1,3})")
+# What each of Grace's meters is, and which of them holds it.
+TREE: dict[str, tuple[str, DomainScope, str | None]] = {
+    "Module": ("module", "module", None),
+    "Grace": ("grace", "cpu", "Module"),
+    "CPU": ("cpu", "cpu", "Grace"),
+    "SysIO": ("sysio", "io", "Grace"),
+}
+# These have a backend of their own.
+OTHERS = re.compile(r"amdgpu|i915|xe|i915_gt\d+")
+# A meter gives whole milliwatts by ACPI, microwatts else.
+RESOLUTION_ACPI_W, RESOLUTION_W = 1e-3, 1e-6
+GAIN = 0.05
+REMEDIES = {
+    "forbidden": "as administrator, until the next boot: chmod o+r on that file",
+    "missing": "ask whoever runs the node whether the meter works: sensors shows it",
+}
+
+
+class Meter(NamedTuple):
+    """One meter of a chip."""
+
+    chip: str
+    number: int
+    label: str | None
+    reading: Path
+    average_s: float | None
+    gain: float
+
+
+def open_hwmon(root: Path, _devices: Sequence[str]) -> Found:
+    """Every power meter that is no accelerator's own."""
+    sensors = FileSensors(root, BACKEND, REMEDIES)
+    meters = [meter for chip in entries(root / "sys/class/hwmon", r"hwmon\d+") for meter in _meters(chip)]
+    sockets = {(match[1], match[2]) for meter in meters if (match := GRACE.fullmatch(meter.label or ""))}
+    for meter in meters:
+        match = GRACE.fullmatch(meter.label or "")
+        if match:
+            domain = _grace(match[1], match[2], sockets)
+            # Its place in the tree is known, whether or not we may read it.
+            sensors.add(domain)
+            _offer(sensors, meter, domain)
+        else:
+            _unknown(sensors, meter)
+    return sensors.found
+
+
+def _meters(chip: Path) -> Iterator[Meter]:
+    name = text_or_none(chip / "name") or ""
+    if OTHERS.fullmatch(name):
+        return
+    # The ACPI driver keeps its files with the device, all others with the chip.
+    for folder in (chip, chip / "device"):
+        readings = entries(folder, r"power\d{1,3}_(average|input)")
+        numbers = sorted({int(re.sub(r"\D", "", path.name)) for path in readings})
+        for number in numbers:
+            start = f"power{number}_"
+            average = folder / f"{start}average"
+            interval_ms = number_or_none(folder / f"{start}average_interval")
+            is_average = average in readings
+            yield Meter(
+                chip=chip.name,
+                number=number,
+                label=text_or_none(folder / f"{start}label") or text_or_none(folder / f"{start}oem_info"),
+                reading=average if is_average else folder / f"{start}input",
+                average_s=interval_ms / 1000 if is_average and interval_ms and interval_ms > 0 else None,
+                gain=_gain(text_or_none(folder / f"{start}accuracy")),
+            )
+        if numbers:
+            return
+
+
+def _gain(accuracy: str | None) -> float:
+    """From the meter's own word, such as `95.0%`. Firmware that claims to be exact is not believed."""
+    match = re.fullmatch(r"(\d{1,3}(?:\.\d+)?)\s*%", accuracy or "")
+    return min(max(GAIN, 1 - float(match[1]) / 100), 0.5) if match else GAIN
+
+
+def _grace(kind: str, socket: str, sockets: set[tuple[str, str]]) -> Domain:
+    """The meter's place in the tree; a holder that has no meter is passed over, but for the module.
+
+    That may have no meter here and yet be read by NVML: its joules hold the processor's all the same.
+    """
+    name, scope, parent = TREE[kind]
+    while parent is not None and parent != "Module" and (parent, socket) not in sockets:
+        parent = TREE[parent][2]
+    return Domain(
+        name=f"{name}{int(socket)}", scope=scope, parent=f"{TREE[parent][0]}{int(socket)}" if parent else None
+    )
+
+
+def _offer(sensors: FileSensors, meter: Meter, domain: Domain) -> bool:
+    acpi = meter.reading.parent.name == "device"
+    channel = Channel(
+        name=f"{BACKEND}.{domain.name}",
+        backend=BACKEND,
+        domain=domain.name,
+        kind="gauge",
+        resolution=RESOLUTION_ACPI_W if acpi else RESOLUTION_W,
+        average_s=meter.average_s,
+        # No period: the ACPI driver repeats a reading for the meter's sampling time, which no file tells.
+        gain=meter.gain,
+        source=f"{shown(sensors.root, meter.reading)} ({meter.label})"[:200]
+        if meter.label
+        else shown(sensors.root, meter.reading),
+    )
+    return sensors.offer(domain, channel, meter.reading)
+
+
+def _unknown(sensors: FileSensors, meter: Meter) -> None:
+    """A meter of which nothing says what hangs on it."""
+    label = re.sub(r"[^A-Za-z0-9]+", "-", meter.label or "").strip("-")[:40]
+    name = f"{meter.chip}-power{meter.number}" + (f"-{label}" if label else "")
+    if _offer(sensors, meter, Domain(name=name, scope="board")):
+        said = f"its label is {meter.label[:60]!r}" if meter.label else "it has no label"
+        sensors.miss(
+            f"scope of {name}",
+            "unsupported",
+            f"nothing says what this meter measures ({said}): its watts are recorded and added to nothing",
+            "",
+        )

@@ -1,0 +1,152 @@
+"""Power of Graphcore IPUs and their boards from gcipuinfo. Knows its attributes; there is no engine for IPUs here.
+
+Sources: Graphcore IPU Info Library (https://docs.graphcore.ai/projects/gcipuinfo): values are texts, kept until
+updateData() is called; device attributes (https://docs.graphcore.ai/projects/command-line-tools): `ipu power` is `N/A`
+on some boards, `total board power` is of all IPUs of a board.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+from steelyard.contracts.energy import Channel, Domain, Missing
+from steelyard.worker.sensors.backend import Found, ReadError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+BACKEND = "ipu"
+IPU_POWER, BOARD_POWER = "ipu power", "total board power"
+# gc-powertest shows steps of half a watt for an IPU, the attributes of a board tenths.
+RESOLUTION_W = {IPU_POWER: 0.5, BOARD_POWER: 0.1}
+# One update asks all devices: it serves all channels of a round.
+FRESH_S = 0.005
+INSTALL = "source the Poplar SDK's enable script: gcipuinfo lies in its python folder (PYTHONPATH)"
+# IPUs of a pod are reached over the network: no file in /dev tells of them.
+VARIABLES = ("IPUOF_VIPU_API_PARTITION_ID", "IPUOF_CONFIG_PATH")
+MAX_DEVICES = 4096
+
+
+class Inventory:
+    """The library's table of devices, asked again when it is no longer fresh."""
+
+    def __init__(self, library: Any) -> None:
+        self._source = library.gcipuinfo()
+        self._devices: list[dict[str, str]] = []
+        self._asked_s = float("-inf")
+
+    def devices(self) -> list[dict[str, str]]:
+        """One table of texts for each IPU of our partition."""
+        now_s = time.monotonic()
+        if now_s - self._asked_s > FRESH_S:
+            if self._source.updateData() is False:
+                raise ReadError("missing", "gcipuinfo could not update its data")
+            self._devices = [dict(device) for device in self._source.getDevices()][:MAX_DEVICES]
+            self._asked_s = now_s
+        return self._devices
+
+    def watts(self, number: int, attribute: str) -> float:
+        """What one device says of its power."""
+        try:
+            devices = self.devices()
+        except ReadError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- whatever the vendor's binding raises is a reason
+            raise ReadError("missing", _words(error)) from None
+        if number >= len(devices):
+            raise ReadError("vanished", f"gcipuinfo shows {len(devices)} IPUs now")
+        text = devices[number].get(attribute, "")
+        watts = parse_watts(text)
+        if watts is None:
+            raise ReadError("missing", f"{attribute} is {str(text)[:40]!r}")
+        return watts
+
+
+def parse_watts(text: object) -> float | None:
+    """`123.50W` or `12.6 W`; None for `N/A` and all else. Never 0 for what is not known."""
+    match = re.fullmatch(r"\s*(\d{1,6}(?:\.\d{1,6})?)\s*W\s*", text) if isinstance(text, str) else None
+    return float(match[1]) if match else None
+
+
+def open_ipu(root: Path, _devices: Sequence[str]) -> Found:
+    """The IPUs of our partition and their boards."""
+    there = any(root.glob("dev/ipu[0-9]*")) or any(os.environ.get(name) for name in VARIABLES)
+    try:
+        inventory = Inventory(importlib.import_module("gcipuinfo"))
+        devices = inventory.devices()
+    except Exception as error:  # noqa: BLE001 -- it loads shared libraries, and raises what it likes
+        if not there:
+            return Found()
+        absent = isinstance(error, ModuleNotFoundError)
+        reason = "gcipuinfo is not installed for this Python" if absent else f"gcipuinfo: {_words(error)}"
+        return Found(missing=[_missing("gcipuinfo", "missing", reason, INSTALL)])
+    return _offered(inventory, devices)
+
+
+def _offered(inventory: Inventory, devices: list[dict[str, str]]) -> Found:
+    found = Found()
+    reads: list[tuple[int, str]] = []
+    shared = _boards(devices)
+    for name, number in shared.values():
+        found.domains.append(Domain(name=name, scope="board"))
+        _add(found, reads, name, number, BOARD_POWER)
+    for number, device in enumerate(devices):
+        name = f"ipu{number}"
+        parent = shared.get(_board(device, number), (None, 0))[0]
+        found.domains.append(Domain(name=name, scope="device", parent=parent, device=_device(device)))
+        if parse_watts(device.get(IPU_POWER)) is not None:
+            _add(found, reads, name, number, IPU_POWER)
+        else:
+            instead = f"; {parent}, which holds it, tells its own" if parent else ""
+            reason = f"{IPU_POWER} is {str(device.get(IPU_POWER, 'not given'))[:40]}{instead}"
+            found.missing.append(_missing(f"power of {name}", "unsupported", reason))
+    if reads:
+        found.read = lambda channel: inventory.watts(*reads[channel])
+    return found
+
+
+def _board(device: dict[str, str], number: int) -> str:
+    """Its serial number; a board that has none is taken for a board of its own."""
+    return device.get("board serial number") or f"of device {number}"
+
+
+def _boards(devices: list[dict[str, str]]) -> dict[str, tuple[str, int]]:
+    """Boards that tell their power: serial number to name and first IPU.
+
+    Also where we see one IPU of it alone: the others may be a neighbour's, and their watts are in the board's.
+    """
+    found: dict[str, tuple[str, int]] = {}
+    for number, device in enumerate(devices):
+        if parse_watts(device.get(BOARD_POWER)) is not None:
+            found.setdefault(_board(device, number), (f"ipu-board{len(found)}", number))
+    return found
+
+
+def _add(found: Found, reads: list[tuple[int, str]], name: str, number: int, attribute: str) -> None:
+    channel = Channel(
+        name=f"{BACKEND}.{name}",
+        backend=BACKEND,
+        domain=name,
+        kind="gauge",
+        resolution=RESOLUTION_W[attribute],
+        source=f"gcipuinfo: {attribute} of device {number}",
+    )
+    found.channels.append(channel)
+    reads.append((number, attribute))
+
+
+def _device(device: dict[str, str]) -> str | None:
+    return (device.get("pci id") or device.get("id") or "")[:200] or None
+
+
+def _missing(what: str, code: Any, reason: str, remedy: str = "") -> Missing:
+    return Missing(backend=BACKEND, what=what, code=code, reason=reason, remedy=remedy)
+
+
+def _words(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -1,0 +1,171 @@
+"""Which NVIDIA GPUs there are, which are the job's, and on which modules they sit. Reads no power but to ask for it."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from steelyard.hostinfo import read_int
+from steelyard.worker.sensors.backend import ReadError
+from steelyard.worker.sensors.nvml_library import AVERAGE, INSTANT, MODULE_SCOPE, Session, missing, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from steelyard.contracts.energy import Missing
+
+HOPPER, GA100 = (9, 0), (8, 0)
+SOCKET_SCOPE = 1
+CPU_WORDS = 64
+MAX_CARDS, MAX_INSTANCES = 256, 64
+
+
+@dataclass(frozen=True)
+class Card:
+    """One GPU as the library shows it."""
+
+    index: int
+    handle: Any
+    uuid: str
+    name: str
+    capability: tuple[int, int] | None
+    instances: tuple[str, ...]
+    """UUIDs of its MIG instances."""
+    superchip: bool
+    """It shares a module with a processor."""
+    module: str | None = None
+    """The domain of that module, where it is known which one."""
+
+
+def all_cards(session: Session, root: Path, absent: list[Missing]) -> list[Card]:
+    """Every GPU that answers; the others go to `absent`."""
+    try:
+        count = min(session.call("nvmlDeviceGetCount"), MAX_CARDS)
+    except ReadError as error:
+        absent.append(missing("all GPUs", error.code, error.reason))
+        return []
+    cards = [card for index in range(count) if (card := _card_or_none(session, index, absent)) is not None]
+    return _placed(session, cards, root)
+
+
+def _card_or_none(session: Session, index: int, absent: list[Missing]) -> Card | None:
+    try:
+        return _card(session, index)
+    except ReadError as error:
+        absent.append(missing(f"GPU {index}", error.code, error.reason))
+        return None
+
+
+def _card(session: Session, index: int) -> Card:
+    handle = session.call("nvmlDeviceGetHandleByIndex", index)
+    c2c = session.try_call("nvmlDeviceGetC2cModeInfoV", handle)
+    capability = session.try_call("nvmlDeviceGetCudaComputeCapability", handle)
+    return Card(
+        index=index,
+        handle=handle,
+        uuid=text(session.call("nvmlDeviceGetUUID", handle)),
+        name=text(session.try_call("nvmlDeviceGetName", handle)),
+        capability=(capability[0], capability[1]) if capability else None,
+        instances=tuple(_instances(session, handle)),
+        superchip=bool(getattr(c2c, "isC2cEnabled", 0))
+        or any(session.try_field(handle, field, MODULE_SCOPE) is not None for field in (INSTANT, AVERAGE)),
+    )
+
+
+def _instances(session: Session, handle: Any) -> Iterator[str]:
+    mode = session.try_call("nvmlDeviceGetMigMode", handle)
+    if not mode or not mode[0]:
+        return
+    for number in range(min(session.try_call("nvmlDeviceGetMaxMigDeviceCount", handle) or 0, MAX_INSTANCES)):
+        instance = session.try_call("nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
+        if instance is not None and (uuid := session.try_call("nvmlDeviceGetUUID", instance)):
+            yield text(uuid)
+
+
+# -- modules --------------------------------------------------------------------------------------------------
+
+
+def _placed(session: Session, cards: list[Card], root: Path) -> list[Card]:
+    """Each GPU of a superchip with its module, which bears the number of the processor's socket."""
+    placed = []
+    for card in cards:
+        socket = _socket(session, card, root) if card.superchip else None
+        if card.superchip and socket is None and (len(cards) == 1 or card.capability == HOPPER):
+            # A Grace Hopper has one GPU and one processor. Newer modules have more, and then it must be known.
+            socket = card.index
+        placed.append(card if socket is None else replace(card, module=f"module{socket}"))
+    return placed
+
+
+def _socket(session: Session, card: Card, root: Path) -> int | None:
+    """The rank of the package of the CPUs beside the GPU; the kernel's own numbers have gaps on ARM."""
+    mask = session.try_call("nvmlDeviceGetCpuAffinityWithinScope", card.handle, CPU_WORDS, SOCKET_SCOPE)
+    if mask is None:
+        return None
+    beside = next((64 * word + bit for word, bits in enumerate(mask) for bit in range(64) if bits >> bit & 1), None)
+    files = root.glob("sys/devices/system/cpu/cpu[0-9]*/topology/physical_package_id")
+    packages = {path.parent.parent.name: read_int(path) for path in files}
+    known = sorted({package for package in packages.values() if package is not None})
+    package = packages.get(f"cpu{beside}")
+    return known.index(package) if package is not None else None
+
+
+# -- the job's own --------------------------------------------------------------------------------------------
+
+
+def ours(device: str) -> bool:
+    """Whether only NVIDIA names its devices so."""
+    return device.upper().startswith(("GPU-", "MIG-"))
+
+
+def wanted(cards: list[Card], devices: Sequence[str], absent: list[Missing]) -> list[Card]:
+    """The job's cards, each once, from numbers and UUIDs as CUDA_VISIBLE_DEVICES and torch write them; none: all."""
+    if not devices:
+        return cards
+    # CUDA goes no further than the first number that is none.
+    named = list(takewhile(lambda device: not device.startswith("-"), (device.strip() for device in devices)))
+    if any(_number(device) is not None for device in named) and _order_unknown(cards):
+        reason = "the node has unlike GPUs: CUDA numbers them by speed, NVML by place"
+        absent.append(missing("GPUs by number", "missing", reason, "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name UUIDs"))
+        named = [device for device in named if _number(device) is None]
+    found: dict[int, Card] = {}
+    for device in named:
+        matches = _matches(cards, device)
+        if len(matches) == 1:
+            found.setdefault(matches[0].index, matches[0])
+        else:
+            why = "more than one GPU fits this name" if matches else "NVML shows no GPU of this name"
+            absent.append(missing(f"device {device[:100]}", "missing", why))
+    return [found[index] for index in sorted(found)]
+
+
+def _number(device: str) -> int | None:
+    """Of `3`, or of `3:1`, an instance of that card."""
+    match = re.fullmatch(r"(\d{1,4})(:\d{1,4}){0,2}", device)
+    return int(match[1]) if match else None
+
+
+def _matches(cards: list[Card], device: str) -> list[Card]:
+    number = _number(device)
+    if number is not None:
+        return [card for card in cards if card.index == number]
+    # The old name of an instance is its card's and two numbers: MIG-GPU-<uuid>/1/0.
+    start = re.sub(r"^(MIG-)?(GPU-)?", "", device.partition("/")[0], flags=re.IGNORECASE).lower()
+    # CUDA takes the beginning of a UUID where it fits one only; torch leaves the vendor's letters out.
+    return [
+        card
+        for card in cards
+        if start and any(re.sub(r"^(GPU|MIG)-", "", name).lower().startswith(start) for name in _names(card))
+    ]
+
+
+def _names(card: Card) -> tuple[str, ...]:
+    return (card.uuid, *card.instances)
+
+
+def _order_unknown(cards: list[Card]) -> bool:
+    return len({card.name for card in cards}) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"

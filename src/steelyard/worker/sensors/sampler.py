@@ -1,0 +1,248 @@
+"""The process that reads a node's sensors while a job runs: a loop, a socket, two files. Knows no device and no job.
+
+Standard input, a socket, is its lifeline and its bell: a byte asks for a reading at once, `END` or the socket's end is
+the end of the run. Through it the time is told from which on everything is read. Only the main thread writes; each
+backend is read in a thread of its own, so that none can hold up another.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+import select
+import signal
+import struct
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from steelyard import registry
+from steelyard.contracts import energy
+from steelyard.worker.sensors.files import Chunks, Lines
+from steelyard.worker.sensors.find import distinct, open_all
+from steelyard.worker.sensors.reader import MARK_GAP_S, Reader
+
+if TYPE_CHECKING:
+    from steelyard.worker.sensors.backend import Found
+    from steelyard.worker.sensors.files import Samples
+
+FLUSH_S = 1.0
+LAST_READING_S = 0.5
+NICENESS = 5
+MARK, END = b"m", b"e"
+READY = struct.Struct("<d")
+NOTHING_FOUND, PARENT_GONE = "no channel was found", "the process that was watched is gone"
+STDIN = 0
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the sampler is asked to do."""
+
+    raw: Path
+    node: str
+    process: int
+    period_s: float
+    zero_s: float
+    parent: int
+    random_phase: bool = False
+    root: Path = Path("/")
+    devices: tuple[str, ...] = ()
+
+    def told(self) -> energy.Sampler:
+        """As the files say it."""
+        return energy.Sampler(
+            node=self.node,
+            process=self.process,
+            period_s=self.period_s,
+            clock="CLOCK_MONOTONIC",
+            zero_s=self.zero_s,
+            unix_s=time.time() - (time.monotonic() - self.zero_s),
+            random_phase=self.random_phase,
+        )
+
+
+class Sampling:
+    """One run's watch over one node."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._lines = Lines(order.raw, order.process)
+        self._chunks: Chunks | None = None
+        self._readers: list[Reader] = []
+        self._domains: set[str] = set()
+        self._channels: list[str] = []
+        self._opened: queue.SimpleQueue[Found | None] = queue.SimpleQueue()
+        self._all_opened = self._ready = False
+        self._bell, self._ring = os.pipe()
+        os.set_blocking(self._ring, False)
+        self._told = ""
+        self._heard_s = -math.inf
+
+    def run(self) -> None:
+        """Until the run ends, nothing is left to read, or the disk is full."""
+        self._listen()
+        try:
+            self._lines.write("sampler", self._order.told())
+            threading.Thread(target=self._open, daemon=True, name="open").start()
+            reason = self._watch()
+            self._last_reading()
+        except OSError as error:
+            reason = f"what was read cannot be written: {error.strerror}"
+        except Exception as error:  # noqa: BLE001 -- a fault of ours is told, too
+            reason = f"{type(error).__name__}: {error}"[:500]
+        self._end(reason)
+
+    def _listen(self) -> None:
+        """An interrupt is for the job: it tells us itself. An order to end is obeyed, with a word."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._on_terminate)
+        signal.set_wakeup_fd(self._ring, warn_on_full_buffer=False)
+
+    def _on_terminate(self, *_: object) -> None:
+        self._told = "told to end by SIGTERM"
+
+    def _open(self) -> None:
+        order = self._order
+        for _, found in open_all(registry.names("sensor"), order.root, order.devices):
+            self._opened.put(found)
+            self._wake()
+        self._opened.put(None)
+        self._wake()
+
+    def _wake(self) -> None:
+        """For other threads: there is something to do. A full pipe has woken the main thread already."""
+        with suppress(BlockingIOError):
+            os.write(self._ring, MARK)
+
+    def _watch(self) -> str:
+        """The loop; returns why it ended."""
+        next_s = time.monotonic() + FLUSH_S
+        while True:
+            ready = self._wait(next_s)
+            if self._bell in ready:
+                os.read(self._bell, 4096)
+                self._admit()
+                self._tell_ready()
+            if STDIN in ready and (ended := self._hear()):
+                return ended
+            if self._told:
+                return self._told
+            if time.monotonic() >= next_s:
+                next_s = max(next_s + FLUSH_S, time.monotonic())
+                self._look_after()
+            if os.getppid() != self._order.parent:
+                return PARENT_GONE
+            if self._all_opened and not any(reader.live for reader in self._readers):
+                return "no channel can be read any more" if self._readers else NOTHING_FOUND
+
+    def _wait(self, next_s: float) -> list[int]:
+        """What there is to read. A mark that follows another too soon waits, as its reading would have to."""
+        deaf_s = self._heard_s + MARK_GAP_S - time.monotonic()
+        if deaf_s > 0:
+            ready = select.select([self._bell], [], [], deaf_s)[0]
+            if ready:
+                return ready
+        return select.select([STDIN, self._bell], [], [], max(0.0, next_s - time.monotonic()))[0]
+
+    def _hear(self) -> str:
+        """Readings asked for through the socket; a word when it says the end, or is closed."""
+        try:
+            said = os.read(STDIN, 4096)
+        except ConnectionResetError:
+            said = b""
+        if not said:
+            return PARENT_GONE
+        if END in said:
+            return "the run ended"
+        self._heard_s = time.monotonic()
+        for reader in self._readers:
+            reader.mark()
+        return ""
+
+    def _admit(self) -> None:
+        """Describe what a backend has found, and begin to read it."""
+        while True:
+            try:
+                found = self._opened.get_nowait()
+            except queue.Empty:
+                return
+            if found is None:
+                self._all_opened = True
+                continue
+            fresh = distinct(found, self._domains, set(self._channels))
+            for domain in fresh.domains:
+                self._domains.add(domain.name)
+                self._lines.write("domain", domain)
+            for missing in fresh.missing:
+                self._lines.write("missing", missing)
+            if fresh.channels:
+                self._begin(found, fresh)
+
+    def _begin(self, found: Found, fresh: Found) -> None:
+        if self._chunks is None:
+            self._chunks = Chunks(self._order.raw, self._order.process)
+        for channel in fresh.channels:
+            self._lines.write("channel", channel)
+        numbers = [found.channels.index(channel) for channel in fresh.channels]
+        assert found.read is not None
+        read = found.read
+        own = replace(fresh, read=lambda number: read(numbers[number]), close=found.close)
+        first = len(self._channels)
+        self._channels += [channel.name for channel in fresh.channels]
+        reader = Reader(own, first, self._order.period_s, random_phase=self._order.random_phase, ring=self._wake)
+        reader.start()
+        self._readers.append(reader)
+
+    def _tell_ready(self) -> None:
+        if self._all_opened and not self._ready and self._readers and all(reader.begun for reader in self._readers):
+            self._ready = True
+            with suppress(OSError):
+                os.write(STDIN, READY.pack(time.monotonic()))
+
+    def _look_after(self, *, ending: bool = False) -> None:
+        held: dict[int, Samples] = {}
+        for reader in self._readers:
+            reader.look_after(ending=ending)
+            samples, lost = reader.take()
+            held.update(samples)
+            for missing in lost:
+                self._lines.write("missing", missing)
+        if held and self._chunks is not None:
+            self._chunks.write(held)
+
+    def _last_reading(self) -> None:
+        deadline_s = time.monotonic() + LAST_READING_S
+        for reader in self._readers:
+            reader.end()
+        for reader in self._readers:
+            reader.finished(max(0.0, deadline_s - time.monotonic()))
+        self._look_after(ending=True)
+
+    def _end(self, reason: str) -> None:
+        """The last word; on a full disk some samples are given up for it."""
+        try:
+            self._say(reason)
+        except OSError:
+            with suppress(OSError):
+                if self._chunks is not None:
+                    self._chunks.give_up_some()
+                self._say(reason)
+
+    def _say(self, reason: str) -> None:
+        samples = self._chunks.samples if self._chunks is not None else 0
+        late = max((reader.late for reader in self._readers), default=0)
+        self._lines.write("ended", energy.Ended(reason=reason, at_s=time.monotonic(), samples=samples, late=late))
+
+
+def sample(order: Order) -> None:
+    """Watch a node until its run ends. Behind the job in the queue for a CPU, and on whichever of them is free."""
+    with suppress(OSError):
+        os.nice(NICENESS)
+    with suppress(OSError):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    Sampling(order).run()

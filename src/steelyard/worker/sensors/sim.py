@@ -1,0 +1,365 @@
+"""Simulated sensors: exact power over time goes in, the files of a sampler come out.
+
+Knows how sensors average, round, lag, wrap and fail; knows no workload and no clock of its own. Memory does not grow
+with the length of the run: power is read off as soon as it is certain, and then forgotten.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from steelyard.contracts.base import to_json_object
+from steelyard.contracts.energy import (
+    MAX_CHUNK_SAMPLES,
+    POWER_MAGIC,
+    POWER_PATTERN,
+    SENSORS_PATTERN,
+    Channel,
+    Domain,
+    Ended,
+    Sampler,
+    write_power_chunk,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from steelyard.contracts.sim import Sensor
+    from steelyard.contracts.spec import RunSpec
+
+    Floats = NDArray[np.float64]
+
+# What a counter shows at the start: it has counted since the machine was switched on.
+COUNTED_BEFORE_J = 1e6
+# Each node's clock began at another time, as those of real nodes do.
+CLOCK_ZERO_S = 1000.0
+# A reading at the very moment of an update is of that update, whatever the last digit says.
+_SAME_MOMENT = 1e-9
+
+
+class Drawn:
+    """What one device draws above its idle power: joules since the start, at the moments where the power changes."""
+
+    def __init__(self, idle_w: float) -> None:
+        self._idle_w = idle_w
+        self._time_s = np.zeros(1)
+        self._joules = np.zeros(1)
+
+    def extend(self, spans: Sequence[float]) -> None:
+        """Start, stop and watts of one stretch after the other, in order; all else is idle."""
+        if not spans:
+            return
+        start, stop, watts = np.asarray(spans, dtype=np.float64).reshape(-1, 3).T
+        after = self._joules[-1] + np.cumsum((stop - start) * (watts - self._idle_w))
+        before = np.concatenate([self._joules[-1:], after[:-1]])
+        self._time_s = np.concatenate([self._time_s, np.stack([start, stop], axis=1).ravel()])
+        self._joules = np.concatenate([self._joules, np.stack([before, after], axis=1).ravel()])
+
+    def joules(self, at_s: Floats) -> Floats:
+        """Until these moments."""
+        return at_s * self._idle_w + np.interp(at_s, self._time_s, self._joules)
+
+    def watts(self, at_s: Floats) -> Floats:
+        """Just before these moments."""
+        after = np.searchsorted(self._time_s, at_s)
+        inside = (after > 0) & (after < len(self._time_s))
+        last = np.where(inside, after, 1 if len(self._time_s) > 1 else 0)
+        first = np.maximum(last - 1, 0)
+        length = self._time_s[last] - self._time_s[first]
+        rise = (self._joules[last] - self._joules[first]) / np.where(length > 0, length, 1.0)
+        return self._idle_w + np.where(inside, rise, 0.0)
+
+    def forget(self, before_s: float) -> None:
+        """Nothing before this moment will be asked for again."""
+        first = max(0, int(np.searchsorted(self._time_s, before_s)) - 1)
+        self._time_s, self._joules = self._time_s[first:], self._joules[first:]
+
+
+@dataclass
+class _Domain:
+    """A piece of hardware: the devices in it, and what the rest of it draws all the time."""
+
+    contract: Domain
+    drawn: list[Drawn]
+    base_w: float = 0.0
+
+    def joules(self, at_s: Floats) -> Floats:
+        return at_s * self.base_w + sum(device.joules(at_s) for device in self.drawn)
+
+    def watts(self, at_s: Floats) -> Floats:
+        return self.base_w + sum((device.watts(at_s) for device in self.drawn), np.zeros_like(at_s))
+
+
+class _Reader:
+    """One sensor on one domain."""
+
+    def __init__(self, sensor: Sensor, domain: _Domain, seed: Sequence[int]) -> None:
+        self._sensor = sensor
+        self._domain = domain
+        self._noise = np.random.default_rng([*seed, 1]) if sensor.noise_w else None
+        self._losses = np.random.default_rng([*seed, 2]) if sensor.drop_share else None
+        self._update = -np.inf  # the last that was read, and what it showed
+        self._shown = 0.0
+        self._extra_j = 0.0  # what a counter has counted beside the truth
+
+    def read(self, times_s: Floats) -> tuple[Floats, Floats]:
+        """Times and values of the readings that were not lost."""
+        sensor = self._sensor
+        updates = np.floor((times_s - sensor.phase_s) / sensor.period_s + _SAME_MOMENT)
+        if sensor.frozen_after_s is not None:
+            updates = np.minimum(updates, np.floor((sensor.frozen_after_s - sensor.phase_s) / sensor.period_s))
+        numbers, place = np.unique(updates, return_inverse=True)
+        known = int(numbers[0] == self._update)
+        shown = self._show(numbers[known:])
+        if known:
+            shown = np.concatenate([[self._shown], shown])
+        self._update, self._shown = numbers[-1], float(shown[-1])
+        kept = self._kept(len(times_s))
+        return times_s[kept], shown[place][kept]
+
+    def _kept(self, count: int) -> NDArray[np.bool_]:
+        if self._losses is None:
+            return np.ones(count, dtype=bool)
+        return self._losses.random(count) >= self._sensor.drop_share
+
+    def _show(self, numbers: Floats) -> Floats:
+        """What these updates show: never before asked for, in order."""
+        if not len(numbers):
+            return np.zeros(0)
+        sensor = self._sensor
+        exact = self._power(numbers) if sensor.kind == "gauge" else self._count(numbers)
+        if sensor.kind == "gauge":
+            return _rounded(exact, sensor.resolution)
+        counted = np.floor(exact / sensor.resolution) * sensor.resolution if sensor.resolution else exact
+        return np.mod(counted, sensor.wrap) if sensor.wrap else counted
+
+    def _power(self, numbers: Floats) -> Floats:
+        sensor = self._sensor
+        at_s = sensor.phase_s + numbers * sensor.period_s
+        over_s = sensor.seen_s or sensor.average_s
+        if over_s:
+            watts = (self._domain.joules(at_s) - self._domain.joules(at_s - over_s)) / over_s
+        else:
+            watts = self._domain.watts(at_s)
+        noise = 0.0 if self._noise is None else sensor.noise_w * self._noise.standard_normal(len(numbers))
+        return (1 + sensor.gain_error) * watts + noise
+
+    def _count(self, numbers: Floats) -> Floats:
+        sensor = self._sensor
+        at_s = sensor.phase_s + numbers * sensor.period_s
+        passed = np.diff(numbers, prepend=self._update if np.isfinite(self._update) else numbers[0])
+        beside = np.zeros(len(numbers))
+        if self._noise is not None:
+            beside += sensor.noise_w * sensor.period_s * np.sqrt(passed) * self._noise.standard_normal(len(numbers))
+        if sensor.seen_s:
+            beside += self._unseen(at_s, passed, sensor.seen_s)
+        beside = self._extra_j + np.cumsum(beside)
+        self._extra_j = float(beside[-1])
+        return COUNTED_BEFORE_J + (1 + sensor.gain_error) * self._domain.joules(at_s) + beside
+
+    def _unseen(self, at_s: Floats, passed: Floats, seen_s: float) -> Floats:
+        """How much more is counted than drawn, because what is seen of a period is taken for all of it."""
+        period_s = self._sensor.period_s
+        wrong = np.zeros(len(at_s))
+        # Updates that nobody read are counted, too.
+        for number in range(int(passed.max())):
+            end_s = at_s - number * period_s
+            seen = self._domain.joules(end_s) - self._domain.joules(end_s - seen_s)
+            whole = self._domain.joules(end_s) - self._domain.joules(end_s - period_s)
+            wrong += np.where(number < passed, seen * period_s / seen_s - whole, 0.0)
+        return (1 + self._sensor.gain_error) * wrong
+
+
+def _rounded(value: Floats, resolution: float) -> Floats:
+    return np.round(value / resolution) * resolution if resolution else value
+
+
+@dataclass
+class _Node:
+    """One node's sampler: its domains, its readers and its files."""
+
+    process: int
+    zero_s: float
+    domains: list[_Domain] = field(default_factory=list)
+    channels: list[Channel] = field(default_factory=list)
+    readers: list[_Reader] = field(default_factory=list)
+    events: Any = None
+    samples: Any = None
+    written: int = 0
+
+    def open(self, raw: Path, sampler: Sampler) -> None:
+        """Say who watches what."""
+        self.events = (raw / SENSORS_PATTERN.replace("*", f"{self.process:05d}")).open("wb", buffering=0)
+        self.samples = (raw / POWER_PATTERN.replace("*", f"{self.process:05d}")).open("wb")
+        self.samples.write(POWER_MAGIC)
+        self.say("sampler", sampler)
+        for domain in self.domains:
+            self.say("domain", domain.contract)
+        for channel in self.channels:
+            self.say("channel", channel)
+
+    def say(self, kind: str, contract: Any) -> None:
+        """One event."""
+        self.events.write((json.dumps({"kind": kind, **to_json_object(contract)}, allow_nan=False) + "\n").encode())
+
+    def read(self, times_s: Floats) -> None:
+        """Take a reading of every channel at each of these moments."""
+        for first in range(0, len(times_s), MAX_CHUNK_SAMPLES):
+            for number, reader in enumerate(self.readers):
+                at_s, values = reader.read(times_s[first : first + MAX_CHUNK_SAMPLES])
+                if len(at_s):
+                    table = np.stack([at_s + self.zero_s, values, np.zeros_like(values)])
+                    write_power_chunk(self.samples, number, table)
+                    self.written += len(at_s)
+        self.samples.flush()
+
+    def close(self, at_s: float, reason: str) -> None:
+        """The last word."""
+        self.say("ended", Ended(reason=reason, at_s=at_s + self.zero_s, samples=self.written))
+        self.events.close()
+        self.samples.close()
+
+
+class SimSampler:
+    """Watches all nodes of a simulated job, on its virtual clock."""
+
+    def __init__(self, spec: RunSpec, raw: Path) -> None:
+        self._period_s = spec.energy.period_s
+        self._drawn = [Drawn(spec.sim.power.idle_w) for _ in range(spec.ranks)]
+        self._jitter = np.random.default_rng([spec.seed, 3]) if spec.energy.random_phase else None
+        # Readings begin before the run does, where that was asked for.
+        self._next = -round(spec.energy.idle_s / self._period_s)
+        self._marks: list[float] = []
+        sensors = spec.sim.sensors
+        self._back_s = max(sensor.period_s + max(sensor.average_s, sensor.seen_s or 0.0) for sensor in sensors)
+        # The updates that a part-time counter made between two readings are looked up again.
+        self._back_s += max((sensor.period_s for sensor in sensors if sensor.seen_s), default=0.0)
+        # A random reading may come almost two periods after the one before it.
+        self._back_s += 2 * self._period_s
+        self._nodes = list(_nodes(spec, self._drawn))
+        for number, node in enumerate(self._nodes):
+            sampler = Sampler(
+                node=f"sim{number}",
+                process=node.process,
+                period_s=self._period_s,
+                clock="simulated",
+                zero_s=node.zero_s,
+                random_phase=spec.energy.random_phase,
+            )
+            node.open(raw, sampler)
+
+    def take(self, rank: int, spans: Sequence[float]) -> None:
+        """What a rank's device drew: see `Drawn.extend`."""
+        self._drawn[rank].extend(spans)
+
+    def mark(self, at_s: float) -> None:
+        """A reading at the edge of a window; not before what was already read."""
+        self._marks.append(at_s)
+
+    def read_until(self, known_s: float, *, last: bool = False) -> None:
+        """All devices' power is known up to this moment: take the readings that fall before it."""
+        if self._jitter is not None and not last:
+            # Only whole periods, so that readings stay in order: the moment in each is drawn with it.
+            known_s = known_s // self._period_s * self._period_s
+        times_s = self._times(known_s)
+        if len(times_s):
+            for node in self._nodes:
+                node.read(times_s)
+        for drawn in self._drawn:
+            drawn.forget(known_s - self._back_s)
+
+    def stop(self, at_s: float, reason: str = "told to") -> None:
+        """The run is over."""
+        self.mark(at_s)
+        # One that falls on the very last moment belongs to the run.
+        self.read_until(np.nextafter(at_s, np.inf), last=True)
+        for node in self._nodes:
+            node.close(at_s, reason)
+
+    def _times(self, until_s: float) -> Floats:
+        """Moments of the sampler's readings before `until_s` that have not been taken."""
+        last = max(self._next, int(np.ceil(until_s / self._period_s)))
+        times_s = np.arange(self._next, last, dtype=np.float64) * self._period_s
+        if self._jitter is not None:
+            times_s += self._period_s * self._jitter.random(len(times_s))
+        self._next = last
+        marks = [at_s for at_s in self._marks if at_s < until_s]
+        self._marks = [at_s for at_s in self._marks if at_s >= until_s]
+        times_s = np.unique(np.concatenate([times_s, marks]))
+        return times_s[times_s < until_s]
+
+
+# -- what there is to read
+
+
+def _nodes(spec: RunSpec, drawn: list[Drawn]) -> Any:
+    per_node = spec.sim.node.devices_per_node or spec.ranks
+    for number, first in enumerate(range(0, spec.ranks, per_node)):
+        node = _Node(process=first, zero_s=CLOCK_ZERO_S * (number + 1))
+        ranks = range(first, min(first + per_node, spec.ranks))
+        node.domains = _domains(spec, ranks, drawn)
+        for kind, sensor in enumerate(spec.sim.sensors):
+            for domain in node.domains:
+                if domain.contract.scope == sensor.scope:
+                    node.channels.append(_channel(sensor, domain.contract, kind))
+                    node.readers.append(_Reader(sensor, domain, [spec.seed, first, len(node.readers)]))
+        yield node
+
+
+def _channel(sensor: Sensor, domain: Domain, kind: int) -> Channel:
+    return Channel(
+        name=f"sim{kind}.{domain.name}.{'energy' if sensor.kind == 'counter' else 'power'}",
+        backend="sim",
+        domain=domain.name,
+        kind=sensor.kind,
+        resolution=sensor.resolution,
+        average_s=sensor.average_s if sensor.kind == "gauge" else None,
+        period_s=sensor.period_s,
+        seen_s=sensor.seen_s,
+        wrap=sensor.wrap,
+        gain=sensor.gain,
+        limit_w=sensor.limit_w,
+        source="script",
+    )
+
+
+def _domains(spec: RunSpec, ranks: range, drawn: list[Drawn]) -> list[_Domain]:
+    """The tree of one node: node > module > device > die, as far as there is such a thing; and the host's part."""
+    power, shape = spec.sim.power, spec.sim.node
+    own = [drawn[rank] for rank in ranks]
+    cards = [ranks[at : at + shape.dies_per_card] for at in range(0, len(ranks), shape.dies_per_card)]
+    # Dies that the job has no rank for are there, too.
+    spare_w = power.idle_w * (len(cards) * shape.dies_per_card - len(ranks))
+    found = [_domain("node", "node", None, ranks, own, power.host_w + spare_w)]
+    if not shape.modules:
+        found.append(_domain("host", "cpu", "node", (), [], power.host_w))
+    for number, card in enumerate(cards):
+        parts = [drawn[rank] for rank in card]
+        idle_w = power.idle_w * (shape.dies_per_card - len(card))
+        parent = "node"
+        if shape.modules:
+            parent, host_w = f"module{number}", power.host_w / len(cards)
+            found.append(_domain(parent, "module", "node", card, parts, host_w + idle_w))
+            found.append(_domain(f"host{number}", "cpu", parent, (), [], host_w))
+        name = f"device{number}"
+        found.append(_domain(name, "device", parent, card, parts, idle_w))
+        if shape.dies_per_card > 1:
+            found += [
+                _domain(f"die{rank - ranks[0]}", "die", name, (rank,), [part], 0.0)
+                for rank, part in zip(card, parts, strict=True)
+            ]
+    return found
+
+
+def _domain(
+    name: str, scope: Any, parent: str | None, ranks: Sequence[int], drawn: list[Drawn], base_w: float
+) -> _Domain:
+    device = f"sim:{ranks[0]}" if scope in ("device", "die") else None
+    return _Domain(Domain(name=name, scope=scope, parent=parent, device=device, ranks=tuple(ranks)), drawn, base_w)

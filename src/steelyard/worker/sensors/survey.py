@@ -1,0 +1,65 @@
+"""`python -P -m steelyard.worker.sensors.survey`: what can be measured here, as one JSON object on standard output.
+
+Started by `steelyard doctor`, which must not import vendors' libraries itself. Gives no verdict on the node.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steelyard import registry
+from steelyard.contracts.base import to_json_object
+from steelyard.worker.sensors.backend import ReadError
+from steelyard.worker.sensors.find import find
+
+if TYPE_CHECKING:
+    from steelyard.worker.sensors.backend import Found
+
+# Whoever started us gives up before: this is for when he is gone.
+LIMIT_S = 90
+
+
+def survey(root: Path) -> dict[str, Any]:
+    """Everything that the backends find below the root, with one reading of each channel."""
+    found = find(root, ())
+    channels = []
+    for number, channel in enumerate(found.channels):
+        value, fault = _reading(found, number)
+        channels.append(to_json_object(channel) | {"reading": value, "fault": fault})
+    return {
+        "backends": registry.names("sensor"),
+        "domains": to_json_object(found.domains),
+        "channels": channels,
+        "missing": to_json_object(found.missing),
+    }
+
+
+def _reading(found: Found, number: int) -> tuple[float | None, str | None]:
+    try:
+        assert found.read is not None
+        return found.read(number), None
+    except ReadError as error:
+        return None, error.reason
+    except Exception as error:  # noqa: BLE001 -- whatever a stranger's backend raises is the finding
+        return None, f"{type(error).__name__}: {error}"[:500]
+
+
+def main() -> int:
+    """Print what was found. Whatever a library prints goes to standard error."""
+    signal.alarm(LIMIT_S)
+    own = os.dup(1)
+    os.dup2(2, 1)
+    text = json.dumps(survey(Path(sys.argv[1] if len(sys.argv) > 1 else "/")))
+    with os.fdopen(own, "w", encoding="utf-8") as output:
+        print(text, file=output, flush=True)
+    # A call into a driver that never comes back must not keep the answer from its reader.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""Numbers and words from the kernel's files, with the reason where there are none. Knows no sensor by name."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from typing import TYPE_CHECKING
+
+from steelyard.contracts.energy import Channel, Domain, Missing, MissingCode
+from steelyard.worker.sensors.backend import Found, ReadError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+MAX_BYTES = 4096
+MICRO = 1e-6
+# Larger than any counter of the kernel can be.
+MAX_DIGITS = 20
+PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+_CODES: dict[int, MissingCode] = {
+    errno.EACCES: "forbidden",
+    errno.EPERM: "forbidden",
+    errno.ENOENT: "vanished",
+    errno.ENODEV: "vanished",
+    errno.ENXIO: "vanished",
+    errno.EOPNOTSUPP: "unsupported",
+    errno.EINVAL: "unsupported",
+}
+
+
+def read_text(path: Path) -> str:
+    """A small file without the blanks around it; ReadError says why not."""
+    try:
+        # O_NONBLOCK: a pipe that somebody put there must not hold the sampler.
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            data = os.read(handle, MAX_BYTES)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        words = os.strerror(error.errno) if error.errno else str(error)
+        raise ReadError(_CODES.get(error.errno or 0, "missing"), f"{path}: {words}") from None
+    return data.decode("utf-8", "replace").strip("\x00 \t\r\n")
+
+
+def read_number(path: Path) -> int:
+    """The whole number in a file; ReadError when there is none."""
+    text = read_text(path)
+    if not re.fullmatch(r"-?[0-9]+", text, re.ASCII) or len(text) > MAX_DIGITS:
+        code: MissingCode = "implausible" if text else "missing"
+        raise ReadError(code, f"{path}: {text[:40]!r} is no number" if text else f"{path} is empty")
+    return int(text)
+
+
+def read_micro(path: Path) -> float:
+    """A reading in millionths, as joules or watts; less than nothing is no reading."""
+    number = read_number(path)
+    if number < 0:
+        raise ReadError("implausible", f"{path}: {number} is less than nothing")
+    return number * MICRO
+
+
+def text_or_none(path: Path) -> str | None:
+    """The words of a file that need not be there."""
+    try:
+        return read_text(path) or None
+    except ReadError:
+        return None
+
+
+def number_or_none(path: Path) -> int | None:
+    """The number of a file that need not be there."""
+    try:
+        return read_number(path)
+    except ReadError:
+        return None
+
+
+def entries(folder: Path, pattern: str) -> list[Path]:
+    """What of a folder matches, in the order of the numbers in the names; empty where there is no such folder."""
+    try:
+        found = [path for path in folder.iterdir() if re.fullmatch(pattern, path.name)]
+    except OSError:
+        return []
+    return sorted(found, key=lambda path: [(len(part), part) for part in re.split(r"(\d+)", path.name)])
+
+
+def hwmon(root: Path, names: str) -> list[Path]:
+    """Folders of monitoring chips whose driver's name matches."""
+    chips = entries(root / "sys/class/hwmon", r"hwmon\d+")
+    return [chip for chip in chips if re.fullmatch(names, text_or_none(chip / "name") or "")]
+
+
+def pci_address(chip: Path) -> str | None:
+    """Of the device that a monitoring chip belongs to; None when it is not on PCI."""
+    try:
+        name = (chip / "device").resolve().name
+    except (OSError, RuntimeError):
+        return None
+    return name if PCI_ADDRESS.fullmatch(name) else None
+
+
+def shown(root: Path, path: Path) -> str:
+    """A file as the user knows it, without a test's root."""
+    return "/" + str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+def whose_numbers(root: Path, devices: Sequence[str], others: Sequence[str]) -> str | None:
+    """Why the job's devices cannot be told apart from another maker's: they are mere numbers, and both are here.
+
+    The graphics of many a processor are an AMD or Intel device beside the one that does the work.
+    """
+    if all(device.strip()[:1].isdigit() for device in devices) and devices:
+        for pattern in others:
+            if any(root.glob(pattern)):
+                return f"the job's devices are numbers, and /{pattern} of another maker are here too"
+    return None
+
+
+class FileSensors:
+    """Collects channels that are files in millionths of J or W; each is tried once before it is offered."""
+
+    def __init__(self, root: Path, backend: str, remedies: dict[str, str]) -> None:
+        self.root = root
+        self.backend = backend
+        self.remedies = remedies
+        """What helps, by the code of what is missing."""
+        self.found = Found(read=self._read)
+        self._paths: list[Path] = []
+
+    def offer(self, domain: Domain, channel: Channel, path: Path) -> bool:
+        """Add the channel and its domain when its file can be read now; else say why not."""
+        if not self.readable(path, domain.name):
+            return False
+        self.add(domain)
+        self.found.channels.append(channel)
+        self._paths.append(path)
+        return True
+
+    def add(self, domain: Domain) -> None:
+        """Add a domain, which need not have a channel of its own."""
+        if all(domain.name != known.name for known in self.found.domains):
+            self.found.domains.append(domain)
+
+    def readable(self, path: Path, what: str) -> bool:
+        """Whether the file gives a reading now; what keeps it from that is noted."""
+        try:
+            read_micro(path)
+        except ReadError as error:
+            # Before the first reading nothing can have vanished.
+            code = "missing" if error.code == "vanished" else error.code
+            reason = error.reason.replace(str(path), shown(self.root, path))
+            self.miss(f"{what}: {shown(self.root, path)}", code, reason)
+            return False
+        return True
+
+    def miss(self, what: str, code: str, reason: str, remedy: str | None = None) -> None:
+        """Note something that cannot be read."""
+        remedy = self.remedies.get(code, "") if remedy is None else remedy
+        missing = Missing(backend=self.backend, what=what, code=code, reason=reason, remedy=remedy)  # type: ignore[arg-type]
+        self.found.missing.append(missing)
+
+    def _read(self, number: int) -> float:
+        return read_micro(self._paths[number])

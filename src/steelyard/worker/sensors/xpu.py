@@ -1,0 +1,119 @@
+"""Energy of Intel accelerators from the drivers' hwmon files (i915, xe). Knows cards, packages and tiles; no torch.
+
+torch.xpu.power_draw is not used: it stops its caller for 100 ms, works only inside the measured process, and gives the
+mean of that moment where the files give the counter itself
+(https://docs.pytorch.org/docs/2.14/generated/torch.xpu.power_draw.html).
+Files: Documentation/ABI/testing/sysfs-driver-intel-i915-hwmon and -xe-hwmon of the kernel. The drivers carry a register
+of 32 bits on to 64, as long as it is read more than once in its range: our sampler does, so that it never wraps.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from steelyard.contracts.energy import Channel, Domain
+from steelyard.worker.sensors.sysfs import (
+    MICRO,
+    FileSensors,
+    hwmon,
+    number_or_none,
+    pci_address,
+    shown,
+    text_or_none,
+    whose_numbers,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from steelyard.worker.sensors.backend import Found
+
+BACKEND = "xpu"
+OTHERS = ("dev/nvidia[0-9]*", "dev/kfd")
+ORDER = "ZE_ENABLE_PCI_ID_DEVICE_ORDER"
+# The usual unit of Intel's energy registers, as of RAPL; the drivers' files do not say it.
+UNIT_J = 2**-14
+REMEDIES = {
+    "forbidden": "as administrator, until the next boot: chmod o+r on that file",
+    "missing": "a newer kernel or driver: i915 shows energy since Linux 6.2, xe since 6.5",
+    "unsupported": "a newer kernel or driver; xpu-smi tells whether the card has a counter at all",
+}
+
+
+def open_xpu(root: Path, devices: Sequence[str]) -> Found:
+    """The job's cards (all, where `devices` is empty), each once, with their package and tiles as parts."""
+    sensors = FileSensors(root, BACKEND, REMEDIES)
+    if reason := whose_numbers(root, devices, OTHERS):
+        if hwmon(root, "i915|xe"):
+            sensors.miss("the job's cards", "unsupported", reason, "")
+        return sensors.found
+    # In the order of their PCI addresses, as Level Zero counts them when it is told to.
+    chips = sorted(hwmon(root, "i915|xe"), key=lambda chip: (pci_address(chip) or "~", chip.name))
+    cards: dict[str, str] = {}
+    for number in _wanted(sensors, len(chips), devices):
+        chip = chips[number]
+        address = pci_address(chip)
+        name = f"xpu{number}"
+        cards[address or name] = name
+        _card(sensors, chip, name, address)
+    for chip in hwmon(root, r"i915_gt\d+"):
+        if card := cards.get(pci_address(chip) or ""):
+            _tile(sensors, chip, card)
+    return sensors.found
+
+
+def _wanted(sensors: FileSensors, cards: int, devices: Sequence[str]) -> list[int]:
+    """Numbers of the job's cards; none when it cannot be told which they are: the wrong card's joules are worse."""
+    words = [device.strip().partition(".")[0] for device in devices]
+    numbers = {int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 6}
+    if not devices or numbers == set(range(cards)):
+        return list(range(cards))
+    if cards and os.environ.get(ORDER) == "1" and numbers and max(numbers) < cards:
+        return sorted(numbers)
+    if cards:
+        reason = f"the job uses {', '.join(devices)[:80]}: which of the {cards} cards that is cannot be told"
+        sensors.miss("the job's cards", "unsupported", reason, f"export {ORDER}=1")
+    return []
+
+
+def _card(sensors: FileSensors, chip: Path, name: str, address: str | None) -> None:
+    """The card's counter; xe has a second one of the package alone, which is a part of the card."""
+    whole, part = chip / "energy1_input", chip / "energy2_input"
+    if not whole.exists() and not part.exists():
+        sensors.miss(f"energy of {name}", "unsupported", "the driver shows no counter of energy for this device")
+        return
+    limit_uw = number_or_none(chip / "power1_max") or number_or_none(chip / "power1_rated_max")
+    domain = Domain(name=name, scope="device", device=address)
+    sensors.add(domain)
+    if whole.exists():
+        _offer(sensors, whole, domain, limit_uw)
+    if not part.exists():
+        return
+    inner = Domain(name=f"{name}.package", scope="die", parent=name, device=address)
+    if _offer(sensors, part, inner, None) and not whole.exists():
+        label = text_or_none(chip / "energy2_label") or "pkg"
+        reason = f"only its package is counted ({label[:20]}), without the card's memory and regulators"
+        sensors.miss(f"energy of the whole card {name}", "unsupported", reason)
+
+
+def _tile(sensors: FileSensors, chip: Path, card: str) -> None:
+    """A card of several tiles has a counter for each, all held by the card's own."""
+    tile = (text_or_none(chip / "name") or "").removeprefix("i915_")
+    domain = Domain(name=f"{card}.{tile}", scope="die", parent=card, device=pci_address(chip))
+    if (chip / "energy1_input").exists():
+        _offer(sensors, chip / "energy1_input", domain, None)
+
+
+def _offer(sensors: FileSensors, path: Path, domain: Domain, limit_uw: int | None) -> bool:
+    channel = Channel(
+        name=f"{BACKEND}.{domain.name}",
+        backend=BACKEND,
+        domain=domain.name,
+        kind="counter",
+        resolution=UNIT_J,
+        limit_w=limit_uw * MICRO if limit_uw is not None and limit_uw > 0 else None,
+        source=shown(sensors.root, path),
+    )
+    return sensors.offer(domain, channel, path)
