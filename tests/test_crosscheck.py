@@ -96,3 +96,14 @@ def test_a_meter_needs_one_run_that_knows_the_calendar(
     capsys.readouterr()
     assert main(["energy", "adhoc", "--meter", meter(300.0)]) == 2
     assert "2 runs are selected" in capsys.readouterr().err
+
+
+def test_what_held_the_clocks_back_is_told(run_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (file,) = tmp_path.glob("**/sensors-00000.jsonl")
+    facts = {"device0.clocks_held_by": "power limit", "device0.power_limit_w": "300"}
+    with file.open("a") as lines:
+        for at_s in (1007.0, 1009.0):  # The simulated clock begins at 1,000 s.
+            lines.write(json.dumps({"kind": "condition", "at_s": at_s, "facts": facts}) + "\n")
+    main(["energy", run_id])
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("held back by: power limit (first seen at 7.0 s)") == 1

@@ -28,6 +28,7 @@ from steelyard.contracts.base import from_json_object
 from steelyard.contracts.spec import Budget, Energy
 from steelyard.launch.local import LocalLauncher
 from steelyard.results.derive import derive
+from steelyard.results.sensors import read_nodes
 from steelyard.results.store import record_text
 from steelyard.worker.engine.run import run_directory
 from steelyard.worker.measure import clock
@@ -577,6 +578,30 @@ def test_a_call_into_a_vendors_library_that_blocks(
     assert (samples(raw, other)[0] > begin_s + 1.5).sum() > 20
     assert of(energy.Missing, raw)[-1].what == "nvml.0.energy"
     assert of(energy.Ended, raw)[0].reason == "the run ended"
+
+
+def test_what_holds_the_clocks_back_is_noted(
+    raw: Path, tmp_path: Path, watches: list[Watch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the real nvidia-ml-py: the second GPU says that its power limit holds it back."""
+    monkeypatch.setattr(watch, "ROOT", tmp_path / "nowhere")
+    build(tmp_path / "library")
+    for name, value in environment(tmp_path / "library", devices=[Device(), Device(reasons=0x4)]).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    started = Watch(make_spec(workload="tiny", device="cuda", energy=Energy(period_s=0.05)), raw)
+    watches.append(started)
+    started.start()
+    until(lambda: of(energy.Condition, raw))
+    until(lambda: samples(raw, 0).size)
+    started.stop()
+    # Told once, because nothing changed; and looking at it has not closed the library that is read from.
+    (said,) = of(energy.Condition, raw)
+    assert said.facts["gpu0.clocks_held_by"] == "nothing"
+    assert said.facts["gpu1.clocks_held_by"] == "power limit"
+    assert of(energy.Missing, raw) == []
+    (node,) = read_nodes(raw)
+    assert node.conditions == [said]
 
 
 def test_a_channel_that_stays_away_is_given_up(made: Path, raw: Path, watches: list[Watch]) -> None:

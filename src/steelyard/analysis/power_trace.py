@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 MAX_POINTS = 2000
+HELD = ".clocks_held_by"
 # Readings of a counter that make one point: its ticks and the readings do not keep step.
 COUNTER_GROUP = 5
 # So many times as many without a new value: the counter stands still, and that is shown.
@@ -75,6 +76,8 @@ class PowerTrace:
     lines: tuple[Line, ...]
     notes: tuple[str, ...]
     """What could not be read, and how the samplers ended where that was not in order."""
+    held: tuple[str, ...] = ()
+    """What the devices said that held their clocks back, and when first."""
 
     @property
     def start_s(self) -> float:
@@ -113,7 +116,9 @@ def power_trace(record: RunRecord, raw: Path) -> PowerTrace:
     chosen = [(node, _chosen(node)) for node in nodes]
     points = MAX_ALL_POINTS // max(1, sum(len(channels) for _, channels in chosen))
     lines = [line for node, channels in chosen for line in _lines(node, channels, min(MAX_POINTS, points), names)]
-    return PowerTrace(record.run_id, _shown_phases(record.phases), tuple(lines), tuple(_notes(nodes)))
+    return PowerTrace(
+        record.run_id, _shown_phases(record.phases), tuple(lines), tuple(_notes(nodes)), tuple(_held(nodes))
+    )
 
 
 def _chosen(node: NodeSensors) -> dict[int, Channel]:
@@ -252,6 +257,21 @@ def _shown_phases(phases: Sequence[Phase]) -> tuple[Phase, ...]:
         if (phase.name != "steps" or "steady" not in names) and -SANE < phase.start_s <= phase.end_s < SANE
     ]
     return tuple(sorted(shown, key=lambda phase: (phase.start_s, phase.end_s)))
+
+
+def _held(nodes: Sequence[NodeSensors]) -> list[str]:
+    first: dict[tuple[str, str, str], float] = {}
+    for node in nodes:
+        for condition in node.conditions if node.sampler is not None else ():
+            assert node.sampler is not None
+            for name, words in condition.facts.items():
+                if name.endswith(HELD) and words != "nothing":
+                    place = (node.name, name.removesuffix(HELD), words)
+                    first.setdefault(place, condition.at_s - node.sampler.zero_s)
+    return [
+        f"clocks of {domain} on {node} held back by: {words} (first seen at {at_s:.1f} s)"
+        for (node, domain, words), at_s in first.items()
+    ]
 
 
 def _notes(nodes: Sequence[NodeSensors]) -> list[str]:

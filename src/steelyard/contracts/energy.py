@@ -110,6 +110,16 @@ class Sampler(Contract):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Condition(Contract):
+    """What the devices said of themselves at one moment: what holds their clocks back, which limit is set."""
+
+    at_s: float
+    """On the samples' clock."""
+    facts: Annotated[dict[str, Text], Length(1024)]
+    """By domain and name, such as gpu0.clocks_held_by."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ended(Contract):
     """The sampler's last word; without it, it was killed."""
 
@@ -171,7 +181,8 @@ def read_power_chunks(path: Path) -> Iterator[PowerChunk]:
 
 
 SENSOR_EVENTS: dict[str, type[Any]] = {
-    "sampler": Sampler, "domain": Domain, "channel": Channel, "missing": Missing, "ended": Ended,
+    "sampler": Sampler, "domain": Domain, "channel": Channel, "missing": Missing, "condition": Condition,
+    "ended": Ended,
 }  # fmt: skip
 
 

@@ -61,6 +61,7 @@ def energy_lines(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> list[
         lines += _notes(shown)
     if trace is not None and trace.lines:
         lines += ["", *power_chart(trace)]
+        lines += [line for held in trace.held[:SHOWN_JOBS] for line in _wrapped(held, "  ")]
     if len(cells) > 1:
         lines += _without(cells, names)
     for entry in cells:
@@ -306,7 +307,7 @@ def energy_object(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> dict
             for entry in cells
         ],
         "trace": None if trace is None else {"run_id": trace.run_id, "domains": [line.name for line in trace.lines],
-                                             "notes": list(trace.notes)},
+                                             "notes": list(trace.notes), "held": list(trace.held)},
     }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from steelyard.contracts.energy import (
     SENSOR_EVENTS,
     SENSORS_PATTERN,
     Channel,
+    Condition,
     Domain,
     Ended,
     Missing,
@@ -44,6 +45,12 @@ if TYPE_CHECKING:
 MAX_NODES = 20_000
 MAX_CHANNELS = 4096
 MAX_MISSING = 1000
+MAX_CONDITIONS = 10_000
+_LISTS: dict[type, tuple[str, int]] = {
+    Channel: ("channels", MAX_CHANNELS),
+    Missing: ("missing", MAX_MISSING),
+    Condition: ("conditions", MAX_CONDITIONS),
+}
 # Samples of one node held at once: 12 MB. A channel of its own gets between the second number and the third.
 SAMPLES_IN_MEMORY = 1 << 19
 LEAST_IN_MEMORY, MOST_IN_MEMORY = 1 << 13, 1 << 15
@@ -63,6 +70,7 @@ class NodeSensors:
     domains: dict[str, Domain] = field(default_factory=dict)
     channels: list[Channel] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
+    conditions: list[Condition] = field(default_factory=list)
     ended: Ended | None = None
     damage: str = ""
 
@@ -108,15 +116,14 @@ def _take_in(node: NodeSensors, kind: str, event: dict[str, Any], file: str) -> 
     if kind not in SENSOR_EVENTS:
         return
     said = parse_object(SENSOR_EVENTS[kind], event, f"{file} ({kind})")
-    if isinstance(said, Domain):
+    if type(said) in _LISTS:
+        name, most = _LISTS[type(said)]
+        there = getattr(node, name)
+        if len(there) < most:
+            there.append(said)
+    elif isinstance(said, Domain):
         if len(node.domains) < MAX_CHANNELS:
             node.domains.setdefault(said.name, said)
-    elif isinstance(said, Channel):
-        if len(node.channels) < MAX_CHANNELS:
-            node.channels.append(said)
-    elif isinstance(said, Missing):
-        if len(node.missing) < MAX_MISSING:
-            node.missing.append(said)
     elif isinstance(said, Sampler):
         node.sampler = node.sampler or said
     else:

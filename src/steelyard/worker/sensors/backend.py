@@ -30,6 +30,8 @@ class Found:
     missing: list[Missing] = field(default_factory=list)
     read: Callable[[int], float] | None = None
     """The reading of the channel with this number in `channels`, in J or W; raises ReadError."""
+    conditions: Callable[[], dict[str, str]] | None = None
+    """What the devices say of themselves now, by domain and name; may take its time."""
     close: Callable[[], None] = lambda: None
 
 

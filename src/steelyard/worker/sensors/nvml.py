@@ -68,7 +68,10 @@ def open_nvml(root: Path, devices: Sequence[str]) -> Found:
     if cards or any(ours(device) for device in devices):
         for card in wanted(cards, devices, offer.found.missing):
             offer.add(card, cards)
-    return offer.finish()
+    found = offer.finish()
+    if found.channels:
+        found.conditions = lambda: conditions(root, devices)
+    return found
 
 
 def conditions(root: Path, devices: Sequence[str]) -> dict[str, str]:

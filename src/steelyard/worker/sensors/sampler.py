@@ -27,10 +27,13 @@ from steelyard.worker.sensors.find import distinct, open_all
 from steelyard.worker.sensors.reader import MARK_GAP_S, Reader
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from steelyard.worker.sensors.backend import Found
     from steelyard.worker.sensors.files import Samples
 
 FLUSH_S = 1.0
+CONDITIONS_S = 5.0
 LAST_READING_S = 0.5
 NICENESS = 5
 MARK, END = b"m", b"e"
@@ -77,6 +80,7 @@ class Sampling:
         self._domains: set[str] = set()
         self._channels: list[str] = []
         self._opened: queue.SimpleQueue[Found | None] = queue.SimpleQueue()
+        self._conditions: queue.SimpleQueue[energy.Condition] = queue.SimpleQueue()
         self._all_opened = self._ready = False
         self._bell, self._ring = os.pipe()
         os.set_blocking(self._ring, False)
@@ -128,6 +132,7 @@ class Sampling:
                 os.read(self._bell, 4096)
                 self._admit()
                 self._tell_ready()
+                self._tell_conditions()
             if STDIN in ready and (ended := self._hear()):
                 return ended
             if self._told:
@@ -197,6 +202,26 @@ class Sampling:
         reader = Reader(own, first, self._order.period_s, random_phase=self._order.random_phase, ring=self._wake)
         reader.start()
         self._readers.append(reader)
+        if found.conditions is not None:
+            threading.Thread(target=self._look_at, args=(found.conditions,), daemon=True, name="conditions").start()
+
+    def _look_at(self, conditions: Callable[[], dict[str, str]]) -> None:
+        """In a thread of its own, because a driver may take its time. Told when they have changed."""
+        last: dict[str, str] = {}
+        with suppress(Exception):
+            # What cannot be told any more is not worth the readings.
+            while True:
+                facts = conditions()
+                if facts != last:
+                    self._conditions.put(energy.Condition(at_s=time.monotonic(), facts=facts))
+                    self._wake()
+                last = facts
+                time.sleep(CONDITIONS_S)
+
+    def _tell_conditions(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                self._lines.write("condition", self._conditions.get_nowait())
 
     def _tell_ready(self) -> None:
         if self._all_opened and not self._ready and self._readers and all(reader.begun for reader in self._readers):
