@@ -7,7 +7,6 @@ hold; 2: something cannot be read, and nothing is judged.
 
 import argparse
 import json
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ from steelyard.audit.subject import Audit, audit, audit_reference
 from steelyard.audit.table import read_platforms
 from steelyard.cli.verb import add_results
 from steelyard.contracts.base import to_json_object
-from steelyard.errors import InputError, printable
+from steelyard.errors import InputError
 from steelyard.report.claims import claim_json, claim_lines, claim_tally
-from steelyard.report.findings import WIDTH, finding_lines, tally
-from steelyard.report.text import table
+from steelyard.report.findings import finding_lines, tally
+from steelyard.report.text import table, wrapped
 from steelyard.results.store import ResultFolder
 
 
@@ -55,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(entry: Audit, *, brief: bool) -> None:
-    print(textwrap.fill(printable(f"{entry.name}: {entry.about}"), WIDTH, subsequent_indent="  "))
+    print("\n".join(wrapped(f"{entry.name}: {entry.about}")))
     if entry.findings:
         print()
         for finding in entry.findings:
@@ -64,7 +63,7 @@ def _print(entry: Audit, *, brief: bool) -> None:
     if entry.judgements:
         print()
         print("\n".join(claim_lines(entry.judgements, all_claims=not brief)))
-        print("\n" + textwrap.fill(claim_tally(entry.judgements), WIDTH, subsequent_indent="  "))
+        print("\n" + "\n".join(wrapped(claim_tally(entry.judgements))))
     print()
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.base import to_json_object
-from steelyard.errors import printable
-from steelyard.report.findings import WIDTH, finding_lines, tally
-from steelyard.report.text import number, table, with_interval
+from steelyard.report.findings import finding_lines, tally
+from steelyard.report.text import number, table, with_interval, wrapped
 
 if TYPE_CHECKING:
     from steelyard.analysis.batch import BatchCell, BatchCurve
@@ -22,12 +20,12 @@ def curve_lines(curve: BatchCurve) -> list[str]:
     """The answer first; then every cell, how the knee was found, and the findings."""
     lines: list[str] = []
     for text in (_answer(curve), _what_fits(curve)):
-        lines += textwrap.wrap(printable(text), WIDTH)
+        lines += wrapped(text, deeper="")
     top = "of best" if curve.knee is not None and curve.knee.method == "swept batches alone" else "of asymptote"
     heading = ["batch", "runs", "samples/s of the job", top, "memory"]
     lines += ["", *table(heading, _rows(curve)).splitlines()]
     for text in (*_notes(curve), *_how(curve)):
-        lines += textwrap.wrap(printable(text), WIDTH, subsequent_indent="  ")
+        lines += wrapped(text)
     if curve.findings:
         lines += ["", *finding_lines(curve.findings), tally(curve.findings)]
     return lines

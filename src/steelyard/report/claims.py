@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.base import to_json_object
-from steelyard.errors import printable
-from steelyard.report.findings import WIDTH, rule_name
+from steelyard.report.findings import rule_name
+from steelyard.report.text import wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,9 +26,7 @@ def claim_lines(judgements: Sequence[Judgement], *, all_claims: bool = True) -> 
     for entry in shown:
         lines.append(f"{entry.claim.id.ljust(width)}  {entry.verdict} ({entry.asserted})")
         for text in _below(entry):
-            lines += textwrap.wrap(
-                printable(text), WIDTH, initial_indent=INDENT, subsequent_indent=INDENT + "  ", break_on_hyphens=False
-            )
+            lines += wrapped(text, INDENT)
     return lines
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -10,9 +9,8 @@ from typing import TYPE_CHECKING
 from steelyard.analysis.ratios import level_percent, sense, sentence
 from steelyard.audit.beside import REFERENCE
 from steelyard.audit.catalogue import provenance
-from steelyard.errors import printable
 from steelyard.report.findings import finding_lines, tally
-from steelyard.report.text import number, table
+from steelyard.report.text import number, table, wrapped
 from steelyard.rules.settings import shown
 from steelyard.stats.ratio import MIN_JOBS
 
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     from steelyard.contracts.record import Finding
     from steelyard.rules.row import Row
 
-WIDTH = 80
 SHOWN_LEFT_OUT = 6
 # In the column under `B is`.
 SAYS = {"too few jobs": "not ranked"}
@@ -193,8 +190,3 @@ def _left_out(left_out: Sequence[str]) -> list[str]:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def wrapped(text: str, indent: str = "") -> list[str]:
-    """Text in lines that fit a terminal."""
-    return textwrap.wrap(printable(text), WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")

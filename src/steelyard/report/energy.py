@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,8 +11,8 @@ from steelyard.analysis.power_trace import total
 from steelyard.analysis.summary import labels
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import printable
-from steelyard.report.findings import WIDTH, finding_lines
-from steelyard.report.text import number, seconds, table, with_interval
+from steelyard.report.findings import finding_lines
+from steelyard.report.text import number, seconds, table, with_interval, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,7 +52,7 @@ MARK_WORDS = {"warmup": "warm-up", "crosscheck": "cross-check"}
 def energy_lines(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> list[str]:
     """The answer first; then the figures of each cell, its phases, the power over time, and what speaks against it."""
     names = _names(cells)
-    lines = _wrapped(answer(cells[0]) if len(cells) == 1 else _least(cells, names))
+    lines = wrapped(answer(cells[0]) if len(cells) == 1 else _least(cells, names))
     shown = [entry for entry in cells if entry.main.value is not None]
     if shown:
         lines += ["", *_compared(shown, names)] if len(cells) > 1 else ["", *_figures(shown[0])]
@@ -61,7 +60,7 @@ def energy_lines(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> list[
         lines += _notes(shown)
     if trace is not None and trace.lines:
         lines += ["", *power_chart(trace)]
-        lines += [line for held in trace.held[:SHOWN_JOBS] for line in _wrapped(held, "  ")]
+        lines += [line for held in trace.held[:SHOWN_JOBS] for line in wrapped(held)]
     if len(cells) > 1:
         lines += _without(cells, names)
     for entry in cells:
@@ -114,7 +113,7 @@ def _above(low: float | None, most: float | None) -> bool:
 def _without(cells: Sequence[CellEnergy], names: dict[str, str]) -> list[str]:
     """Cells that have no energy, with the reason."""
     lost = [entry for entry in cells if entry.main.value is None]
-    lines = [line for entry in lost[:SHOWN_JOBS] for line in _wrapped(f"{names[entry.cell.cell]}: {answer(entry)}")]
+    lines = [line for entry in lost[:SHOWN_JOBS] for line in wrapped(f"{names[entry.cell.cell]}: {answer(entry)}")]
     more = [f"and {len(lost) - SHOWN_JOBS} more cells without an energy (--json)"] if len(lost) > SHOWN_JOBS else []
     return ["", *lines, *more] if lost else []
 
@@ -200,7 +199,7 @@ def _notes(cells: Sequence[CellEnergy]) -> list[str]:
                 break
         if _known(entry, "energy_per_sample_net"):
             notes["net: without what the same hardware draws when idle"] = None
-    return [line for note in notes for line in _wrapped(note, "  ")]
+    return [line for note in notes for line in wrapped(note)]
 
 
 def _doubts(entry: CellEnergy, place: str) -> list[str]:
@@ -208,16 +207,14 @@ def _doubts(entry: CellEnergy, place: str) -> list[str]:
     lines: list[str] = []
     validity = entry.main.validity
     if validity is not None and entry.main.value is not None and validity.reasons:
-        lines += ["", *_wrapped(f"{place}{validity.verdict}:")]
-        lines += [line for reason in validity.reasons[:SHOWN_REASONS] for line in _wrapped(f"- {reason}", "  ")]
+        lines += ["", *wrapped(f"{place}{validity.verdict}:")]
+        lines += [line for reason in validity.reasons[:SHOWN_REASONS] for line in wrapped(f"- {reason}")]
         if len(validity.reasons) > SHOWN_REASONS:
             lines.append(f"- and {len(validity.reasons) - SHOWN_REASONS} more (--json)")
     # Where no job is in the mean, and all for one reason, the answer has said why.
     if entry.left_out and (entry.jobs or len({left.reason for left in entry.left_out}) > 1):
-        lines += ["", *_wrapped(f"{place}in no mean:")]
-        lines += [
-            line for left in entry.left_out[:SHOWN_JOBS] for line in _wrapped(f"- {left.run_id}: {left.reason}", "  ")
-        ]
+        lines += ["", *wrapped(f"{place}in no mean:")]
+        lines += [line for left in entry.left_out[:SHOWN_JOBS] for line in wrapped(f"- {left.run_id}: {left.reason}")]
         if len(entry.left_out) > SHOWN_JOBS:
             lines.append(f"- and {len(entry.left_out) - SHOWN_JOBS} more jobs (--json)")
     if entry.findings:
@@ -257,7 +254,7 @@ def power_chart(trace: PowerTrace) -> list[str]:
     ends = f"{seconds(float(times[0]))} to {seconds(float(times[-1]))}"
     seen = list(dict.fromkeys(phase.name for phase in trace.phases if phase.end_s > phase.start_s))
     words = ", ".join(f"{PHASE_MARKS.get(name, '?')} {MARK_WORDS.get(name, name)}" for name in seen)
-    return [printable(line) for line in out] + _wrapped(f"from {ends} of the run; {words}", "  ")
+    return [printable(line) for line in out] + wrapped(f"from {ends} of the run; {words}")
 
 
 def _mean(part: NDArray[np.float64]) -> float | None:
@@ -283,10 +280,10 @@ def held_lines(checks: Mapping[str, CrossCheck]) -> list[str]:
     """What others measured of the same run, and whether both can be right."""
     lines = []
     for name, check in checks.items():
-        lines += ["", *_wrapped(f"{name}: {check.answer}")]
-        lines += [line for reason in check.reasons for line in _wrapped(f"- {reason}", "  ")]
+        lines += ["", *wrapped(f"{name}: {check.answer}")]
+        lines += [line for reason in check.reasons for line in wrapped(f"- {reason}")]
         if check.difference_w is not None:
-            lines += _wrapped(f"- it has {number(check.difference_w, 4)} W more on average", "  ")
+            lines += wrapped(f"- it has {number(check.difference_w, 4)} W more on average")
     return lines
 
 
@@ -318,7 +315,3 @@ def _known(entry: CellEnergy, name: str) -> bool:
 def _value(entry: CellEnergy, name: str) -> str:
     found: Quantity = entry.figures[name]
     return "-" if found.value is None else number(found.value, DIGITS)
-
-
-def _wrapped(text: str, indent: str = "") -> list[str]:
-    return textwrap.wrap(printable(text), WIDTH, subsequent_indent=indent or "  ", break_on_hyphens=False)

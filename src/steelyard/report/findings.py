@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from steelyard import registry
-from steelyard.errors import printable
+from steelyard.report.text import wrapped
 from steelyard.rules.rule import SEVERITIES
 
 if TYPE_CHECKING:
@@ -15,19 +14,17 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.record import Finding
 
-WIDTH = 80
-
 
 def finding_lines(findings: Sequence[Finding], *, remedies: bool = True) -> list[str]:
     """Each finding in a few lines, in the order given."""
     lines = []
     for found in findings:
         place = f"{found.place}: " if found.place else ""
-        lines += _wrapped(f"{place}{found.code} {rule_name(found.code)} ({found.severity}): {found.message}", "")
+        lines += wrapped(f"{place}{found.code} {rule_name(found.code)} ({found.severity}): {found.message}", "", "    ")
         if found.evidence:
-            lines += _wrapped(f"evidence: {found.evidence}", "    ")
+            lines += wrapped(f"evidence: {found.evidence}", "    ")
         if remedies:
-            lines += _wrapped(f"remedy: {found.remedy}", "    ")
+            lines += wrapped(f"remedy: {found.remedy}", "    ")
     return lines
 
 
@@ -53,11 +50,3 @@ def _word(severity: str, count: int) -> str:
     plural = {"blocks": "block", "disclose": "to disclose", "note": "notes"}
     single = {"blocks": "blocks", "disclose": "to disclose", "note": "note"}
     return (single if count == 1 else plural)[severity]
-
-
-def _wrapped(text: str, indent: str) -> list[str]:
-    deeper = indent + "  " if indent else "    "
-    # Names of rules have hyphens, and are looked for whole.
-    return textwrap.wrap(
-        printable(text), WIDTH, initial_indent=indent, subsequent_indent=deeper, break_on_hyphens=False
-    )

@@ -5,13 +5,12 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from steelyard.report.text import table
+from steelyard.report.text import WIDTH, table
 from steelyard.rules.rule import FAMILIES, SEVERITIES, codes, rule
 
 if TYPE_CHECKING:
     from steelyard.rules.rule import Example, Rule
 
-WIDTH = 80
 SUBJECTS = {
     "run": "one run",
     "pair": "two rows that are to be compared",

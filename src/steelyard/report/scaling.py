@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +9,8 @@ from steelyard.analysis.loss import FACTORS
 from steelyard.analysis.scaling import USABLE_ERROR_PERCENT
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import printable
-from steelyard.report.findings import WIDTH, finding_lines, tally
-from steelyard.report.text import number, seconds, table, with_interval
+from steelyard.report.findings import finding_lines, tally
+from steelyard.report.text import number, seconds, table, with_interval, wrapped
 from steelyard.stats.quotient import Estimate
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.stats.scaling_fit import CurveFit
@@ -274,7 +273,7 @@ def _half(estimate: Estimate | None) -> str:
 
 def _wrapped(text: str) -> list[str]:
     # A number keeps its percent sign on its line.
-    lines = textwrap.wrap(printable(text).replace(" %", "\u00a0%"), WIDTH, subsequent_indent="  ")
+    lines = wrapped(text.replace(" %", "\u00a0%"))
     return [line.replace("\u00a0", " ") for line in lines]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
+import textwrap
 from typing import TYPE_CHECKING
 
 from steelyard.errors import printable
+from steelyard.rules import words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from steelyard.contracts.record import Quantity
 
 DIGITS = 5
+WIDTH = 80
+"""Columns that a terminal has at least."""
 NUMBER = re.compile(r"[+-]?[\d,.]+(e[+-]?\d+)?( ?[a-z%]{1,2})?")
 
 
@@ -31,19 +34,23 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(out)
 
 
+def wrapped(text: str, indent: str = "", deeper: str = "  ") -> list[str]:
+    """Text in lines that fit a terminal; those after the first are set in by `deeper` more.
+
+    Names of rules have hyphens and are looked for whole, so no line ends inside one.
+    """
+    return textwrap.wrap(
+        printable(text), WIDTH, initial_indent=indent, subsequent_indent=indent + deeper, break_on_hyphens=False
+    )
+
+
 def _is_number(text: str) -> bool:
     return text in ("", "-") or NUMBER.fullmatch(text) is not None
 
 
 def number(value: float, digits: int = DIGITS) -> str:
     """A number with so many significant digits, thousands apart, no exponent where people can do without."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    # The magnitude after rounding: 9.99999 is shown as 10.000, not as 10.0000.
-    magnitude = int(f"{value:.{digits - 1}e}".partition("e")[2])
-    if -4 <= magnitude < 9:
-        return f"{value:,.{max(0, digits - 1 - magnitude)}f}"
-    return f"{value:.{digits - 1}e}"
+    return words.number(value, digits, plain_below=9)
 
 
 def seconds(value: float) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import printable
-from steelyard.report.findings import WIDTH, finding_lines
-from steelyard.report.text import number, table
+from steelyard.report.findings import finding_lines
+from steelyard.report.text import number, table, wrapped
 from steelyard.spec.cost import cost
 from steelyard.spec.recipe import cell_of
 from steelyard.spec.study import label
@@ -31,15 +30,15 @@ def verdict_lines(recipe: Recipe, outcomes: Sequence[Outcome], *, again: str, st
     """The verdict on each figure first; then the jobs that it rests on. `again` is the command line of this recipe."""
     lines = []
     for outcome in outcomes:
-        lines += [line for text in _outcome_lines(recipe, outcome) for line in _wrapped(text)]
+        lines += [line for text in _outcome_lines(recipe, outcome) for line in wrapped(text)]
         # In one line however long: it is there to be copied.
         lines += [printable(f"next: {again}{words}") for words in _next_words(outcome)]
     for outcome in outcomes:
         if outcome.records:
             heading = ["job", "status", _heading(outcome), "node", "started at (UTC)"]
             lines += ["", *table(heading, _job_rows(outcome)).splitlines()]
-    lines += _wrapped(f"kept as study {study}")
-    return lines + (_wrapped(f"documented in {recipe.documents}") if recipe.documents else [])
+    lines += wrapped(f"kept as study {study}")
+    return lines + (wrapped(f"documented in {recipe.documents}") if recipe.documents else [])
 
 
 def _next_words(outcome: Outcome) -> list[str]:
@@ -133,8 +132,8 @@ def plan_lines(recipe: Recipe, expansion: Expansion) -> list[str]:
         for expected in recipe.expect
     ]
     return [
-        *_wrapped(f"{recipe.name}: {recipe.title}".rstrip(": ")),
-        *_wrapped(f"{runs}; measured time: {hours} ({price.basis})"),
+        *wrapped(f"{recipe.name}: {recipe.title}".rstrip(": ")),
+        *wrapped(f"{runs}; measured time: {hours} ({price.basis})"),
         "",
         *table(["cell", "figure", "must be", "unit"], rows).splitlines(),
     ]
@@ -160,12 +159,12 @@ def history_lines(recipe: Recipe, entry: History) -> list[str]:
     head = f"{recipe.name}{where}: {entry.expect.metric} on {_count(len(entry.occasions), 'occasion')}"
     left_out = []
     if entry.other_settings:
-        left_out = _wrapped(f"left out, with other settings: {_count(entry.other_settings, 'occasion')}")
+        left_out = wrapped(f"left out, with other settings: {_count(entry.other_settings, 'occasion')}")
     if not entry.occasions:
-        return [*_wrapped(f"{head}: nothing has been run yet with these settings"), *left_out]
+        return [*wrapped(f"{head}: nothing has been run yet with these settings"), *left_out]
     said = "; ".join(map(_step_text, _step_days(entry))) if entry.steps else _no_step(entry)
     heading = ["started at (UTC)", "jobs", _with_unit("figure", entry.unit), "verdict", "change"]
-    lines = [*_wrapped(f"{head}: {said}"), "", *table(heading, _history_rows(entry)).splitlines(), *left_out]
+    lines = [*wrapped(f"{head}: {said}"), "", *table(heading, _history_rows(entry)).splitlines(), *left_out]
     return lines + (["", *finding_lines(entry.findings)] if entry.findings else [])
 
 
@@ -242,7 +241,3 @@ def _judgement(found: Judgement | None) -> dict[str, Any] | None:
         return None
     # JSON has no infinity: an open end has no number.
     return {**to_json_object(found), "high": found.high if found.high is None or math.isfinite(found.high) else None}
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(printable(text), WIDTH, subsequent_indent="  ")

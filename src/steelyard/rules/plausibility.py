@@ -15,6 +15,7 @@ from steelyard.rules.scaling import Speed, speeds_of
 from steelyard.rules.settings import SETTINGS
 from steelyard.rules.units import unit_of
 from steelyard.rules.words import label, listed, places, printed, setting, times
+from steelyard.stats.steady import MAD_TO_SD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,7 +171,7 @@ def _far_off(a: dict[System, Speed], b: dict[System, Speed]) -> Iterator[tuple[S
         if len(others) < LEAST_PEERS:
             return
         middle = statistics.median(others)
-        spread = max(FLOOR, 1.4826 * statistics.median(abs(other - middle) for other in others))
+        spread = max(FLOOR, MAD_TO_SD * statistics.median(abs(other - middle) for other in others))
         off = abs(ratio - middle) / spread
         if off > far:
             ends = f"{times(math.exp(min(others)))} to {times(math.exp(max(others)))}"

@@ -23,12 +23,13 @@ MAX_LISTED = 6
 MAX_SETTING = 40
 
 
-def number(value: float, digits: int = 4) -> str:
-    """A number with so many significant digits, thousands apart."""
+def number(value: float, digits: int = 4, plain_below: int = 12) -> str:
+    """A number with so many significant digits, thousands apart, with an exponent from `plain_below` digits on."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
+    # The magnitude after rounding: 9.99999 is shown as 10.000, not as 10.0000.
     magnitude = int(f"{value:.{digits - 1}e}".partition("e")[2])
-    if -4 <= magnitude < 12:
+    if -4 <= magnitude < plain_below:
         return f"{value:,.{max(0, digits - 1 - magnitude)}f}"
     return f"{value:.{digits - 1}e}"
 

@@ -33,6 +33,7 @@ from steelyard.stats.energy_window import (
     unknown,
     update_period_s,
 )
+from steelyard.stats.steady import MAD_TO_SD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -301,7 +302,7 @@ def _scatter_j(track: Track, pieces: Pieces) -> float:
     if track.unseen <= UNSEEN and track.usual_s <= 1.05 * track.average_s:
         # Averages without a gap lose nothing of what happens between them. Their noise is what most neighbours differ
         # by; a few large changes are the load's, and harm only in as far as their time is not known.
-        variance = min(variance, float(np.square(1.4826 * np.median(np.abs(change_w)))) / 2)
+        variance = min(variance, float(np.square(MAD_TO_SD * np.median(np.abs(change_w)))) / 2)
         blur_j = float(np.median(track.blur_s) * np.sqrt(np.sum(change_w**2) / 3))
     # Readings that overlap in time hide the scatter that they have in common.
     shared = max(1.0, track.average_s / track.usual_s) if track.usual_s > 0 else 1.0

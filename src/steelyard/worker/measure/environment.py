@@ -20,6 +20,11 @@ MAX_LENGTH = 4000
 ROOT = Path("/")
 
 
+def node_name() -> str:
+    """What this node is called: by its scheduler, which may have several on one host, or else by itself."""
+    return os.environ.get("SLURMD_NODENAME") or os.environ.get("NODE_NAME") or socket.gethostname()
+
+
 def environment(
     device_name: str,
     timing: str,
@@ -34,7 +39,7 @@ def environment(
     `data` and `results` are folders whose file systems are told; `code` is the folder of the measured code (default:
     the current one), whose git state is told; `more` are facts that only the caller has, such as those of torch.
     """
-    node = os.environ.get("SLURMD_NODENAME") or os.environ.get("NODE_NAME") or socket.gethostname()
+    node = node_name()
     facts = {
         "python.version": platform.python_version(),
         "numpy.version": np.__version__,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from steelyard.contracts import energy
 from steelyard.worker.measure import clock
+from steelyard.worker.measure.environment import node_name
 from steelyard.worker.sensors.files import Lines
 from steelyard.worker.sensors.find import OPEN_LIMIT_S, missing_of, possible
 from steelyard.worker.sensors.sampler import END, MARK, NOTHING_FOUND, READY, Order
@@ -191,11 +192,6 @@ def _command(order: Order) -> list[str]:
     ]  # fmt: skip
     # With `=` and `--`: what comes from outside may begin as an option does.
     return [*command, *(f"--device={device}" for device in order.devices), "--", str(order.raw)]
-
-
-def node_name() -> str:
-    """As the run's environment names it."""
-    return os.environ.get("SLURMD_NODENAME") or os.environ.get("NODE_NAME") or socket.gethostname()
 
 
 def devices_of(spec: RunSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
