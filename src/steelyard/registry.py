@@ -134,7 +134,14 @@ BUILTIN: dict[str, dict[str, str]] = {
         "ipu": "steelyard.worker.sensors.ipu:open_ipu",
         "xpu": "steelyard.worker.sensors.xpu:open_xpu",
     },
-    "launcher": {"local": "steelyard.launch.local:LocalLauncher"},
+    "launcher": {
+        "local": "steelyard.launch.local:LocalLauncher",
+        "allocation": "steelyard.launch.allocation:AllocationLauncher",
+    },
+    "scheduler": {
+        "slurm": "steelyard.launch.slurm:Slurm",
+        "kubernetes": "steelyard.launch.kubernetes:Kubernetes",
+    },
 }
 
 

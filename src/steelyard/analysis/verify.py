@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from steelyard.spec.study import Expansion
 
 TIME_FORMAT = "%Y%m%dT%H%M%S"
-INTERRUPTED = ("killed", "node_failure", "cancelled")
+INTERRUPTED = ("killed", "node_failure", "preempted", "cancelled")
 """How jobs end that say nothing about the machine's speed: they are not counted."""
 ORDER: tuple[Verdict, ...] = ("pass", "cannot tell", "fail")
 SHOWN_FACTS = 8

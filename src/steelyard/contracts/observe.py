@@ -8,6 +8,7 @@ A run's `raw/` directory holds
     steps-00000.bin      step samples of every rank that process drove
     tokens-00000.bin     of a run that generates: samples of its tokens, in the same form
     launch.json          what the launcher saw: command, times, exit code
+    claim                who began a run that a scheduler started: exists once, so that no run begins twice
     worker.log           what the worker printed
 """
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 SPEC_FILE = "spec.json"
 LAUNCH_FILE = "launch.json"
 WORKER_LOG = "worker.log"
+CLAIM_FILE = "claim"
+"""Made by whoever begins a run of a campaign, and only if it is not there: no run begins twice."""
 PROGRESS_FILE = "progress.json"
 COMPILING_FILE = "compiling"
 """Touched by a rank that compiles, so that those which wait for it know."""
@@ -53,6 +56,7 @@ StatusCode = Literal[
     "failed",
     "killed",
     "node_failure",
+    "preempted",
     "refused",
     "cancelled",
 ]
@@ -232,6 +236,35 @@ class Environment(Contract):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scheduled(Contract):
+    """What a scheduler says of the task that a run was part of."""
+
+    scheduler: Name
+    """slurm or kubernetes."""
+    job: Text
+    """Its id of the job, with the array's index; the name of a Kubernetes Job."""
+    state: Text
+    """Its own last word, such as TIMEOUT or OOMKilled."""
+    cause: StatusCode | None = None
+    """What that means for a run which left no word itself; None: nothing, it ended by itself."""
+    reason: Text = ""
+    evidence: Annotated[dict[str, float | int | str], Length(100)] | None = None
+    nodes: Annotated[tuple[Text, ...], Length(10_000)] = ()
+    queued_at: Text | None = None
+    started_at: Text | None = None
+    """UTC, ISO 8601."""
+    elapsed_s: NotNegative | None = None
+    """Of the whole task, by the scheduler's account."""
+    energy_j: NotNegative | None = None
+    """Of the whole task, by the scheduler's account; None: it keeps none."""
+    runs: Annotated[int, Bound(ge=1, le=1_000_000)] = 1
+    """Runs in the task that elapsed time and energy are of."""
+    image: Text | None = None
+    digest: Text | None = None
+    """Of the container image; None: no container, or nobody could tell."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Launch(Contract):
     """What the launcher saw of a run from outside."""
 
@@ -246,6 +279,8 @@ class Launch(Contract):
     limit_hit: bool = False
     oom_kills: Count = 0
     """Processes that the control group's memory limit killed meanwhile."""
+    scheduled: Scheduled | None = None
+    """None: started by the user's own process."""
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:

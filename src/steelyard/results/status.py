@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LOG_TAIL_BYTES = 2000
 # Statuses of one job's processes, the one that tells the most first.
-CAUSES = ("out_of_memory", "hung", "refused", "failed", "node_failure", "killed", "time_limit")
+CAUSES = ("out_of_memory", "hung", "refused", "failed", "node_failure", "preempted", "killed", "time_limit")
 # In torchrun's account of what failed, and in the interpreter's of a hang that holds it.
 _RANK_ENDED = re.compile(r"rank\s*:\s*(\d{1,9})\D[^\n]*\n\s*exitcode\s*:\s*(-?\d{1,9})\b")
 _NO_MEMORY = re.compile(r"terminate called after throwing an instance of 'std::bad_alloc'")
