@@ -45,6 +45,16 @@ NAMES = (
     "nvml",
     "sampler",
     "double_counting",
+    "slurm",
+    "slurm_10k",
+    "slurm_overhead",
+    "container",
+    "injection",
+    "gallery",
+    "report_speed",
+    "report_safe",
+    "allocation_pack",
+    "at_rest",
 )
 
 

@@ -1,28 +1,21 @@
 """Makes what the README shows: the tree from every file's own first line, and the output of every command in it.
 
-`--check` compares instead of writing. A fenced block `console` holds commands behind `$ `; each is run in an empty
-directory, in order, and what it prints to standard output follows it. A `toml` block whose first line is a comment with
-a file name becomes that file. The node calls itself `NODE`, wherever this runs.
+`--check` compares instead of writing. How commands are run is in console.py.
 """
 
 from __future__ import annotations
 
 import ast
-import os
-import re
-import shlex
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from console import PageError, run_page, steelyard
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 BEGIN, END = "<!-- tree: made by docs/make_readme.py -->\n", "<!-- end of tree -->\n"
 FOLDERS = ("src/steelyard", "benchmarks", "docs", "tests")
-# What would make the output depend on where it is made.
-OTHER_PLACES = ("STEELYARD_RESULTS", "SLURMD_NODENAME")
-BLOCK = re.compile(r"```(toml|console)\n(.*?)```\n", re.DOTALL)
 
 
 def purpose(path: Path) -> str:
@@ -55,35 +48,17 @@ def with_tree(text: str) -> str:
 def with_outputs(text: str) -> str:
     """The README with every command run anew."""
     with tempfile.TemporaryDirectory() as name:
-        return BLOCK.sub(lambda block: _run_block(block, Path(name)), text)
-
-
-def _run_block(block: re.Match[str], folder: Path) -> str:
-    kind, body = block.groups()
-    if kind == "toml":
-        file = body.partition("\n")[0].removeprefix("# ")
-        (folder / file).write_text(body, encoding="utf-8")
-        return block.group(0)
-    commands = [line for line in body.splitlines() if line.startswith("$ ")]
-    return "```console\n" + "".join(f"{command}\n{_output(command, folder)}" for command in commands) + "```\n"
-
-
-def _output(command: str, folder: Path) -> str:
-    words = shlex.split(command.removeprefix("$ "))
-    assert words[0] == "steelyard", f"only our own commands are run: {command}"
-    program = [sys.executable, "-m", "steelyard.cli.main", *words[1:]]
-    kept = {name: value for name, value in os.environ.items() if name not in OTHER_PLACES}
-    environment = kept | {"NODE_NAME": "NODE"}
-    done = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 1):
-        raise SystemExit(f"{command}: exit code {done.returncode}\n{done.stderr}")
-    return done.stdout
+        return run_page(text, Path(name), steelyard)
 
 
 def main() -> int:
     """Write the README, or say that it is out of date."""
     old = README.read_text(encoding="utf-8")
-    new = with_tree(with_outputs(old))
+    try:
+        new = with_tree(with_outputs(old))
+    except PageError as error:
+        print(error, file=sys.stderr)
+        return 1
     if "--check" not in sys.argv:
         README.write_text(new, encoding="utf-8")
     elif old != new:

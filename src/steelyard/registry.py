@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from functools import cache
 from typing import Any
 
 from steelyard.errors import InputError, Problem
@@ -92,6 +93,7 @@ BUILTIN: dict[str, dict[str, str]] = {
         "SY312": "steelyard.rules.curve:NeitherStrongNorWeak",
         "SY313": "steelyard.rules.curve:TwoCounts",
         "SY314": "steelyard.rules.curve:Gap",
+        "SY315": "steelyard.rules.request:JobNotMeasured",
         "SY401": "steelyard.rules.energy:PowerAboveLimit",
         "SY402": "steelyard.rules.joules:EnergyInvalid",
         "SY403": "steelyard.rules.joules:EnergyDoubtful",
@@ -111,6 +113,7 @@ BUILTIN: dict[str, dict[str, str]] = {
         "SY507": "steelyard.rules.arithmetic:WrongDeviceCount",
         "SY508": "steelyard.rules.arithmetic:WrongBase",
         "SY509": "steelyard.rules.arithmetic:BatchProduct",
+        "SY510": "steelyard.rules.request:HoursDoNotFollow",
         "SY520": "steelyard.rules.claims:BaseDiffers",
         "SY521": "steelyard.rules.claims:DoesNotFollow",
         "SY601": "steelyard.rules.surroundings:RanksMissing",
@@ -167,6 +170,7 @@ def load(kind: str, name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
+@cache
 def _entry_points(kind: str) -> dict[str, str]:
     # Imported late: reading package metadata costs more than the whole help text.
     from importlib.metadata import entry_points

@@ -123,7 +123,8 @@ def _machine(record: RunRecord) -> Settings:
         accelerator, system = "simulated", f"simulated {_digest(simulated_hardware(record))}"
     elif accelerator == "cpu":
         system = _fact(record, "cpu.model") or accelerator
-    nodes = _fact(record, "env.SLURM_JOB_NUM_NODES") or "1"
+    # A step may use some of its job's nodes.
+    nodes = _fact(record, "env.SLURM_NNODES") or _fact(record, "env.SLURM_JOB_NUM_NODES") or "1"
     return {
         "system": system or spec.device,
         "accelerator": accelerator or spec.device,

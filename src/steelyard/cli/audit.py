@@ -7,6 +7,7 @@ hold; 2: something cannot be read, and nothing is judged.
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from steelyard.audit.subject import Audit, audit, audit_reference
 from steelyard.audit.table import read_platforms
 from steelyard.cli.verb import add_results
 from steelyard.contracts.base import to_json_object
-from steelyard.errors import InputError
+from steelyard.errors import InputError, printable
+from steelyard.report.audit_page import audit_page, rows_behind
 from steelyard.report.claims import claim_json, claim_lines, claim_tally
 from steelyard.report.findings import finding_lines, tally
+from steelyard.report.html import html
 from steelyard.report.text import table, wrapped
 from steelyard.results.store import ResultFolder
 
@@ -30,6 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--platforms", type=Path, metavar="CSV", help="the machines of a table, with their power limits"
     )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a reviewer's page as well")
     parser.add_argument("--brief", action="store_true", help="leave out remedies and the claims that hold")
     add_results(parser)
 
@@ -43,6 +47,11 @@ def run(arguments: argparse.Namespace) -> int:
     audits = [audit(word, folder, platforms) for word in arguments.what]
     if arguments.reference:
         audits += [audit_reference(name) for name in catalogue.names()]
+    if arguments.html is not None:
+        words = [*arguments.what, *(catalogue.names() if arguments.reference else ())]
+        page = audit_page(audits, [rows_behind(word, folder) for word in words])
+        arguments.html.write_text(html(page), encoding="utf-8")
+        print(printable(f"a page for reviewers: {arguments.html}"), file=sys.stderr)
     if arguments.json:
         print(json.dumps([_as_json(entry) for entry in audits]))
     else:

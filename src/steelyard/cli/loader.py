@@ -4,15 +4,15 @@ import argparse
 import json
 from typing import Any
 
-from steelyard import registry
 from steelyard.analysis.bound import Forecast, forecast, has_queue
 from steelyard.analysis.summary import job_throughput
 from steelyard.cli import run as run_verb
-from steelyard.cli.progress import Progress
+from steelyard.cli.progress import Progress, loudness
 from steelyard.cli.verb import exit_code
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import Quantity, RunRecord
 from steelyard.errors import InputError, Problem
+from steelyard.launch.allocation import launcher_here
 from steelyard.launch.campaign import run_all
 from steelyard.report.text import number, table, with_interval
 from steelyard.results.store import ResultFolder
@@ -63,7 +63,8 @@ def _measured(arguments: argparse.Namespace, folder: ResultFolder, settings: dic
         taken=lambda study: folder.run_ids(study) | folder.ids_being_made(),
     )
     require_registered(expansion)
-    return list(run_all(folder, expansion, registry.load("launcher", "local")(), Progress()).made)
+    with Progress(loudness(arguments), expansion, folder) as progress:
+        return list(run_all(folder, expansion, launcher_here(progress.say), progress).made)
 
 
 def _print(arguments: argparse.Namespace, device: Quantity, told: list[tuple[int, Quantity, Forecast | None]]) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 from steelyard import registry
 from steelyard.analysis.summary import summarise
-from steelyard.cli.progress import Progress
+from steelyard.cli.progress import Progress, loudness
 from steelyard.cli.tables import print_cells
-from steelyard.cli.verb import add_results, assignment, exit_code
+from steelyard.cli.verb import add_loudness, add_results, assignment, exit_code
 from steelyard.contracts.base import to_json_object
+from steelyard.launch.allocation import launcher_here
 from steelyard.launch.campaign import run_all
 from steelyard.results.store import ResultFolder
 from steelyard.spec.study import assign, require_registered, single_run
@@ -77,6 +78,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments",
         help="any other setting, such as --set sim.step_time_s=0.02 (JSON values)",
     )  # fmt: skip
+    add_loudness(parser)
     add_results(parser)
 
 
@@ -91,8 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
         taken=lambda study: folder.run_ids(study) | folder.ids_being_made(),
     )
     require_registered(expansion)
-    launcher = registry.load("launcher", "local")()
-    outcome = run_all(folder, expansion, launcher, Progress())
+    with Progress(loudness(arguments), expansion, folder) as progress:
+        outcome = run_all(folder, expansion, launcher_here(progress.say), progress)
     cells = summarise(outcome.made)
     if arguments.json:
         print(json.dumps({"runs": [to_json_object(record) for record in outcome.made]}))

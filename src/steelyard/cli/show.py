@@ -2,14 +2,17 @@
 
 import argparse
 import json
+import sys
 
 from steelyard.analysis.summary import summarise
+from steelyard.cli.screen import look_of
 from steelyard.cli.tables import cells_as_json, print_cells, print_record
 from steelyard.cli.verb import add_results
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import InputError
+from steelyard.report.step_times import step_time_lines
 from steelyard.report.text import table
-from steelyard.results.store import ResultFolder
+from steelyard.results.store import RAW, ResultFolder
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -33,17 +36,19 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             print_cells(cells, detail=True)
         return 0
-    found = [folder.read(path) for path in folder.find(arguments.what)]
+    found = {path: folder.read(path) for path in folder.find(arguments.what)}
     if not found:
         raise InputError(
             f"{folder.path} has neither a study nor a run called {arguments.what!r}; studies: {', '.join(studies)}",
             next_step="steelyard show",
         )
     if arguments.json:
-        print(json.dumps([to_json_object(record) for record in found]))
+        print(json.dumps([to_json_object(record) for record in found.values()]))
     else:
-        for record in found:
+        for path, record in found.items():
             print_record(record)
+            for line in step_time_lines(path / RAW, record, look_of(sys.stdout)):
+                print(line)
     return 0
 
 

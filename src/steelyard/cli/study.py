@@ -1,52 +1,172 @@
-"""Run a sweep from a study file: every combination, interleaved in random order, resumed where it stopped."""
+"""Run a sweep from a study file, here or at a site: every combination, in random order, resumed where it stopped."""
 
 import argparse
 import json
 from pathlib import Path
 from typing import Any
 
-from steelyard import registry
 from steelyard.analysis.summary import summarise
-from steelyard.cli.progress import Progress
+from steelyard.cli.following import Following
+from steelyard.cli.progress import Progress, loudness, say
 from steelyard.cli.tables import cells_as_json, print_cells
-from steelyard.cli.verb import add_results, exit_code
-from steelyard.launch.campaign import run_all
+from steelyard.cli.verb import add_loudness, add_results, exit_code
+from steelyard.errors import InputError
+from steelyard.launch.allocation import launcher_here
+from steelyard.launch.campaign import Outcome, run_all, set_aside
+from steelyard.launch.follow import look, wait
+from steelyard.launch.plan import studies, under_way
+from steelyard.launch.scheduler import Campaign
+from steelyard.launch.search import found, search_all, tried
+from steelyard.launch.submit import lock, send
+from steelyard.report.search import plan_lines, search_json, search_lines
+from steelyard.report.standing import campaign_json, campaign_lines
 from steelyard.report.text import table
 from steelyard.results.store import ResultFolder
 from steelyard.spec.cost import cost
+from steelyard.spec.site import find_place
 from steelyard.spec.study import Expansion, expand, label, load_study, require_registered
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of the verb."""
     parser.add_argument("file", type=Path, help="study file (TOML)")
-    parser.add_argument("--dry-run", action="store_true", help="show cells, order and cost; run nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true",
+        help="show cells, order and cost, and with --site write every script; run nothing",
+    )  # fmt: skip
+    parser.add_argument("--site", metavar="SITE[:POOL]", help="send what is missing to this site, and return")
+    parser.add_argument("--wait", action="store_true", help="stay until everything that was sent is collected")
+    parser.add_argument(
+        "--again", metavar="STATUS,...",
+        help="first set runs that ended so aside (into RESULTS/superseded), such as failed,preempted",
+    )  # fmt: skip
+    add_loudness(parser)
     add_results(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run what is missing; exit code 0 when every run of the study completed."""
+    """Run what is missing; exit code 0 when every run of the study completed, or was sent."""
     expansion = expand(load_study(arguments.file), arguments.file.parent)
     require_registered(expansion)
     folder = ResultFolder(arguments.results)
     if arguments.dry_run:
-        _show_plan(arguments, expansion, folder)
-        return 0
-    launcher = registry.load("launcher", "local")()
-    outcome = run_all(folder, expansion, launcher, Progress())
-    records = [folder.read(folder.run_path(spec)) for spec in expansion.runs]
+        return (
+            _show_sending(arguments, expansion, folder) if arguments.site else _show_plan(arguments, expansion, folder)
+        )
+    if arguments.again or arguments.site:
+        _collect(folder, expansion.study.name)
+    if arguments.again:
+        with lock(folder, expansion.study.name):
+            said = f"{set_aside(folder, expansion, arguments.again)} runs set aside, to be made again"
+        say(said, loudness(arguments))
+    if arguments.site or arguments.wait:
+        return _at_site(arguments, expansion, folder)
+    _refuse_under_way(folder, expansion.study.name)
+    make = search_all if expansion.searches else run_all
+    with Progress(loudness(arguments), expansion, folder) as progress:
+        outcome = make(folder, expansion, launcher_here(progress.say), progress)
+    return _show(arguments, expansion, folder, outcome)
+
+
+def _collect(folder: ResultFolder, study: str) -> None:
+    """What has ended since is there, or may be made again."""
+    if study in studies(folder):
+        for problem in look(folder, study).problems:
+            say(problem)
+
+
+def _at_site(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
+    study, loud = expansion.study.name, loudness(arguments)
+    if not arguments.site and study not in studies(folder):
+        raise InputError(f"{study!r} was not sent anywhere", next_step="give --site SITE, or leave out --wait")
+    there = sum(folder.has(spec) for spec in _specs(expansion))
+    while True:
+        # Once more after waiting: where the site takes only so many at a time, the rest comes then.
+        made = _send(arguments, expansion, folder) if arguments.site else None
+        if not arguments.wait:
+            return 0
+        with Following(loud) as following:
+            wait(folder, study, following.tell)
+        if made is None:
+            break
+    records = [folder.read(folder.run_path(spec)) for spec in _specs(expansion) if folder.has(spec)]
+    code = _show(arguments, expansion, folder, Outcome(tuple(records[there:]), there))
+    missing = sum(not folder.has(spec) for spec in expansion.runs)
+    if missing:
+        say(f"{missing} runs have no record: they were not sent, or taken back; steelyard status {study}")
+    return 1 if missing else code
+
+
+def _send(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> Campaign | None:
+    study = expansion.study.name
+    made = send(folder, expansion, find_place(arguments.site), file=arguments.file)
+    sent = under_way(folder, study)
+    out = len(sent)
+    # The study may have been changed since: what is under way need not be of it.
+    missing = sum(spec.run_id not in sent and not folder.has(spec) for spec in expansion.runs)
+    if arguments.wait:
+        return made
+    if arguments.json:
+        print(json.dumps({"sent": campaign_json(made) if made else None, "under_way": out, "left_over": missing}))
+        return made
+    if made is None:
+        print(f"nothing new to send: {out} runs are under way, all others are there")
+    else:
+        print("\n".join(campaign_lines(made, sent=True)))
+    if missing > 0:
+        print(f"{missing} runs do not fit into the queue: give the same command again when these have ended")
+    print(f"\nnext: steelyard status {study}" + ("" if out else ", or steelyard show"))
+    return made
+
+
+def _show_sending(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
+    made = send(folder, expansion, find_place(arguments.site), file=arguments.file, dry_run=True)
+    if arguments.json:
+        print(json.dumps({"would_send": campaign_json(made) if made else None}))
+    elif made is None:
+        print("nothing to send: every run is there or under way")
+    else:
+        print("\n".join(campaign_lines(made, sent=False)))
+    return 0
+
+
+def _refuse_under_way(folder: ResultFolder, study: str) -> None:
+    """A run that waits in a queue is not to be made here as well."""
+    out = under_way(folder, study)
+    if out:
+        raise InputError(
+            f"{len(out)} runs of {study!r} were sent to a site and are not collected",
+            next_step=f"steelyard status {study} collects them, with --cancel it takes them back; "
+            "to go on at the site give --site",
+        )
+
+
+def _specs(expansion: Expansion) -> list[Any]:
+    return [*expansion.runs, *(spec for group in expansion.searches for spec in group.runs)]
+
+
+def _show(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder, outcome: Outcome) -> int:
+    records = [folder.read(folder.run_path(spec)) for spec in expansion.runs if folder.has(spec)]
+    records += tried(folder, expansion.searches)
     order = {cell.name: number for number, cell in enumerate(expansion.cells)}
     cells = sorted(summarise(records), key=lambda cell: order.get(cell.cell, len(order)))
+    searches = [found(folder, group) for group in expansion.searches]
     if arguments.json:
-        print(json.dumps({"made": len(outcome.made), "skipped": outcome.skipped, "cells": cells_as_json(cells)}))
+        shown = {"made": len(outcome.made), "skipped": outcome.skipped, "cells": cells_as_json(cells)}
+        print(json.dumps(shown | ({"searches": search_json(expansion, searches)} if searches else {})))
+    elif searches:
+        print("\n".join(search_lines(expansion, searches)))
     else:
         print_cells(cells)
-    return exit_code(records)
+    if searches:
+        # Running out of memory is what a search looks for.
+        records = [record for record in records if record.status.code != "out_of_memory"]
+    return exit_code(records) or int(any(search.largest_fitting is None for search in searches))
 
 
-def _show_plan(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> None:
+def _show_plan(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
     price = cost(expansion)
-    there = sum(folder.has(spec) for spec in expansion.runs)
+    there = sum(folder.has(spec) for spec in _specs(expansion))
     if arguments.json:
         plan: dict[str, Any] = {
             "study": expansion.study.name,
@@ -56,9 +176,14 @@ def _show_plan(arguments: argparse.Namespace, expansion: Expansion, folder: Resu
             "device_hours_at_most": price.device_hours,
         }
         print(json.dumps(plan))
-        return
-    rows = [[label(cell.swept), str(cell.spec.ranks), str(expansion.study.repeats)] for cell in expansion.cells]
-    print(table(["cell", "devices", "runs"], rows))
-    print(f"\n{len(expansion.runs)} runs, {there} of them there already, in random order (seed {expansion.study.seed})")
+        return 0
+    if expansion.searches:
+        print("\n".join([*plan_lines(expansion), f"\nruns there already: {there}"]))
+    else:
+        rows = [[label(cell.swept), str(cell.spec.ranks), str(expansion.study.repeats)] for cell in expansion.cells]
+        print(table(["cell", "devices", "runs"], rows))
+        order = f"in random order (seed {expansion.study.seed})"
+        print(f"\n{len(expansion.runs)} runs, {there} of them there already, {order}")
     hours = "unknown" if price.device_hours is None else f"at most {price.device_hours:.3g} device-hours"
     print(f"measured time: {hours} ({price.basis})")
+    return 0

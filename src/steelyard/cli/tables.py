@@ -10,6 +10,7 @@ from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import Finding, Quantity, RunRecord
 from steelyard.errors import printable
 from steelyard.report.findings import finding_lines
+from steelyard.report.narrow import OUTPUT_COLUMNS
 from steelyard.report.text import number, seconds, table, with_interval
 
 WIDE = 120
@@ -22,7 +23,7 @@ def print_cells(cells: list[CellSummary], *, detail: bool = False) -> None:
     rows = [[names[cell.cell], _statuses(cell), with_interval(cell.throughput)] for cell in cells]
     print(table(["cell", "runs", "throughput of the job, samples/s"], rows))
     for line in _notes(cells):
-        print(printable(line))
+        print(_filled(line))
     for cell in cells:
         if cell.time_to_quality is not None:
             _print_time_to_quality(cell, names[cell.cell])
@@ -33,16 +34,16 @@ def print_cells(cells: list[CellSummary], *, detail: bool = False) -> None:
 
 def print_record(record: RunRecord) -> None:
     """Everything about one run."""
-    print(printable(f"{record.run_id} ({record.spec.study}): {record.status.code} {record.status.reason}".rstrip()))
+    print(_filled(f"{record.run_id} ({record.spec.study}): {record.status.code} {record.status.reason}".rstrip()))
     if record.environment:
         place = record.environment
         where = f"node {place.node}, allocation {place.allocation or 'none'}, {place.device}: {place.timing}"
-        print(printable(where))
+        print(_filled(where))
     if record.steady:
         window = f"steps {record.steady.start_step:,} to {record.steady.stop_step:,}"
-        print(printable(f"{record.steady.answer} ({window}): {record.steady.reason}"))
+        print(_filled(f"{record.steady.answer} ({window}): {record.steady.reason}"))
     for line in _facts(record):
-        print(textwrap.fill(printable(line), WIDE, subsequent_indent="  "))
+        print(_filled(line, WIDE))
     print()
     rows = []
     for name, quantity in record.quantities.items():
@@ -53,6 +54,13 @@ def print_record(record: RunRecord) -> None:
     print(table(["quantity", "value", "unit", "scope", "window"], rows))
     _print_energy([record])
     _print_each(record.findings)
+
+
+def _filled(text: str, columns: int | None = None) -> str:
+    """A line broken to fit a terminal, or else so many columns; None: as it is."""
+    columns = OUTPUT_COLUMNS.get() or columns
+    text = printable(text)
+    return text if columns is None else textwrap.fill(text, columns, subsequent_indent="  ")
 
 
 def _facts(record: RunRecord) -> list[str]:
@@ -116,7 +124,7 @@ def _print_detail(cell: CellSummary) -> None:
     done = [record for record in cell.records if record.status.code in MEASURED]
     if not done:
         for record in cell.records:
-            print(printable(f"{record.run_id}: {record.status.code}: {record.status.reason}"))
+            print(_filled(f"{record.run_id}: {record.status.code}: {record.status.reason}"))
         return
     rows = []
     for record in done:
@@ -204,7 +212,7 @@ def _print_energy(done: list[RunRecord]) -> None:
             said.setdefault(line, []).append(record.spec.repeat)
     for line, repeats in said.items():
         which = "" if len(repeats) == len(done) else f"job {', '.join(map(str, repeats))}: "
-        print(textwrap.fill(printable(which + line), WIDE, subsequent_indent="  "))
+        print(_filled(which + line, WIDE))
 
 
 def _on_energy(record: RunRecord) -> str | None:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from steelyard.cli.screen import Screen, dressed_output
 from steelyard.errors import InputError, Problem, SteelyardError, printable
 
 if TYPE_CHECKING:
@@ -36,10 +37,11 @@ def run_verb(name: str, words: list[str]) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)
     try:
-        code: int = module.run(arguments)
+        with dressed_output(plain=arguments.json):
+            code: int = module.run(arguments)
         sys.stdout.flush()
     except SteelyardError as error:
-        print(f"error: {error}", file=sys.stderr)
+        Screen().above(f"error: {error}")
         return error.exit_code
     except InterruptError:
         print("\ninterrupted: finished runs are kept; the same command resumes a study", file=sys.stderr)
@@ -58,7 +60,7 @@ def exit_code(records: Sequence[RunRecord]) -> int:
     """0 when every run completed; else 1, and a line that says how many did not."""
     missing = sum(record.status.code != "completed" for record in records)
     if missing:
-        print(f"\n{missing} of {len(records)} runs did not complete: steelyard show RUN_ID tells why", file=sys.stderr)
+        Screen().above(f"\n{missing} of {len(records)} runs did not complete: steelyard show RUN_ID tells why")
     return 1 if missing else 0
 
 
@@ -73,6 +75,15 @@ def add_results(parser: argparse.ArgumentParser) -> None:
         "--results", type=Path, default=Path(default), metavar="DIR",
         help="the result folder (default: $STEELYARD_RESULTS, or steelyard-results here)",
     )  # fmt: skip
+
+
+def add_loudness(parser: argparse.ArgumentParser) -> None:
+    """The options that say how much is told meanwhile."""
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--quiet", action="store_true", help="print the result and nothing on the way to it")
+    either.add_argument(
+        "--verbose", action="store_true", help="also tell command lines, paths and what is being waited for"
+    )
 
 
 def assignment(option: str, text: str) -> tuple[str, Any]:

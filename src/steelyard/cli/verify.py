@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from steelyard import registry
 from steelyard.analysis.verify import (
     begin_occasion,
     history,
@@ -21,10 +20,11 @@ from steelyard.analysis.verify import (
     require_figures,
 )
 from steelyard.cli import run as run_verb
-from steelyard.cli.progress import Progress
-from steelyard.cli.verb import add_results
+from steelyard.cli.progress import Loudness, Progress, loudness
+from steelyard.cli.verb import add_loudness, add_results
 from steelyard.contracts.record import RunRecord
 from steelyard.errors import InputError, Problem, printable
+from steelyard.launch.allocation import launcher_here
 from steelyard.launch.campaign import run_all
 from steelyard.report.verify import (
     history_lines,
@@ -54,6 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--history", action="store_true", help="run nothing: the figure over time, and where it changed"
     )
+    add_loudness(parser)
     add_results(parser)
     parser.set_defaults(default_results=parser.get_default("results"))
 
@@ -80,7 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
     elif not arguments.no_run:
         begin_occasion(folder, name)
     if not arguments.no_run:
-        run_all(folder, expansion, registry.load("launcher", "local")(), _Watch(recipe, expansion))
+        with _Watch(recipe, expansion, loudness(arguments), folder) as watch:
+            run_all(folder, expansion, launcher_here(watch.say), watch)
     outcomes = judge_records(recipe, expansion, list(folder.records(name)))
     verdict, again, past = overall(outcomes), _again(arguments), len(occasions(folder, recipe))
     lines = verdict_lines(recipe, outcomes, again=again, study=name)
@@ -94,8 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
 class _Watch(Progress):
     """Shows progress, and stops at the first job if the recipe names a figure that no job has."""
 
-    def __init__(self, recipe: Recipe, expansion: Expansion) -> None:
-        super().__init__()
+    def __init__(self, recipe: Recipe, expansion: Expansion, loud: Loudness, folder: ResultFolder) -> None:
+        super().__init__(loud, expansion, folder)
         self._recipe, self._expansion = recipe, expansion
 
     def end(self, record: RunRecord, done: int, total: int) -> None:

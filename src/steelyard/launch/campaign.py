@@ -10,11 +10,11 @@ import json
 import os
 import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, get_args
 
 from steelyard.contracts import observe
 from steelyard.contracts.base import to_json_object
-from steelyard.errors import DISK_FULL, InputError, SteelyardError
+from steelyard.errors import DISK_FULL, InputError, Problem, SteelyardError
 from steelyard.results.derive import derive
 from steelyard.results.store import RAW, ResultFolder, write_json
 
@@ -71,7 +71,7 @@ def run_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, watc
 
 def _run_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, watcher: Watcher) -> Outcome:
     folder.prepare()
-    _refuse_other_seed(folder, expansion)
+    refuse_other_seed(folder, expansion)
     write_plan(folder, expansion)
     made: list[RunRecord] = []
     total = len(expansion.runs)
@@ -106,7 +106,31 @@ def collect(folder: ResultFolder, spec: RunSpec, launcher: Launcher, tick: Calla
     return record
 
 
-def _refuse_other_seed(folder: ResultFolder, expansion: Expansion) -> None:
+def set_aside(folder: ResultFolder, expansion: Expansion, codes: str) -> int:
+    """Move runs of the study that ended with one of these statuses to where nobody counts them; how many.
+
+    They are made again by whatever makes what the study lacks. `codes`: statuses with commas between them.
+    """
+    wanted = _statuses(codes)
+    searched = (spec for group in expansion.searches for spec in group.runs)
+    count = 0
+    for spec in (*expansion.runs, *searched):
+        if folder.has(spec) and folder.read(folder.run_path(spec)).status.code in wanted:
+            folder.set_aside(folder.run_path(spec), spec.study)
+            count += 1
+    return count
+
+
+def _statuses(text: str) -> set[str]:
+    known = [code for code in get_args(observe.StatusCode) if code != "completed"]
+    given = {code.strip() for code in text.split(",")}
+    if unknown := sorted(given.difference(known)):
+        problem = Problem("--again", f"{', '.join(unknown)!r}", f"one or more of {', '.join(known)}")
+        raise InputError("no runs end like this, or they need not be made again", problems=(problem,))
+    return given
+
+
+def refuse_other_seed(folder: ResultFolder, expansion: Expansion) -> None:
     """A study's seed is part of what it is: runs of two seeds under one name would look like one study."""
     there = next((spec for spec in expansion.runs if folder.has(spec)), None)
     if there is None:

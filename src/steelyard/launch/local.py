@@ -75,9 +75,21 @@ class LocalLauncher:
             added["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
         return added
 
+    def admit(self, spec: RunSpec) -> None:
+        """InputError for a run that cannot be made here."""
+        _refuse_a_flood(spec)
+
+    def inherited(self) -> dict[str, str]:
+        """What a run gets of our environment: all but the place in another job that we may have been started in."""
+        return {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
+
+    def end(self, process: subprocess.Popen[bytes], mark: str, *, ended: bool) -> None:
+        """Leave nothing of a launch running; `ended`: its first process has ended by itself."""
+        _end(process, mark, ended=ended)
+
     def run(self, spec: RunSpec, raw: Path, tick: Callable[[], None]) -> observe.Launch:
         """Start, wait, and end the worker whatever happens to us. `tick` is called now and then meanwhile."""
-        _refuse_a_flood(spec)
+        self.admit(spec)
         command, mark = self.command(spec, raw), secrets.token_hex(16)
         started_at = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
         kills = _oom_kills()
@@ -90,13 +102,13 @@ class LocalLauncher:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**_own_variables(), **self.environment(spec), MARK: mark},
+                env={**self.inherited(), **self.environment(spec), MARK: mark},
             )
             ended = False
             try:
                 ended = _wait(process, spec.time_limit_s, tick, orders)
             finally:
-                _end(process, mark, ended=ended)
+                self.end(process, mark, ended=ended)
                 shutil.rmtree(raw / TORCHRUN_LOGS, ignore_errors=True)
         return observe.Launch(
             launcher=self.name,
@@ -108,11 +120,6 @@ class LocalLauncher:
             limit_hit=not ended and not orders,
             oom_kills=max(0, _oom_kills() - kills),
         )
-
-
-def _own_variables() -> dict[str, str]:
-    """Our environment without the place in another job that we may have been started in."""
-    return {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
 
 
 def _refuse_a_flood(spec: RunSpec) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steelyard.contracts.spec import Budget, RunSpec
+from steelyard.launch.allocation import whereabouts
 from steelyard.launch.campaign import collect
 from steelyard.launch.local import LocalLauncher
 from steelyard.launch.preflight_node import Check, Node, Plan, node_checks, place_checks
@@ -54,12 +55,8 @@ def _python() -> Check:
 
 
 def _scheduler(node: Node) -> Check:
-    job = node.variables.get("SLURM_JOB_ID")
-    if job:
-        name = node.variables.get("SLURMD_NODENAME", "?")
-        return Check("scheduler", "ok", f"inside Slurm allocation {job}, node {name}")
-    if "KUBERNETES_SERVICE_HOST" in node.variables:
-        return Check("scheduler", "ok", "inside a Kubernetes pod")
+    if words := whereabouts(node.variables).words:
+        return Check("scheduler", "ok", words)
     return Check("scheduler", "note", "none: repeats here speak for this node only")
 
 

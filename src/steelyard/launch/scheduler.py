@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from steelyard.launch.preflight_node import Check
 
 PLAN_FILE: Final = "plan.json"
+TRYING_FILE: Final = "trying"
+ID_FILE: Final = "id"
+MAX_ID_CHARACTERS: Final = 300
 JobKind = Literal["runs", "packed", "search"]
 """Each run a launch of its own; all runs of a task in one process (simulated only); or candidates in rising order, of
 which the largest that fits is sought."""
@@ -94,6 +97,8 @@ class Image(Contract):
     digest: Text | None
     torch: Text | None = None
     """Version and build, where it could be asked."""
+    unknown: Text = ""
+    """Why something of it could not be found out from here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +147,14 @@ class Campaign:
     def output_file(self, job: Job, task: int) -> Path:
         """What a task printed."""
         return self.job_folder(job) / f"{task}.out"
+
+    def job_id(self, job: Job) -> str | None:
+        """What the scheduler calls a job; None: it has not said yet, or nobody has asked."""
+        try:
+            with (self.job_folder(job) / ID_FILE).open(encoding="utf-8") as file:
+                return file.read(MAX_ID_CHARACTERS).strip() or None
+        except OSError:
+            return None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from steelyard.errors import printable
+from steelyard.report.narrow import OUTPUT_COLUMNS, narrow_table
 from steelyard.rules import words
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 DIGITS = 5
 WIDTH = 80
 """Columns that a terminal has at least."""
+LEAST_WIDTH = 20
+"""Below this nothing is broken any more: the indents alone would fill a line."""
 NUMBER = re.compile(r"[+-]?[\d,.]+(e[+-]?\d+)?( ?[a-z%]{1,2})?")
 
 
@@ -26,6 +29,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [[printable(cell) for cell in header], *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     right = [bool(rows) and all(_is_number(row[i]) for row in rows) for i in range(len(header))]
+    columns = OUTPUT_COLUMNS.get()
+    if columns is not None and sum(widths) + 2 * (len(widths) - 1) > columns:
+        return "\n".join(narrow_table(lines, right, columns))
     out = []
     for line in lines:
         cells = [text.rjust(w) if r else text.ljust(w) for text, w, r in zip(line, widths, right, strict=True)]
@@ -39,8 +45,13 @@ def wrapped(text: str, indent: str = "", deeper: str = "  ") -> list[str]:
 
     Names of rules have hyphens and are looked for whole, so no line ends inside one.
     """
+    columns = min(WIDTH, OUTPUT_COLUMNS.get() or WIDTH)
     return textwrap.wrap(
-        printable(text), WIDTH, initial_indent=indent, subsequent_indent=indent + deeper, break_on_hyphens=False
+        printable(text),
+        max(columns, LEAST_WIDTH),
+        initial_indent=indent,
+        subsequent_indent=indent + deeper,
+        break_on_hyphens=False,
     )
 
 

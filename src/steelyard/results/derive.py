@@ -112,7 +112,9 @@ def _energy(raw: Path, spec: RunSpec, seen: _Seen, steps: _Steps, tokens: dict[s
     rate = steps.quantities.get("throughput_job")
     made = tokens.get("tokens_job") or tokens.get("tokens_per_second")
     per_sample = made.value / rate.value if rate and rate.value and made and made.value else None
-    given = (seen.environment.facts if seen.environment else {}).get("env.SLURM_JOB_NUM_NODES", "")
+    facts = seen.environment.facts if seen.environment else {}
+    # A step may use some of its job's nodes.
+    given = facts.get("env.SLURM_NNODES") or facts.get("env.SLURM_JOB_NUM_NODES", "")
     measured = Measured(
         nodes=int(given) if given.isascii() and given.isdigit() and len(given) < 9 else None,
         phases=seen.phases,

@@ -23,6 +23,8 @@ CAUSES = ("out_of_memory", "hung", "refused", "failed", "node_failure", "preempt
 # In torchrun's account of what failed, and in the interpreter's of a hang that holds it.
 _RANK_ENDED = re.compile(r"rank\s*:\s*(\d{1,9})\D[^\n]*\n\s*exitcode\s*:\s*(-?\d{1,9})\b")
 _NO_MEMORY = re.compile(r"terminate called after throwing an instance of 'std::bad_alloc'")
+# What Slurm's daemon on the node prints of a step that it killed for memory.
+_STEP_NO_MEMORY = re.compile(r"slurmstepd\S*: error: [^\n]*(oom.kill|[Ee]xceeded (\w+ )?memory limit)")
 # Hang-up, interrupt and termination: somebody asked for it.
 ORDERS = (1, 2, 15)
 _INTERPRETER_HUNG = re.compile(
@@ -39,8 +41,14 @@ def job_status(
     raw: Path,
     damage: SteelyardError | None,
 ) -> observe.Status:
-    """How the job ended, from what each of its processes and the launcher say."""
-    if launch is not None and launch.limit_hit:
+    """How the job ended, from what each of its processes, the launcher and the scheduler say."""
+    scheduled = launch.scheduled if launch is not None else None
+    measured = scheduled is not None and _all_measured(statuses, spec)
+    if scheduled is not None and scheduled.cause is not None and not measured:
+        said = _status_by_scheduler(statuses, scheduled, raw)
+        if said is not None:
+            return said
+    if launch is not None and launch.limit_hit and not measured:
         return observe.Status(
             code="time_limit",
             reason=f"ended after {launch.wall_s:.1f} s by its time limit",
@@ -51,7 +59,7 @@ def job_status(
     missing = len(words) < spec.processes
     if causes:
         cause = _with_places(causes[0], words, _log_evidence(raw)[1] if missing else None)
-        if launch is not None and launch.oom_kills and "DataLoader worker" in cause.reason:
+        if launch is not None and _killed_for_memory(launch) and "DataLoader worker" in cause.reason:
             # A loader process was what the memory limit killed.
             return replace(cause, code="out_of_memory")
         return cause
@@ -65,6 +73,38 @@ def job_status(
         return observe.Status(code="failed", reason=f"the observations are damaged: {damage}"[:4000])
     # All ranks say the same of the quality.
     return next((s for s in words if s.code != "completed"), observe.Status(code="completed"))
+
+
+def _all_measured(statuses: dict[str, observe.Status], spec: RunSpec) -> bool:
+    """Whether all ranks have all that was asked: what ended the rest of a task afterwards takes nothing from it."""
+    done = [status for status in statuses.values() if status.code in ("completed", "not_converged")]
+    return len(done) == len(statuses) >= spec.processes
+
+
+def _killed_for_memory(launch: observe.Launch) -> bool:
+    cause = launch.scheduled.cause if launch.scheduled is not None else None
+    return launch.oom_kills > 0 or cause == "out_of_memory"
+
+
+def _status_by_scheduler(
+    statuses: dict[str, observe.Status], scheduled: observe.Scheduled, raw: Path
+) -> observe.Status | None:
+    """What the scheduler did to a run that could not say it, or only that it was told to end; None: it said more.
+
+    The first word counts: what ranks say after one of them was told to end follows from that.
+    """
+    words = sorted(statuses.values(), key=_said)
+    first = next((s for s in words if s.code not in ("completed", "not_converged")), None)
+    if scheduled.cause is None or (
+        first is not None and first.code in CAUSES and "follows" not in (first.evidence or {})
+    ):
+        return None
+    evidence: _Evidence = {"job": scheduled.job, "state": scheduled.state, **(scheduled.evidence or {})}
+    if scheduled.nodes:
+        evidence["nodes"] = ", ".join(scheduled.nodes[:SHOWN_RANKS])
+    evidence |= {key: value for key, value in _log_evidence(raw)[1].items() if value}
+    reason = scheduled.reason or f"{scheduled.scheduler} says {scheduled.state}"
+    return _with_places(observe.Status(code=scheduled.cause, reason=reason, evidence=evidence), words)
 
 
 def _said(status: observe.Status) -> tuple[float, int]:
@@ -113,6 +153,9 @@ def _status_from_outside(
         return observe.Status(code="hung", reason="no block of steps ended within the limit", evidence=evidence)
     if _NO_MEMORY.search(log):
         return observe.Status(code="out_of_memory", reason="the host's memory is exhausted", evidence=evidence)
+    if launch.scheduled is not None and _STEP_NO_MEMORY.search(log):
+        reason = "Slurm killed it at the memory limit of its job"
+        return observe.Status(code="out_of_memory", reason=reason, evidence=evidence)
     silent = [
         (rank, code)
         for rank, code in ((int(found[1]), int(found[2])) for found in _RANK_ENDED.finditer(log))

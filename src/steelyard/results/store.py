@@ -4,28 +4,35 @@ Knows directories and atomic renames; needs neither locks nor a server. Layout:
 
     FOLDER/runs/STUDY/RUN_ID/record.json     the record
                             /raw/...         what it was derived from
+    FOLDER/superseded/STUDY/RUN_ID.N/        a run that was set aside so that it is made again
+    FOLDER/campaigns/STUDY/...               what was sent to a site; see launch/scheduler.py
     FOLDER/.scratch/HOST.PIDS.PID.START.XXXXXXXX.RUN_ID/   a run being made by that process; nobody reads it
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import shutil
 import socket
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from functools import cache
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steelyard.contracts.base import to_json_object
 from steelyard.contracts.observe import PROGRESS_FILE, RESERVE_FILE, SPEC_FILE
 from steelyard.contracts.record import RunRecord
 from steelyard.errors import InputError, SteelyardError
 from steelyard.spec.validate import MAX_RECORD_BYTES, parse_json, read_bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from steelyard.contracts.spec import RunSpec
 
@@ -33,6 +40,10 @@ RECORD_FILE = "record.json"
 RAW = "raw"
 # Enough for the last events of a run and for its record, on a disk that the run has filled.
 RESERVE_BYTES = 1 << 18
+IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST)
+FLUSHES = 8
+NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS)
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 class ResultFolder:
@@ -71,19 +82,55 @@ class ResultFolder:
         write_json(scratch / RECORD_FILE, record)
         place = self.run_path(record.spec)
         place.parent.mkdir(parents=True, exist_ok=True)
+        if not self._put(scratch, record.spec):
+            return False
+        _sync(place.parent)
+        return True
+
+    def adopt(self, made: Path, spec: RunSpec) -> bool:
+        """Put a run with its record in its place, where others may be putting it at this moment, too.
+
+        False: another run's record stands there. FileNotFoundError: somebody else was faster.
+        """
+        return self._put(made, spec)
+
+    def open_study(self, study: str) -> None:
+        """Make the folder that runs of a study are put into."""
+        (self._runs / study).mkdir(parents=True, exist_ok=True)
+
+    def sync_study(self, study: str) -> None:
+        """Keep what was put there even if the machine dies now."""
+        _sync(self._runs / study)
+
+    def _put(self, scratch: Path, spec: RunSpec) -> bool:
+        place = self.run_path(spec)
         try:
             scratch.rename(place)
         except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            if error.errno not in IN_THE_WAY:
                 raise
-            if self.has(record.spec):
+            if self.has(spec):
                 return False
             raise SteelyardError(
                 f"{place} is in the way: it is not empty and holds no record",
                 next_step=f"look into it, then: rm -r {place}",
             ) from None
-        _sync(place.parent)
         return True
+
+    def set_aside(self, run: Path, study: str) -> Path:
+        """Move a run's directory to where nobody counts it, so that it can be made again; where it is now."""
+        shelf = self.path / "superseded" / study
+        shelf.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            place = shelf / f"{run.name}.{number}"
+            try:
+                run.rename(place)
+            except OSError as error:
+                if error.errno not in IN_THE_WAY:
+                    raise
+            else:
+                return place
+        raise AssertionError
 
     def sweep_scratch(self) -> int:
         """Remove what dead launchers of this host left; how many. Other hosts' are theirs to remove."""
@@ -154,8 +201,39 @@ def read_progress(raw: Path) -> dict[str, Any] | None:
 
 
 def record_text(record: Any) -> str:
-    """The one form in which contracts are written: the same contract gives the same bytes."""
-    return json.dumps(to_json_object(record), indent=1, allow_nan=False) + "\n"
+    """The one form in which contracts are written: the same contract gives the same bytes.
+
+    They are those of `json.dumps(..., indent=1, allow_nan=False)`, which with an indent is four times slower.
+    """
+    return _json_text(record, "\n") + "\n"
+
+
+def _json_text(value: Any, line: str) -> str:
+    """A value as JSON. `line`: the end of a line and how far the next one is set in."""
+    if isinstance(value, str):
+        return encode_basestring_ascii(value)
+    inner = line + " "
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = [f'"{name}": {_json_text(getattr(value, name), inner)}' for name in _field_names(type(value))]
+    elif isinstance(value, dict):
+        parts = [f"{_json_key(key)}: {_json_text(item, inner)}" for key, item in value.items()]
+    elif isinstance(value, (list, tuple)):
+        parts = [_json_text(item, inner) for item in value]
+        return f"[{inner}{f',{inner}'.join(parts)}{line}]" if parts else "[]"
+    else:
+        # Numbers, true, false, null; and whatever else json knows or refuses.
+        return json.dumps(value, allow_nan=False)
+    return f"{{{inner}{f',{inner}'.join(parts)}{line}}}" if parts else "{}"
+
+
+def _json_key(key: Any) -> str:
+    # Keys that are no texts are rare; json has its own way with them.
+    return encode_basestring_ascii(key) if isinstance(key, str) else json.dumps({key: 0})[1:-4]
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(entry.name for entry in fields(kind))
 
 
 def write_json(path: Path, contract: Any) -> None:
@@ -166,8 +244,74 @@ def write_json(path: Path, contract: Any) -> None:
         os.fsync(file.fileno())
 
 
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
+def replace_text(path: Path, text: str, scratch: Path) -> None:
+    """Make or replace a file, whole. It is written in the folder `scratch` first, and not flushed."""
+    beside = scratch / f".{owner()}.{path.name}"
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def flush_all(paths: Sequence[Path]) -> None:
+    """Keep files even if the machine dies now. Several at a time: most of it is waiting. Those that are gone are not
+    ours any more.
+    """
+    with ThreadPoolExecutor(FLUSHES) as pool:
+        list(pool.map(_flush, paths))
+
+
+def _flush(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        _sync(path)
+
+
+def create_once(path: Path, text: str, scratch: Path, *, flush: bool = True) -> bool:
+    """Make a file, whole, if it is not there; False when it is. It is written in the folder `scratch` first."""
+    beside = scratch / f".{owner()}.{path.name}"
+    with beside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        if flush:
+            os.fsync(file.fileno())
+    try:
+        os.link(beside, path)
+    except FileExistsError:
+        # A file server may have made the link and lost its answer: asked again, it says that the file is there.
+        return beside.stat().st_nlink > 1
+    except OSError as error:
+        # Some file systems have no links; there two at the very same moment both believe that they were first.
+        if error.errno not in NO_LINKS:
+            raise
+        if path.exists():
+            return False
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return True
+
+
+def own_uid(folder: Path) -> int | None:
+    """Whose files are that we make in a folder: a file server may give us another number. None: we may make none."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return os.fstat(file.fileno()).st_uid
+    except OSError as error:
+        if error.errno not in NOT_OURS:
+            raise
+        return None
+
+
+def sweep_halves(folder: Path) -> None:
+    """Remove files that dead processes of this host were writing here before they put them in their place."""
+    for path in folder.glob(".*"):
+        if is_gone(path.name[1:]):
+            path.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -186,9 +330,14 @@ def _pid_namespace() -> int:
         return 0
 
 
+def owner() -> str:
+    """This process among all others, as a part of a file's name."""
+    return f"{_host()}.{_pid_namespace()}.{os.getpid()}.{_start_ticks(os.getpid())}"
+
+
 def _owner_prefix() -> str:
     """The maker is part of the name, so that there is no moment at which a directory has no owner."""
-    return f"{_host()}.{_pid_namespace()}.{os.getpid()}.{_start_ticks(os.getpid())}."
+    return f"{owner()}."
 
 
 def _run_id(scratch_name: str) -> str:
@@ -200,6 +349,11 @@ def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
+
+
+def is_gone(name: str) -> bool:
+    """Whether the process that `owner` called so ran here and runs no more; False of another host's: nobody knows."""
+    return _is_abandoned(name.strip() + ".")
 
 
 def _is_abandoned(name: str) -> bool:

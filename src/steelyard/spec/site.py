@@ -44,9 +44,13 @@ class Toleration(Contract):
     """A taint of Kubernetes nodes that jobs bear."""
 
     key: Label
+    """Of the taint."""
     operator: Literal["Exists", "Equal"] = "Exists"
+    """Whatever the taint's value is, or this one."""
     value: LabelValue | None = None
+    """With Equal."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """None: every one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,26 +70,35 @@ class Pool(Contract):
     cpus_per_node: Annotated[int, Bound(ge=1, le=100_000)] | None = None
     """To ask for; None: what the scheduler gives."""
     memory_per_node_mib: Annotated[int, Bound(ge=1, le=10**9)] | None = None
+    """To ask for; None: what the scheduler gives."""
     shm_mib: Annotated[int, Bound(ge=1, le=10**9)] = 1024
     """Kubernetes: shared memory of a pod, which loader processes and collectives need."""
     partition: Word | None = None
+    """Slurm: the queue; None: the site's default."""
     account: Word | None = None
+    """Slurm: who is charged; None: the user's default."""
     qos: Word | None = None
+    """Slurm: quality of service; None: the user's default."""
     constraint: Word | None = None
+    """Slurm: features that nodes must have."""
     reservation: Word | None = None
+    """Slurm: nodes that are kept for somebody."""
     exclusive: bool = False
     """Whole nodes, whatever is asked of them."""
     start: Start = "torchrun"
+    """One torchrun a node that starts a process a device, or one task of the scheduler a device."""
     options: Annotated[tuple[Option, ...], Length(50)] = ()
     """More options of sbatch, such as --switches=1."""
     node_selector: Annotated[dict[Label, LabelValue], Length(50)] = field(default_factory=dict)
     """Kubernetes: labels that nodes must have; the architecture is always one of them."""
     tolerations: Annotated[tuple[Toleration, ...], Length(50)] = ()
+    """Kubernetes: taints of nodes that jobs bear."""
     environment: Variables = field(default_factory=dict)
     """Added to the site's, for these nodes."""
     image: ImageName | None = None
     """Instead of the site's image for this architecture."""
     max_nodes: SomeNodes | None = None
+    """Most nodes that one job may ask for."""
     max_time_s: Seconds | None = None
     """Longest job that may be asked for."""
 
@@ -95,9 +108,13 @@ class Mount(Contract):
     """A folder of the node as the container sees it."""
 
     source: AbsolutePath
+    """On the node."""
     target: AbsolutePath | None = None
     """None: the same path."""
     writable: bool = False
+    """Whether runs may write there."""
+    claim: Annotated[str, Length(253, r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")] | None = None
+    """Kubernetes: the PersistentVolumeClaim that `source` is a folder of, instead of the node's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +122,7 @@ class Container(Contract):
     """How a worker gets its Python, numpy and torch."""
 
     runtime: Runtime = "none"
+    """What starts it on the nodes; Kubernetes starts its own."""
     images: Annotated[dict[Architecture, ImageName], Length(10)] = field(default_factory=dict)
     """By architecture; one name for several is an index of several images."""
     mounts: Annotated[tuple[Mount, ...], Length(100)] = ()
@@ -122,6 +140,7 @@ class Modules(Contract):
     init: AbsolutePath | None = None
     """A file to source first, where batch jobs have no `module` command."""
     load: Annotated[tuple[Word, ...], Length(50)] = ()
+    """Names, in the order in which they are loaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +148,9 @@ class Charge(Contract):
     """What an hour costs."""
 
     unit: ChargeUnit = "device-hour"
+    """What the site calls it; the rates below turn time into it."""
     per_device_hour: NotNegative = 1.0
+    """For each device that a job holds, used or not."""
     per_node_hour: NotNegative = 0.0
     """Added, for a whole node or a part of it."""
 
@@ -157,14 +178,17 @@ class Cluster(Contract):
     """Kubernetes: where and as whom."""
 
     namespace: Annotated[str, Length(63, r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")] = "default"
+    """In which jobs are made."""
     context: Value | None = None
     """Of the kubeconfig; None: the current one."""
     service_account: Annotated[str, Length(253, r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")] | None = None
+    """Of the pods; None: the namespace's default."""
     queue: LabelValue | None = None
     """Of Kueue, as its label kueue.x-k8s.io/queue-name."""
     jobset: bool | None = None
     """JobSet or plain Indexed Jobs; None: JobSet where the platform has it."""
     pull_secret: Annotated[str, Length(253, r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")] | None = None
+    """For a registry that asks for one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,13 +196,19 @@ class Site(Contract):
     """One site."""
 
     schema_version: Literal[1] = SITE_VERSION
+    """Of this form of file."""
     name: Name
+    """What people call it."""
     scheduler: SchedulerName
+    """What jobs are given to."""
     description: Annotated[str, Length(1000)] = ""
+    """For people."""
     pools: Annotated[dict[Name, Pool], Length(100)]
     """The first is used where none is named."""
     container: Container = field(default_factory=Container)
+    """The table [container]."""
     modules: Modules = field(default_factory=Modules)
+    """The table [modules]."""
     environment: Variables = field(default_factory=dict)
     """Fabric and library variables for every run, such as NCCL_SOCKET_IFNAME."""
     python: Value | None = None
@@ -186,8 +216,11 @@ class Site(Contract):
     meeting_host: Value | None = None
     """Name or address at which ranks meet; None: the host name of the first node."""
     charge: Charge = field(default_factory=Charge)
+    """The table [charge]."""
     limits: Limits = field(default_factory=Limits)
+    """The table [limits]."""
     cluster: Cluster = field(default_factory=Cluster)
+    """The table [cluster]."""
 
     def __post_init__(self) -> None:
         if not self.pools:

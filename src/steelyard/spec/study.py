@@ -16,6 +16,7 @@ from steelyard import registry
 from steelyard.contracts.base import Bound, Contract, Length, Name, to_json_object
 from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec
 from steelyard.errors import InputError, Problem
+from steelyard.spec.search import Search, SearchGroup
 from steelyard.spec.shorthand import spell_out
 from steelyard.spec.source import find_source, workload_name
 from steelyard.spec.validate import MAX_SPEC_BYTES, parse_object, parse_toml, read_bounded
@@ -48,6 +49,8 @@ class Study(Contract):
     """Settings of a RunSpec that all runs share."""
     sweep: Annotated[dict[str, tuple[Any, ...]], Length(20)] = field(default_factory=dict)
     """Settings (nested ones as "sim.step_time_s") with the list of values to try; all combinations are run."""
+    search: Search | None = None
+    """Seek the largest batch that fits, for each combination; every batch is tried once, whatever `repeats` says."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class Expansion:
     study: Study
     cells: tuple[Cell, ...]
     runs: tuple[RunSpec, ...]
+    searches: tuple[SearchGroup, ...] = ()
+    """Runs of which only some are made: those that a search comes to. They are not among `runs`."""
 
 
 def load_study(path: Path) -> Study:
@@ -84,19 +89,48 @@ def expand(study: Study, folder: Path | None = None) -> Expansion:
             raise InputError(
                 "a sweep has no values", problems=(Problem("sweep", "an empty list", "one value or more"),)
             )
-    count = study.repeats
+    batches = _candidates(study)
+    count = study.repeats if not batches else len(batches)
     for values in study.sweep.values():
         count *= len(values)
     if count > MAX_RUNS:
         problem = Problem("sweep", f"{count} runs", f"at most {MAX_RUNS} runs in one study")
         raise InputError("the study is too large", problems=(problem,))
-    cells = _cells(study, lambda text: find_source(text, folder, below=folder), folder)
+    # The batch last: the candidates of one search are then neighbours, in rising order.
+    spread = dataclasses.replace(study, sweep={**study.sweep, "batch": batches}) if batches else study
+    cells = _cells(spread, lambda text: find_source(text, folder, below=folder), folder)
+    if batches:
+        return Expansion(study, tuple(cells), (), _searches(study, cells, len(batches)))
     runs = []
     for repeat in range(study.repeats):
         order = list(cells)
         random.Random(f"{study.seed}:{repeat}").shuffle(order)
         runs += [_with_identity(cell.spec, study, cell.name, repeat) for cell in order]
     return Expansion(study, tuple(cells), tuple(runs))
+
+
+def _candidates(study: Study) -> tuple[int, ...]:
+    """The batches that a search may try; none without one."""
+    if study.search is None:
+        return ()
+    problems = tuple(
+        Problem(f"{table}.batch", "is what the search seeks", "leave it out, or leave out [search]")
+        for table, settings in (("run", study.run), ("sweep", study.sweep))
+        if "batch" in settings
+    )
+    if problems:
+        raise InputError(f"study {study.name} is not valid", problems=problems)
+    return study.search.batches
+
+
+def _searches(study: Study, cells: list[Cell], candidates: int) -> tuple[SearchGroup, ...]:
+    """One search for each combination of the sweep, in random order."""
+    groups = [
+        SearchGroup(tuple(cell.spec for cell in cells[start : start + candidates]))
+        for start in range(0, len(cells), candidates)
+    ]
+    random.Random(f"{study.seed}:search").shuffle(groups)
+    return tuple(groups)
 
 
 def _cells(study: Study, find: Callable[[str], Source | None], folder: Path | None) -> list[Cell]:

@@ -5,14 +5,20 @@ from steelyard.worker.measure import clock  # noqa: F401 -- first: time counts f
 # isort: split
 import argparse
 import os
+import re
+import socket
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
+from steelyard.contracts import observe
 from steelyard.worker.engine.run import end_with_word, run_directory
 
 ORPHANED = 75  # EX_TEMPFAIL: the run may be repeated
+# Without convergence, too: a starter that sees another code ends the other ranks before they have said all.
+DONE = ("completed", "not_converged")
 
 
 def _die_with_launcher() -> None:
@@ -26,24 +32,132 @@ def _die_with_launcher() -> None:
     threading.Thread(target=wait, daemon=True, name="lifeline").start()
 
 
-def main() -> int:
-    """Exit code 0 when every run ran to its end."""
+def _take_ranks_from_slurm() -> None:
+    """Which rank this is, where Slurm itself has started one process a rank and no other starter has said it."""
+    if "RANK" in os.environ:
+        return
+    try:
+        node = int(os.environ["SLURM_NODEID"])
+        world = int(os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ["SLURM_NTASKS"])
+        taken = {"RANK": os.environ["SLURM_PROCID"], "LOCAL_RANK": os.environ["SLURM_LOCALID"]}
+        local_world = _tasks_of_nodes(os.environ["SLURM_STEP_TASKS_PER_NODE"])[node]
+    except (KeyError, ValueError, IndexError) as error:
+        sys.exit(f"Slurm does not say which rank this is ({error}): start it with srun, or leave out --ranks-from")
+    os.environ.update(taken, WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(local_world))
+
+
+def _tasks_of_nodes(text: str) -> list[int]:
+    """Slurm's short form: 4(x2),3 is 4, 4 and 3 tasks."""
+    counts: list[int] = []
+    for entry in text.split(","):
+        found = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", entry)
+        if found is None:
+            raise ValueError(f"SLURM_STEP_TASKS_PER_NODE is {text[:200]!r}")
+        counts += [int(found[1])] * int(found[2] or 1)
+    return counts
+
+
+def _runs_of_task(file: Path, number: int) -> list[Path]:
+    """The raw folders of a task: `file` is CAMPAIGN/jobs/JOB/tasks, a line of run ids for each task."""
+    with file.open(encoding="utf-8") as lines:
+        for place, text in enumerate(lines):
+            if place == number:
+                runs = file.parent.parent.parent / "runs"
+                return [runs / run_id / "raw" for run_id in text.split()]
+    sys.exit(f"{file} has no task {number}")
+
+
+def _claimed(raw: Path) -> bool:
+    """Whether the run is ours: nobody else has begun it, and nobody will."""
+    try:
+        handle = os.open(raw / observe.CLAIM_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    except (FileExistsError, FileNotFoundError):
+        sys.stdout.write(f"{raw.parent.name}: begun before, or its folder is gone\n")
+        return False
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(f"{socket.gethostname()} {os.environ.get('SLURM_JOB_ID', os.getpid())}\n")
+    return True
+
+
+class _Runs:
+    """Runs made one after the other in this process."""
+
+    def __init__(self, *, claim: bool, done: Path | None) -> None:
+        self._claim = claim
+        self._done = done
+        self.current: Path | None = None
+        """The run that is being made."""
+
+    def make(self, raw: Path) -> bool:
+        """Whether the run was measured; True when it is not ours to make."""
+        if self._claim and not _claimed(raw):
+            return True
+        self.current = raw
+        began_s = time.time()
+        code = 0 if self._status(raw).code in DONE else 1
+        self.current = None
+        if self._done is not None:
+            text = f"{raw.parent.name} {code} {began_s:.3f} {time.time():.3f}\n"
+            with self._done.open("ab", buffering=0) as file:
+                file.write(text.encode())
+        return code == 0
+
+    def _status(self, raw: Path) -> observe.Status:
+        if self._done is None:
+            return run_directory(raw)
+        # Each run has its own log, as if it had a process of its own.
+        kept = [os.dup(number) for number in (1, 2)]
+        log = os.open(raw / observe.WORKER_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            for number in (1, 2):
+                os.dup2(log, number)
+            return run_directory(raw)
+        finally:
+            _flush()
+            for number, old in zip((1, 2), kept, strict=True):
+                os.dup2(old, number)
+            for handle in (log, *kept):
+                os.close(handle)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m steelyard.worker")
-    parser.add_argument("raw", nargs="+", type=Path, help="directory with spec.json; observations are written there")
+    parser.add_argument("raw", nargs="*", type=Path, help="directory with spec.json; observations are written there")
+    parser.add_argument("--task", nargs=2, metavar=("FILE", "NUMBER"), help="the runs of a task of a campaign instead")
     parser.add_argument("--lifeline", action="store_true", help="end when standard input closes")
+    parser.add_argument("--claim", action="store_true", help="skip runs that were begun before; of one process each")
+    parser.add_argument("--done", type=Path, metavar="FILE", help="append RUN_ID EXIT BEGAN ENDED after each run")
+    parser.add_argument("--ranks-from", choices=["slurm"], help="who says which rank this is, where no starter does")
+    return parser
+
+
+def main() -> int:
+    """Exit code 0 when every run ran to its end; with --done, when every run has its line there."""
+    parser = _parser()
     arguments = parser.parse_args()
+    raws = list(arguments.raw)
+    if arguments.task is not None:
+        raws += _runs_of_task(Path(arguments.task[0]), int(arguments.task[1]))
+    if not raws:
+        parser.error("no run is given: name a directory, or --task")
     if arguments.lifeline:
         _die_with_launcher()
-    end_with_word(arguments.raw[0])
-    statuses = [run_directory(raw) for raw in arguments.raw]
-    # Without convergence, too: a starter that sees another code ends the other ranks before they have said all.
-    return 0 if all(status.code in ("completed", "not_converged") for status in statuses) else 1
+    if arguments.ranks_from is not None:
+        _take_ranks_from_slurm()
+    runs = _Runs(claim=arguments.claim, done=arguments.done)
+    end_with_word(lambda: runs.current)
+    measured = [runs.make(raw) for raw in raws]
+    return 0 if arguments.done is not None or all(measured) else 1
 
 
 if __name__ == "__main__":
     code = main()
     # All is said; what a run left in its libraries, or a thread of the user's, could keep the interpreter from ending.
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):
-            stream.flush()
+    _flush()
     os._exit(code)

@@ -54,10 +54,13 @@ def run_directory(raw: Path) -> observe.Status:
     return status
 
 
-def end_with_word(raw: Path) -> None:
-    """Leave a status in `raw` when the process is told to end."""
+def end_with_word(current: Callable[[], Path | None]) -> None:
+    """Leave a status in the folder of the run that is being made when the process is told to end; None: no run is."""
 
     def say(reason: str) -> None:
+        raw = current()
+        if raw is None:
+            return
         where = stack_of(threading.main_thread().ident or 0)
         log = EventLog(raw, _process(), append=True)
         log.end(observe.Status(code="cancelled", reason=reason, evidence=_evidence(where)))

@@ -54,7 +54,7 @@ def environment(
     facts = {**facts, **(more or {}), **_code_facts(code or _current_folder()), **variable_facts(os.environ)}
     return Environment(
         node=node,
-        allocation=os.environ.get("SLURM_JOB_ID"),
+        allocation=os.environ.get("SLURM_JOB_ID") or os.environ.get("STEELYARD_ALLOCATION"),
         device=device_name,
         timing=timing,
         facts=bounded(facts),

@@ -1,0 +1,267 @@
+"""[report_safe] A report harms nobody: axe-core finds nothing serious, nothing is requested, hostile texts are inert.
+
+A page with every kind of block is opened in headless Chromium at three widths, in light and dark, everything unfolded,
+and checked by axe-core. Then texts that attack readers (a list, and what hypothesis makes of their pieces) are put into
+every text of a page, names too. HTML: the browser finds the same elements as for harmless words, no dialog, no script,
+no request. Markdown: GitHub's own renderer and Python-Markdown with the extensions that documentation sites use make
+the same elements too. LaTeX: seven-bit, only commands of a short list, and one document with all the texts compiles.
+CSV: no entry begins as a formula unless it is a number.
+
+Needs: chromium, npm, and `apt-get install --no-install-recommends texlive-latex-recommended lmodern`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cmarkgfm  # type: ignore[import-untyped]
+import markdown as python_markdown  # type: ignore[import-untyped]
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from browser import WIDTHS, chromium, visit
+from figure import Figure, arguments, at_least, at_most, finish
+from hostile import TEXTS, elements, foreign_commands, formulas
+from sample_page import full_page, poisoned
+from steelyard.report.csv_export import csv_table
+from steelyard.report.html import html
+from steelyard.report.latex import latex
+from steelyard.report.markdown import markdown
+from steelyard.report.page import Page, Table
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+AXE = "axe-core-4.14.0"
+AXE_SHA256 = "2277b0a3ef47af9b52497faa3e71598e86e0a0e5e6eb295207a5657ede4709af"
+CACHE = Path.home() / ".cache" / "steelyard-benchmarks"
+SERIOUS = ("serious", "critical")
+UNFOLD = "for (const fold of document.querySelectorAll('details')) fold.open = true"
+# The shadow at the edge of a table, and rows out of sight, keep axe-core from telling the colour behind a letter.
+IN_SIGHT = """for (const box of document.querySelectorAll(".scroll")) {
+  box.style.background = getComputedStyle(box).backgroundColor;
+  box.style.maxHeight = "none";
+}"""
+Look = tuple[int, dict[str, Any]]
+LIGHT: list[Look] = [(width, {"color_scheme": "light"}) for width in WIDTHS.values()]
+DARK: list[Look] = [(width, {"color_scheme": "dark"}) for width in WIDTHS.values()]
+# What mkdocs-material's own documentation tells people to switch on.
+EXTENSIONS = [
+    "abbr", "admonition", "attr_list", "def_list", "footnotes", "md_in_html", "tables", "toc", "pymdownx.arithmatex",
+    "pymdownx.betterem", "pymdownx.caret", "pymdownx.details", "pymdownx.emoji", "pymdownx.inlinehilite",
+    "pymdownx.keys", "pymdownx.magiclink", "pymdownx.mark", "pymdownx.smartsymbols", "pymdownx.snippets",
+    "pymdownx.superfences", "pymdownx.tabbed", "pymdownx.tilde",
+]  # fmt: skip
+
+
+def axe_source() -> str:
+    """The checker, from the npm registry into a cache, held against its known hash."""
+    file = CACHE / f"{AXE}.tgz"
+    if not file.exists():
+        if shutil.which("npm") is None:
+            sys.exit("npm is needed to fetch axe-core: apt-get install npm")
+        CACHE.mkdir(parents=True, exist_ok=True)
+        name = AXE.replace("core-", "core@")
+        subprocess.run(["npm", "pack", "--silent", name, "--pack-destination", str(CACHE)], check=True, stdout=2)
+    if hashlib.sha256(file.read_bytes()).hexdigest() != AXE_SHA256:
+        sys.exit(f"{file} is not the axe-core that this script was written with: delete it and run again")
+    with tarfile.open(file) as archive:
+        member = archive.extractfile("package/axe.min.js")
+        assert member is not None
+        return member.read().decode()
+
+
+def accessibility(browser: Browser, file: Path, looks: list[Look]) -> list[Figure]:
+    """Everything unfolded, at every width."""
+    source, serious, others, passed = axe_source(), Counter[str](), Counter[str](), 0
+    for width, context in looks:
+        with visit(browser, file, width, **context) as seen:
+            seen.page.evaluate(UNFOLD)
+            seen.page.evaluate(IN_SIGHT)
+            seen.page.evaluate(source)
+            found = seen.page.evaluate("axe.run(document, {resultTypes: ['violations', 'passes']})")
+            passed += len(found["passes"])
+            for entry in found["violations"]:
+                told = f"{entry['id']} ({entry['impact']}): {json.dumps(entry['nodes'][0]['html'])[:160]}"
+                (serious if entry["impact"] in SERIOUS else others)[told] += len(entry["nodes"])
+    for told, count in (serious + others).items():
+        print(f"axe: {count} x {told}", file=sys.stderr)
+    return [
+        at_least("report_safe: axe-core rules passed, over all looks", passed, "rules", 20 * len(looks)),
+        at_most("report_safe: axe-core findings, serious or critical", serious.total(), "elements", 0),
+        at_most("report_safe: axe-core findings, moderate or minor", others.total(), "elements", 0),
+    ]
+
+
+def behaviour(browser: Browser, file: Path, page: Page) -> list[Figure]:
+    """What the file asks for, what can be saved from it, whether it reads without scripts, whether it fits a phone."""
+    elsewhere, complaints, too_wide = 0, [], 0
+    for width in WIDTHS.values():
+        with visit(browser, file, width) as seen:
+            seen.page.evaluate(UNFOLD)
+            too_wide += seen.page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
+            elsewhere += len(seen.elsewhere(file))
+            complaints += seen.complaints
+    wanted = {f"{table.name}.csv": csv_table(table).encode() for table in page.tables} | page.downloads
+    wrong = 0
+    with visit(browser, file, accept_downloads=True) as seen:
+        seen.page.evaluate(UNFOLD)
+        for name, content in wanted.items():
+            with seen.page.expect_download() as waited:
+                seen.page.click(f'button[data-name="{name}"]')
+            wrong += Path(waited.value.path()).read_bytes() != content or waited.value.suggested_filename != name
+    with visit(browser, file, java_script_enabled=False) as seen:
+        words = seen.page.inner_text("main")
+        unread = sum(section.answer not in words for section in page.sections)
+    print(*complaints, sep="\n", file=sys.stderr)
+    return [
+        at_most("report_safe: requests for anything but the file", elsewhere, "requests", 0),
+        at_most("report_safe: errors and warnings in the browser", len(complaints), "messages", 0),
+        at_most("report_safe: widths at which the page is wider than the window", too_wide, "widths", 0),
+        at_least("report_safe: files saved from inside the page", len(wanted), "files", 3),
+        at_most("report_safe: saved files that differ from what was put in", wrong, "files", 0),
+        at_most("report_safe: answers that cannot be read without JavaScript", unread, "answers", 0),
+    ]
+
+
+def small_page() -> Page:
+    """Every kind of block, no more of each than needed."""
+    page = full_page()
+    sections = []
+    for section in page.sections:
+        blocks = [
+            replace(block, rows=block.rows[:2]) if isinstance(block, Table) else block for block in section.blocks
+        ]
+        sections.append(replace(section, blocks=tuple(blocks), findings=section.findings[:2]))
+    return replace(page, sections=tuple(sections))
+
+
+def harmless(words: str) -> str:
+    return "x" * max(1, len(words))
+
+
+def in_browser(browser: Browser, page: Page, folder: Path, texts: tuple[str, ...]) -> list[Figure]:
+    """Pages as a browser understands them, which is not always as a parser does."""
+    new, ran, asked = 0, 0, 0
+    count = "Array.from(document.querySelectorAll('*'), (e) => e.localName).join(' ')"
+    kinds: dict[int, str] = {}
+    file = folder / "hostile.html"
+    for number, words in enumerate(texts):
+        # One in ten with its pictures: drawing them takes longer than all the rest.
+        charts = number % 10 == 0
+        file.write_text(html(poisoned(page, words), charts=charts), encoding="utf-8")
+        with visit(browser, file) as seen:
+            found = seen.page.evaluate(count)
+            ran += bool(seen.page.evaluate("window.hit !== undefined")) + len(seen.dialogs) + len(seen.complaints)
+            asked += len(seen.elsewhere(file))
+        if charts not in kinds:
+            file.write_text(html(poisoned(page, "x"), charts=charts), encoding="utf-8")
+            with visit(browser, file) as seen:
+                kinds[charts] = seen.page.evaluate(count)
+        if found != kinds[charts]:
+            new += 1
+            print(f"elements differ for {words[:60]!r}", file=sys.stderr)
+    return [
+        at_least("report_safe: hostile texts opened in the browser", len(texts), "pages", 12),
+        at_most("report_safe: pages with an element that a text brought", new, "pages", 0),
+        at_most("report_safe: scripts run, dialogs and complaints", ran, "events", 0),
+        at_most("report_safe: requests that a text brought", asked, "requests", 0),
+    ]
+
+
+def faults(page: Page, words: str) -> Counter[str]:
+    """What a text does in the formats, read back by those who read them."""
+    bad, good = poisoned(page, words), poisoned(page, harmless(words))
+    found = Counter[str]()
+    found["HTML"] = elements(html(bad, charts=False)) != elements(html(good, charts=False))
+    found["Markdown, GitHub"] = _github(markdown(bad)) != _github(markdown(good))
+    found["Markdown, mkdocs"] = _mkdocs(markdown(bad)) != _mkdocs(markdown(good))
+    found["LaTeX"] = bool(foreign_commands(latex(bad, {})))
+    found["CSV"] = any(formulas(csv_table(table)) for table in bad.tables)
+    for form in (name for name, wrong in found.items() if wrong):
+        print(f"{form}: {words[:80]!r}", file=sys.stderr)
+    return found
+
+
+def _github(text: str) -> list[str]:
+    return [
+        tag for tag, _ in elements(cmarkgfm.github_flavored_markdown_to_html(text, cmarkgfm.Options.CMARK_OPT_UNSAFE))
+    ]
+
+
+def _mkdocs(text: str) -> list[str]:
+    return [tag for tag, _ in elements(python_markdown.markdown(text, extensions=EXTENSIONS))]
+
+
+def made_up(page: Page, examples: int) -> tuple[Counter[str], int]:
+    """Texts that nobody thought of: pieces of the list and anything between them."""
+    total, tried = Counter[str](), 0
+    pieces = st.one_of(st.sampled_from(TEXTS).map(lambda words: words[:40]), st.text(max_size=12),
+                       st.text("<>&\"'`\\{}[]()|*_~^$%#@!=+-:;,./ \n\t", max_size=12))  # fmt: skip
+
+    @settings(
+        max_examples=examples, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(st.lists(pieces, min_size=1, max_size=6).map("".join).filter(str.strip))
+    def check(words: str) -> None:
+        nonlocal tried
+        tried += 1
+        total.update(faults(page, words))
+
+    check()
+    return total, tried
+
+
+def compiled(page: Page, folder: Path, texts: tuple[str, ...]) -> list[Figure]:
+    """One document with every text in it, compiled with the shell closed as it is by default."""
+    if shutil.which("pdflatex") is None:
+        sys.exit("pdflatex is needed: apt-get install --no-install-recommends texlive-latex-recommended lmodern")
+    sections = tuple(section for words in texts for section in poisoned(page, words).sections)
+    (folder / "all.tex").write_text(latex(replace(page, sections=sections), {}), encoding="ascii")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    made = (folder / "all.pdf").exists() and done.returncode == 0
+    if not made:
+        print(done.stdout.decode("latin-1")[-1500:], file=sys.stderr)
+    touched = sorted({path.name for path in folder.iterdir()} - {"all.tex", "all.pdf", "all.aux", "all.log"})
+    return [
+        at_most("report_safe: LaTeX documents that do not compile", int(not made), "documents", 0),
+        at_most("report_safe: files that LaTeX wrote beside its own", len(touched), "files", 0),
+    ]
+
+
+def main() -> None:
+    options = arguments(__doc__)
+    page, small = full_page(), small_page()
+    # A quick run takes every eighth of the list for the browser, others for the formats, and so on.
+    every, examples, looks = (8, 12, [*LIGHT, DARK[0]]) if options.quick else (1, 300, LIGHT + DARK)
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory() as scratch, chromium() as browser:
+        file = Path(scratch) / "report.html"
+        file.write_text(html(page), encoding="utf-8")
+        figures += accessibility(browser, file, looks) + behaviour(browser, file, page)
+        figures += in_browser(browser, small, Path(scratch), TEXTS[::every])
+    total, tried = made_up(small, examples)
+    listed = TEXTS[every // 2 :: every]
+    for words in listed:
+        total.update(faults(small, words))
+    least = 20 if options.quick else 300
+    figures.append(at_least("report_safe: hostile texts tried in all formats", tried + len(listed), "texts", least))
+    figures += [at_most(f"report_safe: not inert in {form}", count, "texts", 0) for form, count in total.items()]
+    with tempfile.TemporaryDirectory() as scratch:
+        figures += compiled(small, Path(scratch), TEXTS[every // 4 :: every])
+    finish(figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,255 @@
+"""[slurm] A study over several nodes of a real Slurm comes back complete, whatever fails on the way.
+
+Forty runs of real PyTorch on 1, 2, 3 and 4 nodes, started by torchrun with gloo. Meanwhile the login process is killed
+at random and started again, a task is cancelled by hand, a node is set down under another, a third is frozen until its
+time limit ends it, and every run of one batch size is over its memory. At the end each run has one record, with the
+cause where it failed; nothing ran twice, counted by what Slurm started and not by us; and the queue is empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cluster import Cluster, clean_environment, descendants
+from figure import Figure, arguments, at_least, at_most, finish
+from steelyard.launch.plan import campaigns
+from steelyard.results.store import ResultFolder
+from steelyard.spec.study import expand, load_study
+
+if TYPE_CHECKING:
+    from steelyard.contracts.record import RunRecord
+    from steelyard.contracts.spec import RunSpec
+
+STUDY = """
+name = "real"
+seed = 7
+repeats = {repeats}
+
+[run]
+crosscheck_steps = 0
+threads = 1
+budget = {{ min_steps = 30, max_steps = {steps}, min_seconds = 0.0, max_seconds = {seconds}, rel_half_width = 1e-9 }}
+sim = {{ step_time_s = 0.1, wall_s_per_s = 1.0 }}
+
+[sweep]
+workload = {workloads}
+ranks = {ranks}
+batch = {batches}
+"""
+HUGE = 3_000_000
+"""A batch of this many samples takes gigabytes."""
+FULL = {"repeats": 2, "workloads": '["tiny"]', "ranks": [1, 2, 3, 4], "batches": [32, 64, 128, 256, HUGE]}
+QUICK = {"repeats": 1, "workloads": '["sim", "tiny"]', "ranks": [1, 2], "batches": [64, HUGE]}
+MEMORY_MIB = 1800
+"""torchrun and a worker need some 1,200 while they start."""
+PYTHON = """#!/bin/bash
+# Counts what is started, whoever starts it.
+echo "$*" >> {log}
+exec {python} "$@"
+"""
+STARTED = re.compile(r"^-m steelyard\.worker (?:.*/)?runs/([^/]+)/raw", re.MULTILINE)
+LONGEST_S = 3600.0
+
+
+@dataclass
+class Story:
+    """What was done to the study, and what that should make of its runs."""
+
+    cluster: Cluster
+    study: Path
+    site: Path
+    results: ResultFolder
+    chance: random.Random
+    kills: int = 0
+    hit: dict[str, str] = field(default_factory=dict)
+    """The status that each run that was hit should end with."""
+
+    def login(self) -> subprocess.Popen[bytes]:
+        """The command as a user types it, in a session that can be killed whole."""
+        command = [sys.executable, "-m", "steelyard.cli.main", "study", str(self.study), "--site", str(self.site)]
+        return subprocess.Popen(
+            [*command, "--wait", "--results", str(self.results.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=(self.cluster.scratch / "login.err").open("ab"),
+            start_new_session=True,
+            env={**clean_environment(), **self.cluster.variables},
+        )
+
+    def kill_at_random(self, times: int, longest_s: float) -> None:
+        """Start it and kill it, from before its first file to the middle of its collecting."""
+        for number in range(times):
+            process = self.login()
+            try:
+                process.wait(self.chance.uniform(0.0, longest_s))
+            except subprocess.TimeoutExpired:
+                self.kills += 1
+            # Alone, or with the command of Slurm that it has just started.
+            if number % 2:
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
+            process.wait()
+
+    # -- harm
+
+    def running(self) -> dict[str, str]:
+        """Runs that Slurm is at and that have begun, with its id of the task."""
+        found = {}
+        tasks = self.cluster.run("squeue", "--noheader", "--states=running", "--format=%F_%K").split()
+        for campaign in campaigns(self.results, "real"):
+            for job in campaign.plan.jobs:
+                known = (campaign.job_id(job) or "").partition(";")[0]
+                for task in (task for task in tasks if known and task.startswith(f"{known}_")):
+                    run = job.tasks[int(task.partition("_")[2])][0]
+                    if (campaign.raw(run) / "claim").exists() and run not in self.hit:
+                        found[run] = task
+        return found
+
+    def harm(self, kind: str) -> bool:
+        """Do it to one of the runs that are going on; False: there is none that fits."""
+        huge = {run for run, spec in self.specs().items() if spec.batch == HUGE}
+        victims = sorted((run, task) for run, task in self.running().items() if run not in huge)
+        if not victims:
+            return False
+        run, task = self.chance.choice(victims)
+        # Stopped first, so that it cannot complete meanwhile: it can say nothing itself then.
+        if not self.freeze(run):
+            return False
+        if kind == "cancelled":
+            self.cluster.run("scancel", task)
+        elif kind == "node_failure":
+            self.cluster.set_node(self.first_node(task), "down", "its power supply")
+        else:
+            self.cluster.end_now(task)
+        self.hit[run] = kind
+        return True
+
+    def specs(self) -> dict[str, RunSpec]:
+        """The study's runs."""
+        return {spec.run_id: spec for spec in expand(load_study(self.study)).runs}
+
+    def first_node(self, task: str) -> str:
+        """Of those that a task is on."""
+        names = self.cluster.run("squeue", "--noheader", f"--jobs={task}", "--format=%N").strip()
+        return self.cluster.run("scontrol", "show", "hostnames", names).split()[0]
+
+    def freeze(self, run: str) -> int:
+        """Stop its processes, as a file system that hangs does; how many they are."""
+        processes = workers(self.cluster, run)
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGSTOP)
+        return len(processes)
+
+    def go_on(self, harms: list[str]) -> None:
+        """Let the login process do its work to the end, and the harm come when it can."""
+        login, end_s = self.login(), time.monotonic() + LONGEST_S
+        try:
+            while login.poll() is None and time.monotonic() < end_s:
+                if harms and self.harm(harms[0]):
+                    harms.pop(0)
+                self.mend()
+                time.sleep(0.2)  # between two looks
+        finally:
+            login.kill()
+            login.wait()
+
+    def mend(self) -> None:
+        """Nodes that were down are given back by their administrator."""
+        for name in self.cluster.run("sinfo", "--noheader", "--states=down", "--Node", "--format=%N").split():
+            self.cluster.run("scontrol", "update", f"NodeName={name}", "State=resume", check=False)
+
+
+def workers(cluster: Cluster, run: str) -> list[int]:
+    """Processes below the cluster that belong to a run."""
+    found = []
+    for process in descendants(cluster.guard_pid):
+        try:
+            words = Path(f"/proc/{process}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"steelyard.worker" in words and run.encode() in words:
+            found.append(process)
+    return found
+
+
+def tell(story: Story, kinds: int, records: list[RunRecord], starts: Counter[str]) -> list[Figure]:
+    """The figures, from the records and from what Slurm started."""
+    codes, wanted, queue = Counter(r.status.code for r in records), story.specs(), story.cluster.queue()
+    print(f"{len(wanted)} runs, {story.kills} kills of the login process, ended as: {dict(codes)}")
+    for run, kind in story.hit.items():
+        status = next(record.status for record in records if record.run_id == run)
+        print(f"  {run} was to be {kind}: {status.code}: {status.reason[:100]}")
+    by_run = {record.run_id: record for record in records}
+    huge = [record for record in records if record.spec.batch == HUGE and record.spec.workload != "sim"]
+    expected = (
+        {record.run_id: "completed" for record in records} | {r.run_id: "out_of_memory" for r in huge} | story.hit
+    )
+    wrong = [run for run, code in expected.items() if by_run[run].status.code != code]
+    for run in wrong:
+        print(f"  {run}: {by_run[run].status.code}, not {expected[run]}: {by_run[run].status.reason[:200]}")
+    failed = [record for record in records if record.status.code != "completed"]
+    mute = [r.run_id for r in failed if not r.status.reason or not r.status.evidence]
+    # Of a run that went on, every rank was started once; of one that was hit, none twice.
+    twice = [r.run_id for r in records if starts[r.run_id] > r.spec.ranks]
+    unstarted = [r.run_id for r in records if r.status.code == "completed" and starts[r.run_id] != processes(r)]
+    return [
+        at_least("slurm: kills of the login process", story.kills, "kills", 2 if len(wanted) < 40 else 8),
+        Figure(
+            "slurm: runs without a record", len(set(wanted) ^ set(by_run)), "runs", "= 0", set(wanted) == set(by_run)
+        ),
+        at_most("slurm: runs with another end than they were given", len(wrong), "runs", 0),
+        at_most("slurm: failures without cause and evidence", len(mute), "runs", 0),
+        at_most("slurm: runs with a rank started twice", len(twice) + len(unstarted), "runs", 0),
+        at_most("slurm: left in the queue", len(queue), "tasks", 0),
+        at_least("slurm: kinds of failure seen", len(codes.keys() - {"completed"}), "kinds", kinds),
+    ]
+
+
+def processes(record: RunRecord) -> int:
+    """A simulated run is one process, whatever its ranks."""
+    return 1 if record.spec.workload == "sim" else record.spec.ranks
+
+
+def main() -> None:
+    options = arguments(__doc__)
+    shape = QUICK if options.quick else FULL
+    harms = ["cancelled", "node_failure"] if options.quick else ["cancelled", "node_failure", "time_limit"]
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        study, log, python = scratch / "study.toml", scratch / "starts", scratch / "python"
+        steps, seconds = (50, 6.0) if options.quick else (200, 20.0)
+        study.write_text(STUDY.format(**shape, steps=steps, seconds=seconds), encoding="utf-8")
+        python.write_text(PYTHON.format(log=log, python=sys.executable), encoding="utf-8")
+        python.chmod(0o755)
+        with Cluster(scratch / "slurm") as cluster:
+            # A node goes down under one run alone.
+            pool = {"memory_per_node_mib": MEMORY_MIB, "exclusive": True}
+            site = cluster.site(python=str(python), pools={"cpu": pool}, limits={"setup_s": 120})
+            story = Story(cluster, study, site, ResultFolder(scratch / "results"), random.Random(3))
+            story.kill_at_random(*((3, 2.0) if options.quick else (12, 4.0)))
+            story.go_on([*harms])
+            records = list(story.results.records())
+            starts = Counter(STARTED.findall(log.read_text(encoding="utf-8")))
+            # And out of memory.
+            figures = tell(story, len(harms) + 1, records, starts)
+            if not all(figure.holds for figure in figures):
+                print((scratch / "slurm" / "login.err").read_text(encoding="utf-8")[-2000:])
+    finish(figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""[slurm_10k] Ten thousand runs of milliseconds on a real Slurm: few calls, quick answers, and we are not the limit.
+
+The runs are simulated, packed several to a task, in arrays no longer than the site allows. Calls of Slurm's commands
+are counted by scripts of the same names in front of them, so that nothing of ours counts itself. While the tasks run,
+squeue is timed from outside. Launcher and collector are timed one after the other with the tasks, so that neither
+shares the processors with them: their cost is wall time, with every file made safe on disk.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster import Cluster, clean_environment
+from figure import Figure, arguments, at_most, finish
+from steelyard.launch.plan import campaigns
+from steelyard.launch.script import read_done
+from steelyard.results.store import ResultFolder
+
+STUDY = """
+name = "many"
+repeats = 5
+
+[run]
+workload = "sim"
+crosscheck_steps = 0
+budget = {{ min_steps = 50, max_steps = 50, min_seconds = 0.0 }}
+
+[sweep]
+batch = {batches}
+"sim.step_time_s" = [0.01, 0.02, 0.03, 0.04]
+"""
+CALLS = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sacctmgr", "sinfo")
+SHIM = """#!/bin/bash
+echo {name} >> {log}
+exec {path} "$@"
+"""
+ARRAY_SIZE = 20
+LONGEST_S = 1200.0
+
+
+@dataclass
+class Seen:
+    """What one campaign showed."""
+
+    runs: int
+    tasks: int
+    arrays: int
+    longest_array: int
+    sending: Counter[str]
+    looking: Counter[str]
+    processor_ms: float
+    """Of launcher and collector, for a run."""
+    send_s: float
+    run_s: float
+    collect_s: float
+    worker_s: float
+    """Time that workers spent in runs, all together."""
+    slowest_squeue_s: float
+    completed: int
+    left: int
+
+    @property
+    def per_run_ms(self) -> float:
+        """Of launcher and collector."""
+        return 1e3 * (self.send_s + self.collect_s) / self.runs
+
+
+def campaign(cluster: Cluster, home: Path, cells: int) -> Seen:
+    """Send a study of so many cells of five runs, wait for Slurm, collect."""
+    home.mkdir()
+    study, log, results = home / "study.toml", home / "calls", ResultFolder(home / "results")
+    study.write_text(STUDY.format(batches=list(range(1, cells // 4 + 1))), encoding="utf-8")
+    site = cluster.site(limits={"array_size": ARRAY_SIZE, "max_submitted": 100_000})
+    shims(home / "bin", log)
+    command = ["study", str(study), "--site", str(site)]
+    before_s = processor_s()
+    send_s, sending = timed(cluster, home, log, command)
+    begin_s, sent_processor_s = time.monotonic(), processor_s()
+    slowest_s = watch(cluster)
+    run_s, watched_s = time.monotonic() - begin_s, processor_s()
+    sent_s = sent_processor_s - before_s
+    collect_s, looking = timed(cluster, home, log, ["status", "many", "--json"])
+    collected_s = processor_s() - watched_s
+    made = campaigns(results, "many")[0]
+    lines = [
+        line
+        for job in made.plan.jobs
+        for task in range(len(job.tasks))
+        for line in read_done(made.done_file(job, task))
+    ]
+    totals = json.loads((home / "out").read_text(encoding="utf-8"))["studies"][0]
+    return Seen(
+        runs=cells * 5,
+        tasks=sum(len(job.tasks) for job in made.plan.jobs),
+        arrays=len(made.plan.jobs),
+        longest_array=max(len(job.tasks) for job in made.plan.jobs),
+        sending=sending,
+        looking=looking,
+        processor_ms=1e3 * (sent_s + collected_s) / (cells * 5),
+        send_s=send_s,
+        run_s=run_s,
+        collect_s=collect_s,
+        worker_s=sum(line.ended_unix_s - line.began_unix_s for line in lines),
+        slowest_squeue_s=slowest_s,
+        completed=count(totals, "completed"),
+        left=cells * 5 - len(results.run_ids("many")),
+    )
+
+
+def shims(folder: Path, log: Path) -> None:
+    """Commands that count themselves and are otherwise Slurm's."""
+    folder.mkdir()
+    log.touch()
+    for name in CALLS:
+        path = shutil.which(name)
+        assert path is not None
+        (folder / name).write_text(SHIM.format(name=name, log=log, path=path), encoding="utf-8")
+        (folder / name).chmod(0o755)
+
+
+def timed(cluster: Cluster, home: Path, log: Path, words: list[str]) -> tuple[float, Counter[str]]:
+    """Wall time of a command of ours, and the calls of Slurm that it made."""
+    before = Counter(log.read_text(encoding="utf-8").split())
+    variables = {**clean_environment(), **cluster.variables}
+    variables["PATH"] = f"{home / 'bin'}:{variables['PATH']}"
+    begin_s = time.monotonic()
+    with (home / "out").open("wb") as out:
+        command = [sys.executable, "-m", "steelyard.cli.main", *words, "--results", str(home / "results")]
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, env=variables, check=False)
+    took_s = time.monotonic() - begin_s
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    return took_s, Counter(log.read_text(encoding="utf-8").split()) - before
+
+
+def processor_s() -> float:
+    """Of all commands that were started from here and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def watch(cluster: Cluster) -> float:
+    """The slowest answer of squeue until the queue is empty."""
+    slowest_s, end_s = 0.0, time.monotonic() + LONGEST_S
+    while time.monotonic() < end_s:
+        begin_s = time.monotonic()
+        queue = cluster.queue()
+        slowest_s = max(slowest_s, time.monotonic() - begin_s)
+        if not queue:
+            return slowest_s
+        time.sleep(0.1)  # between two answers
+    raise TimeoutError(f"not within {LONGEST_S:g} s: {cluster.logs()}")
+
+
+def count(standing: dict[str, object], code: str) -> int:
+    totals = standing["totals"]
+    assert isinstance(totals, dict)
+    return int(totals.get(code, 0))
+
+
+def show(seen: Seen) -> None:
+    rate = seen.runs / (seen.send_s + seen.run_s + seen.collect_s)
+    print(
+        f"{seen.runs} runs in {seen.tasks} tasks of {seen.arrays} arrays: planned and sent in {seen.send_s:.1f} s, "
+        f"run in {seen.run_s:.1f} s, collected in {seen.collect_s:.1f} s: {rate:.0f} runs/s in all"
+    )
+    print(
+        f"  a run took its worker {1e3 * seen.worker_s / seen.runs:.1f} ms, launcher and collector "
+        f"{seen.per_run_ms:.1f} (processor {seen.processor_ms:.1f}); "
+        f"calls to send {dict(seen.sending)}, to look {dict(seen.looking)}"
+    )
+
+
+def cost(seen: Seen, *, quick: bool) -> list[Figure]:
+    """Processor time is the same on a busy machine; wall time, with the waiting for the disk, needs a quiet one."""
+    name = "slurm_10k: launcher and collector"
+    figures = [at_most(f"{name}, processor", seen.processor_ms, "ms a run", 20)]
+    return figures if quick else [*figures, at_most(f"{name}, wall", seen.per_run_ms, "ms a run", 20)]
+
+
+def main() -> None:
+    options = arguments(__doc__)
+    few, many = (40, 200) if options.quick else (200, 2000)
+    with tempfile.TemporaryDirectory() as name, Cluster(Path(name) / "slurm", array_size=ARRAY_SIZE + 1) as cluster:
+        small = campaign(cluster, Path(name) / "few", few)
+        large = campaign(cluster, Path(name) / "many", many)
+        queue = cluster.queue()
+    show(small)
+    show(large)
+    same = small.looking == large.looking
+    finish(
+        [
+            Figure("slurm_10k: runs", large.completed, "completed", f"= {large.runs}", large.completed == large.runs),
+            at_most("slurm_10k: sbatch calls an array", (large.sending["sbatch"] - 1) / large.arrays, "calls", 1),
+            at_most("slurm_10k: longest array", large.longest_array, "tasks", ARRAY_SIZE),
+            Figure("slurm_10k: calls of a look, whatever the runs", sum(large.looking.values()), "calls", "same", same),
+            *cost(large, quick=options.quick),
+            at_most("slurm_10k: slowest squeue meanwhile", large.slowest_squeue_s, "s", 1),
+            at_most("slurm_10k: runs without a record", large.left, "runs", 0),
+            at_most("slurm_10k: left in the queue", len(queue), "tasks", 0),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()

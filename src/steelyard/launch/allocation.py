@@ -1,0 +1,400 @@
+"""Where the user already is: in a Slurm allocation, in a pod, or on a machine of their own. Queues nothing.
+
+Inside an allocation runs start on its nodes, through a step of its own each, one torchrun a node. The step cannot
+outlive us: its standard input is ours, and it is ended by name where srun could not do it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from steelyard.contracts import observe
+from steelyard.errors import InputError, Problem, SteelyardError, printable
+from steelyard.hostinfo import parse_cpus
+from steelyard.launch.local import MARK, PROCESSES_PER_CPU, TORCHRUN_LOGS, LocalLauncher
+from steelyard.results.slurm_words import cause_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from steelyard.contracts.spec import RunSpec
+    from steelyard.launch.campaign import Launcher
+
+ANSWER_LIMIT_S: Final = 30.0
+"""For an answer of Slurm's commands; a busy controller takes seconds."""
+END_LIMIT_S: Final = 60.0
+LOOK_AGAIN_S: Final = 0.1
+LOG_TAIL_BYTES: Final = 100_000
+SHOWN_NODES: Final = 4
+MAX_NODELIST: Final = 2000
+# Below the ports that systems hand out by themselves.
+PORTS: Final = range(20_000, 30_000)
+HOST_VARIABLE: Final = "STEELYARD_MEETING_HOST"
+PORT_VARIABLE: Final = "STEELYARD_MEETING_PORT"
+# What the allocation asked for its own tasks: srun would take it as a wish for ours.
+STEP_WISHES: Final = re.compile(
+    r"SLURM_(GPUS|GPUS_PER_.*|NTASKS|NPROCS|NTASKS_PER_.*|TASKS_PER_NODE|CPUS_PER_.*|MEM_PER_.*|TRES_PER_.*|GRES"
+    r"|GPU_BIND|CPU_BIND.*|MEM_BIND.*|HINT|THREADS_PER_CORE|DISTRIBUTION|EXCLUSIVE|EXACT|WHOLE|EXPORT_ENV|STEP_.*"
+    r"|STEPID|PTY_.*|OVERCOMMIT|NNODES|NODELIST|NODEID|PROCID|LOCALID|GTIDS)|SRUN_.*"
+)
+# Each node takes its rank from Slurm; all other words are arguments, so that nothing of a user's is read by a shell.
+ON_EACH_NODE: Final = 'python=$1; shift; exec "$python" -P -m torch.distributed.run --node-rank="$SLURM_NODEID" "$@"'
+PROBE: Final = (
+    '[ -f "$1" ] || echo "steelyard-probe $SLURMD_NODENAME results"; '
+    '"$2" -P -c "import steelyard" >/dev/null 2>&1 || echo "steelyard-probe $SLURMD_NODENAME python"'
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which nodes of the allocation a run takes, and how many of its processes each."""
+
+    nodes: tuple[str, ...]
+    processes_per_node: int
+    devices_per_node: int
+    """That the step asks for; 0: none."""
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What Slurm has given to the job that we are in; of nodes that differ, what the smallest has."""
+
+    job: str
+    nodes: tuple[str, ...]
+    tasks_per_node: int
+    cpus_per_node: int
+    devices_per_node: int
+    """0: Slurm has given none."""
+    here: str | None
+    """Which of the nodes this is; None: another machine, such as a login node."""
+
+    @property
+    def is_this_host(self) -> bool:
+        """Whether this machine is all of it."""
+        return self.nodes == (self.here,)
+
+    def layout(self, spec: RunSpec) -> Layout:
+        """How a run is laid over the nodes; InputError with what fits where it cannot be."""
+        if spec.processes == 1:
+            devices = 1 if self.devices_per_node and spec.device_family not in ("cpu", "sim") else 0
+            return Layout(self.nodes[:1], 1, devices)
+        if self.devices_per_node and spec.device_family != "cpu":
+            each = self.devices_per_node
+            if (nodes := self._filled(spec.ranks, each)) is not None:
+                per_node = spec.ranks // nodes
+                return Layout(self.nodes[:nodes], per_node, per_node)
+            wish = f"--nodes={-(-spec.ranks // each)} --gpus-per-node={each}"
+            raise self._refusal(spec.ranks, each, f"{each} device(s)", wish)
+        return self._cpu_layout(spec.ranks)
+
+    def _cpu_layout(self, ranks: int) -> Layout:
+        """By tasks, as the user laid them out; else evenly over all nodes, as long as each rank has a CPU."""
+        nodes = self._filled(ranks, self.tasks_per_node)
+        if nodes is None and ranks % len(self.nodes) == 0 and ranks // len(self.nodes) <= self.cpus_per_node:
+            nodes = len(self.nodes)
+        if nodes is None:
+            held = f"{self.tasks_per_node} task(s) and {self.cpus_per_node} CPU(s)"
+            wish = f"--nodes={len(self.nodes)} --ntasks-per-node={-(-ranks // len(self.nodes))}"
+            raise self._refusal(ranks, self.tasks_per_node, held, wish)
+        return Layout(self.nodes[:nodes], ranks // nodes, 0)
+
+    def _filled(self, ranks: int, each: int) -> int | None:
+        """Nodes that so many ranks fill: a part of one, or several whole ones."""
+        if ranks <= each:
+            return 1
+        whole = ranks // each
+        return whole if ranks % each == 0 and whole <= len(self.nodes) else None
+
+    def _refusal(self, ranks: int, each: int, held: str, wish: str) -> InputError:
+        several = [str(each * count) for count in range(2, len(self.nodes) + 1)]
+        shown = [*several[:3], "...", several[-1]] if len(several) > 4 else several
+        fits = ", ".join(["1" if each == 1 else f"1 to {each}", *shown])
+        problem = Problem("ranks", f"{ranks} on {self._counted()} with {held} each", fits)
+        step = f"salloc {wish} ..., or ranks that fit"
+        return InputError(f"the run does not fit the Slurm allocation {self.job}", problems=(problem,), next_step=step)
+
+    def _counted(self) -> str:
+        return "1 node" if len(self.nodes) == 1 else f"{len(self.nodes)} nodes"
+
+    def words(self) -> str:
+        """What a person is told of it."""
+        names = ", ".join(self.nodes[:SHOWN_NODES]) + (", ..." if len(self.nodes) > SHOWN_NODES else "")
+        held = f"{self.devices_per_node} device(s)" if self.devices_per_node else f"{self.tasks_per_node} task(s)"
+        how = "runs are made here" if self.is_this_host else "runs start there through srun"
+        return f"inside Slurm allocation {self.job}: {self._counted()} ({names}) with {held} each; {how}"
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """Where this process is, and what makes runs there."""
+
+    launcher: Launcher
+    words: str = ""
+    """For a person; empty where there is nothing to say."""
+
+
+def launcher_here(say: Callable[[str], None] | None = None) -> Launcher:
+    """The launcher for where this process is; `say` is told where that is, if it is anywhere special."""
+    found = whereabouts(os.environ)
+    if say is not None and found.words:
+        say(found.words)
+    return found.launcher
+
+
+def whereabouts(variables: Mapping[str, str]) -> Whereabouts:
+    """Inside an allocation its nodes are used; in a pod, and in a task of somebody's step, this machine is."""
+    job = variables.get("SLURM_JOB_ID")
+    if job and MARK not in variables:
+        tasks = variables.get("SLURM_STEP_NUM_TASKS", "1")
+        # A shell with a terminal is one process, however many tasks its step has.
+        if tasks != "1" and "SLURM_PTY_PORT" not in variables:
+            words = (
+                f"one of {tasks} tasks of a step of Slurm job {job}: each task measures the machine it is on; start "
+                "steelyard once, without srun, to use them together"
+            )
+            return Whereabouts(LocalLauncher(), words)
+        try:
+            allocation = read_allocation(variables)
+        except SteelyardError as error:
+            words = f"inside Slurm job {job}, but {error.what}: runs are made on this machine alone"
+            return Whereabouts(LocalLauncher(), words)
+        return Whereabouts(AllocationLauncher(allocation), allocation.words())
+    if "KUBERNETES_SERVICE_HOST" in variables:
+        return Whereabouts(LocalLauncher(), "inside a Kubernetes pod: runs are made in it")
+    return Whereabouts(LocalLauncher())
+
+
+def read_allocation(variables: Mapping[str, str]) -> Allocation:
+    """The allocation that the environment names, as Slurm describes it; two calls."""
+    job = variables["SLURM_JOB_ID"]
+    nodes = tuple(_ask(["scontrol", "show", "hostnames", variables.get("SLURM_JOB_NODELIST", "")], variables).split())
+    text = _ask(["scontrol", "--details", "--oneliner", "show", "job", job], variables)
+    if not nodes:
+        raise SteelyardError("Slurm names no node of it")
+    shares = re.findall(r"\sNodes=\S+ CPU_IDs=(\S*) Mem=\S* GRES=(\S*)", text)
+    tasks = re.search(r"\bNumTasks=(\d{1,7})", text)
+    given = variables.get("SLURM_GPUS_ON_NODE", "")
+    return Allocation(
+        job=job,
+        nodes=nodes,
+        tasks_per_node=max(1, int(tasks[1]) // len(nodes)) if tasks else 1,
+        cpus_per_node=max(1, min((len(parse_cpus(cpus)) for cpus, _ in shares), default=1)),
+        # What a step of one task was given may be less than the job's.
+        devices_per_node=min((_gpus(gres) for _, gres in shares), default=int(given) if given.isdigit() else 0),
+        here=_this_node(nodes, variables),
+    )
+
+
+def _gpus(gres: str) -> int:
+    """GPUs of a node in Slurm's spelling: gpu:2(IDX:0-1), gpu:a100:2(IDX:0-1), several with commas, or nothing."""
+    found = re.findall(r"\bgpu(?::[^:,()]+)??(?::(\d+))?\((?:IDX:)?([\d,-]*)\)", gres)
+    return sum(int(count) if count else len(parse_cpus(indices)) for count, indices in found)
+
+
+def _this_node(nodes: tuple[str, ...], variables: Mapping[str, str]) -> str | None:
+    host = socket.gethostname()
+    names = (variables.get("SLURMD_NODENAME"), host, host.partition(".")[0])
+    return next((name for name in names if name in nodes), None)
+
+
+class AllocationLauncher(LocalLauncher):
+    """One run at a time on the nodes of the allocation, each in a step of its own."""
+
+    name = "allocation"
+
+    def __init__(self, allocation: Allocation | None = None) -> None:
+        self.allocation = allocation or read_allocation(os.environ)
+        self._seen: set[str] = set()
+        """Nodes that are known to see our files."""
+        self._step = ""
+
+    def admit(self, spec: RunSpec) -> None:
+        """InputError for a run that the allocation does not hold."""
+        layout = self.allocation.layout(spec)
+        wanted = layout.processes_per_node * (1 + spec.loader.workers)
+        bearable = PROCESSES_PER_CPU * max(self.allocation.cpus_per_node, layout.processes_per_node)
+        if wanted > bearable:
+            raise InputError(
+                f"{layout.processes_per_node} ranks with {spec.loader.workers} loader workers each are {wanted} "
+                "processes on a node",
+                next_step=f"use at most {bearable} on a node",
+            )
+
+    def command(self, spec: RunSpec, raw: Path) -> list[str]:
+        """srun, with one worker or one torchrun a node behind it."""
+        layout = self.allocation.layout(spec)
+        # A node that does not have our current folder starts its tasks in another.
+        raw = raw.absolute()
+        worker = [sys.executable, "-P", "-m", "steelyard.worker", str(raw), "--lifeline"]
+        if spec.processes == 1:
+            return [*self._srun(layout), *worker]
+        ranks = [f"--nproc-per-node={layout.processes_per_node}", f"--log-dir={raw / TORCHRUN_LOGS}"]
+        meeting = ["--standalone"]
+        if len(layout.nodes) > 1:
+            host, port = self._meeting(layout.nodes[0])
+            meeting = [f"--nnodes={len(layout.nodes)}", "--rdzv-backend=static"]
+            meeting += [f"--master-addr={host}", f"--master-port={port}"]
+        node = ["bash", "-c", ON_EACH_NODE, "steelyard", sys.executable]
+        return [*self._srun(layout), *node, *meeting, *ranks, "--no-python", *worker]
+
+    def environment(self, spec: RunSpec) -> dict[str, str]:
+        """Variables that are added to ours; what the user has set stays."""
+        layout = self.allocation.layout(spec)
+        added = {"PYTHONSAFEPATH": "1"}
+        if spec.threads is not None:
+            added["OMP_NUM_THREADS"] = str(spec.threads)
+        if spec.processes > 1:
+            share = max(1, self.allocation.cpus_per_node // layout.processes_per_node)
+            added.setdefault("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", str(share)))
+            if len(layout.nodes) == 1:
+                # All ranks are on one machine; a host name that resolves to nowhere must not matter.
+                added["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+        return added
+
+    def inherited(self) -> dict[str, str]:
+        """Our environment without what the allocation wished for tasks of its own."""
+        return {name: value for name, value in super().inherited().items() if not STEP_WISHES.fullmatch(name)}
+
+    def run(self, spec: RunSpec, raw: Path, tick: Callable[[], None]) -> observe.Launch:
+        """Start, wait, and end the step whatever happens to us; on this machine alone no step is needed."""
+        layout = self.allocation.layout(spec)
+        if self.allocation.is_this_host:
+            return LocalLauncher().run(spec, raw, tick)
+        self._require_seen(layout, raw)
+        self._step = f"steelyard-{secrets.token_hex(6)}"
+        launch = super().run(spec, raw, tick)
+        return self._with_word(launch, layout, _tail(raw / observe.WORKER_LOG))
+
+    def end(self, process: subprocess.Popen[bytes], mark: str, *, ended: bool) -> None:
+        """Of the step nothing is left on any node: srun may have been killed before it could see to that."""
+        super().end(process, mark, ended=ended)
+        if process.returncode == 0:
+            return
+        deadline_s = time.monotonic() + END_LIMIT_S
+        while (left := self._steps_left()) and time.monotonic() < deadline_s:
+            _try(["scancel", "--signal=KILL", *left])
+            # Until it is gone; Slurm has nothing to wait on.
+            time.sleep(LOOK_AGAIN_S)
+
+    def _steps_left(self) -> list[str]:
+        command = ["squeue", "--steps", f"--jobs={self.allocation.job}", "--noheader", "--format=%i %j"]
+        lines = [line.split() for line in _try(command).splitlines()]
+        return [words[0] for words in lines if words[1:] == [self._step]]
+
+    def _srun(self, layout: Layout) -> list[str]:
+        """A step on exactly these nodes, beside the shell that we were started from, with all their CPUs."""
+        count = len(layout.nodes)
+        devices = f"gpu:{layout.devices_per_node}" if layout.devices_per_node else "none"
+        return [
+            "srun",
+            f"--jobid={self.allocation.job}",
+            f"--job-name={self._step or 'steelyard'}",
+            "--overlap",
+            f"--nodes={count}",
+            f"--ntasks={count}",
+            "--ntasks-per-node=1",
+            f"--nodelist={_hostlist(layout.nodes)}",
+            f"--gres={devices}",
+            "--mem=0",
+            "--cpu-bind=none",
+            "--export=ALL",
+            "--kill-on-bad-exit=1",
+        ]
+
+    def _meeting(self, node: str) -> tuple[str, str]:
+        """Where ranks of several nodes meet: the address by which Slurm itself reaches the first."""
+        host = os.environ.get(HOST_VARIABLE)
+        if not host:
+            text = _ask(["scontrol", "--oneliner", "show", "node", node], os.environ)
+            found = re.search(r"\bNodeAddr=(\S+)", text)
+            host = found[1] if found else node
+        return host, os.environ.get(PORT_VARIABLE) or str(secrets.choice(PORTS))
+
+    def _require_seen(self, layout: Layout, raw: Path) -> None:
+        """The nodes must see the result folder and this Python; asked once of each, because it costs a step."""
+        if self._seen.issuperset(layout.nodes):
+            return
+        words = ["bash", "-c", PROBE, "steelyard", str((raw / observe.SPEC_FILE).absolute()), sys.executable]
+        text = _ask([*self._srun(layout), *words], {**self.inherited(), MARK: "probe"}, limit_s=10 * ANSWER_LIMIT_S)
+        blind = re.findall(r"^steelyard-probe (\S+) (results|python)$", text, re.MULTILINE)
+        results, python = ([name for name, what in blind if what == kind] for kind in ("results", "python"))
+        problems = []
+        if results:
+            valid = "a folder on a file system that all nodes share (--results)"
+            problems.append(Problem("--results", f"not seen from {', '.join(results[:SHOWN_NODES])}", valid))
+        if python:
+            valid = "an environment with steelyard on a shared file system, for the nodes' architecture"
+            problems.append(
+                Problem("python", f"{sys.executable} does not run on {', '.join(python[:SHOWN_NODES])}", valid)
+            )
+        if problems:
+            raise InputError("the nodes of the allocation cannot make the run", problems=tuple(problems))
+        self._seen.update(layout.nodes)
+
+    def _with_word(self, launch: observe.Launch, layout: Layout, log: str) -> observe.Launch:
+        """With the allocation and the nodes, and what Slurm says where it ended the run and not we."""
+        state, word = "RUNNING", None
+        if launch.exit_code not in (0, None):
+            state = _try(["squeue", f"--jobs={self.allocation.job}", "--noheader", "--format=%T"]).strip() or "GONE"
+            word = cause_in(log)
+        said = observe.Scheduled(
+            scheduler="slurm",
+            job=self.allocation.job,
+            state=printable(state)[:100],
+            cause=word[0] if word else None,
+            reason=f"Slurm says: {printable(word[1])}" if word else "",
+            nodes=layout.nodes,
+        )
+        return replace(launch, scheduled=said)
+
+
+def _hostlist(nodes: tuple[str, ...]) -> str:
+    """Names as srun takes them; of many in Slurm's short spelling, which a record can hold."""
+    text = ",".join(nodes)
+    return text if len(text) <= MAX_NODELIST else _ask(["scontrol", "show", "hostlist", text], os.environ).strip()
+
+
+def _tail(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
+        return file.read(LOG_TAIL_BYTES).decode("utf-8", "replace")
+
+
+def _ask(command: list[str], variables: Mapping[str, str], limit_s: float = ANSWER_LIMIT_S) -> str:
+    """What a command of Slurm prints; SteelyardError with its own words when it fails."""
+    try:
+        done = subprocess.run(
+            command,
+            env=dict(variables),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=limit_s,
+            check=False,
+        )
+    except OSError as error:
+        raise SteelyardError(f"{command[0]} cannot be started ({error.strerror})") from None
+    except subprocess.TimeoutExpired:
+        raise SteelyardError(f"{command[0]} gave no answer in {limit_s:g} s") from None
+    if done.returncode:
+        said = " ".join(done.stderr.split())[:300] or f"exit code {done.returncode}"
+        raise SteelyardError(f"{command[0]} says: {printable(said)}")
+    return done.stdout
+
+
+def _try(command: list[str]) -> str:
+    """The same where no answer is an answer, too: the job may be over."""
+    try:
+        return _ask(command, os.environ)
+    except SteelyardError:
+        return ""

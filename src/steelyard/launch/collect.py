@@ -1,0 +1,284 @@
+"""Turns what an ended task left into records in their places. Knows files and a scheduler's word, no scheduler.
+
+Several may collect at once, and each may die at any moment: what the launcher saw is written once, whole, and is then
+everybody's; all derive the same record from it; and the rename of the run's folder decides who has collected it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import shutil
+import socket
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, get_args
+
+from steelyard.contracts import observe
+from steelyard.errors import DamagedDataError, SteelyardError
+from steelyard.launch.script import LIMIT_HIT, Done, read_done
+from steelyard.results.derive import derive
+from steelyard.results.store import RAW, RECORD_FILE, create_once, flush_all, record_text, replace_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from steelyard.contracts.record import RunRecord
+    from steelyard.launch.scheduler import Campaign, Job
+    from steelyard.results.store import ResultFolder
+
+ENDED_FILE: Final = "ended.jsonl"
+"""In a campaign: a line a collected run, so that nobody reads thousands of records to count them."""
+MAX_ENDED_BYTES: Final = 1 << 30
+CODES: Final = get_args(observe.StatusCode)
+TAIL_BYTES: Final = 2000
+REASON_CHARACTERS: Final = 300
+SIGNALLED: Final = 128
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run of a campaign ended."""
+
+    run_id: str
+    code: observe.StatusCode
+    reason: str
+
+
+def done_lines(campaign: Campaign, job: Job, task: int) -> dict[str, Done]:
+    """What a task says of the runs that have ended, in their order; a damaged file speaks up to the damage."""
+    lines: dict[str, Done] = {}
+    with suppress(DamagedDataError):
+        for line in read_done(campaign.done_file(job, task)):
+            lines.setdefault(line.run_id, line)
+    return lines
+
+
+@dataclass
+class Haul:
+    """What collecting a task brought."""
+
+    ended: list[Ended] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """Runs whose files cannot be made a record of; they stay where they are."""
+
+
+def collect_task(
+    folder: ResultFolder, campaign: Campaign, job: Job, task: int, said: observe.Scheduled, left: set[str]
+) -> Haul:
+    """Put all runs of a task in their places that are not there yet; those which somebody else did are left out.
+
+    `left`: ids of the campaign's runs that are not collected.
+    """
+    image = campaign.plan.image
+    said = replace(
+        said,
+        runs=len(job.tasks[task]),
+        image=image.reference if image else said.image,
+        digest=(image.digest if image else None) or said.digest,
+    )
+    folder.open_study(campaign.plan.study)
+    haul = Haul()
+    made: list[RunRecord] = []
+    for run_id, launch in _launches(campaign, job, task, said, left):
+        try:
+            record = _derive(campaign, run_id, launch)
+        except SteelyardError as error:
+            haul.problems.append(f"{run_id} cannot be collected: {error}")
+            continue
+        made += [record] if record is not None else []
+    _adopt(folder, campaign, made, haul)
+    return haul
+
+
+def _derive(campaign: Campaign, run: str, launch: observe.Launch) -> RunRecord | None:
+    """Write what the launcher saw and the record beside a run's files; None when somebody else has put it away."""
+    made = campaign.path / "runs" / run
+    raw = made / RAW
+    try:
+        create_once(raw / observe.LAUNCH_FILE, record_text(launch), campaign.path, flush=False)
+        for path in [raw / observe.COMPILING_FILE, *raw.glob(f"{observe.PROGRESS_FILE}*")]:
+            path.unlink(missing_ok=True)
+        record = derive(raw)
+        replace_text(made / RECORD_FILE, record_text(record), campaign.path)
+    except Exception:
+        if not made.exists():
+            return None
+        raise
+    return record
+
+
+def _adopt(folder: ResultFolder, campaign: Campaign, made: Sequence[RunRecord], haul: Haul) -> None:
+    """Put runs in their places. First all are flushed: what is renamed is whole, whatever dies."""
+    runs = campaign.path / "runs"
+    flush_all(
+        [path for r in made for path in (runs / r.run_id / RAW / observe.LAUNCH_FILE, runs / r.run_id / RECORD_FILE)]
+    )
+    for record in made:
+        run = record.run_id
+        try:
+            if not folder.adopt(runs / run, record.spec):
+                # Made somewhere else as well, by hand or by a study on this machine: that one stands.
+                folder.set_aside(runs / run, campaign.plan.study)
+                record = folder.read(folder.run_path(record.spec))
+        except FileNotFoundError:
+            continue
+        except SteelyardError as error:
+            haul.problems.append(f"{run} cannot be collected: {error}")
+            continue
+        haul.ended.append(Ended(run, record.status.code, record.status.reason))
+    if haul.ended:
+        folder.sync_study(campaign.plan.study)
+        note(campaign.path, haul.ended)
+
+
+def _launches(
+    campaign: Campaign, job: Job, task: int, said: observe.Scheduled, left: set[str]
+) -> Iterator[tuple[str, observe.Launch]]:
+    runs = job.tasks[task]
+    lines = done_lines(campaign, job, task)
+    begun = [run for run in runs if run in lines or (run in left and _has_begun(campaign.raw(run)))]
+    last = begun[-1] if begun else None
+    unbegun = [run for run in runs if run in left and run not in begun]
+    if job.kind == "search":
+        # Candidates that the search passed over are no runs. If it never began, one speaks for all.
+        _drop(campaign, unbegun if begun else unbegun[1:])
+        unbegun = [] if begun else unbegun[:1]
+    for run in [*(run for run in begun if run in left), *unbegun]:
+        word = _word(campaign, job, task, said, lines.get(run), begun=run in begun, last=run == last)
+        yield run, _launch(campaign, job, task, run, lines.get(run), word)
+
+
+def _has_begun(raw: Path) -> bool:
+    """Whether somebody has begun a run; if nobody has, nobody ever will."""
+    if claim(raw):
+        # Where results are brought here from elsewhere, the claim was made there.
+        return any(raw.glob(observe.EVENTS_PATTERN))
+    return (raw / observe.CLAIM_FILE).exists()
+
+
+def claim(raw: Path) -> bool:
+    """Take a run so that no task can begin it; False when it was begun, or is gone."""
+    try:
+        handle = os.open(raw / observe.CLAIM_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    except (FileExistsError, FileNotFoundError):
+        # One that was taken by a collector before us is not begun either.
+        return _was_taken(raw)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(f"{TAKEN} {socket.gethostname()} {os.getpid()}\n")
+    return True
+
+
+TAKEN: Final = "never-began:"
+"""In a claim that is no worker's. A host's name has no colon."""
+
+
+def _was_taken(raw: Path) -> bool:
+    try:
+        with (raw / observe.CLAIM_FILE).open("rb") as file:
+            return file.read(len(TAKEN)) == TAKEN.encode()
+    except OSError:
+        return False
+
+
+def _drop(campaign: Campaign, runs: Sequence[str]) -> None:
+    for run in runs:
+        shutil.rmtree(campaign.path / "runs" / run, ignore_errors=True)
+
+
+def _word(
+    campaign: Campaign,
+    job: Job,
+    task: int,
+    said: observe.Scheduled,
+    line: Done | None,
+    *,
+    begun: bool,
+    last: bool,
+) -> observe.Scheduled:
+    """What the scheduler's word on a task means for one of its runs: it is about the last that began, and those after.
+
+    A run that ended before, or ended well, did so by itself.
+    """
+    if line is not None:
+        return said if last and line.exit_code != LIMIT_HIT else replace(said, cause=None)
+    evidence = dict(said.evidence or {})
+    tail = _tail(campaign.output_file(job, task))
+    if tail and "output_tail" not in evidence:
+        evidence["output_tail"] = tail
+    reason = said.reason
+    if begun:
+        reason = reason or "its task ended without a word of how this run ended"
+    else:
+        reason = f"it never began: {reason or 'its task ended without beginning it'}"
+    return replace(said, cause=said.cause or "failed", reason=reason[:4000], evidence=evidence)
+
+
+def _launch(
+    campaign: Campaign, job: Job, task: int, run: str, line: Done | None, word: observe.Scheduled
+) -> observe.Launch:
+    began_s, wall_s = (line.began_unix_s, line.ended_unix_s - line.began_unix_s) if line else _seen(campaign.raw(run))
+    started = word.started_at or word.queued_at or campaign.plan.created_at
+    code = line.exit_code if line else None
+    return observe.Launch(
+        launcher=word.scheduler,
+        host=word.nodes[0] if word.nodes else campaign.plan.site.name,
+        command=("bash", str(campaign.job_folder(job) / "job.sh"), str(task)),
+        started_at=started if began_s is None else _utc(began_s),
+        wall_s=max(0.0, wall_s),
+        exit_code=None if code == LIMIT_HIT else SIGNALLED - code if code and code > SIGNALLED else code,
+        limit_hit=code == LIMIT_HIT,
+        scheduled=word,
+    )
+
+
+def _seen(raw: Path) -> tuple[float | None, float]:
+    """When a run that left no line began, and how long it is known to have gone on, by the times of its files."""
+    if _was_taken(raw):
+        return None, 0.0
+    try:
+        began_s = (raw / observe.CLAIM_FILE).stat().st_mtime
+        return began_s, max(entry.stat().st_mtime for entry in os.scandir(raw)) - began_s
+    except (OSError, ValueError):
+        return None, 0.0
+
+
+def _utc(unix_s: float) -> str:
+    return dt.datetime.fromtimestamp(unix_s, dt.UTC).isoformat(timespec="milliseconds")
+
+
+def _tail(path: Path) -> str:
+    """What a task printed last."""
+    if not path.is_file() or path.is_symlink():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        return file.read(TAIL_BYTES).decode("utf-8", "replace")
+
+
+# -- what is collected
+
+
+def note(campaign: Path, ended: Sequence[Ended]) -> None:
+    """Write down how runs ended, in one go. A line that is lost costs a look at its record, no more."""
+    lines = [
+        json.dumps({"run": entry.run_id, "code": entry.code, "reason": entry.reason[:REASON_CHARACTERS]}) + "\n"
+        for entry in ended
+    ]
+    with (campaign / ENDED_FILE).open("ab", buffering=0) as file:
+        file.write("".join(lines).encode())
+
+
+def noted(campaign: Path) -> dict[str, Ended]:
+    """How the runs of a campaign ended, as far as it was written down."""
+    found: dict[str, Ended] = {}
+    with suppress(FileNotFoundError), (campaign / ENDED_FILE).open("rb") as file:
+        for text in file.read(MAX_ENDED_BYTES).splitlines():
+            with suppress(ValueError, KeyError, TypeError):
+                entry = json.loads(text)
+                if entry["code"] not in CODES:
+                    continue
+                found[str(entry["run"])] = Ended(str(entry["run"]), entry["code"], str(entry["reason"]))
+    return found

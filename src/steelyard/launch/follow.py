@@ -1,0 +1,393 @@
+"""Follows what was sent: asks each scheduler once, collects what has ended, says how all stand. Knows no scheduler."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from steelyard import hostinfo
+from steelyard.contracts.observe import Scheduled
+from steelyard.errors import SteelyardError
+from steelyard.launch.collect import Ended, collect_task, done_lines, note, noted
+from steelyard.launch.plan import COLLECTED_FILE, RUNS, is_collected, load, planned, runs_left
+from steelyard.launch.preflight_node import SLOW_FILESYSTEMS
+from steelyard.launch.scheduler import TaskState
+from steelyard.launch.staging import read_cells
+from steelyard.launch.submit import FORGOTTEN, lock, recover, scheduler_of, senders, sent_jobs, submit
+from steelyard.results.store import owner, sweep_halves
+from steelyard.spec.study import label
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from steelyard.launch.scheduler import Campaign, Job, Scheduler
+    from steelyard.launch.submit import SchedulerOf
+    from steelyard.results.store import ResultFolder
+
+__all__ = ["Standing", "lock", "look", "submit", "wait"]
+
+UNSETTLED_FILE: Final = "unsettled.json"
+LOST_AFTER_S: Final = 300.0
+"""A task that its scheduler does not know is given up when for so long no file of it has changed."""
+QUIET_S: Final = 60.0
+"""One that it says must have failed, without any account of it, is given up when no file has changed for so long."""
+SETTLE_S: Final = 70.0
+"""So long a network file system may show a folder as it was (acdirmax of NFS is 60 s)."""
+PAUSE_S, LONGEST_PAUSE_S, PAUSE_GROWTH = 1.0, 30.0, 1.5
+SILENT_LOOKS: Final = 20
+"""So many looks in a row may fail before waiting ends."""
+REPEAT: Final = re.compile(r"(.+)-r\d{4,}")
+WAITING: Final = ("planned", "queued", "running", "ended", "unknown")
+"""States of a run without a record. Planned: not submitted; ended: to be collected once its task has ended, too;
+unknown: its scheduler does not know it."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One campaign of a study."""
+
+    path: Path
+    site: str
+    pool: str
+    jobs: int
+    tasks: int
+    runs: int
+    left: int
+    """Runs that are not collected."""
+    ids: tuple[str, ...]
+    """Of the jobs that are still out, by the scheduler."""
+
+
+@dataclass
+class Standing:
+    """How a study stands that was sent to a site."""
+
+    study: str
+    runs: dict[str, Ended] = field(default_factory=dict)
+    """Those with a record, by id."""
+    waiting: dict[str, str] = field(default_factory=dict)
+    """Those without: which of WAITING they are."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """What was swept, by cell."""
+    why: Counter[str] = field(default_factory=Counter)
+    """What queued tasks wait for."""
+    campaigns: list[Sent] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """What could not be looked at or collected."""
+    collected: int = 0
+    """In this look."""
+
+    @property
+    def cells(self) -> dict[str, Counter[str]]:
+        """For each cell how many runs are in which state or ended with which status."""
+        cells: dict[str, Counter[str]] = {}
+        for run, ended in self.runs.items():
+            cells.setdefault(cell_of(run), Counter())[ended.code] += 1
+        for run, state in self.waiting.items():
+            cells.setdefault(cell_of(run), Counter())[state] += 1
+        return dict(sorted(cells.items()))
+
+    @property
+    def totals(self) -> Counter[str]:
+        """The same for the study."""
+        return sum(self.cells.values(), Counter())
+
+    @property
+    def causes(self) -> Counter[tuple[str, str]]:
+        """Why runs did not complete: status and reason."""
+        return Counter((entry.code, entry.reason) for entry in self.runs.values() if entry.code != "completed")
+
+
+def cell_of(run: str) -> str:
+    """The cell that a run is a repeat of."""
+    found = REPEAT.fullmatch(run)
+    return found[1] if found else run
+
+
+# -- one look
+
+
+def look(folder: ResultFolder, study: str, scheduler_of: SchedulerOf = scheduler_of) -> Standing:
+    """Ask each open campaign's scheduler once, and collect what has ended."""
+    standing = Standing(study)
+    for path in planned(folder, study):
+        try:
+            campaign = load(path)
+        except SteelyardError as error:
+            standing.problems.append(f"{path}: {error}")
+            continue
+        standing.labels |= {cell: label(swept) for cell, swept in read_cells(campaign.path).items()}
+        states: dict[str, str] = {}
+        if not is_collected(campaign.path):
+            scheduler = scheduler_of(campaign.plan.site.scheduler)
+            try:
+                states = _Look(folder, campaign, scheduler, standing).take()
+                if not runs_left(campaign.path):
+                    _close(campaign, scheduler)
+            except (SteelyardError, OSError) as error:
+                # Another look may have collected the last run and closed it under our eyes.
+                if not is_collected(campaign.path):
+                    standing.problems.append(f"{campaign.path}: {error}")
+        _add(folder, campaign, states, standing)
+    return standing
+
+
+def _add(folder: ResultFolder, campaign: Campaign, states: dict[str, str], standing: Standing) -> None:
+    """What is known of a campaign's runs now. A run of an earlier campaign that was made again counts once."""
+    plan = campaign.plan
+    left, there, known = runs_left(campaign.path), folder.run_ids(plan.study), noted(campaign.path)
+    unnoted = []
+    for run in (run for job in plan.jobs for task in job.tasks for run in task):
+        if run in left:
+            standing.waiting[run] = states.get(run, "unknown")
+            standing.runs.pop(run, None)
+        elif run in there:
+            if run not in known:
+                try:
+                    record = folder.read(folder.path / RUNS / plan.study / run)
+                except (SteelyardError, OSError) as error:
+                    standing.problems.append(f"{run} has no record that can be read: {error}")
+                    continue
+                known[run] = Ended(run, record.status.code, record.status.reason)
+                unnoted.append(known[run])
+            standing.runs[run] = known[run]
+    if unnoted:
+        # In a folder of somebody else's that costs the next look some time, no more.
+        with suppress(OSError):
+            note(campaign.path, unnoted)
+    standing.campaigns.append(
+        Sent(
+            path=campaign.path,
+            site=plan.site.name,
+            pool=plan.pool,
+            jobs=len(plan.jobs),
+            tasks=sum(len(job.tasks) for job in plan.jobs),
+            runs=sum(len(task) for job in plan.jobs for task in job.tasks),
+            left=len(left),
+            ids=tuple(campaign.job_id(job) or "" for job in sent_jobs(campaign)),
+        )
+    )
+
+
+def _close(campaign: Campaign, scheduler: Scheduler) -> None:
+    """Nothing is left of it but its files. If we die on the way, the next look does it again."""
+    sent = [job for job in campaign.plan.jobs if campaign.job_id(job) not in (None, FORGOTTEN)]
+    if sent:
+        scheduler.clean(campaign, sent)
+    with suppress(OSError):
+        (campaign.path / RUNS).rmdir()
+    (campaign.path / UNSETTLED_FILE).unlink(missing_ok=True)
+    for home in (campaign.path, *(campaign.job_folder(job) for job in campaign.plan.jobs)):
+        sweep_halves(home)
+    (campaign.path / COLLECTED_FILE).touch()
+
+
+class _Look:
+    """One look at one open campaign."""
+
+    def __init__(self, folder: ResultFolder, campaign: Campaign, scheduler: Scheduler, standing: Standing) -> None:
+        self._folder = folder
+        self._campaign = campaign
+        self._scheduler = scheduler
+        self._standing = standing
+        self._left = runs_left(campaign.path)
+        self._patience = _Patience(campaign.path)
+        self._settle_s = _settle_s(campaign.path)
+        self._states: dict[str, str] = {}
+
+    def take(self) -> dict[str, str]:
+        """States of the runs that have not ended, after all that have were collected."""
+        if not self._left:
+            return {}
+        recover(self._campaign, self._scheduler)
+        others = self._of_others()
+        sent = [job for job in sent_jobs(self._campaign) if job.number not in others]
+        polled = self._scheduler.poll(self._campaign, sent) if sent else {}
+        try:
+            for job, task in self._tasks():
+                if self._campaign.job_id(job) is None:
+                    self._say(job, task, "planned")
+                elif job.number in others:
+                    self._say(job, task, "unknown")
+                else:
+                    self._task(job, task, polled.get((job.number, task), TaskState("unknown")))
+        finally:
+            self._patience.keep()
+        return self._states
+
+    def _of_others(self) -> set[int]:
+        """Jobs that another user has sent: a scheduler may hide them from us, and yet they are not gone."""
+        found = senders(self._campaign, sent_jobs(self._campaign))
+        if found:
+            who = ", ".join(sorted(set(found.values())))
+            self._standing.problems.append(f"{self._campaign.path}: sent by {who}, who alone can collect it")
+        return {*found}
+
+    def _tasks(self) -> Iterator[tuple[Job, int]]:
+        """Those with runs to collect."""
+        for job in self._campaign.plan.jobs:
+            for task, runs in enumerate(job.tasks):
+                if not self._left.isdisjoint(runs):
+                    yield job, task
+
+    def _task(self, job: Job, task: int, state: TaskState) -> None:
+        if state.phase == "queued":
+            self._say(job, task, "queued")
+            self._standing.why[state.why] += 1
+        elif state.phase == "running":
+            self._say_running(job, task)
+        elif state.phase == "ended":
+            self._ended(job, task, state.said or self._unsaid(job, task))
+        else:
+            self._unknown(job, task, state.said or self._unsaid(job, task))
+
+    def _say(self, job: Job, task: int, state: str) -> None:
+        self._states |= {run: state for run in job.tasks[task] if run in self._left}
+
+    def _say_running(self, job: Job, task: int) -> None:
+        """A task makes its runs one after the other."""
+        self._say(job, task, "queued")
+        lines = done_lines(self._campaign, job, task) if len(job.tasks[task]) > 1 else {}
+        going = [run for run in job.tasks[task] if run in self._left and run not in lines]
+        self._states |= {run: "ended" for run in lines if run in self._left} | dict.fromkeys(going[:1], "running")
+
+    def _ended(self, job: Job, task: int, said: Scheduled) -> None:
+        self._scheduler.fetch(self._campaign, job, task)
+        if _is_guess(said) and not self._has_all_lines(job, task):
+            mark = _fingerprint(self._campaign, job, task)
+            # The file server's clock may be ahead of ours: then it counts for how long we see the same.
+            fresh = time.time() - mark / 1e9 < QUIET_S
+            if fresh and self._patience.waits(f"{job.number}.{task}.guess", mark, QUIET_S):
+                self._say(job, task, "unknown")
+                return
+        if self._settle_s and not self._has_all_lines(job, task):
+            key = f"{job.number}.{task}.ended"
+            if self._patience.waits(key, _fingerprint(self._campaign, job, task), self._settle_s):
+                self._say(job, task, "ended")
+                return
+        self._collect(job, task, said)
+
+    def _unknown(self, job: Job, task: int, said: Scheduled) -> None:
+        if not self._has_all_lines(job, task):
+            key = f"{job.number}.{task}.unknown"
+            if self._patience.waits(key, _fingerprint(self._campaign, job, task), LOST_AFTER_S):
+                self._say(job, task, "unknown")
+                return
+            said = replace(
+                said,
+                cause=said.cause or "failed",
+                reason=said.reason or "the scheduler no longer knows it",
+                evidence={**(said.evidence or {}), "unknown_since_unix_s": self._patience.since(key)},
+            )
+        self._collect(job, task, said)
+
+    def _unsaid(self, job: Job, task: int) -> Scheduled:
+        name = f"{self._campaign.job_id(job)}_{task}"
+        return Scheduled(scheduler=self._campaign.plan.site.scheduler, job=name, state="unknown")
+
+    def _has_all_lines(self, job: Job, task: int) -> bool:
+        lines = done_lines(self._campaign, job, task)
+        return all(run in lines for run in job.tasks[task] if run in self._left)
+
+    def _collect(self, job: Job, task: int, said: Scheduled) -> None:
+        haul = collect_task(self._folder, self._campaign, job, task, said, self._left)
+        self._standing.collected += len(haul.ended)
+        self._standing.problems += haul.problems
+        if haul.problems:
+            self._say(job, task, "ended")
+
+
+def _is_guess(said: Scheduled) -> bool:
+    """Whether a scheduler gives a task up without any account of it: a worker of it might still be alive."""
+    account = (said.queued_at, said.started_at, said.elapsed_s)
+    return said.cause == "failed" and not said.nodes and all(entry is None for entry in account)
+
+
+# -- what must be seen twice
+
+
+class _Patience:
+    """Since when tasks look the same, over several looks by whichever process."""
+
+    def __init__(self, campaign: Path) -> None:
+        self._path = campaign / UNSETTLED_FILE
+        self._before = _read_times(self._path)
+        self._now: dict[str, tuple[float, int]] = {}
+
+    def waits(self, key: str, fingerprint: int, wait_s: float) -> bool:
+        """Whether it must be seen again: it has not looked like this for so long."""
+        since_s, before = self._before.get(key, (time.time(), fingerprint))
+        if before != fingerprint:
+            since_s = time.time()
+        self._now[key] = (since_s, fingerprint)
+        return time.time() - since_s < wait_s
+
+    def since(self, key: str) -> float:
+        """When it was first seen like this."""
+        return self._now[key][0]
+
+    def keep(self) -> None:
+        """Write it down for the next look."""
+        if self._now == self._before:
+            return
+        beside = self._path.with_name(f".{owner()}.{self._path.name}")
+        beside.write_text(json.dumps(self._now), encoding="utf-8")
+        beside.replace(self._path)
+
+
+def _read_times(path: Path) -> dict[str, tuple[float, int]]:
+    try:
+        entries: Any = json.loads(path.read_bytes())
+        return {str(key): (float(since_s), int(mark)) for key, (since_s, mark) in entries.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _fingerprint(campaign: Campaign, job: Job, task: int) -> int:
+    """The last time that any file of a task changed, in nanoseconds."""
+    folders = [campaign.raw(run) for run in job.tasks[task]]
+    files = [campaign.done_file(job, task), campaign.output_file(job, task), *folders]
+    times = [0]
+    for path in files:
+        with suppress(OSError):
+            times.append(path.stat().st_mtime_ns)
+    for path in folders:
+        with suppress(OSError):
+            times += [entry.stat().st_mtime_ns for entry in os.scandir(path)]
+    return max(times)
+
+
+def _settle_s(campaign: Path) -> float:
+    """How long files of other hosts may take until they are seen here."""
+    mount = hostinfo.mount_of(campaign, Path("/"))
+    return SETTLE_S if mount is not None and SLOW_FILESYSTEMS.fullmatch(mount.kind) else 0.0
+
+
+# -- looking on
+
+
+def wait(
+    folder: ResultFolder, study: str, tell: Callable[[Standing], None], scheduler_of: SchedulerOf = scheduler_of
+) -> Standing:
+    """Look until everything is collected that was submitted; `tell` is told after each look.
+
+    A scheduler that does not answer for a while is asked again; one that never does is an error.
+    """
+    pause_s, silent = PAUSE_S, 0
+    while True:
+        standing = look(folder, study, scheduler_of)
+        tell(standing)
+        if all(state == "planned" for state in standing.waiting.values()):
+            return standing
+        silent = silent + 1 if standing.problems else 0
+        if silent >= SILENT_LOOKS:
+            raise SteelyardError(standing.problems[0], next_step=f"steelyard status {study}")
+        pause_s = PAUSE_S if standing.collected else min(LONGEST_PAUSE_S, pause_s * PAUSE_GROWTH)
+        time.sleep(pause_s)

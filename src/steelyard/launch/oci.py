@@ -1,0 +1,228 @@
+"""Images in the OCI's layout, as a folder or as one file: which image of an index is for an architecture.
+
+Reads a stranger's JSON within bounds and checks every digest it follows. Runs nothing, unpacks nothing.
+The layout: https://github.com/opencontainers/image-spec/blob/main/image-layout.md
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tarfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from steelyard.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# Manifests and configurations of real images have some kilobytes; registries refuse manifests above 4 MiB.
+MAX_DOCUMENT_BYTES: Final = 4 << 20
+MAX_DEPTH: Final = 4
+MAX_ENTRIES: Final = 1000
+MAX_ARCHIVE_MEMBERS: Final = 10_000
+NAME_KEY: Final = "org.opencontainers.image.ref.name"
+
+GO_NAMES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+"""What images call an architecture that `uname -m` calls so."""
+_UNAMES = {go: name for name, go in GO_NAMES.items()}
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Found:
+    """One image."""
+
+    architecture: str | None
+    """As `uname -m` says it; None: the image does not say."""
+    digest: str
+    """Of its manifest."""
+
+
+class Documents(Protocol):
+    """Where an image's documents are read from."""
+
+    def read(self, name: str) -> bytes | None:
+        """A document by its path in the layout, at most MAX_DOCUMENT_BYTES of it; None: there is none."""
+
+
+class Folder:
+    """A layout that is a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self, name: str) -> bytes | None:
+        """A regular file below the folder."""
+        path = self._path / name
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            return file.read(MAX_DOCUMENT_BYTES + 1)
+
+
+class Archive:
+    """A layout that is a tar file; only its headers are read, and the documents asked for."""
+
+    def __init__(self, path: Path, archive: tarfile.TarFile) -> None:
+        self._archive = archive
+        self._members: dict[str, tarfile.TarInfo] = {}
+        for number, member in enumerate(archive):
+            if number >= MAX_ARCHIVE_MEMBERS:
+                raise InputError(f"{path} has more than {MAX_ARCHIVE_MEMBERS} members: no image has so many")
+            if member.isreg():
+                self._members[member.name.removeprefix("./")] = member
+
+    def read(self, name: str) -> bytes | None:
+        """A regular member."""
+        member = self._members.get(name)
+        file = None if member is None else self._archive.extractfile(member)
+        return None if file is None else file.read(MAX_DOCUMENT_BYTES + 1)
+
+
+@contextmanager
+def open_layout(path: Path) -> Iterator[Documents | None]:
+    """The documents of a layout; None when the path is none."""
+    if path.is_dir():
+        yield Folder(path) if (path / "oci-layout").is_file() else None
+        return
+    try:
+        # Uncompressed alone, as such archives are: a header can be skipped to, and none unpacks without end.
+        archive = tarfile.open(path, "r:")  # noqa: SIM115 -- closed below
+    except tarfile.TarError:
+        yield None
+        return
+    try:
+        documents = Archive(path, archive)
+        yield documents if documents.read("oci-layout") is not None else None
+    except tarfile.TarError as error:
+        raise InputError(f"{path} is no sound archive: {error}", next_step="copy or make it again") from None
+    finally:
+        archive.close()
+
+
+def images_in(documents: Documents, tag: str | None, source: str) -> list[Found]:
+    """Every image of a layout, or of one tag in it."""
+    index = _parsed(documents.read("index.json"), f"{source}: index.json")
+    entries = _entries(index, source)
+    if tag is not None:
+        names = [entry.get("annotations") or {} for entry in entries]
+        chosen = [entry for entry, name in zip(entries, names, strict=True) if name.get(NAME_KEY) == tag]
+        if not chosen:
+            known = sorted({str(name[NAME_KEY]) for name in names if NAME_KEY in name})
+            raise InputError(
+                f"{source} has no image tagged {tag!r}", next_step=f"use one of {', '.join(known[:20]) or 'no tag'}"
+            )
+        entries = chosen
+    return [found for entry in entries for found in _follow(documents, entry, source, 1)]
+
+
+def images_of_raw(text: bytes, source: str) -> list[Found] | None:
+    """The images that a registry's index lists; None when the text is the manifest of one image."""
+    document = _parsed(text, source)
+    if "manifests" not in document:
+        return None
+    return [
+        Found(_platform(entry), str(entry["digest"])) for entry in _entries(document, source) if not _attests(entry)
+    ]
+
+
+def architecture_of_config(text: bytes, source: str) -> str | None:
+    """For which architecture an image's configuration says it is."""
+    return _uname(_parsed(text, source).get("architecture"))
+
+
+def choose(found: list[Found], architecture: str, source: str) -> Found:
+    """The image for an architecture; InputError says which there are."""
+    fitting = [one for one in found if one.architecture == architecture]
+    if len({one.digest for one in fitting}) == 1:
+        return fitting[0]
+    if len(found) == 1:
+        return found[0]
+    if fitting:
+        raise InputError(
+            f"{source} holds {len(fitting)} images for {architecture}",
+            next_step="name one of them by its tag or digest",
+        )
+    there = ", ".join(sorted({one.architecture or "unknown" for one in found})) or "nothing"
+    raise InputError(
+        f"{source} has no image for {architecture}: it has {there}",
+        next_step="build one there, and add it to the index: buildah manifest add INDEX IMAGE",
+    )
+
+
+def _follow(documents: Documents, entry: dict[str, Any], source: str, depth: int) -> Iterator[Found]:
+    """The images that an entry of an index leads to, through indexes within it."""
+    if _attests(entry):
+        return
+    if depth > MAX_DEPTH:
+        raise InputError(f"{source}: indexes within indexes, more than {MAX_DEPTH} deep")
+    digest = str(entry["digest"])
+    document = _parsed(_blob(documents, digest, source), f"{source}: {digest}")
+    if "manifests" in document:
+        for inner in _entries(document, source):
+            yield from _follow(documents, inner, source, depth + 1)
+        return
+    config = document.get("config")
+    known = _platform(entry)
+    if isinstance(config, dict) and _DIGEST.fullmatch(str(config.get("digest"))):
+        # What the image itself says counts for more than what the index says of it.
+        text = _blob(documents, str(config["digest"]), source)
+        known = architecture_of_config(text, f"{source}: {config['digest']}") or known
+    yield Found(known, digest)
+
+
+def _entries(index: dict[str, Any], source: str) -> list[dict[str, Any]]:
+    entries = index.get("manifests")
+    if isinstance(entries, list) and 0 < len(entries) <= MAX_ENTRIES and all(map(_sound, entries)):
+        return entries
+    raise InputError(f"{source}: its index is not valid", next_step="skopeo inspect --raw shows it; make it again")
+
+
+def _sound(entry: Any) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("annotations") or {}, dict):
+        return False
+    return _DIGEST.fullmatch(str(entry.get("digest"))) is not None
+
+
+def _attests(entry: dict[str, Any]) -> bool:
+    """Builders add documents about an image beside it, for the platform `unknown`."""
+    platform = entry.get("platform")
+    return isinstance(platform, dict) and platform.get("os") == "unknown"
+
+
+def _platform(entry: dict[str, Any]) -> str | None:
+    platform = entry.get("platform")
+    return _uname(platform.get("architecture")) if isinstance(platform, dict) else None
+
+
+def _uname(name: Any) -> str | None:
+    return _UNAMES.get(name, name[:40]) if isinstance(name, str) and name else None
+
+
+def _blob(documents: Documents, digest: str, source: str) -> bytes:
+    """A document by its digest, which must be right."""
+    text = documents.read(f"blobs/sha256/{digest.removeprefix('sha256:')}")
+    if text is None:
+        raise InputError(f"{source}: {digest} is missing", next_step="copy the image again, with all architectures")
+    if len(text) <= MAX_DOCUMENT_BYTES and "sha256:" + hashlib.sha256(text).hexdigest() != digest:
+        raise InputError(f"{source}: {digest} is damaged", next_step="copy the image again")
+    return text
+
+
+def _parsed(text: bytes | None, source: str) -> dict[str, Any]:
+    if text is None:
+        raise InputError(f"{source} is missing", next_step="copy or make the image again")
+    if len(text) > MAX_DOCUMENT_BYTES:
+        raise InputError(f"{source} has more than the {MAX_DOCUMENT_BYTES} bytes such a document may have")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise InputError(f"{source} is not a JSON object", next_step="copy or make the image again")
+    return document

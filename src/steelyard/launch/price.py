@@ -1,0 +1,80 @@
+"""What a campaign's jobs take of a site at most, and what it charges for that. Knows limits and rates, no queue."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from steelyard.launch.scheduler import Job, Price
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from steelyard.spec.site import Place
+
+HOUR_S = 3600.0
+
+
+def price(place: Place, jobs: Sequence[Job]) -> Price:
+    """Device- and node-hours if every task takes all the wall time it asks for, and their charge by the site's rule."""
+    charge = place.site.charge
+    device_hours = sum(_task_hours(job) * _devices(place, job) for job in jobs)
+    node_hours = sum(_task_hours(job) * job.shape.nodes for job in jobs)
+    end_s = _expected_s(jobs, place.site.limits.max_running)
+    return Price(
+        device_hours=device_hours,
+        node_hours=node_hours,
+        charge=device_hours * charge.per_device_hour + node_hours * charge.per_node_hour,
+        charge_unit=charge.unit,
+        expected_s=end_s,
+        basis=_basis(place, end_s),
+    )
+
+
+def _task_hours(job: Job) -> float:
+    """Of all its tasks together."""
+    return len(job.tasks) * job.task_limit_s / HOUR_S
+
+
+def _devices(place: Place, job: Job) -> int:
+    """That one task holds: on exclusive nodes all of them, whatever it uses."""
+    each = place.pool.devices_per_node if place.pool.exclusive else job.shape.devices_per_node
+    return job.shape.nodes * each
+
+
+def _expected_s(jobs: Sequence[Job], at_a_time: int | None) -> float | None:
+    """From the first start to the last end if so many tasks run at a time, begun in their order.
+
+    None where nobody has said how many; one task alone needs no saying.
+    """
+    tasks = sum(len(job.tasks) for job in jobs)
+    if at_a_time is None and tasks > 1:
+        return None
+    ends_s: list[float] = []
+    last_s = 0.0
+    for length_s in _lengths_s(jobs):
+        begin_s = heapq.heappop(ends_s) if at_a_time is not None and len(ends_s) >= at_a_time else 0.0
+        heapq.heappush(ends_s, begin_s + length_s)
+        last_s = max(last_s, begin_s + length_s)
+    return last_s
+
+
+def _lengths_s(jobs: Sequence[Job]) -> Iterator[float]:
+    """Of each task: what its runs are allowed, without the allowance for the task itself.
+
+    A packed task starts Python outside its runs, so that there only the task's own limit is one.
+    """
+    for job in jobs:
+        for runs in job.tasks:
+            allowed_s = job.task_limit_s if job.kind == "packed" else len(runs) * job.shape.run_limit_s
+            yield float(min(job.task_limit_s, allowed_s))
+
+
+def _basis(place: Place, end_s: float | None) -> str:
+    held = "whole nodes, which are charged whatever runs on them" if place.pool.exclusive else "the devices asked for"
+    text = f"at most: every task takes all its wall time, and holds {held}"
+    running = place.site.limits.max_running
+    if end_s is None:
+        return f"{text}; the end is unknown: limits.max_running does not say how many tasks run at a time"
+    many = "" if running is None else f", {running} tasks at a time"
+    return f"{text}; the end without waiting: every run takes all its limit{many}"

@@ -1,0 +1,105 @@
+"""Seeks the largest batch that fits with runs on this machine. Knows the result folder and a launcher, not memory.
+
+Running out of memory is an answer, and any other failure ends that search and no other. What was tried is in the
+folder, so that starting again goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from steelyard.launch.campaign import Outcome, collect, refuse_other_seed, write_plan
+from steelyard.spec.search import next_try, standing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.contracts.record import RunRecord
+    from steelyard.contracts.spec import RunSpec
+    from steelyard.launch.campaign import Launcher, Watcher
+    from steelyard.results.store import ResultFolder
+    from steelyard.spec.search import SearchGroup, Standing, Verdict
+    from steelyard.spec.study import Expansion
+
+FITS = ("completed", "not_converged")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search has found so far."""
+
+    group: SearchGroup
+    known: Standing
+    tried: int
+    """Candidates that were run."""
+
+    @property
+    def largest_fitting(self) -> int | None:
+        """The largest batch that is known to fit; None: none is."""
+        return None if self.known.low < 0 else self.group.runs[self.known.low].batch
+
+    @property
+    def smallest_out_of_memory(self) -> int | None:
+        """The smallest batch above it that is known not to fit; None: none is."""
+        return None if self.known.high == len(self.group.runs) else self.group.runs[self.known.high].batch
+
+    @property
+    def failed(self) -> RunSpec | None:
+        """The run that ended the search for another reason than memory."""
+        return None if self.known.failed is None else self.group.runs[self.known.failed]
+
+
+def found(folder: ResultFolder, group: SearchGroup) -> Found:
+    """What the folder's records say of a search."""
+    verdicts = {spec.run_id: _verdict(folder, spec) for spec in group.runs}
+    known = standing(group, lambda spec: verdicts[spec.run_id])
+    return Found(group, known, sum(verdict is not None for verdict in verdicts.values()))
+
+
+def tried(folder: ResultFolder, searches: Sequence[SearchGroup]) -> list[RunRecord]:
+    """Records of the candidates that were tried, in rising order within each search."""
+    specs = (spec for group in searches for spec in group.runs)
+    return [folder.read(folder.run_path(spec)) for spec in specs if folder.has(spec)]
+
+
+def search_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, watcher: Watcher) -> Outcome:
+    """Every search of the study, each to its end."""
+    folder.prepare()
+    candidates = tuple(spec for group in expansion.searches for spec in group.runs)
+    refuse_other_seed(folder, dataclasses.replace(expansion, runs=candidates))
+    write_plan(folder, expansion)
+    there = sum(folder.has(spec) for spec in candidates)
+    made: list[RunRecord] = []
+    # How many tries it takes is known at the end only.
+    most = sum(group.most_tries for group in expansion.searches)
+    for group in expansion.searches:
+        _search(folder, group, launcher, watcher, made, most)
+    folder.sweep_scratch()
+    return Outcome(tuple(made), there)
+
+
+def _search(
+    folder: ResultFolder,
+    group: SearchGroup,
+    launcher: Launcher,
+    watcher: Watcher,
+    made: list[RunRecord],
+    most: int,
+) -> None:
+    batches = [spec.batch for spec in group.runs]
+    while (index := next_try(batches, found(folder, group).known)) is not None:
+        spec = group.runs[index]
+        watcher.begin(spec, len(made), most)
+        made.append(collect(folder, spec, launcher, watcher.tick))
+        watcher.end(made[-1], len(made), most)
+
+
+def _verdict(folder: ResultFolder, spec: RunSpec) -> Verdict | None:
+    if not folder.has(spec):
+        return None
+    code = folder.read(folder.run_path(spec)).status.code
+    if code == "out_of_memory":
+        return "out of memory"
+    return "fits" if code in FITS else "failed"

@@ -1,0 +1,331 @@
+"""What of a site would go wrong, found from here before anything is queued. Changes nothing, queues nothing.
+
+Knows what a site file can contradict or forget, and where this machine differs from the nodes; what only the scheduler
+or the container's runtime knows, they are asked. A check that breaks is a finding, too.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import shutil
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from steelyard import hostinfo, registry
+from steelyard.contracts.base import to_json_object
+from steelyard.errors import SteelyardError
+from steelyard.launch.container import container_checks
+from steelyard.launch.plan import TASK_ROOM_S
+from steelyard.launch.preflight_node import PARALLEL_FILESYSTEMS, SLOW_FILESYSTEMS, Check, Node
+from steelyard.launch.preflight_torch import elf_machine, torch_folder
+from steelyard.spec.site_kinds import PLACEHOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from steelyard.spec.site import Place
+
+SHOWN: Final = 12
+# What we say to sbatch ourselves; another value would break the jobs or their records.
+OWN_OPTIONS: Final = {
+    "--array", "--chdir", "--dependency", "--error", "--exclusive", "--gres", "--job-name", "--nodes", "--no-requeue",
+    "--ntasks", "--ntasks-per-node", "--output", "--parsable", "--requeue", "--time", "--wait", "--wrap", "--account",
+    "--constraint", "--partition", "--qos", "--reservation",
+}  # fmt: skip
+# What every run is told by whoever starts it.
+OWN_VARIABLES: Final = {
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH",
+    "PYTHONHOME", "PYTHONSAFEPATH", "OMP_NUM_THREADS",
+}  # fmt: skip
+ONLY_SLURM: Final = ("gpus", "partition", "account", "qos", "constraint", "reservation", "exclusive", "options")
+ONLY_KUBERNETES: Final = ("resource", "node_selector", "tolerations")
+
+
+def checks(place: Place, *, results: Path | None = None, node: Node | None = None) -> Iterator[Check]:
+    """Everything there is to say: what needs nobody first, then the scheduler, then the container."""
+    node = node or Node()
+    own: list[tuple[str, Callable[[], Iterator[Check]]]] = [
+        ("filled in", lambda: _placeholders(place)),
+        ("limits", lambda: _limits(place)),
+        ("charge", lambda: _charge(place)),
+        ("fields", lambda: _fields(place)),
+        ("devices", lambda: _devices(place)),
+        ("environment", lambda: _environment(place)),
+        ("image", lambda: _image(place)),
+        ("python", lambda: _python(place, node)),
+        ("mounts", lambda: _mounts(place, node)),
+        ("meeting host", lambda: _meeting_host(place)),
+        ("results", lambda: _results(place, results or Path(), node)),
+        (place.site.scheduler, lambda: _scheduler(place)),
+    ]
+    if place.image is not None and not PLACEHOLDER.search(place.image):
+        own.append(("container", lambda: container_checks(place)))
+    for name, check in own:
+        yield from _guarded(name, check)
+
+
+def _guarded(name: str, check: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+    """Its findings; an error on the way is one more."""
+    try:
+        yield from check()
+    except SteelyardError as error:
+        problems = [str(problem) for problem in error.problems[:SHOWN]]
+        remedy = error.next_step or "mend that, then check again"
+        yield Check(name, "wrong", "; ".join([error.what, *problems]), remedy)
+    except Exception as error:  # noqa: BLE001 -- one check that breaks must not hide what the others find
+        found = f"the check itself failed: {type(error).__name__}: {error}"[:500]
+        yield Check(name, "wrong", found, "a fault of ours: please report it with the site file")
+
+
+def _scheduler(place: Place) -> Iterator[Check]:
+    yield from registry.load("scheduler", place.site.scheduler)().check(place)
+
+
+# -- what the file says of itself -----------------------------------------------------------------------------
+
+
+def _placeholders(place: Place) -> Iterator[Check]:
+    site = to_json_object(place.site)
+    site["pools"] = {place.pool_name: site["pools"][place.pool_name]}
+    left = [path for path, text in _texts(site, "") if PLACEHOLDER.search(text)]
+    if not left:
+        yield Check("filled in", "ok", "nothing of a template is left to fill in")
+        return
+    shown = ", ".join(left[:SHOWN]) + (", ..." if len(left) > SHOWN else "")
+    yield Check("filled in", "wrong", f"still to be filled in: {shown}", "write the site's own values there")
+
+
+def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts(item, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _texts(item, f"{path}[{number}]")
+
+
+def _limits(place: Place) -> Iterator[Check]:
+    faults = list(_contradictions(place))
+    yield from (Check("limits", "wrong", found, remedy) for found, remedy in faults)
+    limits = place.site.limits
+    if limits.max_running is not None and limits.max_running > limits.max_submitted:
+        yield Check(
+            "limits",
+            "note",
+            f"max_running {limits.max_running} is never reached: max_submitted is {limits.max_submitted}",
+            "raise max_submitted, or lower max_running",
+        )
+    elif not faults:
+        found = f"arrays of {limits.array_size} tasks, {limits.max_submitted} tasks in the queue"
+        yield Check("limits", "ok", found)
+
+
+def _contradictions(place: Place) -> Iterator[tuple[str, str]]:
+    pool, limits = place.pool, place.site.limits
+    if pool.max_time_s is not None and limits.setup_s + TASK_ROOM_S >= pool.max_time_s:
+        found = (
+            f"a run may take setup_s = {limits.setup_s} s to start, and a job max_time_s = {pool.max_time_s} s in all"
+        )
+        yield (
+            f"{found}, {TASK_ROOM_S} s of it for the job itself",
+            "lower limits.setup_s, or raise the pool's max_time_s",
+        )
+    if pool.max_time_s is not None and limits.unbounded_s > pool.max_time_s:
+        yield (
+            f"unbounded_s = {limits.unbounded_s} s is longer than any job (max_time_s = {pool.max_time_s} s)",
+            "lower limits.unbounded_s, or use another pool",
+        )
+    if pool.cpus_per_node is not None and pool.cpus_per_node < pool.devices_per_node:
+        yield (
+            f"{pool.cpus_per_node} CPUs a node for {pool.devices_per_node} ranks: some would have none",
+            "raise cpus_per_node, or leave it away",
+        )
+    shared = place.site.scheduler == "kubernetes" and pool.memory_per_node_mib is not None
+    if shared and pool.shm_mib >= (pool.memory_per_node_mib or 0):
+        yield (
+            f"shm_mib = {pool.shm_mib} counts as memory, of which a pod has {pool.memory_per_node_mib} MiB",
+            "lower shm_mib, or raise memory_per_node_mib",
+        )
+
+
+def _charge(place: Place) -> Iterator[Check]:
+    charge, devices = place.site.charge, place.pool.devices_per_node
+    node_hour = charge.per_device_hour * devices + charge.per_node_hour
+    found = f"an hour of a whole node costs {node_hour:g} {charge.unit}s"
+    if node_hour == 0:
+        yield Check("charge", "note", "nothing is charged: every campaign shows a cost of 0", "fill in [charge]")
+    elif charge.unit == "node-hour" and charge.per_node_hour == 0 and charge.per_device_hour == 1 and devices > 1:
+        remedy = "for node-hours: per_device_hour = 0.0 and per_node_hour = 1.0"
+        yield Check("charge", "wrong", f"{found}: the rule counts devices", remedy)
+    elif charge.unit == "node-hour" and not math.isclose(node_hour, 1):
+        yield Check("charge", "note", f"{found}: right only where the site weighs these nodes so")
+    elif charge.unit == "device-hour" and not math.isclose(node_hour, devices):
+        yield Check("charge", "note", f"{found} and has {devices} devices: right only where the site weighs them so")
+    else:
+        yield Check("charge", "ok", found)
+
+
+def _fields(place: Place) -> Iterator[Check]:
+    """Fields that mean nothing to this scheduler: somebody expects something of them."""
+    pool, site = place.pool, place.site
+    foreign = ONLY_SLURM if site.scheduler == "kubernetes" else ONLY_KUBERNETES
+    idle = [name for name in foreign if getattr(pool, name)]
+    if site.scheduler == "kubernetes" and (site.modules.load or site.modules.init):
+        idle.append("modules")
+    if site.scheduler != "kubernetes" and site.container.runtime == "none" and (site.container.images or pool.image):
+        idle.append("container.images (container.runtime is none)")
+    if idle:
+        yield Check("fields", "note", f"no effect on this site: {', '.join(idle)}", "take them out, or mend the rest")
+    own = sorted({option.partition("=")[0] for option in pool.options} & OWN_OPTIONS)
+    if own:
+        remedy = "take them out; partition, account and the like have fields of their own"
+        yield Check("options", "wrong", f"options that jobs are given already: {', '.join(own)}", remedy)
+
+
+def _devices(place: Place) -> Iterator[Check]:
+    pool = place.pool
+    asked = pool.resource if place.site.scheduler == "kubernetes" else pool.gpus
+    wants = pool.device not in ("auto", "cpu", "sim")
+    if pool.gpus is not None and pool.gpus.rpartition(":")[2].isdigit():
+        remedy = 'only the kind: gpus = "gpu" or "gpu:TYPE"; devices_per_node is the count'
+        yield Check("devices", "wrong", f"gpus = {pool.gpus!r} holds a count", remedy)
+    elif wants and asked is None and place.site.scheduler == "kubernetes":
+        remedy = 'resource = "nvidia.com/gpu", or as kubectl describe node calls it'
+        yield Check("devices", "wrong", f"runs on {pool.device}, and no device is asked for: a pod gets none", remedy)
+    elif wants and asked is None:
+        remedy = 'gpus = "gpu", unless Slurm gives whole nodes and manages no devices'
+        yield Check("devices", "note", f"runs on {pool.device}, and no device is asked for", remedy)
+    elif not wants and asked is not None and pool.device != "auto":
+        yield Check("devices", "note", f"runs on {pool.device}, and {asked} is asked for", "devices would stand idle")
+
+
+def _environment(place: Place) -> Iterator[Check]:
+    given = {**place.site.environment, **place.pool.environment}
+    if own := sorted(OWN_VARIABLES & given.keys()):
+        remedy = "take them out: each run is told its own (threads: the study's `threads`)"
+        yield Check("environment", "wrong", f"set by every run itself: {', '.join(own)}", remedy)
+
+
+def _image(place: Place) -> Iterator[Check]:
+    """Whether there is one; what is in it, others look."""
+    kubernetes = place.site.scheduler == "kubernetes"
+    if place.image is None and (kubernetes or place.site.container.runtime != "none"):
+        known = ", ".join(place.site.container.images) or "none at all"
+        found = f"no image for {place.pool.architecture}, which the nodes of {place.pool_name} are; there is: {known}"
+        remedy = f"container.images.{place.pool.architecture} = ..., or image in [pools.{place.pool_name}]"
+        yield Check("image", "wrong", found, remedy)
+
+
+# -- what this machine can tell of the nodes ------------------------------------------------------------------
+
+
+def _python(place: Place, node: Node) -> Iterator[Check]:
+    """Without a container the nodes start a Python that lies here: it must be for them."""
+    if place.image is not None or place.site.scheduler == "kubernetes":
+        return
+    nodes = place.pool.architecture
+    python = place.site.python or sys.executable
+    path = node.root / python.lstrip("/") if python.startswith("/") else None
+    if place.site.python is None and node.machine != nodes:
+        yield Check(
+            "python",
+            "wrong",
+            f"this machine is {node.machine}, the nodes are {nodes}: the Python that runs steelyard here does not "
+            "start there (exec format error)",
+            f"container.runtime with an image for {nodes}; or python = the path of one that was made on such a node",
+        )
+    elif path is None and "/" in python:
+        yield Check("python", "wrong", f"{python!r} depends on the current folder", "its full path, or a bare name")
+    elif path is None:
+        yield Check("python", "note", f"{python} is taken from the PATH of the jobs: not looked at from here")
+    elif not path.exists():
+        remedy = "where the nodes do have it, all is well: srun PYTHON -V tells"
+        yield Check("python", "note", f"{python} is not on this machine", remedy)
+    elif (built := elf_machine(path.resolve())) is not None and built != nodes:
+        remedy = f"a Python made on a node of this kind, or an image for {nodes}"
+        yield Check("python", "wrong", f"{python} is built for {built}, the nodes are {nodes}", remedy)
+    elif place.site.python is None and torch_folder() is None:
+        remedy = "python = the path of one that has torch, or a container"
+        yield Check("python", "note", f"{python} has no torch: only simulated runs would work", remedy)
+    else:
+        yield Check("python", "ok", f"{python}, for {nodes}")
+
+
+def _mounts(place: Place, node: Node) -> Iterator[Check]:
+    mounts = place.site.container.mounts
+    targets = [mount.target or mount.source for mount in mounts]
+    if twice := sorted({target for target in targets if targets.count(target) > 1}):
+        found = f"mounted twice in the container: {', '.join(twice[:SHOWN])}"
+        yield Check("mounts", "wrong", found, "one source for each target")
+    if place.image is None or place.site.scheduler == "kubernetes":
+        return
+    for mount in mounts[:SHOWN]:
+        path = node.root / mount.source.lstrip("/")
+        # Where the nodes see what we see, what is missing here is missing there; else only they can tell.
+        if not path.exists() and _is_shared(path, node) and not PLACEHOLDER.search(mount.source):
+            found = f"{mount.source} is not there, and lies on a file system that nodes share"
+            yield Check("mounts", "wrong", found, "mend the path, or make the folder")
+
+
+def _is_shared(path: Path, node: Node) -> bool:
+    there = next((parent for parent in [path, *path.parents] if parent.exists()), path)
+    mount = hostinfo.mount_of(Path("/") / there.relative_to(node.root), node.root)
+    return mount is not None and mount.point != "/" and _shared_kind(mount.kind)
+
+
+def _shared_kind(kind: str) -> bool:
+    return bool(PARALLEL_FILESYSTEMS.fullmatch(kind) or SLOW_FILESYSTEMS.fullmatch(kind))
+
+
+def _meeting_host(place: Place) -> Iterator[Check]:
+    host = place.site.meeting_host
+    if host is None or place.site.scheduler == "kubernetes" or PLACEHOLDER.search(host):
+        return
+    if _is_loopback(host):
+        remedy = "leave meeting_host away, unless all nodes are this one machine"
+        yield Check("meeting host", "note", f"{host} is every node's own address: ranks of two would not meet", remedy)
+        return
+    try:
+        socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError):
+        remedy = "leave meeting_host away: the first node's own name is used then"
+        yield Check("meeting host", "note", f"{host} has no address on this machine; the nodes may know it", remedy)
+    else:
+        found = f"{host}: right only where every job has its first rank there"
+        yield Check("meeting host", "note", found, "leave meeting_host away: the first node's own name is used then")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _results(place: Place, results: Path, node: Node) -> Iterator[Check]:
+    """The nodes write where we read: on Slurm that takes a file system of both."""
+    if place.site.scheduler == "kubernetes":
+        return
+    there = results.absolute()
+    mount = hostinfo.mount_of(Path(*there.resolve().parts), node.root)
+    if mount is None:
+        yield Check("results", "note", f"{there}: its file system is not known")
+    elif _shared_kind(mount.kind):
+        yield Check("results", "ok", f"{there} is on {mount.kind} ({mount.point}), which nodes can share")
+    else:
+        remedy = "--results on a file system that the nodes share, such as your scratch space"
+        found = f"{there} is on {mount.kind} ({mount.point}): nodes see it only if they are this machine"
+        yield Check("results", "note", found, remedy)
+    free = _free_bytes(there)
+    if free is not None and free < 1 << 30:
+        yield Check("results", "note", f"{free / 2**20:,.0f} MiB are free there", "free some space, or --results")
+
+
+def _free_bytes(path: Path) -> int | None:
+    there = next((parent for parent in [path, *path.parents] if parent.exists()), None)
+    return shutil.disk_usage(there).free if there is not None else None

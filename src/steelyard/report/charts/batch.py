@@ -1,0 +1,272 @@
+"""Throughput over the batch size, with its knee and what ran out of memory. Knows what to draw; finds no knee."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from steelyard.report.charts.style import (
+    BLUE,
+    DASHED,
+    DIAGONAL,
+    DOTTED,
+    INK,
+    PALE,
+    QUIET,
+    RED,
+    Axes,
+    Sign,
+    bars_up,
+    blocking_codes,
+    crosses,
+    figure_cell,
+    hollow,
+    in_unit,
+    interval_of,
+    key,
+    layer,
+    named,
+    number_axis,
+    points,
+    spec,
+)
+from steelyard.report.page import Cell, Chart, Column, Table
+from steelyard.report.text import number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.analysis.batch import BatchCell, BatchCurve
+    from steelyard.report.charts.style import Layer
+    from steelyard.stats.knee import Knee
+
+# A sweep that grows more than this many times would press its small batches together on a linear axis.
+WIDE_SWEEP = 8
+MAX_TICKS = 12
+DRAWN = 80
+ROOM = 1.25
+FAR = 3.0
+GIB = 1 << 30
+
+
+def batch_chart(curve: BatchCurve, name: str = "batch-throughput") -> Chart:
+    """Rates with their intervals; the knee with its interval as a band; crosses where memory did not do.
+
+    Cells that do not differ in the batch alone are shown as plain rates: no line, no knee, no asymptote.
+    """
+    measured = [entry for entry in curve.cells if entry.throughput.value is not None]
+    largest = max([entry.throughput.value or 0.0 for entry in measured] + [_drawn_asymptote(curve) or 0.0])
+    factor, unit = in_unit(largest, measured[0].throughput.unit if measured else "samples/s")
+    values = [_value(entry, factor) for entry in measured]
+    top = (
+        1.08 * max([(_drawn_asymptote(curve) or 0.0) / factor, *(max(v["y"], v["high"] or 0.0) for v in values)]) or 1.0
+    )
+    axes = Axes(_batch_axis(curve), number_axis(f"throughput of the job, {unit}", 0, top))
+    layers = [*_knee(curve, axes, factor), *_lines(curve, values, axes, factor)]
+    layers += bars_up(values, axes)
+    layers.append(points([value for value in values if value["low"] is not None], axes.at()))
+    layers.append(hollow([value for value in values if value["low"] is None], axes.at()))
+    layers += _lost(curve, axes)
+    return Chart(
+        name=name,
+        title="Throughput over the batch size" if not curve.blocked else "Throughput at each batch size",
+        spec=spec([*layers, *key(_signs(curve, values))]),
+        table=_table(curve, name),
+        alt=_words(curve),
+        notes=_notes(curve),
+    )
+
+
+def _value(entry: BatchCell, factor: float) -> dict[str, Any]:
+    low, high = interval_of(entry.throughput)
+    ends = {"low": None if low is None else low / factor, "high": None if high is None else high / factor}
+    return {"x": entry.batch, "y": (entry.throughput.value or 0.0) / factor, **ends}
+
+
+def _batch_axis(curve: BatchCurve) -> dict[str, Any]:
+    batches = sorted({entry.batch for entry in curve.cells})
+    ticks = batches if len(batches) <= MAX_TICKS else None
+    if _logarithmic(curve):
+        title = "samples in the batch of a device (logarithmic axis)"
+        return number_axis(title, batches[0] / ROOM, batches[-1] * ROOM, logarithmic=True, values=ticks, format=",d")
+    return number_axis("samples in the batch of a device", 0, 1.06 * batches[-1], format=",d", tickMinStep=1)
+
+
+def _logarithmic(curve: BatchCurve) -> bool:
+    batches = [entry.batch for entry in curve.cells]
+    return max(batches) > WIDE_SWEEP * min(batches)
+
+
+def _ends(curve: BatchCurve) -> tuple[float, float]:
+    batches = [entry.batch for entry in curve.cells]
+    if _logarithmic(curve):
+        return min(batches) / ROOM, max(batches) * ROOM
+    return 0.0, 1.06 * max(batches)
+
+
+def _knee(curve: BatchCurve, axes: Axes, factor: float) -> list[Layer]:
+    found, (first, last) = curve.knee, _ends(curve)
+    if found is None:
+        return []
+    out: list[Layer] = []
+    if found.low is not None and found.high is not None and found.low < last:
+        band = {"x": max(first, found.low), "x2": min(last, found.high)}
+        encoding = {"x": {"field": "x", **axes.x}, "x2": {"field": "x2"}}
+        out.append(layer([band], "rect", encoding, color=PALE, opacity=1))
+    if found.value is not None and first <= found.value <= last:
+        line = {"x": {"field": "x", **axes.x}}
+        out.append(layer([{"x": found.value}], "rule", line, color=RED, strokeWidth=2, strokeDash=DASHED))
+    asymptote = _drawn_asymptote(curve)
+    if asymptote is not None:
+        line = {"y": {"field": "y", **axes.y}}
+        value = [{"y": asymptote / factor}]
+        out.append(layer(value, "rule", line, color=QUIET, strokeWidth=1.6, strokeDash=DOTTED))
+    return out
+
+
+def _drawn_asymptote(curve: BatchCurve) -> float | None:
+    """None also where it is so far above all that was measured that it would press the points to the ground."""
+    most = max((entry.throughput.value or 0.0 for entry in curve.cells), default=0.0)
+    return curve.asymptote if curve.asymptote is not None and curve.asymptote <= FAR * most else None
+
+
+def _lines(curve: BatchCurve, values: Sequence[dict[str, Any]], axes: Axes, factor: float) -> list[Layer]:
+    """The form that was fitted, where there is one; else from point to point. Plain rates are not joined."""
+    if curve.blocked:
+        return []
+    fitted = _form(curve, factor)
+    return [layer(fitted or values, "line", axes.at(), color=BLUE, strokeWidth=1.6)]
+
+
+def _form(curve: BatchCurve, factor: float) -> list[dict[str, Any]]:
+    found = curve.knee
+    if found is None or found.fixed_s is None or found.sample_s is None or found.method != "fixed and per-sample time":
+        return []
+    swept = [entry.batch for entry in curve.cells if entry.throughput.value is not None]
+    start, stop = max(found.from_batch or 0.0, min(swept)), max(swept)
+    spec_of = curve.cells[0].cell.records[0].spec
+    whole = spec_of.ranks * spec_of.accumulation / factor
+    batches = [start * (stop / start) ** (n / (DRAWN - 1)) for n in range(DRAWN)] if stop > start else []
+    return [{"x": b, "y": whole * b / (found.fixed_s + found.sample_s * b)} for b in batches]
+
+
+def _lost(curve: BatchCurve, axes: Axes) -> list[Layer]:
+    memory = [{"x": entry.batch, "y": 0} for entry in curve.cells if entry.out_of_memory]
+    others = [{"x": entry.batch, "y": 0} for entry in curve.cells if _failed(entry)]
+    out = [crosses(memory, axes.at())] if memory else []
+    return out + ([hollow(others, axes.at(), INK, "square")] if others else [])
+
+
+def _failed(entry: BatchCell) -> bool:
+    return entry.throughput.value is None and not entry.out_of_memory
+
+
+def _signs(curve: BatchCurve, values: Sequence[dict[str, Any]]) -> list[Sign]:
+    line = bool(_form(curve, 1.0)) or not curve.blocked
+    signs = []
+    if any(value["low"] is not None for value in values):
+        signs.append(Sign("measured, with 95 % interval", BLUE, "circle"))
+    if any(value["low"] is None for value in values):
+        signs.append(Sign("measured, no interval", BLUE, "circle", filled=False))
+    if line and _form(curve, 1.0):
+        signs.append(Sign("fitted form", BLUE, line=True))
+    found = curve.knee
+    if found is not None and found.value is not None and _ends(curve)[0] <= found.value <= _ends(curve)[1]:
+        signs.append(Sign(f"knee: {_share(found)} of the most", RED, line=True, dash=DASHED))
+    if found is not None and found.low is not None and found.high is not None and found.low < _ends(curve)[1]:
+        signs.append(Sign("its 95 % interval", QUIET, area=PALE))
+    if found is not None and _drawn_asymptote(curve) is not None:
+        signs.append(Sign(_most(found), QUIET, line=True, dash=DOTTED))
+    if any(entry.out_of_memory for entry in curve.cells):
+        signs.append(Sign("out of memory", INK, DIAGONAL))
+    if any(_failed(entry) for entry in curve.cells):
+        signs.append(Sign("no figure", INK, "square", filled=False))
+    return signs
+
+
+# -- words and figures
+
+
+def _share(found: Knee) -> str:
+    return f"{100 * found.share:g} %"
+
+
+def _most(found: Knee) -> str:
+    return "best swept batch" if found.method == "swept batches alone" else "asymptote"
+
+
+def _words(curve: BatchCurve) -> str:
+    measured = [entry for entry in curve.cells if entry.throughput.value is not None]
+    parts = []
+    if curve.blocked:
+        parts.append(_refusal(curve))
+    if measured:
+        first, last = measured[0], measured[-1]
+        parts.append(
+            f"{_rate(first)} at batch {first.batch:,}, {_rate(last)} {last.throughput.unit} at batch {last.batch:,}."
+        )
+    parts.append(_knee_words(curve))
+    lost = [f"{entry.batch:,}" for entry in curve.cells if entry.out_of_memory]
+    parts.append(f"Out of memory at batch {', '.join(lost)}." if lost else "No batch ran out of memory.")
+    return " ".join(filter(None, parts))
+
+
+def _refusal(curve: BatchCurve) -> str:
+    codes = ", ".join(blocking_codes(curve.findings))
+    return f"Plain rates only, no knee: the cells differ in more than the batch{f' ({codes})' if codes else ''}."
+
+
+def _rate(entry: BatchCell) -> str:
+    return named(entry.throughput.value or 0.0, *interval_of(entry.throughput))
+
+
+def _knee_words(curve: BatchCurve) -> str:
+    found = curve.knee
+    if found is None:
+        return ""
+    if found.value is None and found.answer in ("beyond the sweep", "below the sweep"):
+        return f"The knee is {found.answer}: {found.reason}."
+    if found.value is None:
+        return f"Where the knee is cannot be told: {found.reason}."
+    ends = ""
+    if found.low is not None and found.high is not None:
+        high = number(found.high, 3) if math.isfinite(found.high) else "without bound"
+        ends = f" (95 % interval {number(found.low, 3)} to {high})"
+    most = "" if curve.asymptote is None else f", {number(curve.asymptote, 4)} samples/s"
+    where = {"beyond the sweep": ", beyond the sweep", "below the sweep": ", below the sweep"}.get(found.answer, "")
+    return f"Knee at batch {number(found.value, 3)}{ends}{where}: {_share(found)} of the {_most(found)}{most}."
+
+
+def _notes(curve: BatchCurve) -> tuple[str, ...]:
+    notes = [_refusal(curve)] if curve.blocked else [_knee_words(curve)]
+    spec_of = curve.cells[0].cell.records[0].spec
+    if spec_of.step_samples != spec_of.batch:
+        count = spec_of.step_samples // spec_of.batch
+        notes.append(f"The batch is that of one micro-batch on one device; a step of the job has {count:,} of them.")
+    if all(entry.throughput.interval is None for entry in curve.cells):
+        notes.append("No intervals: they need several jobs, or one with enough steps.")
+    return tuple(notes)
+
+
+def _table(curve: BatchCurve, name: str) -> Table:
+    columns = (
+        Column("batch of a device", "samples"), Column("runs", align="left"),
+        Column("throughput of the job", "samples/s"), Column("share of the most", "%"), Column("peak memory", "GiB"),
+    )  # fmt: skip
+    rows = []
+    for entry in curve.cells:
+        ids = tuple(record.run_id for record in entry.cell.records)
+        codes = blocking_codes(entry.cell.findings)
+        share = None if entry.of_asymptote is None else 100 * entry.of_asymptote
+        memory = None if entry.memory_bytes is None else entry.memory_bytes / GIB
+        statuses = ", ".join(f"{count} {code.replace('_', ' ')}" for code, count in sorted(entry.cell.statuses.items()))
+        rows.append(
+            (
+                Cell(f"{entry.batch:,}", entry.batch), Cell(statuses, statuses),
+                Cell("none", runs=ids) if entry.throughput.value is None else
+                figure_cell(entry.throughput, ids, codes),
+                Cell("-" if share is None else f"{share:.1f}", share, runs=ids),
+                Cell("unknown" if memory is None else number(memory, 3), memory, runs=ids),
+            )
+        )  # fmt: skip
+    return Table(f"{name}-data", "Throughput over the batch size", columns, tuple(rows), _notes(curve))

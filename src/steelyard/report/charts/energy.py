@@ -1,0 +1,189 @@
+"""Throughput against the energy of a sample. Knows cells with an energy; judges no sensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from steelyard.analysis.summary import labels
+from steelyard.errors import InputError
+from steelyard.report.charts.style import (
+    COLOURS,
+    HEIGHT,
+    SHAPES,
+    WIDTH,
+    Axes,
+    Sign,
+    bars_along,
+    bars_up,
+    figure_cell,
+    hollow,
+    in_unit,
+    interval_of,
+    key,
+    named,
+    number_axis,
+    placed_texts,
+    points,
+    short,
+    spec,
+)
+from steelyard.report.page import Cell, Chart, Column, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.analysis.energy import CellEnergy
+    from steelyard.contracts.record import Quantity
+    from steelyard.report.charts.style import Layer
+
+COST = "energy_per_sample"
+MAX_LABELS = 14
+ROOM = 1.08
+
+
+@dataclass(frozen=True)
+class _Dot:
+    entry: CellEnergy
+    label: str
+    cost: Quantity
+    rate: Quantity
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The largest of both figures."""
+        return max(self.cost.value or 0.0, interval_of(self.cost)[1] or 0.0), max(
+            self.rate.value or 0.0, interval_of(self.rate)[1] or 0.0
+        )
+
+
+def energy_chart(cells: Sequence[CellEnergy], name: str = "throughput-energy") -> Chart:
+    """A dot a cell: to the left is thrifty, up is fast. What counts other domains has another colour and shape."""
+    dots, left_out = _dots(cells)
+    if not dots:
+        raise InputError(
+            "no cell has an energy of a sample to be drawn",
+            next_step="steelyard doctor says what can be measured here and how to be allowed to",
+        )
+    factor, unit = in_unit(max(dot.ends[1] for dot in dots), dots[0].rate.unit)
+    right, top = ROOM * max(dot.ends[0] for dot in dots), ROOM * max(dot.ends[1] for dot in dots) / factor
+    axes = Axes(number_axis("energy of a sample, J", 0, right), number_axis(f"throughput of the job, {unit}", 0, top))
+    scopes = list(dict.fromkeys(dot.entry.scope for dot in dots))
+    layers = [part for dot in dots for part in _marks(dot, axes, factor, scopes)]
+    if len(dots) <= MAX_LABELS:
+        layers += placed_texts([_label(dot, factor) for dot in dots], axes, (right, top), (WIDTH, HEIGHT))
+    return Chart(
+        name=name,
+        title="Throughput against the energy of a sample",
+        spec=spec([*layers, *key(_signs(dots, scopes))]),
+        table=_table(cells, name),
+        alt=_words(dots, left_out),
+        notes=_notes(dots, scopes, left_out),
+    )
+
+
+def _dots(cells: Sequence[CellEnergy]) -> tuple[list[_Dot], list[str]]:
+    names = labels([entry.cell for entry in cells])
+    dots, left_out = [], []
+    for entry in cells:
+        cost, rate = entry.figures.get(COST), entry.cell.throughput
+        label = names[entry.cell.cell]
+        if cost is None or cost.value is None or rate.value is None:
+            reason = (cost.reason if cost is not None else entry.main.reason) or rate.reason or "no energy of a sample"
+            left_out.append(f"{short(label)}: {short(reason.replace('_', ' '), 80)}")
+        else:
+            dots.append(_Dot(entry, label, cost, rate))
+    return dots, left_out
+
+
+def _marks(dot: _Dot, axes: Axes, factor: float, scopes: list[str]) -> list[Layer]:
+    place = scopes.index(dot.entry.scope) % len(COLOURS)
+    colour, shape = COLOURS[place], SHAPES[place]
+    value = {"x": dot.cost.value, "y": (dot.rate.value or 0.0) / factor}
+    low, high = interval_of(dot.rate)
+    upright = {**value, "low": None if low is None else low / factor, "high": None if high is None else high / factor}
+    along = {**value, **dict(zip(("low", "high"), interval_of(dot.cost), strict=True))}
+    make = points if dot.entry.verdict == "valid" else hollow
+    return [
+        *bars_up([upright], axes, colour),
+        *bars_along([along], axes, colour),
+        make([value], axes.at(), colour, shape),
+    ]
+
+
+def _label(dot: _Dot, factor: float) -> dict[str, Any]:
+    (left, right), (low, high) = interval_of(dot.cost), interval_of(dot.rate)
+    return {
+        "x": dot.cost.value, "y": (dot.rate.value or 0.0) / factor, "text": short(dot.label, 30).replace("=", " "),
+        "left": left, "right": right,
+        "low": None if low is None else low / factor, "high": None if high is None else high / factor,
+    }  # fmt: skip
+
+
+def _signs(dots: Sequence[_Dot], scopes: list[str]) -> list[Sign]:
+    signs = []
+    for place, scope in enumerate(scopes):
+        colour, shape = COLOURS[place % len(COLOURS)], SHAPES[place % len(SHAPES)]
+        for verdict, filled in (("valid", True), ("doubtful", False)):
+            if any(dot.entry.scope == scope and (dot.entry.verdict == "valid") == filled for dot in dots):
+                signs.append(Sign(f"{short(scope)}, {verdict}", colour, shape, filled=filled))
+    return signs
+
+
+# -- words and figures
+
+
+def _words(dots: Sequence[_Dot], left_out: Sequence[str]) -> str:
+    scopes = {dot.entry.scope for dot in dots}
+    fastest = max(dots, key=lambda dot: dot.rate.value or 0.0)
+    text = f"{len(dots)} cells. Fastest: {_both(fastest)}."
+    if len(scopes) == 1 and len(dots) > 1:
+        least = min(dots, key=lambda dot: dot.cost.value or 0.0)
+        text += " It also has the lowest energy." if least is fastest else f" Lowest energy: {_both(least)}."
+    return text + (f" {len(left_out)} without an energy." if left_out else "")
+
+
+def _both(dot: _Dot) -> str:
+    cost = named(dot.cost.value or 0.0, *interval_of(dot.cost))
+    rate = named(dot.rate.value or 0.0, *interval_of(dot.rate))
+    return f"{short(dot.label)} with {rate} {dot.rate.unit} at {cost} J a sample"
+
+
+def _notes(dots: Sequence[_Dot], scopes: list[str], left_out: Sequence[str]) -> tuple[str, ...]:
+    notes = ["Bars: 95 % intervals of both figures. Hollow: an energy that is doubtful."]
+    if len(scopes) > 1:
+        notes.append("Cells that count different parts of the machine are not to be compared by energy.")
+    bare = [short(dot.label) for dot in dots if dot.cost.interval is None or dot.rate.interval is None]
+    if bare:
+        notes.append(f"No interval of one figure or both: {', '.join(bare[:4])}{' ...' if len(bare) > 4 else ''}.")
+    if len(dots) > MAX_LABELS:
+        notes.append("The cells' names are in the table.")
+    if left_out:
+        notes.append(f"Not drawn: {'; '.join(left_out[:3])}{' ...' if len(left_out) > 3 else ''}.")
+    return tuple(notes)
+
+
+def _table(cells: Sequence[CellEnergy], name: str) -> Table:
+    names = labels([entry.cell for entry in cells])
+    columns = (
+        Column("cell", align="left"), Column("jobs"), Column("energy of a sample", "J"),
+        Column("throughput of the job", "samples/s"), Column("counted", align="left"), Column("verdict", align="left"),
+    )  # fmt: skip
+    return Table(
+        f"{name}-data",
+        "Throughput against the energy of a sample",
+        columns,
+        tuple(_row(entry, names[entry.cell.cell]) for entry in cells),
+    )
+
+
+def _row(entry: CellEnergy, label: str) -> tuple[Cell, ...]:
+    ids = tuple(record.run_id for record in entry.cell.records)
+    codes = tuple(dict.fromkeys(found.code for found in entry.findings))
+    cost: Any = entry.figures.get(COST)
+    energy = Cell("none", runs=ids, codes=codes) if cost is None else figure_cell(cost, ids, codes)
+    return (
+        Cell(label, label), Cell(str(entry.jobs), entry.jobs), energy, figure_cell(entry.cell.throughput, ids),
+        *((Cell("-"), Cell("-", codes=codes)) if entry.main.value is None else
+          (Cell(entry.scope, entry.scope), Cell(entry.verdict, entry.verdict, codes=codes))),
+    )  # fmt: skip

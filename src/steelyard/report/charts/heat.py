@@ -1,0 +1,260 @@
+"""Throughput by two settings as a heat map, with what ran out of memory. Knows cells and their settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from steelyard.analysis.select import all_settings
+from steelyard.errors import InputError, Problem
+from steelyard.report.charts.style import (
+    BLACK,
+    DIAGONAL,
+    INK,
+    QUIET,
+    Axes,
+    Sign,
+    blocking_codes,
+    crosses,
+    figure_cell,
+    in_unit,
+    interval_of,
+    key,
+    layer,
+    name_axis,
+    named,
+    short,
+    spec,
+    text_width,
+)
+from steelyard.report.page import Cell, Chart, Column, Table
+from steelyard.report.text import number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.analysis.summary import CellSummary
+    from steelyard.contracts.record import Quantity
+    from steelyard.report.charts.style import Layer
+
+MAX_SIDE = 40
+CELL_WIDE, CELL_HIGH = 92, 52
+# With more columns than this there is no room for figures in the cells; they stay in the table.
+MAX_TEXTS = 9
+# One hue from light to dark: it reads in grey as it does in colour. Words are white on the dark half.
+LIGHT, DARK = (228, 240, 248), (0, 61, 107)
+# From this share on white words have more contrast than black ones: 4.5 to 1 at the least, as black ones before it.
+WHITE_FROM = 0.66
+WORDS = {"batch": "samples in the batch of a device", "devices": "devices", "ranks": "devices"}
+SHORT = {"ranks": "devices", "batch_per_device": "batch"}
+LOST = {"out_of_memory": "out of memory"}
+
+
+@dataclass(frozen=True)
+class _Field:
+    x: str
+    y: str
+    cell: CellSummary
+    quantity: Quantity
+    codes: tuple[str, ...]
+
+    @property
+    def shown(self) -> float | None:
+        return None if self.codes else self.quantity.value
+
+    @property
+    def ended(self) -> str:
+        """Why there is no figure."""
+        if "out_of_memory" in self.cell.statuses:
+            return LOST["out_of_memory"]
+        return ", ".join(self.cell.statuses).replace("_", " ")
+
+
+def heat_chart(cells: Sequence[CellSummary], x: str = "batch", y: str = "devices", name: str = "heat-map") -> Chart:
+    """Plain rates: darker is faster. `x` and `y` are settings by any name that a selection knows."""
+    fields = _fields(cells, x, y)
+    columns, rows = _ordered([field.x for field in fields]), _ordered([field.y for field in fields])
+    if max(len(columns), len(rows)) > MAX_SIDE:
+        problem = Problem(f"{x} by {y}", f"{len(columns)} x {len(rows)} values", f"at most {MAX_SIDE} on a side")
+        raise InputError("a heat map would be too large", problems=(problem,), next_step="select fewer cells")
+    known = [field.shown for field in fields if field.shown is not None]
+    factor, unit = in_unit(max(known, default=1.0), fields[0].quantity.unit)
+    title = f"Throughput by {SHORT.get(x, x)} and {SHORT.get(y, y)}"
+    return Chart(
+        name=name,
+        title=title,
+        spec=_spec(fields, (columns, rows), (x, y), factor, unit),
+        table=_table(fields, name, title, (x, y)),
+        alt=_words(fields, x, y),
+        notes=_notes(fields, unit, written=len(columns) <= MAX_TEXTS),
+    )
+
+
+def _fields(cells: Sequence[CellSummary], x: str, y: str) -> list[_Field]:
+    found: dict[tuple[str, str], _Field] = {}
+    for cell in cells:
+        settings = all_settings(cell)
+        missing = [key for key in (x, y) if key not in settings]
+        if missing:
+            problem = Problem(missing[0], f"{cell.study}/{cell.cell} has no such setting", "a setting of every cell")
+            raise InputError("no heat map can be made of these cells", problems=(problem,))
+        field = _Field(
+            short(_text(settings[x]), 24), short(_text(settings[y]), 24), cell, cell.throughput,
+            blocking_codes(cell.findings) if cell.throughput.value is not None else (),
+        )  # fmt: skip
+        if (field.x, field.y) in found:
+            problem = Problem(f"{x} {field.x}, {y} {field.y}", "several cells have it", "one cell a field")
+            raise InputError(
+                "the cells differ in more than two settings", problems=(problem,), next_step="select by STUDY:key=value"
+            )
+        found[field.x, field.y] = field
+    if not found:
+        raise InputError("no heat map can be made without cells")
+    return list(found.values())
+
+
+def _text(value: Any) -> str:
+    return f"{value:,g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+def _ordered(names: Sequence[str]) -> list[str]:
+    """Numbers by their size, names as they come."""
+    different = list(dict.fromkeys(names))
+    try:
+        return sorted(different, key=lambda name: float(name.replace(",", "")))
+    except ValueError:
+        return different
+
+
+def _spec(
+    fields: Sequence[_Field], sides: tuple[list[str], list[str]], settings: tuple[str, str], factor: float, unit: str
+) -> dict[str, Any]:
+    columns, rows = sides
+    axes = Axes(
+        name_axis(WORDS.get(settings[0], settings[0]), columns, labelAngle=0, grid=False),
+        # The largest on top, as on any axis that goes up.
+        name_axis(WORDS.get(settings[1], settings[1]), rows[::-1], grid=False),
+    )
+    written = len(columns) <= MAX_TEXTS
+    beside = 40 + round(max(text_width(row) for row in rows))
+    wide = (CELL_WIDE if written else 40) * len(columns)
+    high = (CELL_HIGH if written else 26) * len(rows)
+    layers = [_squares(fields, axes), *_marks(fields, axes, written=written)]
+    if written:
+        layers += _figures(fields, axes, factor)
+    known = [field.shown / factor for field in fields if field.shown is not None]
+    signs = []
+    if known:
+        signs = [Sign(f"slowest: {number(min(known), 3)}", INK, area=_colour(0.0))]
+        signs.append(Sign(f"fastest: {number(max(known), 3)} {unit}", INK, area=_colour(1.0)))
+    signs += [Sign("out of memory", INK, DIAGONAL)] if _oom(fields) else []
+    signs += [Sign("no figure, or blocked", QUIET, area="#ffffff")] if _nothing(fields) else []
+    return spec([*layers, *key(signs, max(wide, 360))], wide, high, beside)
+
+
+def _oom(fields: Sequence[_Field]) -> bool:
+    return any("out_of_memory" in field.cell.statuses for field in fields)
+
+
+def _nothing(fields: Sequence[_Field]) -> bool:
+    return any(field.shown is None and "out_of_memory" not in field.cell.statuses for field in fields)
+
+
+def _squares(fields: Sequence[_Field], axes: Axes) -> Layer:
+    known = [field.shown for field in fields if field.shown is not None]
+    low, high = min(known, default=0.0), max(known, default=1.0)
+    values = []
+    for field in fields:
+        share = None if field.shown is None else (field.shown - low) / (high - low) if high > low else 0.5
+        colour = "#ffffff" if share is None else _colour(share)
+        values.append({"x": field.x, "y": field.y, "colour": colour})
+    # Colours are written as they are: a scale would need a key of its own.
+    fill: Any = {"fill": {"field": "colour", "type": "nominal", "scale": None}}
+    return layer(values, "rect", axes.at(**fill), stroke=INK, strokeWidth=0.8)
+
+
+def _colour(share: float) -> str:
+    return "#" + "".join(f"{round(a + share * (b - a)):02x}" for a, b in zip(LIGHT, DARK, strict=True))
+
+
+def _marks(fields: Sequence[_Field], axes: Axes, *, written: bool) -> list[Layer]:
+    values = [{"x": f.x, "y": f.y} for f in fields if "out_of_memory" in f.cell.statuses]
+    mark = crosses(values, axes.at())
+    mark["mark"] |= {"size": 160, **({"yOffset": -9} if written else {})}
+    return [mark] if values else []
+
+
+def _figures(fields: Sequence[_Field], axes: Axes, factor: float) -> list[Layer]:
+    known = [field.shown for field in fields if field.shown is not None]
+    low, high = min(known, default=0.0), max(known, default=1.0)
+    upper, lower = [], []
+    for field in fields:
+        share = 0.5 if high == low else ((field.shown or low) - low) / (high - low)
+        dark = field.shown is not None and share > WHITE_FROM
+        place = {"x": field.x, "y": field.y, "ink": "#ffffff" if dark else BLACK}
+        first, second = _words_in(field, factor)
+        upper.append({**place, "text": first})
+        lower.append({**place, "text": second})
+    ink: Any = {
+        "color": {"field": "ink", "type": "nominal", "scale": None},
+        "text": {"field": "text", "type": "nominal"},
+    }
+    return [
+        layer(upper, "text", axes.at(**ink), fontSize=14, dy=-9),
+        layer(lower, "text", axes.at(**ink), fontSize=12, dy=10),
+    ]
+
+
+def _words_in(field: _Field, factor: float) -> tuple[str, str]:
+    """What stands in a field: the rate and half the width of its interval, or why there is none."""
+    if field.codes:
+        return "blocked", field.codes[0]
+    if field.shown is None:
+        return "", field.ended if len(field.ended) <= 14 else "no figure"
+    low, high = interval_of(field.quantity)
+    if low is None or high is None:
+        return number(field.shown / factor, 3), "no interval"
+    return number(field.shown / factor, 3), f"± {50 * (high - low) / field.shown:.1f} %"
+
+
+# -- words and figures
+
+
+def _words(fields: Sequence[_Field], x: str, y: str) -> str:
+    known = sorted((field for field in fields if field.shown is not None), key=lambda field: field.shown or 0.0)
+    parts = []
+    if known:
+        ends = [
+            f"{_rate(field)} {field.quantity.unit} at {x} {field.x}, {y} {field.y}" for field in (known[-1], known[0])
+        ]
+        parts.append(f"Fastest: {ends[0]}. Slowest: {ends[1]}." if len(known) > 1 else f"One figure: {ends[0]}.")
+    lost = [f"{x} {field.x}, {y} {field.y}" for field in fields if "out_of_memory" in field.cell.statuses]
+    if lost:
+        more = f" and {len(lost) - 6} more" if len(lost) > 6 else ""
+        parts.append(f"Out of memory at {'; '.join(lost[:6])}{more}.")
+    return " ".join(parts) or "No cell has a figure."
+
+
+def _rate(field: _Field) -> str:
+    return named(field.shown or 0.0, *interval_of(field.quantity))
+
+
+def _notes(fields: Sequence[_Field], unit: str, *, written: bool) -> tuple[str, ...]:
+    notes = [f"Throughput of the whole job in {unit}: plain rates, held against nothing."]
+    notes.append("±: half of the 95 % interval." if written else "Figures and intervals are in the table.")
+    codes = dict.fromkeys(code for field in fields for code in field.codes)
+    if codes:
+        notes.append(f"Blocked by {', '.join(codes)}: the figure is not to be used.")
+    return tuple(notes)
+
+
+def _table(fields: Sequence[_Field], name: str, title: str, settings: tuple[str, str]) -> Table:
+    columns = (Column(settings[0]), Column(settings[1]), Column("throughput of the job", "samples/s"))
+    rows = []
+    for field in fields:
+        ids = tuple(record.run_id for record in field.cell.records)
+        found = figure_cell(field.quantity, ids, field.codes)
+        if field.quantity.value is None:
+            found = Cell(f"none: {field.ended}", runs=ids)
+        rows.append((Cell(field.x, field.x), Cell(field.y, field.y), found))
+    return Table(f"{name}-data", title, columns, tuple(rows))

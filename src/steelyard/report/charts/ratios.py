@@ -1,0 +1,319 @@
+"""Ratios of a comparison as dots with intervals beside a line at 1. Knows verdicts and shapes; divides nothing.
+
+What may not be compared has a line with its reason and no dot; where nothing may, the plain figures are drawn.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from steelyard.analysis.ratios import level_percent, sense
+from steelyard.errors import InputError
+from steelyard.report.charts.style import (
+    BLUE,
+    DASHED,
+    INK,
+    QUIET,
+    RED,
+    Axes,
+    Sign,
+    bars_along,
+    blocking_codes,
+    hollow,
+    key,
+    layer,
+    name_axis,
+    number_axis,
+    points,
+    short,
+    spec,
+    text_width,
+)
+from steelyard.report.page import Cell, Chart, Column, Table
+from steelyard.report.text import number
+from steelyard.stats.ratio import MIN_JOBS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from steelyard.analysis.compare import Compared, Comparison
+    from steelyard.analysis.ratios import Ratio
+    from steelyard.report.charts.style import Layer, Runs
+    from steelyard.rules.row import Row
+
+WIDTH, LINE = 340, 30
+MAX_LINES = 40
+MAX_NAME = 34
+SHOWN = ("faster", "slower", "more", "less")
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One line of the picture: a pair of rows, or one of the ratios of the only pair."""
+
+    name: str
+    entry: Comparison
+    ratio: Ratio | None
+    """None: not comparable."""
+
+    @property
+    def says(self) -> str:
+        """To the right of the line."""
+        if self.ratio is None:
+            codes = ", ".join(blocking_codes(self.entry.findings)[:3])
+            return f"not comparable: {codes}" if codes else "no ratio: a figure is zero"
+        text = ("FORCED " if self.entry.forced else "") + number(self.ratio.value, 4)
+        if self.ratio.low is None or self.ratio.high is None:
+            return f"{text}, no interval"
+        return f"{text} [{number(self.ratio.low, 4)}, {number(self.ratio.high, 4)}]"
+
+
+def ratio_chart(
+    compared: Compared, name: str = "ratios", *, runs: Runs | None = None, logarithmic: bool = False
+) -> Chart:
+    """B over A for each pair; for a single pair also per device, node and watt.
+
+    `runs` has run ids by the rows' places (`style.run_ids`). A logarithmic axis says that it is one.
+    """
+    if not compared.comparisons:
+        raise InputError("there is no pair to draw")
+    if not compared.made:
+        return _plain(compared, name, runs or {})
+    lines = _lines(compared)
+    drawn = lines[:MAX_LINES]
+    return Chart(
+        name=name,
+        title=f"{_capital(compared.metric)} of B over A",
+        spec=_spec(drawn, compared, logarithmic=logarithmic),
+        table=_table(compared, lines, name, runs or {}),
+        alt=_words(compared, lines),
+        notes=_notes(compared, lines),
+    )
+
+
+def _lines(compared: Compared) -> list[_Line]:
+    entries = compared.comparisons
+    if len(entries) == 1:
+        only = entries[0]
+        return _distinct([_Line(_scope(ratio), only, ratio) for ratio in only.ratios])
+    lines = [_Line(_pair(entry), entry, entry.ratios[0] if entry.ratios else None) for entry in entries]
+    return _distinct(sorted(lines, key=lambda line: (line.entry.how == "best against best", _natural(line.name))))
+
+
+def _natural(text: str) -> list[tuple[bool, float, str]]:
+    """Numbers in a name by their size."""
+    return [
+        (not part.isdigit(), float(part) if part.isdigit() else 0.0, part) for part in re.split(r"(\d{1,15})", text)
+    ]
+
+
+def _distinct(lines: Sequence[_Line]) -> list[_Line]:
+    """Names that an axis can tell apart."""
+    seen: dict[str, int] = {}
+    out = []
+    for line in lines:
+        text = short(line.name, MAX_NAME)
+        seen[text] = seen.get(text, 0) + 1
+        out.append(_Line(text if seen[text] == 1 else f"{text} ({seen[text]})", line.entry, line.ratio))
+    return out
+
+
+def _scope(ratio: Ratio) -> str:
+    return "whole job" if ratio.scope == "job" else f"per {ratio.scope}"
+
+
+def _pair(entry: Comparison) -> str:
+    return ", ".join(entry.shared).replace("_", " ") or entry.how
+
+
+def _spec(lines: Sequence[_Line], compared: Compared, *, logarithmic: bool) -> dict[str, Any]:
+    ratios = [line.ratio for line in lines if line.ratio is not None]
+    ends = [1.0] + [end for ratio in ratios for end in (ratio.value, ratio.low, ratio.high) if end is not None]
+    low, high = min(ends), max(ends)
+    room = 0.08 * (high - low or 0.2)
+    first, last = (low / 1.1, high * 1.1) if logarithmic else (max(0.0, low - room), high + room)
+    title = f"{compared.metric}, B over A" + (" (logarithmic axis)" if logarithmic else "")
+    axes = Axes(
+        number_axis(title, first, last, logarithmic=logarithmic),
+        name_axis("", [line.name for line in lines], grid=True, labelPadding=8),
+    )
+    at_one = layer([{"x": 1}], "rule", {"x": {"field": "x", **axes.x}}, color=QUIET, strokeDash=DASHED, strokeWidth=1.8)
+    says: Any = {"x": {"value": WIDTH + 12}, "text": {"field": "text", "type": "nominal"}}
+    words = [{"y": line.name, "text": line.says} for line in lines]
+    right = layer(words, "text", {**says, "y": {"field": "y", **axes.y}}, align="left", baseline="middle", fontSize=13)
+    beside = _beside([line.name for line in lines]) + round(max(text_width(line.says) for line in lines))
+    layers = [at_one, *(part for line in lines for part in _marks(line, axes)), right]
+    return spec([*layers, *key(_signs(lines), WIDTH + 180)], WIDTH, max(2, len(lines)) * LINE, beside)
+
+
+def _beside(names: Iterable[str]) -> int:
+    return 40 + round(max(text_width(name) for name in names))
+
+
+def _look(line: _Line) -> tuple[str, str, bool]:
+    """Colour, shape and whether it is filled."""
+    assert line.ratio is not None
+    if line.entry.forced:
+        return RED, "square", False
+    if line.ratio.verdict in SHOWN:
+        return BLUE, "circle", True
+    return (BLUE, "circle", False) if line.ratio.verdict == "no difference shown" else (INK, "diamond", False)
+
+
+def _marks(line: _Line, axes: Axes) -> list[Layer]:
+    if line.ratio is None:
+        return []
+    colour, shape, filled = _look(line)
+    value = {"x": line.ratio.value, "y": line.name, "low": line.ratio.low, "high": line.ratio.high}
+    make = points if filled else hollow
+    return [*bars_along([value], axes, colour), make([value], axes.at(), colour, shape)]
+
+
+def _signs(lines: Sequence[_Line]) -> list[Sign]:
+    words = {
+        (BLUE, "circle", True): "difference shown", (BLUE, "circle", False): "no difference shown",
+        (INK, "diamond", False): "not ranked: too few jobs", (RED, "square", False): "forced: findings forbid it",
+    }  # fmt: skip
+    looks = dict.fromkeys(_look(line) for line in lines if line.ratio is not None)
+    signs = [Sign(words[look], look[0], look[1], filled=look[2]) for look in looks]
+    return [*signs, Sign("1: as the base A", QUIET, line=True, dash=DASHED)]
+
+
+# -- words and figures
+
+
+def _verdicts(compared: Compared) -> str:
+    verdicts = dict.fromkeys(entry.verdict for entry in compared.comparisons)
+    codes = dict.fromkeys(
+        found.code for entry in compared.comparisons for found in entry.findings if found.severity != "note"
+    )
+    listed = ", ".join(list(codes)[:6]) + (", ..." if len(codes) > 6 else "")
+    return f"{_capital(' and '.join(verdicts))}{f' ({listed})' if codes else ''}."
+
+
+def _words(compared: Compared, lines: Sequence[_Line]) -> str:
+    made = [line for line in lines if line.ratio is not None]
+    each = [f"{line.name} {line.says}" for line in made[:6]]
+    more = f" and {len(made) - 6} more" if len(made) > 6 else ""
+    blocked = len(lines) - len(made)
+    left = f" {blocked} of {len(lines)} pairs have no ratio." if blocked else ""
+    return f"{_verdicts(compared)} {_capital(compared.metric)} of B over A: {'; '.join(each)}{more}.{left}"
+
+
+def _notes(compared: Compared, lines: Sequence[_Line]) -> tuple[str, ...]:
+    ratios = [line.ratio for line in lines if line.ratio is not None]
+    first = compared.comparisons[0]
+    notes = [
+        _verdicts(compared),
+        f"A, the base: {short(_side(compared, first.a), 70)}; B: {short(_side(compared, first.b), 70)}.",
+    ]
+    notes += _levels(lines)
+    if any(ratio.level is None and ratio.low is not None for ratio in ratios):
+        notes.append("Bars of printed figures: what their digits allow; no test of chance.")
+    if any(ratio.low is None for ratio in ratios):
+        notes.append(f"No interval: fewer than {MIN_JOBS} jobs on a side, or a figure that is not above zero.")
+    if any(sense(ratio.unit) == "time" for ratio in ratios):
+        notes.append("Times: under 1, B is faster.")
+    if len(lines) > MAX_LINES:
+        notes.append(f"{len(lines) - MAX_LINES} more pairs are in the table.")
+    return tuple(notes)
+
+
+def _levels(lines: Sequence[_Line]) -> list[str]:
+    """At which level the intervals are: those of a choice have a higher one."""
+    levels: dict[str, list[str]] = {}
+    for line in lines:
+        if line.ratio is not None and line.ratio.level is not None and line.ratio.low is not None:
+            levels.setdefault(level_percent(line.ratio.level), []).append(line.name)
+    told = [f"{level} for {names[0]}" if n else f"{level} intervals" for n, (level, names) in enumerate(levels.items())]
+    return [f"Bars: {', '.join(told)}."] if told else []
+
+
+def _side(compared: Compared, row: Row) -> str:
+    """A side by its table where it has several rows."""
+    return row.place if len(compared.comparisons) == 1 else row.table or row.place
+
+
+def _table(compared: Compared, lines: Sequence[_Line], name: str, runs: Runs) -> Table:
+    unit = next((line.ratio.unit for line in lines if line.ratio is not None), "")
+    columns = (
+        Column("pair", align="left"), Column("verdict", align="left"), Column("A", unit), Column("B", unit),
+        Column("B over A"), Column("B is", align="left"), Column("jobs of A"), Column("jobs of B"),
+    )  # fmt: skip
+    rows = []
+    for line in lines:
+        codes = tuple(dict.fromkeys(found.code for found in line.entry.findings if found.severity != "note"))
+        ids_a, ids_b = runs.get(line.entry.a.place, ()), runs.get(line.entry.b.place, ())
+        start = (Cell(line.name, line.name), Cell(line.entry.verdict, line.entry.verdict, codes=codes))
+        ratio = line.ratio
+        if ratio is None:
+            rows.append((*start, *(Cell("-") for _ in columns[2:])))
+            continue
+        said = ("FORCED, " if line.entry.forced else "") + ratio.verdict
+        rows.append(
+            (
+                *start, Cell(number(ratio.a), ratio.a, runs=ids_a), Cell(number(ratio.b), ratio.b, runs=ids_b),
+                Cell(line.says.removeprefix("FORCED "), ratio.value, ratio.low, ratio.high, ids_a + ids_b, codes),
+                Cell(said, said), Cell(str(ratio.jobs_a), ratio.jobs_a), Cell(str(ratio.jobs_b), ratio.jobs_b),
+            )
+        )  # fmt: skip
+    return Table(
+        f"{name}-data", f"{_capital(compared.metric)} of B over A", columns, tuple(rows), _notes(compared, lines)
+    )
+
+
+def _capital(text: str) -> str:
+    text = text.replace("_", " ")
+    return text[:1].upper() + text[1:]
+
+
+# -- nothing may be divided
+
+
+def _plain(compared: Compared, name: str, runs: Runs) -> Chart:
+    """The figures of both sides, each by itself."""
+    metric = compared.metric
+    rows: dict[str, tuple[str, Row]] = {}
+    for entry in compared.comparisons:
+        for side, row in (("A", entry.a), ("B", entry.b)):
+            rows.setdefault(f"{side}: {short(row.place, MAX_NAME)}", (side, row))
+    drawn = dict(list(rows.items())[:MAX_LINES])
+    values = [_figure(label, row, metric) for label, (_, row) in drawn.items()]
+    unit = next(iter(rows.values()))[1].figures[metric].unit
+    top = 1.08 * max([value["high"] or value["x"] for value in values] + [1e-12])
+    axes = Axes(number_axis(f"{metric}, {unit}", 0, top), name_axis("", list(drawn), labelPadding=8))
+    said = f"Plain figures only, no ratio: {_verdicts(compared)}"
+    words = "; ".join(f"{value['y']} {number(value['x'])}" for value in values[:8])
+    known, bare = [v for v in values if v["low"] is not None], [v for v in values if v["low"] is None]
+    layers = [*bars_along(values, axes, INK), points(known, axes.at(), INK, "circle"), hollow(bare, axes.at(), INK)]
+    return Chart(
+        name=name,
+        title=f"{_capital(metric)} of both sides",
+        spec=spec(layers, WIDTH, max(2, len(values)) * LINE, _beside(drawn)),
+        table=_plain_table(rows, metric, name, runs),
+        alt=f"{said} {words} {unit}.",
+        notes=(said, "Bars: what each side's jobs or printed digits allow. Hollow: no interval."),
+    )
+
+
+def _figure(label: str, row: Row, metric: str) -> dict[str, Any]:
+    amount = row.figures[metric]
+    wide = amount.high > amount.low
+    return {
+        "x": amount.value, "y": label, "low": amount.low if wide else None, "high": amount.high if wide else None
+    }  # fmt: skip
+
+
+def _plain_table(rows: dict[str, tuple[str, Row]], metric: str, name: str, runs: Runs) -> Table:
+    out = []
+    for label, (side, row) in rows.items():
+        amount = row.figures[metric]
+        figure = Cell(
+            amount.text or number(amount.value), amount.value, amount.low, amount.high, runs.get(row.place, ())
+        )
+        out.append((Cell(side, side), Cell(label[3:], row.place), figure))
+    unit = next(iter(rows.values()))[1].figures[metric].unit
+    columns = (Column("side", align="left"), Column("row", align="left"), Column(metric, unit))
+    return Table(f"{name}-data", f"{_capital(metric)} of both sides", columns, tuple(out))

@@ -1,0 +1,284 @@
+"""Throughput and efficiency over the number of devices. Knows what to draw; computes no speed-up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from steelyard.report.charts.style import (
+    BLUE,
+    DASHED,
+    DIAGONAL,
+    DOTTED,
+    INK,
+    QUIET,
+    Axes,
+    Sign,
+    bars_up,
+    blocking_codes,
+    counted,
+    crosses,
+    figure_cell,
+    hollow,
+    in_unit,
+    interval_of,
+    key,
+    layer,
+    named,
+    number_axis,
+    points,
+    short,
+    spec,
+)
+from steelyard.report.page import Cell, Chart, Column, Table
+from steelyard.report.text import number
+from steelyard.stats.ratio import MIN_JOBS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.analysis.scaling import Point, Scaling
+    from steelyard.report.charts.style import Layer, Runs
+    from steelyard.stats.quotient import Estimate
+
+ROOM = 1.06
+KINDS = {"strong": "strong scaling", "weak": "weak scaling"}
+
+
+def throughput_chart(found: Scaling, name: str = "scaling-throughput", *, runs: Runs | None = None) -> Chart:
+    """Rates with their intervals on linear axes, and the line that the base would give without any loss.
+
+    A blocked analysis gives the plain rates alone. `runs` has run ids by cell (`style.run_ids`).
+    """
+    if found.blocked:
+        return rates_chart(found, name, runs=runs)
+    factor, unit, values = _values(found)
+    each = (found.base.throughput.value or 0.0) / factor / found.base.devices
+    last = found.points[-1].devices
+    axes = _axes(found, unit, ROOM * max([each * last, *(_top(value) for value in values)]))
+    ideal = [{"x": found.base.devices, "y": each * found.base.devices}, {"x": last, "y": each * last}]
+    layers = [
+        layer(ideal, "line", axes.at(), color=QUIET, strokeDash=DASHED, strokeWidth=1.8),
+        layer(values, "line", axes.at(), color=BLUE, strokeWidth=1.8),
+        *_marks(found, values, axes),
+    ]
+    base = counted(found.base.devices, "device")
+    signs = [*_signs(found, values, line=True), Sign(f"ideal: {base} times the count", QUIET, line=True, dash=DASHED)]
+    return Chart(
+        name=name,
+        title=f"Throughput over devices{about(found)}",
+        spec=spec([*layers, *key(signs)]),
+        table=_table(found, name, runs or {}),
+        alt=_throughput_words(found),
+        notes=_notes(found),
+    )
+
+
+def rates_chart(found: Scaling, name: str = "scaling-rates", *, runs: Runs | None = None) -> Chart:
+    """Plain rates: no line between them and none to hold them against, because a finding forbids any ratio."""
+    _, unit, values = _values(found)
+    axes = _axes(found, unit, ROOM * max(_top(value) for value in values))
+    codes = ", ".join(blocking_codes(found.findings))
+    said = f"Plain rates only: {codes} forbids any ratio between them." if codes else "Plain rates only."
+    rates = "; ".join(f"{counted(point.devices, 'device')}: {_rate(point)}" for point in found.points)
+    return Chart(
+        name=name,
+        title=f"Throughput at each number of devices{about(found)}",
+        spec=spec([*_marks(found, values, axes), *key(_signs(found, values, line=False))]),
+        table=_table(found, name, runs or {}, ratios=False),
+        alt=f"{said} {rates} {found.base.throughput.unit}.",
+        notes=(said, *_interval_notes(found)),
+    )
+
+
+def efficiency_chart(found: Scaling, name: str = "scaling-efficiency", *, runs: Runs | None = None) -> Chart:
+    """Efficiency against the base, with its intervals; a blocked analysis has none and gives the plain rates."""
+    if found.blocked:
+        return rates_chart(found, name, runs=runs)
+    values = [{"x": point.devices, **_percent(point.split.total)} for point in found.points]
+    bar = 100 * found.threshold
+    top = max([100.0, bar, *(_top(value) for value in values)])
+    axes = Axes(_devices_axis(found), number_axis("efficiency, % of the base's", 0, ROOM * top))
+    ends = [0, ROOM * max(_counts(found))]
+    lines = [
+        layer([{"x": x, "y": y} for x in ends], "line", axes.at(), color=QUIET, strokeDash=dash, strokeWidth=1.6)
+        for y, dash in ((100.0, DASHED), (bar, DOTTED))
+    ]
+    with_interval = [value for value in values if value["low"] is not None]
+    without = [value for value in values if value["low"] is None]
+    layers = [
+        *lines,
+        layer(values, "line", axes.at(), color=BLUE, strokeWidth=1.8),
+        *bars_up(values, axes),
+        points(with_interval, axes.at()),
+        hollow(without, axes.at()),
+        *_missing(found, axes),
+    ]
+    signs = [
+        # The base is 100 % by definition, with or without an interval.
+        *_signs(found, values[1:], line=True),
+        Sign("100 %: nothing lost", QUIET, line=True, dash=DASHED),
+        Sign(f"{number(bar, 2)} %: threshold", QUIET, line=True, dash=DOTTED),
+    ]
+    return Chart(
+        name=name,
+        title=f"Efficiency over devices{about(found)}",
+        spec=spec([*layers, *key(signs)]),
+        table=_table(found, name, runs or {}),
+        alt=_efficiency_words(found),
+        notes=_notes(found),
+    )
+
+
+# -- parts of the picture
+
+
+def _values(found: Scaling) -> tuple[float, str, list[dict[str, Any]]]:
+    largest = max(point.throughput.value or 0.0 for point in found.points)
+    factor, unit = in_unit(largest, found.base.throughput.unit)
+    values = []
+    for point in found.points:
+        low, high = interval_of(point.throughput)
+        values.append(
+            {
+                "x": point.devices,
+                "y": (point.throughput.value or 0.0) / factor,
+                "low": None if low is None else low / factor,
+                "high": None if high is None else high / factor,
+            }
+        )
+    return factor, unit, values
+
+
+def _axes(found: Scaling, unit: str, top: float) -> Axes:
+    return Axes(_devices_axis(found), number_axis(f"throughput of the job, {unit}", 0, top))
+
+
+def _devices_axis(found: Scaling) -> dict[str, Any]:
+    return number_axis("devices", 0, ROOM * max(_counts(found)), tickMinStep=1, format=",d", tickCount=9)
+
+
+def _counts(found: Scaling) -> list[int]:
+    return [*(point.devices for point in found.points), *(count for count, _ in found.missing)]
+
+
+def _top(value: dict[str, Any]) -> float:
+    return float(max(value["y"], value["high"] or 0.0))
+
+
+def _marks(found: Scaling, values: list[dict[str, Any]], axes: Axes) -> list[Layer]:
+    return [
+        *bars_up(values, axes),
+        points([value for value in values if value["low"] is not None], axes.at()),
+        hollow([value for value in values if value["low"] is None], axes.at()),
+        *_missing(found, axes),
+    ]
+
+
+def _missing(found: Scaling, axes: Axes) -> list[Layer]:
+    return [crosses([{"x": count, "y": 0} for count, _ in found.missing], axes.at())] if found.missing else []
+
+
+def _signs(found: Scaling, values: Sequence[dict[str, Any]], *, line: bool) -> list[Sign]:
+    signs = []
+    if any(value["low"] is not None for value in values):
+        signs.append(Sign("measured, with 95 % interval", BLUE, "circle", line=line))
+    if any(value["low"] is None for value in values):
+        signs.append(Sign("measured, no interval", BLUE, "circle", line=line, filled=False))
+    return [*signs, *([Sign("no figure", INK, DIAGONAL)] if found.missing else [])]
+
+
+def _percent(total: Estimate) -> dict[str, float | None]:
+    scaled = total.scaled(100)
+    return {"y": scaled.value, "low": scaled.low, "high": scaled.high}
+
+
+# -- words and figures
+
+
+def about(found: Scaling) -> str:
+    """What kind of scaling it is, and which curve, in brackets."""
+    words = [KINDS[found.kind]] if found.kind in KINDS else []
+    words += [short(found.label, 80)] if found.label else []
+    return f" ({'; '.join(words)})" if words else ""
+
+
+def _rate(point: Point, digits: int = 4) -> str:
+    return named(point.throughput.value or 0.0, *interval_of(point.throughput), digits)
+
+
+def _throughput_words(found: Scaling) -> str:
+    last, unit = found.points[-1], found.base.throughput.unit
+    speedup = named(last.speedup.value, last.speedup.low, last.speedup.high, 3)
+    return (
+        f"From {counted(found.base.devices, 'device')} at {_rate(found.base)} {unit} to "
+        f"{counted(last.devices, 'device')} at {_rate(last)} {unit}: {speedup} times the throughput, where the ideal "
+        f"line has {number(last.devices / found.base.devices, 3)}.{_lost(found)}"
+    )
+
+
+def _efficiency_words(found: Scaling) -> str:
+    each = []
+    for point in found.points[1:]:
+        total = point.split.total.scaled(100)
+        each.append(f"{number(total.value, 3)} % at {counted(point.devices, 'device')}")
+    enough = (
+        "No count" if found.enough is None else f"{counted(found.enough.devices, 'device')} is the largest count that"
+    )
+    return (
+        f"Efficiency against {counted(found.base.devices, 'device')}: {', '.join(each)}. "
+        f"{enough} reaches {number(100 * found.threshold, 2)} %.{_lost(found)}"
+    )
+
+
+def _ended(text: str) -> str:
+    return short(text.replace("_", " "), 80)
+
+
+def _lost(found: Scaling) -> str:
+    lost = [f"{counted(count, 'device')}: {_ended(ended)}" for count, ended in found.missing]
+    return f" No figure at {'; '.join(lost)}." if lost else ""
+
+
+def _notes(found: Scaling) -> tuple[str, ...]:
+    base = f"Base: {counted(found.base.devices, 'device')}, {counted(found.base.jobs, 'job')}."
+    return (base + _lost(found), *_interval_notes(found))
+
+
+def _interval_notes(found: Scaling) -> tuple[str, ...]:
+    few = [str(point.devices) for point in found.points if point.jobs < MIN_JOBS]
+    if not few:
+        return ("Intervals: 95 %, from the spread between jobs.",)
+    listed = ", ".join(few[:8]) + (", ..." if len(few) > 8 else "")
+    said = f"Fewer than {MIN_JOBS} jobs at {listed} devices: no interval of a ratio there"
+    alone = any(point.jobs == 1 for point in found.points)
+    return (f"{said}; that of one job's rate speaks for that job." if alone else f"{said}.",)
+
+
+def _table(found: Scaling, name: str, runs: Runs, *, ratios: bool = True) -> Table:
+    unit = found.base.throughput.unit
+    columns = [Column("devices"), Column("jobs"), Column("throughput", unit)]
+    columns += [Column("speed-up"), Column("efficiency", "%")] if ratios else []
+    rows = [_row(found, point, runs.get(point.cell, ()), ratios=ratios) for point in found.points]
+    for count, ended in found.missing:
+        rows.append((Cell(str(count), count), Cell("0", 0), *(Cell(f"none: {_ended(ended)}") for _ in columns[2:])))
+    return Table(
+        f"{name}-data", f"Throughput over devices{about(found)}", tuple(columns), tuple(rows),
+        _notes(found) if ratios else _interval_notes(found),
+    )  # fmt: skip
+
+
+def _row(found: Scaling, point: Point, runs: tuple[str, ...], *, ratios: bool) -> tuple[Cell, ...]:
+    codes = tuple(dict.fromkeys(entry.code for entry in found.findings if entry.severity != "note"))
+    cells = [Cell(str(point.devices), point.devices), Cell(str(point.jobs), point.jobs)]
+    cells.append(figure_cell(point.throughput, runs, codes))
+    if ratios:
+        both = runs  # the base's runs are in its own row
+        cells += [_estimate(point.speedup, both, codes), _estimate(point.split.total.scaled(100), both, codes)]
+    return tuple(cells)
+
+
+def _estimate(found: Estimate, runs: tuple[str, ...], codes: tuple[str, ...]) -> Cell:
+    text = number(found.value, 4)
+    if found.low is not None and found.high is not None and found.low < found.high:
+        text += f" [{number(found.low, 4)}, {number(found.high, 4)}]"
+    return Cell(text, found.value, found.low, found.high, runs, codes)

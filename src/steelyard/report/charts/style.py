@@ -1,0 +1,332 @@
+"""How charts look: colours, shapes, axes, intervals, keys and labels as parts of Vega-Lite. Knows no figures.
+
+Colours are of M. Okabe and K. Ito's palette for all kinds of colour vision, those that are dark enough on white; each
+comes with a shape or dashes of its own, for print in grey.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from steelyard.report.page import Cell
+from steelyard.report.text import number, with_interval
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from steelyard.analysis.summary import CellSummary
+    from steelyard.contracts.record import Finding, Quantity
+
+    Layer = dict[str, Any]
+    Values = Sequence[Mapping[str, Any]]
+    Runs = Mapping[str, tuple[str, ...]]
+
+SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
+WIDTH, HEIGHT = 540, 300
+BLUE, RED, BLACK, GREEN, PURPLE, BROWN = "#0072b2", "#d55e00", "#000000", "#009e73", "#a0508c", "#7a6000"
+COLOURS = (BLUE, RED, BLACK, GREEN, PURPLE, BROWN)
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+INK, QUIET, PALE = "#222222", "#555555", "#ebebeb"
+DIAGONAL = "M-0.8,-0.8L0.8,0.8M-0.8,0.8L0.8,-0.8"
+"""A cross that lies: no figure."""
+BEAM = "M-0.5,-1H0.5M0,-1V1M-0.5,1H0.5"
+"""An interval."""
+DASHED, DOTTED = [7, 4], [2, 3]
+POINT = 80
+KEY_ROW, KEY_LINE = 20, 26
+LOG_TICKS = tuple(lead * 10.0**power for power in range(-6, 10) for lead in (1, 1.25, 1.5, 2, 3, 5, 7))
+# Widths of letters in units of their height, of Helvetica's kind.
+NARROW, WIDE = "fijlrtI.,:;'|![]()/- ", "mwMW%@"
+MAX_LABEL = 40
+
+
+@dataclass(frozen=True)
+class Axes:
+    """What is along and what is up, so that every layer says it in the same words."""
+
+    x: dict[str, Any]
+    y: dict[str, Any]
+
+    def at(self, x: str = "x", y: str = "y", **more: Any) -> dict[str, Any]:
+        """Where a layer's marks are, by the names of its columns."""
+        return {"x": {"field": x, **self.x}, "y": {"field": y, **self.y}, **more}
+
+
+def number_axis(
+    title: str | list[str],
+    low: float,
+    high: float,
+    *,
+    logarithmic: bool = False,
+    values: Sequence[float] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """An axis of numbers between two ends."""
+    scale: dict[str, Any] = {"domain": [low, high], "nice": False, "zero": False}
+    if logarithmic:
+        scale |= {"type": "log", "base": 2}
+        # Of the marks of a logarithmic axis Vega names only so many, and where it may choose it makes too many.
+        values = values or [tick for tick in LOG_TICKS if low <= tick <= high]
+        more = {"tickCount": 60, **more}
+    axis = {
+        "title": title,
+        "format": ",~r",
+        "tickCount": 6,
+        "labelFlush": False,
+        **({"values": list(values)} if values else {}),
+        **more,
+    }
+    return {"type": "quantitative", "scale": scale, "axis": axis}
+
+
+def name_axis(title: str, names: Sequence[str], **more: Any) -> dict[str, Any]:
+    """An axis of names, in their order."""
+    return {"type": "ordinal", "sort": None, "scale": {"domain": list(names)}, "axis": {"title": title, **more}}
+
+
+def spec(layers: Sequence[Layer], width: int = WIDTH, height: int = HEIGHT, beside: int = 70) -> dict[str, Any]:
+    """A whole picture; `beside`: what stands to the left and right of it, for the titles to be as wide."""
+    meta = {"whole_width": width + beside}
+    return {"$schema": SCHEMA, "usermeta": meta, "width": width, "height": height, "layer": list(layers)}
+
+
+def layer(values: Values, mark: str, encoding: Mapping[str, Any], **look: Any) -> Layer:
+    """Marks of one kind, with their data."""
+    return {"data": {"values": [dict(value) for value in values]}, "mark": {"type": mark, **look}, "encoding": encoding}
+
+
+def points(
+    values: Values, encoding: Mapping[str, Any], colour: str = BLUE, shape: str = "circle", **look: Any
+) -> Layer:
+    """Filled marks."""
+    given = {"filled": True, "color": colour, "shape": shape, "size": POINT, "opacity": 1, **look}
+    return layer(values, "point", encoding, **given)
+
+
+def hollow(values: Values, encoding: Mapping[str, Any], colour: str = BLUE, shape: str = "circle") -> Layer:
+    """Marks with a white inside, for figures without an interval or without a test."""
+    return points(values, encoding, colour, shape, filled=False, fill="#ffffff", stroke=colour, strokeWidth=2)
+
+
+def crosses(values: Values, encoding: Mapping[str, Any]) -> Layer:
+    """Marks where there is no figure."""
+    return points(values, encoding, INK, DIAGONAL, filled=False, stroke=INK, strokeWidth=2.2)
+
+
+def bars_up(values: Values, axes: Axes, colour: str = BLUE, x: str = "x") -> list[Layer]:
+    """Upright intervals from `low` to `high`, with ends; those without are left out."""
+    known = [value for value in values if value.get("low") is not None and value.get("high") is not None]
+    if not known:
+        return []
+    look = {"color": colour, "opacity": 1}
+    rule = layer(known, "rule", {**axes.at(x, "low"), "y2": {"field": "high"}}, strokeWidth=1.6, **look)
+    ends = [
+        layer(known, "tick", axes.at(x, end), orient="horizontal", size=11, thickness=1.6, **look)
+        for end in ("low", "high")
+    ]
+    return [rule, *ends]
+
+
+def bars_along(values: Values, axes: Axes, colour: str = BLUE, y: str = "y") -> list[Layer]:
+    """The same for intervals that lie."""
+    known = [value for value in values if value.get("low") is not None and value.get("high") is not None]
+    if not known:
+        return []
+    look = {"color": colour, "opacity": 1}
+    rule = layer(known, "rule", {**axes.at("low", y), "x2": {"field": "high"}}, strokeWidth=1.6, **look)
+    ends = [
+        layer(known, "tick", axes.at(end, y), orient="vertical", size=11, thickness=1.6, **look)
+        for end in ("low", "high")
+    ]
+    return [rule, *ends]
+
+
+def texts(values: Values, encoding: Mapping[str, Any], text: str = "text", **look: Any) -> list[Layer]:
+    """Words beside marks, on white where they cross a line."""
+    given = {"align": "left", "baseline": "middle", "dx": 8, "fontSize": 13, "color": INK, **look}
+    named = {**encoding, "text": {"field": text, "type": "nominal"}}
+    halo = {**given, "color": "#ffffff", "stroke": "#ffffff", "strokeWidth": 4, "strokeJoin": "round"}
+    return [layer(values, "text", named, **halo), layer(values, "text", named, **given)]
+
+
+def cut_title(title: str, *, cut: bool) -> str | list[str]:
+    """An axis that does not begin at 0 says so."""
+    return [title, "(axis does not begin at 0)"] if cut else title
+
+
+# -- a key, because one of Vega's knows either lines or points
+
+
+@dataclass(frozen=True)
+class Sign:
+    """One entry of a key: a shape, a line or a filled square, and its words."""
+
+    text: str
+    colour: str = BLUE
+    shape: str | None = None
+    dash: Sequence[int] | None = None
+    line: bool = False
+    filled: bool = True
+    area: str | None = None
+    """Colour of a square; its outline has `colour`."""
+
+
+def key(signs: Sequence[Sign], width: int = WIDTH, gap: int = 14) -> list[Layer]:
+    """Signs with their words in rows above the picture."""
+    rows: list[list[tuple[float, Sign]]] = [[]]
+    at = 0.0
+    for sign in signs:
+        wide = _sign_width(sign) + 7 + text_width(sign.text) + 20
+        if at + wide > width + 20 and rows[-1]:
+            rows.append([])
+            at = 0.0
+        rows[-1].append((at, sign))
+        at += wide
+    out: list[Layer] = []
+    for n, row in enumerate(rows):
+        y = -gap - KEY_ROW * (len(rows) - 1 - n)
+        out += [part for x, sign in row for part in _sign(sign, x, y)]
+    return out
+
+
+def _sign_width(sign: Sign) -> int:
+    return KEY_LINE if sign.line else KEY_LINE // 2
+
+
+def _sign(sign: Sign, x: float, y: float) -> list[Layer]:
+    here = {"y": {"value": y}}
+    middle = {"x": {"value": x + _sign_width(sign) / 2}, **here}
+    out: list[Layer] = []
+    if sign.line:
+        ends = {"x": {"value": x}, "x2": {"value": x + KEY_LINE}, **here}
+        dashes = {"strokeDash": list(sign.dash)} if sign.dash else {}
+        out.append(layer([{}], "rule", ends, color=sign.colour, strokeWidth=2, opacity=1, **dashes))
+    if sign.area is not None:
+        look: dict[str, Any] = {"stroke": sign.colour, "strokeWidth": 1, "size": 170}
+        out.append(points([{}], middle, sign.area, "square", **look))
+    elif sign.shape in (DIAGONAL, BEAM):
+        out.append(points([{}], middle, sign.colour, sign.shape, filled=False, stroke=sign.colour, strokeWidth=2))
+    elif sign.shape is not None:
+        make = points if sign.filled else hollow
+        out.append(make([{}], middle, sign.colour, sign.shape))
+    text = {"x": {"value": x + _sign_width(sign) + 7}, **here, "text": {"value": sign.text}}
+    out.append(layer([{}], "text", text, align="left", baseline="middle", fontSize=13, color=INK))
+    return out
+
+
+# -- figures as cells, and words that all charts use
+
+
+def run_ids(cells: Sequence[CellSummary]) -> dict[str, tuple[str, ...]]:
+    """Ids of the runs of each cell, by the cell's name and by its place in comparisons."""
+    found: dict[str, tuple[str, ...]] = {}
+    for cell in cells:
+        ids = tuple(record.run_id for record in cell.records)
+        found[cell.cell] = found[f"{cell.study}/{cell.cell}"] = ids
+    return found
+
+
+def figure_cell(quantity: Quantity, runs: tuple[str, ...] = (), codes: tuple[str, ...] = ()) -> Cell:
+    """A quantity with its interval, or the reason why there is none."""
+    low, high = interval_of(quantity)
+    return Cell(with_interval(quantity), quantity.value, low, high, runs, codes)
+
+
+def interval_of(quantity: Quantity) -> tuple[float | None, float | None]:
+    """Ends of the interval, where there is one."""
+    interval = quantity.interval
+    return (None, None) if interval is None else (interval.low, interval.high)
+
+
+def named(value: float, low: float | None, high: float | None, digits: int = 4) -> str:
+    """A figure with its interval, in words for a sentence."""
+    if low is None or high is None:
+        return number(value, digits)
+    return f"{number(value, digits)} (95 % interval {number(low, digits)} to {number(high, digits)})"
+
+
+def in_unit(largest: float, unit: str) -> tuple[float, str]:
+    """What to divide by, and the unit in words, so that an axis needs no seven digits."""
+    for factor, word in ((1e9, "thousand million"), (1e6, "million"), (1e3, "thousand")):
+        if largest >= 100 * factor:
+            return factor, f"{word} {unit}"
+    return 1.0, unit
+
+
+def in_time(longest_s: float) -> tuple[float, str]:
+    """The same for seconds."""
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if longest_s >= factor:
+            return factor, unit
+    return 1e-9, "ns"
+
+
+def text_width(text: str, size: float = 13) -> float:
+    """About so wide is a text of this height."""
+    share = sum(0.3 if c in NARROW else 0.85 if c in WIDE else 0.67 if c.isupper() else 0.55 for c in text)
+    # Letters of DejaVu Sans, which is there where Arial and Liberation Sans are not, are so much wider.
+    return 1.14 * size * share
+
+
+def short(text: str, longest: int = MAX_LABEL) -> str:
+    """A text of bounded length for a label."""
+    clean = "".join(c if c.isprintable() else " " for c in text)
+    return clean if len(clean) <= longest else clean[: longest - 3] + "..."
+
+
+def blocking_codes(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """Codes of the findings that forbid any ratio, each once."""
+    return tuple(dict.fromkeys(found.code for found in findings if found.severity == "blocks"))
+
+
+def counted(count: int, word: str) -> str:
+    """`1 device`, `4 devices`."""
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+# -- names beside points, where they cover least
+
+
+def placed_texts(values: Values, axes: Axes, ends: tuple[float, float], size: tuple[int, int]) -> list[Layer]:
+    """The `text` of each point beside it, where it covers the least of other names, points and their intervals.
+
+    `ends` are the values at the right and upper end of axes that begin at 0, `size` the picture's. An interval along
+    is `left` to `right`, one up `low` to `high`.
+    """
+    (right, top), (wide, high) = ends, size
+    dots = [(wide * value["x"] / right, high * (1 - value["y"] / top)) for value in values]
+    taken: list[tuple[float, float, float, float]] = []
+    for value, (x, y) in zip(values, dots, strict=True):
+        left_x, right_x = (x if value[end] is None else wide * value[end] / right for end in ("left", "right"))
+        low_y, high_y = (y if value[end] is None else high * (1 - value[end] / top) for end in ("low", "high"))
+        taken += [(left_x - 3, y - 7, right_x + 3, y + 7), (x - 7, high_y - 3, x + 7, low_y + 3)]
+    out: list[Layer] = []
+    for value, (x, y) in zip(values, dots, strict=True):
+        width = text_width(value["text"])
+        options = [
+            (dx, dy, align, _box(x + dx, y + dy, width, align))
+            for dx, dy, align in ((11, 0, "left"), (10, -16, "left"), (10, 16, "left"), (-10, -16, "right"),
+                                  (-10, 16, "right"), (-11, 0, "right"), (0, -22, "center"), (0, 22, "center"))
+        ]  # fmt: skip
+        dx, dy, align, box = min(options, key=lambda option: _clashes(option[3], taken, wide, high))
+        taken.append(box)
+        out += texts([value], axes.at(), align=align, dx=dx, dy=dy)
+    return out
+
+
+def _box(x: float, y: float, width: float, align: str) -> tuple[float, float, float, float]:
+    left = {"left": x, "right": x - width, "center": x - width / 2}[align]
+    return left, y - 8, left + width, y + 8
+
+
+def _clashes(
+    box: tuple[float, float, float, float], taken: Sequence[tuple[float, float, float, float]], wide: int, high: int
+) -> float:
+    """How much of other things a name would cover; what leaves the picture counts most."""
+    left, above, right, below = box
+    covered = sum(
+        max(0.0, min(right, r) - max(left, x)) * max(0.0, min(below, b) - max(above, a)) for x, a, r, b in taken
+    )
+    outside = max(0.0, -left) + max(0.0, right - wide) + max(0.0, -above) + max(0.0, below - high)
+    return covered + 100 * outside

@@ -1,0 +1,254 @@
+"""Step time over the steps of one run, with warm-up, steady window and change points. Knows a run's raw step files.
+
+However many steps there are, some hundred points are drawn, and memory holds one chunk of the file: each point is the
+smallest, the mean and the largest of neighbouring steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from steelyard.errors import InputError, Problem
+from steelyard.report.charts.style import (
+    BLUE,
+    DASHED,
+    PALE,
+    QUIET,
+    RED,
+    Axes,
+    Sign,
+    counted,
+    cut_title,
+    in_time,
+    key,
+    layer,
+    number_axis,
+    points,
+    spec,
+)
+from steelyard.report.page import Cell, Chart, Column, Table
+from steelyard.report.text import number
+from steelyard.results.trace import StepSamples
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from steelyard.contracts.record import RunRecord
+    from steelyard.report.charts.style import Layer
+
+    Floats = NDArray[np.float64]
+
+POINTS = 300
+MAX_CHANGES = 40
+# Within this share of the median the axis is cut, or nothing would be seen of a drift.
+CALM = 0.25
+# Beyond so many medians single steps would press all others to the ground: they are marked at the top instead.
+FAR = 5.0
+
+
+@dataclass(frozen=True)
+class Band:
+    """Step times of a run in points of equally many steps."""
+
+    first_step: NDArray[np.int64]
+    steps_per_point: int
+    steps: int
+    low_s: Floats
+    mean_s: Floats
+    high_s: Floats
+
+    def middle(self) -> Floats:
+        """The step in the middle of each point."""
+        last = np.minimum(self.first_step + self.steps_per_point, self.steps) - 1
+        middle: Floats = (self.first_step + last) / 2
+        return middle
+
+
+def step_band(raw: Path, ranks: int, most: int = POINTS) -> Band:
+    """The step times of every rank, reduced in one pass over the files."""
+    samples = StepSamples(raw, ranks)
+    if samples.steps == 0:
+        problem = Problem(raw.name, "it has no step samples of every rank", "the raw folder of a run that made steps")
+        raise InputError("there is no trace to draw", problems=(problem,))
+    each = -(-samples.steps // most)
+    bins = -(-samples.steps // each)
+    total, count = np.zeros(bins), np.zeros(bins)
+    low, high = np.full(bins, np.inf), np.full(bins, -np.inf)
+    for chunk in samples.windowed(0, samples.steps, check=True):
+        times = chunk.column("step_s")
+        # Where in this chunk the next points begin.
+        inner = np.arange(each - chunk.first_step % each, chunk.steps, each)
+        starts = np.concatenate(([0], inner)).astype(np.intp)
+        at = slice(chunk.first_step // each, chunk.first_step // each + starts.size)
+        total[at] += np.add.reduceat(times, starts)
+        count[at] += np.diff(starts, append=chunk.steps)
+        low[at] = np.minimum(low[at], np.minimum.reduceat(times, starts))
+        high[at] = np.maximum(high[at], np.maximum.reduceat(times, starts))
+    return Band(np.arange(bins, dtype=np.int64) * each, each, samples.steps, low, total / count, high)
+
+
+def trace_chart(raw: Path, record: RunRecord, name: str = "step-times") -> Chart:
+    """The trace of one run; `raw` is the folder of its raw files."""
+    band = step_band(raw, record.spec.ranks)
+    factor, unit = in_time(float(np.median(band.mean_s)))
+    bottom, top = _range(band)
+    axes = Axes(
+        number_axis("step", 0, band.steps, tickMinStep=1, format=",d", tickCount=7),
+        number_axis(cut_title(f"step time, {unit}", cut=bottom > 0), bottom / factor, top / factor),
+    )
+    layers = [*_phases(record, band, axes), *_drawn(band, axes, factor, (bottom, top)), *_changes(record, axes)]
+    return Chart(
+        name=name,
+        title=f"Step time of run {record.run_id}",
+        spec=spec([*layers, *key(_signs(record, band, top))]),
+        table=_table(record, band, name, (factor, unit)),
+        alt=_words(record, band),
+        notes=_notes(record, band, top),
+    )
+
+
+def _range(band: Band) -> tuple[float, float]:
+    low, high, usual = float(band.low_s.min()), float(band.high_s.max()), float(np.median(band.mean_s))
+    if low >= (1 - CALM) * usual and high <= (1 + CALM) * usual:
+        room = max(0.1 * (high - low), 1e-3 * usual)
+        return low - room, high + room
+    if high <= FAR * usual:
+        return 0.0, 1.05 * high
+    common = float(np.quantile(band.high_s, 0.98))
+    return 0.0, max(1.5 * usual, 1.15 * min(common, FAR * usual))
+
+
+def _drawn(band: Band, axes: Axes, factor: float, ends: tuple[float, float]) -> list[Layer]:
+    bottom, top = ends
+    values = [
+        {"x": float(x), "y": min(mean, top) / factor, "low": max(low, bottom) / factor, "high": min(high, top) / factor}
+        for x, low, mean, high in zip(
+            band.middle().tolist(), band.low_s.tolist(), band.mean_s.tolist(), band.high_s.tolist(), strict=True
+        )
+    ]
+    out = []
+    if band.steps_per_point > 1 or _spread(band):
+        area = {**axes.at(y="low"), "y2": {"field": "high"}}
+        out.append(layer(values, "area", area, color=BLUE, opacity=0.4, line=False))
+    out.append(layer(values, "line", axes.at(), color=BLUE, strokeWidth=1.5))
+    beyond = [{"x": value["x"], "y": value["high"]} for value in values if value["high"] >= top / factor]
+    if beyond:
+        out.append(points(beyond, axes.at(), RED, "triangle-up", size=70, yOffset=6))
+    return out
+
+
+def _spread(band: Band) -> bool:
+    """Whether ranks differ within one step."""
+    return bool((band.high_s > band.low_s * (1 + 1e-9)).any())
+
+
+def _phases(record: RunRecord, band: Band, axes: Axes) -> list[Layer]:
+    """What lies before and after the steady window is shaded."""
+    values = [{"x": start, "x2": stop} for start, stop in _outside(record, band) if stop > start]
+    encoding = {"x": {"field": "x", **axes.x}, "x2": {"field": "x2"}}
+    return [layer(values, "rect", encoding, color=PALE, opacity=1)] if values else []
+
+
+def _outside(record: RunRecord, band: Band) -> list[tuple[int, int]]:
+    found = record.steady
+    if found is None or found.answer != "steady":
+        return []
+    return [(0, min(found.start_step, band.steps)), (min(found.stop_step, band.steps), band.steps)]
+
+
+def _changes(record: RunRecord, axes: Axes) -> list[Layer]:
+    steps = record.steady.change_steps[:MAX_CHANGES] if record.steady is not None else ()
+    if not steps:
+        return []
+    line = {"x": {"field": "x", **axes.x}}
+    return [layer([{"x": step} for step in steps], "rule", line, color=RED, strokeWidth=1.8, strokeDash=DASHED)]
+
+
+def _signs(record: RunRecord, band: Band, top: float) -> list[Sign]:
+    if band.steps_per_point == 1:
+        signs = [Sign("each step", BLUE, line=True)]
+    else:
+        signs = [Sign(f"mean of {band.steps_per_point:,} steps", BLUE, line=True)]
+    if band.steps_per_point > 1 or _spread(band):
+        signs.append(Sign("smallest to largest", BLUE, area="#99c7e0"))
+    if any(stop > start for start, stop in _outside(record, band)):
+        signs.append(Sign("outside the steady window", QUIET, area=PALE))
+    if record.steady is not None and record.steady.change_steps:
+        signs.append(Sign("change of level", RED, line=True, dash=DASHED))
+    if bool((band.high_s > top).any()):
+        signs.append(Sign("beyond the axis", RED, "triangle-up"))
+    return signs
+
+
+# -- words and figures
+
+
+def _words(record: RunRecord, band: Band) -> str:
+    mean_s = float(np.average(band.mean_s, weights=_weights(band)))
+    slowest = int(np.argmax(band.high_s))
+    ends = f"from {_brief(float(band.low_s.min()))} to {_brief(float(band.high_s.max()))}"
+    near = f"the slowest near step {int(band.first_step[slowest]):,}"
+    parts = [f"{counted(band.steps, 'step')} of {_brief(mean_s)} on average, {ends} ({near})."]
+    found = record.steady
+    if found is not None:
+        window = f" from step {found.start_step:,} to {found.stop_step:,}" if found.answer == "steady" else ""
+        parts.append(f"{found.answer.capitalize()}{window} ({found.reason}).")
+        if found.change_steps:
+            listed = ", ".join(f"{step:,}" for step in found.change_steps[:8])
+            more = f" and {len(found.change_steps) - 8} more" if len(found.change_steps) > 8 else ""
+            parts.append(f"The level changes at step {listed}{more}.")
+    return " ".join(parts)
+
+
+def _brief(length_s: float) -> str:
+    factor, unit = in_time(length_s)
+    return f"{number(length_s / factor, 3)} {unit}"
+
+
+def _weights(band: Band) -> Floats:
+    return np.diff(np.append(band.first_step, band.steps)).astype(np.float64)
+
+
+def _notes(record: RunRecord, band: Band, top: float) -> tuple[str, ...]:
+    notes = []
+    found = record.steady
+    if found is not None:
+        window = f"steps {found.start_step:,} to {found.stop_step:,}" if found.answer == "steady" else found.reason
+        notes.append(f"{found.answer.capitalize()} ({window}).")
+    lengths: dict[str, float] = {}
+    for phase in record.phases:
+        if phase.name not in ("steps", "warmup", "steady"):
+            lengths[phase.name] = lengths.get(phase.name, 0.0) + phase.end_s - phase.start_s
+    if lengths:
+        beside = ", ".join(f"{name} {_brief(length)}" for name, length in lengths.items() if length)
+        notes += [f"Phases beside the steps: {beside}."] if beside else []
+    beyond = int((band.high_s > top).sum())
+    if beyond:
+        notes.append(f"{counted(beyond, 'point')} beyond the axis, up to {_brief(float(band.high_s.max()))}.")
+    if band.steps_per_point > 1 or _spread(band):
+        notes.append("The band is the range of the steps, no confidence interval.")
+    else:
+        notes.append("Every step is drawn as it was; a single step has no interval.")
+    return tuple(notes)
+
+
+def _table(record: RunRecord, band: Band, name: str, unit: tuple[float, str]) -> Table:
+    factor, word = unit
+    runs = (record.run_id,)
+    rows = []
+    for place, first in enumerate(band.first_step.tolist()):
+        last = min(first + band.steps_per_point, band.steps) - 1
+        figures = [float(column[place]) / factor for column in (band.low_s, band.mean_s, band.high_s)]
+        rows.append(
+            (Cell(f"{first:,}", first), Cell(f"{last:,}", last), *(Cell(number(v, 5), v, runs=runs) for v in figures))
+        )
+    columns = (
+        Column("first step"), Column("last step"), Column("smallest", word), Column("mean", word),
+        Column("largest", word),
+    )  # fmt: skip
+    return Table(f"{name}-data", f"Step time of run {record.run_id}", columns, tuple(rows))

@@ -1,0 +1,49 @@
+"""What Slurm's own processes print into a job's output when they end it. Knows lines of text, no states or codes.
+
+Slurm ends a step by its own rules (time, memory, preemption) and often says so nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from steelyard.contracts.observe import StatusCode
+
+# Who speaks: slurmstepd (with its node where several share a machine), or srun on its behalf.
+_SPEAKER: Final = r"^(?:\d+: )?(?:slurmstepd(?:-[\w.-]+)?|srun): (?:error: )?"
+# In the order of what they tell: each of the first also leaves the last's line.
+# Seen in 22.05; the words about oom_kill are those of src/plugins/task/cgroup and of 23.11's "OOM Killed".
+_WORDS: Final[tuple[tuple[StatusCode, re.Pattern[str]], ...]] = (
+    (
+        "out_of_memory",
+        re.compile(
+            _SPEAKER + r"[^\n]*(?:[Ee]xceeded (?:job |step )?memory limit|oom[_-]kill event|"
+            r"Out Of Memory|OOM[ -]Killed|out-of-memory handler)[^\n]*",
+            re.MULTILINE,
+        ),
+    ),
+    ("time_limit", re.compile(_SPEAKER + r"\*\*\* [^\n]* CANCELLED AT [^\n]*DUE TO TIME LIMIT[^\n]*", re.MULTILINE)),
+    ("preempted", re.compile(_SPEAKER + r"\*\*\* [^\n]* CANCELLED AT [^\n]*DUE TO PREEMPTION[^\n]*", re.MULTILINE)),
+    (
+        "node_failure",
+        re.compile(
+            _SPEAKER + r"(?:\*\*\* [^\n]* CANCELLED AT [^\n]*DUE TO NODE FAILURE|Node failure on )[^\n]*",
+            re.MULTILINE,
+        ),
+    ),
+    ("cancelled", re.compile(_SPEAKER + r"\*\*\* (?:JOB|STEP) [^\n]* CANCELLED AT [^\n]*", re.MULTILINE)),
+)
+MAX_LINE: Final = 400
+
+
+def cause_in(output: str) -> tuple[StatusCode, str] | None:
+    """Why Slurm ended what wrote this, and the line that says so; None: it says nothing.
+
+    Often it says so nowhere else: a step over its memory is FAILED with signal 9, and only slurmstepd tells why.
+    """
+    for cause, pattern in _WORDS:
+        if found := pattern.search(output):
+            return cause, found[0].strip()[:MAX_LINE]
+    return None

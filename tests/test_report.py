@@ -1,0 +1,407 @@
+"""The report of a study: which sections it has, that failures are seen, that what blocks has no ratio, and the verb."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from steelyard.analysis.batch import batch_curve
+from steelyard.analysis.scaling import scaling
+from steelyard.analysis.select import select
+from steelyard.cli.main import main
+from steelyard.contracts.observe import Evaluation, Settings, Status
+from steelyard.contracts.record import Quantity
+from steelyard.contracts.spec import Budget, Data, Loader, Quality, RunSpec
+from steelyard.report import draw, study_back, study_curves
+from steelyard.report.html import html
+from steelyard.report.page import Chart, Drawing, Table
+from steelyard.report.run_page import median_job
+from steelyard.report.scaling import answer
+from steelyard.report.study_page import study_page
+from steelyard.report.study_subject import merged, subject
+from steelyard.results.derive import derive
+from steelyard.results.store import RAW, RECORD_FILE, ResultFolder, record_text
+from steelyard.spec.study import Study, expand
+from steelyard.worker.engine.run import run_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from steelyard.contracts.record import RunRecord
+    from steelyard.report.page import Page, Section
+
+RUN: dict[str, Any] = {
+    "crosscheck_steps": 0,
+    "budget": {"min_steps": 120, "max_steps": 120, "min_seconds": 0.0},
+    "energy": {"idle_s": 2.0},
+    "sim": {
+        "step_time_s": 0.02,
+        "sample_time_s": 0.0003,
+        "noise": {"kind": "normal", "cv": 0.02, "between_jobs_cv": 0.01},
+        "memory": {"limit_bytes": 1e9, "bytes_per_sample": 4e6},
+        "collective": {"message_bytes": 200_000_000, "links": [{"latency_s": 2e-5, "bytes_per_s": 4e10}]},
+        "power": {"idle_w": 70.0, "compute_w": 400.0},
+        "sensors": [{"scope": "device", "kind": "gauge", "noise_w": 4.0, "average_s": 0.1}],
+    },
+}
+PLAIN = {key: value for key, value in RUN.items() if key != "energy"} | {
+    "sim": {"step_time_s": 0.02, "noise": {"kind": "normal", "cv": 0.02, "between_jobs_cv": 0.01}}
+}
+
+
+def make(folder: ResultFolder, name: str, run: dict[str, Any], sweep: dict[str, Any], repeats: int = 3) -> None:
+    """A study through the real worker and derivation, without starting processes."""
+    for spec in expand(Study(name=name, repeats=repeats, run=run, sweep=sweep)).runs:
+        scratch = folder.open_scratch(spec)
+        run_directory(scratch / RAW)
+        folder.commit(scratch, derive(scratch / RAW))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> ResultFolder:
+    folder = ResultFolder(tmp_path_factory.mktemp("results"))
+    folder.prepare()
+    make(folder, "both", RUN, {"ranks": (1, 2, 4), "batch": (32, 128, 512)})
+    make(folder, "modes", PLAIN, {"compile": ("off", "default")})
+    make(folder, "line", PLAIN, {"ranks": (1, 2, 4)})
+    make(folder, "single", PLAIN, {}, repeats=1)
+    return folder
+
+
+def altered(folder: ResultFolder, study: str, change: Callable[[RunRecord], RunRecord], name: str = "altered") -> str:
+    """A copy of a study in the same folder, each of its records changed; what it is called."""
+    for record in list(folder.records(study)):
+        spec = dataclasses.replace(record.spec, study=name)
+        place = folder.run_path(spec)
+        place.mkdir(parents=True)
+        made = change(dataclasses.replace(record, spec=spec))
+        (place / RECORD_FILE).write_text(record_text(made), encoding="utf-8")
+    return name
+
+
+@pytest.fixture
+def folder(results: ResultFolder, tmp_path: Path) -> ResultFolder:
+    """An own folder that records may be put into; the shared studies are in it as links."""
+    own = ResultFolder(tmp_path / "own")
+    own.prepare()
+    for study in results.studies():
+        (own.path / "runs" / study).symlink_to(results.path / "runs" / study)
+    return own
+
+
+@pytest.fixture(scope="module")
+def both(results: ResultFolder) -> Page:
+    return study_page(results, "both")
+
+
+def section(page: Page, name: str) -> Section:
+    return next(part for part in page.sections if part.name == name)
+
+
+def table(page: Page, name: str) -> Table:
+    return next(found for found in page.tables if found.name == name)
+
+
+def texts(found: Table) -> list[list[str]]:
+    return [[cell.text for cell in row] for row in found.rows]
+
+
+# -- which sections
+
+
+def test_sections_are_chosen_by_what_was_swept(results: ResultFolder, both: Page) -> None:
+    back = ["findings", "method", "environment", "provenance"]
+    names = [part.name for part in both.sections]
+    assert names == ["overview", "cells", "scaling", "batch", "heat", "energy", "steps", *back]
+    modes = [part.name for part in study_page(results, "modes").sections]
+    assert modes == ["overview", "cells", "compare-compile", "steps", *back]
+    single = [part.name for part in study_page(results, "single").sections]
+    assert single == ["overview", "cells", "steps", "phases", "figures", *back]
+
+
+def test_every_section_in_front_has_question_and_answer(both: Page) -> None:
+    for part in both.sections:
+        assert part.question.endswith("?"), part.name
+        assert part.folded or part.answer.endswith("."), (part.name, part.answer)
+
+
+def test_answers_are_those_of_the_verbs(results: ResultFolder, both: Page) -> None:
+    curve = scaling(select(results, "both:batch=128"))[0]
+    assert answer(curve) in section(both, "scaling").answer
+    knee = study_curves.knee_words(batch_curve(select(results, "both:ranks=4")))
+    assert knee[1:] in section(both, "batch").answer
+    assert "128; 512 ran out of memory" in knee
+
+
+def test_names_of_tables_and_pictures_are_unique(results: ResultFolder) -> None:
+    for selection in (["both"], ["both:batch=32", "both:batch=128"], ["line", "modes"]):
+        page = study_page(results, selection)
+        blocks = [block for part in page.sections for block in part.blocks if isinstance(block, Chart | Drawing)]
+        names = [block.name for block in blocks]
+        assert len(set(names)) == len(names)
+        parts = [part.name for part in page.sections]
+        assert len(set(parts)) == len(parts)
+        alone = [block.name for part in page.sections for block in part.blocks if isinstance(block, Table)]
+        assert len(set(alone)) == len(alone)
+
+
+# -- what did not work is seen
+
+
+def test_cells_without_a_figure_are_shown_with_their_cause(both: Page) -> None:
+    lost = texts(table(both, "not-completed"))
+    assert [row[0] for row in lost] == ["batch=512, ranks=1", "batch=512, ranks=2", "batch=512, ranks=4"]
+    assert {row[1] for row in lost} == {"out of memory"}
+    assert all(row[2] == "3" and "the device has" in row[3] for row in lost)
+    cells = texts(table(both, "cells-table"))
+    assert len(cells) == 9
+    assert sum("none: 3 out of memory" in row for row in cells) == 3
+    assert "18 completed, 9 out of memory" in section(both, "overview").answer
+
+
+def test_a_failed_and_a_missing_run_are_told(folder: ResultFolder) -> None:
+    def change(record: RunRecord) -> RunRecord:
+        if record.spec.ranks == 2 and record.spec.repeat == 0:
+            status = Status(code="node_failure", reason="the node <b>is lost", evidence={"log_tail": "x", "rank": 3})
+            return dataclasses.replace(record, status=status, quantities={}, steady=None)
+        return record
+
+    name = altered(folder, "line", change)
+    gone = next(record for record in folder.records(name) if record.spec.ranks == 4)
+    (folder.run_path(gone.spec) / RECORD_FILE).unlink()
+    page = study_page(folder, name)
+    rows = texts(table(page, "not-completed"))
+    assert "the node &lt;b&gt;is lost" in html(page)
+    assert ["ranks=2", "node failure", "1", "the node <b>is lost", "rank 3"] in rows
+    assert any(row[:3] == ["ranks=4", "not there", "1"] and "lost without a record" in row[3] for row in rows)
+
+
+def test_every_run_is_in_the_provenance(results: ResultFolder, both: Page) -> None:
+    assert {row[0] for row in texts(table(both, "runs"))} == results.run_ids("both")
+
+
+# -- no ratio before its verdict
+
+
+def in_another_precision(record: RunRecord) -> RunRecord:
+    if record.spec.ranks == 4 or record.spec.compile == "default":
+        return dataclasses.replace(record, settings=Settings(values={"matmul_dtype": "bfloat16"}))
+    return dataclasses.replace(record, settings=Settings(values={"matmul_dtype": "float16"}))
+
+
+def test_a_blocked_scaling_has_no_ratio(folder: ResultFolder) -> None:
+    page = study_page(folder, altered(folder, "line", in_another_precision))
+    part = section(page, "scaling")
+    assert part.answer == study_curves.BLOCKED
+    charts = [block for block in part.blocks if isinstance(block, Chart)]
+    assert [chart.name for chart in charts] == ["scaling-throughput"]
+    assert "speed-up" not in {column.name for column in charts[0].table.columns}
+    assert any(found.severity == "blocks" for found in part.findings)
+    assert "forbids" in section(page, "findings").answer
+
+
+def test_a_comparison_begins_with_its_verdict(results: ResultFolder, folder: ResultFolder) -> None:
+    part = section(study_page(results, "modes"), "compare-compile")
+    assert part.question == "What does compile change, against off?"
+    assert part.answer.startswith("Comparable with disclosures. ")
+    assert "compile default is" in part.answer
+    blocked = section(study_page(folder, altered(folder, "modes", in_another_precision)), "compare-compile")
+    assert blocked.answer.startswith("Not comparable. No ratio is given: ")
+    assert not any("over" in column.name for block in blocked.blocks if isinstance(block, Chart)
+                   for column in block.table.columns)  # fmt: skip
+
+
+def test_several_selections_are_held_against_the_first(results: ResultFolder) -> None:
+    page = study_page(results, ["both:batch=32", "both:batch=128"], factor="batch", title="Two batches")
+    part = section(page, "selections")
+    assert part.answer.startswith("Comparable with disclosures.")
+    assert page.title == "Two batches"
+    assert section(page, "cells-1").question.startswith("both:batch=32: ")
+    chart = next(block for block in part.blocks if isinstance(block, Chart))
+    assert chart.title.endswith("both:batch=128 over both:batch=32")
+
+
+def test_a_study_is_read_once(results: ResultFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    honest = ResultFolder.read
+
+    def counting(self: ResultFolder, run: Path) -> RunRecord:
+        read.append(run)
+        return honest(self, run)
+
+    monkeypatch.setattr(ResultFolder, "read", counting)
+    study_page(results, ["both:batch=32", "both:batch=128"], factor="batch")
+    assert len(read) == len(set(read)) == 27
+
+
+# -- curves of a large sweep
+
+
+def test_only_some_curves_are_looked_at(results: ResultFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study_curves, "ANALYSED", 1)
+    monkeypatch.setattr(study_curves, "DRAWN", 0)
+    part = section(study_page(results, "both"), "batch")
+    words = " ".join(text for block in part.blocks for text in getattr(block, "paragraphs", ()))
+    assert "2 more curves are not in the table either" in words
+    assert "steelyard report both:ranks=VALUE" in words
+
+
+def test_findings_that_differ_in_figures_alone_are_one(results: ResultFolder) -> None:
+    found = [one for cell in select(results, "both") for record in cell.records for one in record.findings]
+    assert len(found) > 10
+    kinds = {(one.code, one.severity) for one in found}
+    assert len(merged(found)) <= 2 * len(kinds)
+
+
+def test_cells_are_in_the_order_of_their_settings(results: ResultFolder) -> None:
+    made = subject("both", select(results, "both"))
+    assert made.swept == {"batch": (32, 128, 512), "ranks": (1, 2, 4)}
+    assert [(made.value(cell, "batch"), made.value(cell, "ranks")) for cell in made.cells[:4]] == [
+        (32, 1), (32, 2), (32, 4), (128, 1),
+    ]  # fmt: skip
+    label, group = made.groups("ranks")[0]
+    assert label == "batch=128"
+    assert len(group) == 3
+
+
+def test_the_median_job_stands_for_a_cell(results: ResultFolder) -> None:
+    cell = select(results, "line:ranks=2")[0]
+    rates = sorted(record.quantities["throughput_job"].value or 0.0 for record in cell.records)
+    assert median_job(cell).quantities["throughput_job"].value == rates[1]
+
+
+# -- quality
+
+
+def test_time_to_quality(folder: ResultFolder) -> None:
+    def change(record: RunRecord) -> RunRecord:
+        spec = RunSpec(
+            run_id=record.run_id, cell=record.spec.cell, study="altered", repeat=record.spec.repeat, workload="mlp",
+            device="cpu", data=Data(format="mnist", path="/data"), loader=Loader(place="host"),
+            budget=Budget(epochs=3), quality=Quality(target=0.9), batch=record.spec.ranks,
+        )  # fmt: skip
+        reached = Quantity(value=12.0 + spec.repeat, unit="s", scope="job", window="to quality", aggregation="sum")
+        seen = Evaluation(
+            metric="accuracy", value=0.91, better="higher", epoch=2, steps=9, samples=90, at_s=12.0, seconds=1.0
+        )
+        quantities = record.quantities | {"time_to_quality": reached}
+        return dataclasses.replace(record, spec=spec, quantities=quantities, evaluations=(seen,))
+
+    page = study_page(folder, altered(folder, "line", change))
+    part = section(page, "quality")
+    assert "accuracy 0.9 after 13.000 [" in part.answer
+    assert "Simulated" not in section(page, "overview").answer
+
+
+# -- raw data
+
+
+def test_records_go_with_the_page_up_to_a_bound(results: ResultFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = study_page(results, "line")
+    lines = page.downloads[study_back.RECORDS_FILE].splitlines()
+    assert {json.loads(line)["run_id"] for line in lines} == results.run_ids("line")
+    monkeypatch.setattr(study_back, "MAX_RAW_BYTES", 4 * max(map(len, lines)))
+    page = study_page(results, "line")
+    kept = [json.loads(line) for line in page.downloads[study_back.RECORDS_FILE].splitlines()]
+    assert len({record["spec"]["cell"] for record in kept}) == 3
+    told = " ".join(text for block in section(page, "provenance").blocks for text in getattr(block, "paragraphs", ()))
+    assert re.search(r"Left out of it: \d records", told)
+
+
+# -- the verb
+
+
+def test_the_verb_writes_one_page(results: ResultFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "page.html"
+    assert main(["report", "line", "--results", str(results.path), "-o", str(file), "--title", "A <b>"]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{file}: {file.stat().st_size:,} bytes\n"
+    assert "9 runs in 3 cells" in err
+    text = file.read_text(encoding="utf-8")
+    assert "<h1>A &lt;b&gt;</h1>" in text
+
+
+def test_the_default_file_is_called_by_the_study(
+    results: ResultFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "line:ranks=2", "--results", str(results.path), "--format", "markdown", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["path"] == "line-ranks-2.md"
+    assert (tmp_path / made["path"]).stat().st_size == made["size_bytes"]
+    assert made["sections"][0]["answer"].startswith("3 runs: all completed.")
+
+
+def test_csv_and_latex_are_folders(results: ResultFolder, tmp_path: Path) -> None:
+    common = ["report", "both", "--results", str(results.path)]
+    assert main([*common, "--format", "csv", "-o", str(tmp_path / "csv")]) == 0
+    assert (tmp_path / "csv" / "cells-table.csv").read_text().startswith("batch,ranks,ended,")
+    assert main([*common, "--format", "latex", "-o", str(tmp_path / "tex")]) == 0
+    figures = sorted(path.name for path in (tmp_path / "tex" / "figures").iterdir())
+    assert {"scaling-throughput.pdf", "energy-power.pdf"} <= set(figures)
+    assert all((tmp_path / "tex" / "figures" / name).read_bytes().startswith(b"%PDF") for name in figures)
+
+
+def test_a_run_has_a_page(results: ResultFolder, tmp_path: Path) -> None:
+    run = min(results.run_ids("both"))
+    assert main(["report", run, "--results", str(results.path), "-o", str(tmp_path / "run.html")]) == 0
+    assert f"Report: {run}" in (tmp_path / "run.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nothing-such"], "nothing is selected"),
+        (["line", "-o", "."], "this format is one file"),
+        (["line", "-o", "no/such/folder/x.html"], "there is no folder"),
+        (["line", "modes", "--factor", "colour"], "unknown factor"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    results: ResultFolder, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", *words, "--results", str(results.path)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_without_the_drawing_library_tables_stand(
+    results: ResultFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(draw, "available", lambda: False)
+    assert main(["report", "line", "--results", str(results.path), "-o", str(tmp_path / "x.html")]) == 0
+    assert "pip install 'steelyard[report]'" in capsys.readouterr().err
+    assert "<svg" not in (tmp_path / "x.html").read_text(encoding="utf-8")
+
+
+def test_no_torch_and_no_worker_is_imported() -> None:
+    import sys
+
+    code = "import sys, steelyard.cli.report; print([n for n in sys.modules if n == 'torch' or '.worker' in n])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_page_renders(both: Page) -> None:
+    assert html(both).startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize("kept", [(), (1,), (1, 4)])
+def test_a_study_in_which_little_completed_has_a_page(folder: ResultFolder, kept: tuple[int, ...]) -> None:
+    def change(record: RunRecord) -> RunRecord:
+        if record.spec.ranks in kept:
+            return record
+        status = Status(code="failed", reason="it fell over")
+        return dataclasses.replace(
+            record, status=status, quantities={}, steady=None, stop=None, environment=None, findings=(), phases=()
+        )
+
+    page = study_page(folder, altered(folder, "both", change))
+    lost = texts(table(page, "not-completed"))
+    assert len(lost) == 9 - len(kept) * 2
+    assert ("energy" in [part.name for part in page.sections]) == bool(kept)
+    assert html(page, charts=False)

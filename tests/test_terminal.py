@@ -1,0 +1,816 @@
+"""What people see in a terminal, read from a real pseudo-terminal by a small model of a screen."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import io
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, get_args
+
+import pytest
+
+from conftest import make_spec
+from steelyard.cli import following, progress
+from steelyard.cli.following import Following
+from steelyard.cli.main import main
+from steelyard.cli.progress import Loudness, Progress
+from steelyard.cli.screen import look_of
+from steelyard.contracts.observe import PROGRESS_FILE, Status, StatusCode
+from steelyard.launch.collect import Ended
+from steelyard.launch.follow import Sent, Standing
+from steelyard.report import step_times
+from steelyard.report.narrow import OUTPUT_COLUMNS, narrow_table
+from steelyard.report.pace import Pace, parallel_left_s
+from steelyard.report.standing import standing_lines
+from steelyard.report.step_times import step_time_lines
+from steelyard.report.terminal import (
+    ASCII_LEVELS,
+    BLOCKS,
+    STATUSES,
+    Look,
+    coloured,
+    duration,
+    fit,
+    grid,
+    shows_blocks,
+    sparkline,
+    state_of,
+    wants_colour,
+    width,
+)
+from steelyard.report.text import table
+from steelyard.results.store import ResultFolder
+from steelyard.spec.search import Search
+from steelyard.spec.study import Study, expand
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from steelyard.contracts.record import RunRecord
+    from steelyard.contracts.spec import RunSpec
+
+ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+WAIT_S = 60.0
+
+
+# -- a terminal
+
+
+class Terminal:
+    """A screen of so many columns and rows, with what has scrolled away. Knows the few escapes that we may send."""
+
+    SEQUENCE = re.compile(r"\x1b\[(\d*)(?:;\d+)*([AKJm])")
+
+    def __init__(self, columns: int, rows: int) -> None:
+        self.columns, self.rows = columns, rows
+        self.lines = [""]
+        self.row, self.column = 0, 0
+        self.wrapped = 0
+        """How often a line ran over the edge."""
+
+    def feed(self, text: str) -> None:
+        """Do what a terminal does with this text."""
+        at = 0
+        while at < len(text):
+            character = text[at]
+            if character == "\x1b":
+                found = self.SEQUENCE.match(text, at)
+                assert found, f"an escape that not every terminal knows: {text[at : at + 10]!r}"
+                self._obey(int(found[1] or 1), found[2])
+                at = found.end()
+                continue
+            if character == "\r":
+                self.column = 0
+            elif character == "\n":
+                self._down()
+            else:
+                assert character.isprintable(), repr(character)
+                self._put(character)
+            at += 1
+
+    def _put(self, character: str) -> None:
+        if self.column == self.columns:
+            self.wrapped += 1
+            self._down()
+            self.column = 0
+        line = self.lines[self.row].ljust(self.column)
+        self.lines[self.row] = line[: self.column] + character + line[self.column + 1 :]
+        self.column += 1
+
+    def _down(self) -> None:
+        self.row += 1
+        if self.row == len(self.lines):
+            self.lines.append("")
+
+    def _obey(self, number: int, letter: str) -> None:
+        if letter == "A":
+            assert self.row - number >= len(self.lines) - self.rows, "the cursor would leave the screen"
+            self.row -= number
+        elif letter in "KJ":
+            self.lines[self.row] = self.lines[self.row][: self.column]
+        if letter == "J":
+            del self.lines[self.row + 1 :]
+
+    def resize(self, columns: int, *, reflow: bool) -> None:
+        """Become narrower or wider; some terminals break lines that are too long then, others cut them."""
+        parts = [
+            [line[at : at + columns] for at in range(0, len(line), columns)] or [""] if reflow else [line[:columns]]
+            for line in (line.rstrip() for line in self.lines)
+        ]
+        self.row = sum(map(len, parts[: self.row]))
+        self.lines = [part for line in parts for part in line]
+        self.columns = columns
+
+    @property
+    def text(self) -> str:
+        """All that can be seen, and what has scrolled away."""
+        return "\n".join(line.rstrip() for line in self.lines)
+
+
+class Pseudo:
+    """A pseudo-terminal, the stream of a program that writes to it, and the screen that a person sees."""
+
+    def __init__(self, columns: int, rows: int, encoding: str = "utf-8") -> None:
+        self.master, self.slave = pty.openpty()
+        self.terminal = Terminal(columns, rows)
+        self._size(columns, rows)
+        self.stream = io.TextIOWrapper(io.FileIO(self.slave, "w", closefd=False), encoding, write_through=True)
+        self.raw = b""
+
+    def _size(self, columns: int, rows: int) -> None:
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def resize(self, columns: int, rows: int, *, reflow: bool) -> None:
+        self.see()
+        self._size(columns, rows)
+        self.terminal.resize(columns, reflow=reflow)
+        self.terminal.rows = rows
+
+    def see(self, wait_s: float = 0.0) -> str:
+        """What is on the screen after everything that was written."""
+        while select.select([self.master], [], [], wait_s)[0]:
+            try:
+                found = os.read(self.master, 65536)
+            except OSError:  # the other side has gone
+                break
+            self.raw += found
+            self.terminal.feed(found.decode())
+        return self.terminal.text
+
+    def close(self) -> None:
+        self.stream.detach()
+        os.close(self.master)
+        os.close(self.slave)
+
+
+@pytest.fixture(autouse=True)
+def plain_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "STEELYARD_RESULTS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def pseudo(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Pseudo]]:
+    """Makes a pseudo-terminal that is standard error, or standard output."""
+    made = []
+
+    def make(columns: int = 80, rows: int = 24, *, encoding: str = "utf-8", output: str = "stderr") -> Pseudo:
+        made.append(Pseudo(columns, rows, encoding))
+        monkeypatch.setattr(sys, output, made[-1].stream)
+        return made[-1]
+
+    yield make
+    monkeypatch.undo()
+    for each in made:
+        each.close()
+
+
+# -- pure functions
+
+
+@pytest.mark.parametrize(
+    ("variables", "terminal", "wanted"),
+    [
+        ({"TERM": "xterm"}, True, True),
+        ({"TERM": "xterm"}, False, False),
+        ({"TERM": "dumb"}, True, False),
+        ({}, True, False),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, True, False),
+        ({"TERM": "xterm", "NO_COLOR": ""}, True, True),
+        ({"TERM": "dumb", "FORCE_COLOR": "1"}, False, True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, True, False),
+    ],
+)
+def test_colours_are_for_terminals_and_those_who_want_them(
+    variables: dict[str, str], terminal: bool, wanted: bool
+) -> None:
+    assert wants_colour(variables, terminal=terminal) is wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("SY203 approximate-interval (disclose): the interval", ["disclose"]),
+        ("table.csv:3: SY101 work-over-time (blocks): x", ["blocks"]),
+        ("SY203 approximate-interval\n    (note): x", ["note"]),
+        ("batch=8    3 completed, 1 out_of_memory  12", ["completed", "out_of_memory"]),
+        ("[3/40] sim-1-r0: out_of_memory: needs 3 bytes", ["out_of_memory"]),
+        ("sim-1-r0000 (adhoc): failed it crashed", ["failed"]),
+        ("pass: throughput of x\nfail: y", ["pass", "fail"]),
+        ("study  cells  runs  completed\nthe run failed (blocks) completed", []),
+    ],
+)
+def test_colours_add_nothing_but_colour(text: str, words: list[str]) -> None:
+    shown = coloured(text)
+    assert re.findall(r"\x1b\[\d+m(.*?)\x1b\[0m", shown) == words
+    assert ESCAPES.sub("", shown) == text
+
+
+@pytest.mark.parametrize(
+    ("time_s", "text", "short"),
+    [
+        (0.0, "0 s", "0 s"),
+        (0.25, "0.25 s", "0.25 s"),
+        (9.97, "10 s", "10 s"),
+        (59.4, "59 s", "59 s"),
+        (59.6, "1 min", "1 min"),
+        (180.0, "3 min", "3 min"),
+        (200.0, "3 min 20 s", "3 min"),
+        (3599.9, "60 min", "60 min"),
+        (7500.0, "2 h 5 min", "2 h"),
+        (100_000.0, "1 d 4 h", "1 d"),
+    ],
+)
+def test_durations_as_people_say_them(time_s: float, text: str, short: str) -> None:
+    assert (duration(time_s), duration(time_s, parts=1)) == (text, short)
+
+
+def test_texts_are_cut_by_the_columns_they_take() -> None:
+    assert fit("batch=8", 7) == "batch=8"
+    assert fit("batch=16", 7) == "batc..."
+    assert fit("机器学习模型", 9) == "机器学..."
+    assert width("机器") == 4
+    assert fit("a\x1b[31mb", 40) == "a\\x1b[31mb"
+
+
+def test_a_sparkline_shows_what_varies_and_no_noise() -> None:
+    rising = sparkline([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], blocks=True)
+    assert (rising.text, rising.low, rising.high, rising.cut) == (BLOCKS, 1.0, 8.0, False)
+    assert sparkline([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], blocks=False).text == ASCII_LEVELS
+    assert sparkline([5.0, 5.01, 5.0, 5.02], blocks=True).text == BLOCKS[0] * 4
+    first = sparkline([100.0, 1.0, 1.0, 2.0, 1.0], blocks=False)
+    assert (first.text, first.high, first.cut) == ("#__#_", 2.0, True)
+    assert sparkline([0.0, 0.0], blocks=True).text == BLOCKS[0] * 2
+
+
+def test_blocks_only_where_they_can_be_written() -> None:
+    assert shows_blocks("utf-8", {"TERM": "xterm"})
+    assert not shows_blocks("ascii", {"TERM": "xterm"})
+    assert not shows_blocks("latin-1", {})
+    assert not shows_blocks("no such encoding", {})
+    assert not shows_blocks("utf-8", {"TERM": "linux"})
+
+
+def states(*counts: tuple[str, int]) -> list[str]:
+    return [state for state, count in counts for _ in range(count)]
+
+
+def test_the_grid_of_a_small_study_names_its_cells() -> None:
+    cells = {
+        "batch=8": states(("completed", 2), ("running", 1)),
+        "batch=128": states(("out of memory", 1), ("queued", 2)),
+    }
+    assert grid(cells, Look(), 10) == [
+        "batch=8    ##>",
+        "batch=128  M..",
+        "# 2 completed  M 1 out of memory  > 1 running  . 2 queued",
+    ]
+
+
+def test_a_larger_one_goes_without_names_and_a_huge_one_is_counted() -> None:
+    cells = {f"batch={n}": states(("completed", 3), ("failed", 1)) for n in range(40)}
+    packed = grid(cells, Look(), 10)
+    assert packed[0] == " ".join(["###x"] * 16)[:79]
+    assert "".join(packed[:-1]).count("x") == 40
+    assert packed[-1] == "# 120 completed  x 40 failed"
+    huge = {f"batch={n}": states(("completed", 10), ("queued", 10)) for n in range(1000)}
+    assert grid(huge, Look(), 10) == ["# 10,000 completed  . 10,000 queued"]
+    single = {f"batch={n}": ["queued"] for n in range(100)}
+    assert grid(single, Look(), 10) == ["." * 79, "." * 21, ". 100 queued"]
+    one = {"(one cell)": states(("completed", 100))}
+    assert grid(one, Look(), 10) == ["#" * 79, "#" * 21, "# 100 completed"]
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80])
+@pytest.mark.parametrize("cells", [1, 7, 30, 300])
+@pytest.mark.parametrize("repeats", [1, 4, 50])
+def test_no_grid_is_wider_or_higher_than_it_may_be(columns: int, cells: int, repeats: int) -> None:
+    kinds = ["completed", "out of memory", "failed", "running", "queued", "not converged", "there already"]
+    runs = {f"precision=fp32, batch={n}": [kinds[(n + i) % 7] for i in range(repeats)] for n in range(cells)}
+    for colour in (False, True):
+        lines = grid(runs, Look(columns=columns, colour=colour), 12)
+        plain = [ESCAPES.sub("", line) for line in lines]
+        assert len(lines) <= 12
+        assert all(len(line) < columns for line in plain)
+        legend = "  ".join(line for line in plain if re.match(r"\S [\d,]+ [a-z]", line))
+        counts = re.findall(r"\S ([\d,]+) [a-z .]+?(?=  |$)", legend)
+        assert sum(int(count.replace(",", "")) for count in counts) == cells * repeats
+        assert ("\x1b" in "".join(lines)) is colour
+
+
+@pytest.mark.parametrize(
+    ("code", "state"),
+    [
+        ("completed", "completed"), ("not_converged", "not converged"), ("out_of_memory", "out of memory"),
+        ("hung", "failed"), ("preempted", "failed"), ("planned", "queued"), ("ended", "to collect"),
+        ("unknown", "unknown"), ("running", "running"),
+    ],
+)  # fmt: skip
+def test_every_status_has_a_character(code: str, state: str) -> None:
+    assert state_of(code) == state
+    assert set(STATUSES) == set(get_args(StatusCode))
+
+
+def test_time_left_rests_on_the_runs_of_the_same_cell() -> None:
+    pace = Pace()
+    assert pace.left_s(Counter({"a": 3})) is None
+    pace.add("a", 10.0)
+    pace.add("b", 2.0)
+    pace.add("b", 4.0)
+    assert pace.runs == 3
+    assert pace.left_s(Counter({"a": 2, "b": 1})) == pytest.approx(23.0)
+    assert pace.left_s(Counter({"new": 1})) == pytest.approx(16.0 / 3)
+    assert pace.left_s(Counter(), running="a", spent_s=4.0) == pytest.approx(6.0)
+    assert pace.left_s(Counter(), running="a", spent_s=40.0) == 0.0
+    assert parallel_left_s(0, 60.0, 9) is None
+    assert parallel_left_s(3, 60.0, 9) == pytest.approx(180.0)
+
+
+# -- tables
+
+HEADER = ["quantity", "value", "unit", "scope"]
+ROWS = [
+    ["memory_peak", "unknown: the device or the run's end gave no account of memory", "bytes", "device"],
+    ["throughput_job", "800.00 [800.00, 800.00]", "samples/s", "job"],
+]
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_a_table_fits_the_terminal(columns: int) -> None:
+    before = OUTPUT_COLUMNS.set(columns)
+    lines = table(HEADER, ROWS).splitlines()
+    OUTPUT_COLUMNS.reset(before)
+    assert all(len(line) <= columns for line in lines)
+    words = " ".join(lines).split()
+    assert all(word in words for row in ROWS for cell in row for word in cell.split() if len(word) <= 12)
+    assert max(map(len, table(HEADER, ROWS).splitlines())) == 97
+
+
+def test_numbers_are_never_broken_and_many_columns_become_blocks() -> None:
+    lines = [["job", "step mean", "stopped by"], ["0", "10.000 ms", "the interval was narrow"], ["1", "11.000 ms", "-"]]
+    assert narrow_table(lines, [True, True, False], 28) == [
+        "job  step mean  stopped by",
+        "---  ---------  ------------",
+        "  0  10.000 ms  the interval",
+        "                was narrow",
+        "  1  11.000 ms  -",
+    ]
+    assert narrow_table(lines, [True, True, False], 20) == [
+        "job: 0",
+        "step mean: 10.000 ms",
+        "stopped by: the",
+        "  interval was",
+        "  narrow",
+        "",
+        "job: 1",
+        "step mean: 11.000 ms",
+        "stopped by: -",
+    ]
+
+
+# -- progress on a terminal
+
+
+@pytest.fixture
+def record(simulate: Callable[[RunSpec], RunRecord], tmp_path: Path) -> RunRecord:
+    made = simulate(make_spec())
+    # Only its record is used: a run of a test that begins has no progress yet.
+    (tmp_path / PROGRESS_FILE).unlink(missing_ok=True)
+    return made
+
+
+class Scene:
+    """A study of five cells and four repeats, made by nobody: each run ends as the test says."""
+
+    def __init__(self, record: RunRecord, path: Path, loud: Any = "normal", **changes: Any) -> None:
+        settings: dict[str, Any] = {"name": "sweep", "repeats": 4, "sweep": {"batch": (1, 2, 4, 8, 16)}}
+        self.plan = expand(Study(**{**settings, **changes}))
+        self.folder = ResultFolder(path / "results")
+        self.record = record
+        self.progress = Progress(loud, self.plan, self.folder)
+        self.done = 0
+
+    @property
+    def spec(self) -> RunSpec:
+        return self.plan.runs[self.done]
+
+    def begin(self) -> None:
+        self.progress.begin(self.spec, self.done, len(self.plan.runs))
+
+    def end(self, code: str = "completed", reason: str = "") -> None:
+        status = Status(code=code, reason=reason)  # type: ignore[arg-type]
+        made = dataclasses.replace(self.record, run_id=self.spec.run_id, spec=self.spec, status=status)
+        self.done += 1
+        self.progress.end(made, self.done, len(self.plan.runs))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(progress, "time", made)
+    monkeypatch.setattr(following, "time", made)
+    return made
+
+
+def test_a_study_is_a_grid_with_the_time_left(
+    record: RunRecord, pseudo: Callable[..., Pseudo], tmp_path: Path, clock: Clock
+) -> None:
+    there = pseudo()
+    scene = Scene(record, tmp_path)
+    with scene.progress:
+        scene.begin()
+        assert there.see().splitlines() == [
+            "sweep: 0 of 20 runs have ended; time left: known after the first",
+            *[f"batch={batch:<2}  {'>...' if scene.spec.batch == batch else '....'}" for batch in (1, 2, 4, 8, 16)],
+            "> 1 running  . 19 queued",
+            f"[1/20] {scene.spec.run_id}: starting",
+        ]
+        clock.now_s += 60.0
+        scene.end()
+        scene.begin()
+        assert "sweep: 1 of 20 runs have ended, about 19 min left (by 1 run)" in there.see()
+        clock.now_s += 30.0
+        scene.progress.tick(tmp_path)
+        text = there.see()
+        assert "about 18 min left" in text or "about 19 min left" in text
+        assert f"[2/20] {scene.spec.run_id}: waiting for its first steps, 30 s" in text
+        (tmp_path / PROGRESS_FILE).write_text('{"steps": 1500, "seconds": 2.5, "rel_half_width": 0.012}')
+        scene.progress.tick(tmp_path)
+        assert "1,500 steps, 2.5 s measured, mean known within 1.2 %" in " ".join(there.see().split())
+        scene.end("out_of_memory", "needs 1e10 bytes")
+        text = there.see()
+        assert "# 1 completed  M 1 out of memory  . 18 queued" in text
+        assert f"[2/20] {scene.plan.runs[1].run_id}: out_of_memory: needs 1e10 bytes" in text
+    assert [line[:7] for line in there.see().splitlines()] == ["[1/20] ", "    of ", "[2/20] "]
+    assert there.terminal.column == 0
+    assert there.terminal.wrapped == 0
+    assert b"\x1b[?25l" not in there.raw, "a cursor that is never hidden need not be shown again"
+
+
+@pytest.mark.parametrize("reflow", [True, False])
+@pytest.mark.parametrize("rows", [24, 8])
+def test_a_window_that_changes_its_size_stays_readable(
+    record: RunRecord, pseudo: Callable[..., Pseudo], tmp_path: Path, rows: int, reflow: bool
+) -> None:
+    there = pseudo(80, rows)
+    scene = Scene(record, tmp_path)
+    with scene.progress:
+        scene.begin()
+        scene.progress.say("a line above")
+        for columns in (40, 120, 80, 30):
+            there.resize(columns, rows, reflow=reflow)
+            scene.progress.tick(tmp_path)
+            lines = there.see().splitlines()
+            assert lines[0] == "a line above"
+            assert [line.startswith("sweep: ") for line in lines].count(True) == 1
+            assert sum("> 1 running" in line for line in lines) == 1
+            assert all(len(line) < columns for line in lines)
+    assert there.see() == "a line above\n"
+    assert there.terminal.wrapped == 0
+
+
+def test_a_resumed_study_says_what_was_there(record: RunRecord, pseudo: Callable[..., Pseudo], tmp_path: Path) -> None:
+    there = pseudo()
+    first = Scene(record, tmp_path)
+    for spec in first.plan.runs[:6]:
+        first.folder.run_path(spec).mkdir(parents=True)
+    scene = Scene(record, tmp_path)
+    with scene.progress:
+        # Another launcher has made one more meanwhile.
+        scene.done = 7
+        scene.begin()
+        assert "= 7 there already  > 1 running  . 12 queued" in there.see()
+        assert "sweep: 7 of 20 runs have ended" in there.see()
+
+
+def test_a_search_shows_its_candidates(record: RunRecord, pseudo: Callable[..., Pseudo], tmp_path: Path) -> None:
+    there = pseudo()
+    scene = Scene(record, tmp_path, repeats=1, sweep={}, search=Search(first=8, last=64))
+    spec = scene.plan.searches[0].runs[0]
+    with scene.progress as shown:
+        shown.begin(spec, 0, 9)
+        shown.end(dataclasses.replace(record, run_id=spec.run_id, spec=spec), 1, 9)
+        text = there.see()
+    assert "sweep: 1 of at most 9 tries have ended, at most about" in text
+    assert "# 1 completed  - " in text
+    assert "not tried" in text
+
+
+def test_elsewhere_there_is_a_line_a_run_and_no_escape(
+    record: RunRecord, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene = Scene(record, tmp_path)
+    with scene.progress:
+        scene.begin()
+        scene.progress.tick(tmp_path)
+        scene.end()
+        scene.begin()
+        scene.end("failed", "it \x1b[31mcrashed")
+    ids = [spec.run_id for spec in scene.plan.runs[:2]]
+    assert capsys.readouterr().err.splitlines() == [
+        f"[1/20] {ids[0]}: 3,200.0 [3,200.0, 3,200.0] samples/s, 1,000 steps of 10.000 ms",
+        f"[2/20] {ids[1]}: failed: it \\x1b[31mcrashed",
+    ]
+
+
+def test_a_dumb_terminal_gets_lines_alone(
+    record: RunRecord, pseudo: Callable[..., Pseudo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    there = pseudo()
+    scene = Scene(record, tmp_path)
+    with scene.progress:
+        scene.begin()
+        scene.end("failed", "it crashed")
+    assert there.see() == f"[1/20] {scene.plan.runs[0].run_id}: failed: it crashed\n"
+    assert b"\x1b" not in there.raw
+
+
+def test_quiet_says_nothing_and_verbose_says_where(
+    record: RunRecord, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for loud in ("quiet", "verbose"):
+        scene = Scene(record, tmp_path, loud)
+        with scene.progress:
+            scene.progress.say("in an allocation")
+            scene.begin()
+            scene.progress.tick(tmp_path)
+            (tmp_path / PROGRESS_FILE).write_text('{"steps": 1, "seconds": 1.0}')
+            scene.progress.tick(tmp_path)
+            scene.end()
+        said = capsys.readouterr().err
+        if loud == "quiet":
+            assert said == ""
+    assert f"files meanwhile: {tmp_path}\n" in said
+    assert "its first steps were there after" in said
+    assert f"  record: {scene.folder.run_path(scene.plan.runs[0])}\n" in said
+
+
+def test_an_error_leaves_the_terminal_clean(record: RunRecord, pseudo: Callable[..., Pseudo], tmp_path: Path) -> None:
+    there = pseudo()
+    scene = Scene(record, tmp_path)
+    before = signal.getsignal(signal.SIGTSTP)
+
+    def fail() -> None:
+        with scene.progress:
+            scene.begin()
+            assert "> 1 running" in there.see()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert there.see() == ""
+    assert signal.getsignal(signal.SIGTSTP) == before
+
+
+def test_a_terminal_that_is_closed_ends_nothing(
+    record: RunRecord, pseudo: Callable[..., Pseudo], tmp_path: Path
+) -> None:
+    there = pseudo()
+    scene = Scene(record, tmp_path)
+    with scene.progress:
+        scene.begin()
+        os.close(there.master)
+        scene.end()
+    there.master = os.open(os.devnull, os.O_RDONLY)
+
+
+# -- a study at a site
+
+
+def standing(ended: Sequence[str], waiting: Sequence[str], **more: Any) -> Standing:
+    runs = {f"a-r{n:04d}": Ended(f"a-r{n:04d}", code, "why") for n, code in enumerate(ended)}  # type: ignore[arg-type]
+    left = {f"b-r{n:04d}": state for n, state in enumerate(waiting)}
+    return Standing("sweep", runs, left, {"a": "batch=8", "b": "batch=16"}, **more)
+
+
+def test_a_study_at_a_site_is_a_grid_with_the_pace(pseudo: Callable[..., Pseudo], clock: Clock) -> None:
+    there = pseudo()
+    with Following() as shown:
+        shown.tell(standing(["completed"], ["running", "queued", "planned", "ended", "unknown"]))
+        text = " ".join(there.see().split())
+        assert "time left: known after the next that ends" in text
+        assert "batch=8 # batch=16 >+..?" in text
+        clock.now_s += 120.0
+        shown.tell(standing(["completed", "out_of_memory", "completed"], ["running"] * 3))
+        text = " ".join(there.see().split())
+        assert "about 3 min left at the pace of the last 2 min (2 runs)" in text
+        shown.tell(standing(["completed", "out_of_memory", "completed"], []))
+    assert there.see() == "sweep: 2 completed, 1 failed of 3 runs\n"
+
+
+def test_a_study_at_a_site_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    looks = [standing(["completed"], ["queued"], why=Counter({"Priority": 1})), standing(["completed"] * 2, [])]
+    louds: tuple[Loudness, ...] = ("normal", "quiet", "verbose")
+    for loud in louds:
+        with Following(loud) as shown:
+            for look in (looks[0], *looks):
+                shown.tell(look)
+    assert capsys.readouterr().err.splitlines() == [
+        "sweep: 1 waiting, 1 completed of 2 runs",
+        "sweep: 2 completed of 2 runs",
+        "1 tasks are queued: Priority",
+        "sweep: 1 waiting, 1 completed of 2 runs",
+        "sweep: 2 completed of 2 runs",
+    ]
+
+
+def test_verbose_status_has_paths_and_every_job(tmp_path: Path) -> None:
+    sent = Sent(tmp_path / "c1", "here", "cpu", jobs=7, tasks=7, runs=7, left=7, ids=tuple("1234567"))
+    found = standing([], ["queued"], campaigns=[sent])
+    assert "jobs 1, 2, 3, 4, 5, ..." in " ".join(" ".join(standing_lines(found)).split())
+    said = " ".join(" ".join(standing_lines(found, verbose=True)).split())
+    assert "jobs 1, 2, 3, 4, 5, 6, 7" in said
+    assert f"files: {tmp_path / 'c1'}" in said
+
+
+# -- the verbs on a terminal
+
+
+STUDY = """
+name = "forty"
+repeats = 2
+[run.sim]
+wall_s_per_s = {pace}
+memory = {{ limit_bytes = 8e9, bytes_per_sample = 1e8 }}
+[sweep]
+batch = [8, 128]
+"""
+
+
+def start(there: Pseudo, folder: Path, pace: float, *, shell: bool = False) -> subprocess.Popen[bytes]:
+    """Start the study with this terminal; `shell`: as a shell does, so that it can be stopped."""
+    (folder / "study.toml").write_text(STUDY.format(pace=pace), encoding="utf-8")
+    command = [sys.executable, "-m", "steelyard.cli.main", "study", "study.toml"]
+
+    def own_terminal() -> None:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=there.slave,
+        stdout=there.slave,
+        stderr=there.slave,
+        # The system stops no process whose parent is of another session.
+        preexec_fn=None if shell else own_terminal,
+        process_group=0 if shell else None,
+    )
+
+
+def see_until(there: Pseudo, words: str) -> str:
+    deadline_s = time.monotonic() + WAIT_S
+    while words not in (text := there.see(0.05)):
+        assert time.monotonic() < deadline_s, text
+    return text
+
+
+@pytest.mark.parametrize("columns", [80, 40])
+def test_a_real_study_on_a_terminal(columns: int, tmp_path: Path) -> None:
+    there = Pseudo(columns, 24)
+    process = start(there, tmp_path, 0.0)
+    see_until(there, "did not complete")
+    assert process.wait(WAIT_S) == 1
+    text = there.see(0.1)
+    assert "runs have ended" not in text
+    assert "batch=128" in text
+    assert text.count("out_of_memory") == 3
+    assert b"\x1b[32mcompleted\x1b[0m" in there.raw
+    assert b"\x1b[35mM 1 out of memory\x1b[0m" in there.raw
+    assert not any(line.startswith(("batch=", "#", ">")) and "running" in line for line in text.splitlines())
+    there.close()
+
+
+@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])
+def test_an_interrupted_study_leaves_the_terminal_clean(how: str, tmp_path: Path) -> None:
+    there = Pseudo(80, 24)
+    process = start(there, tmp_path, 100.0)
+    see_until(there, "> 1 running")
+    if how == "Ctrl-C":
+        os.write(there.master, b"\x03")
+    else:
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(WAIT_S) == 130
+    lines = there.see(0.1).splitlines()
+    assert lines[-1] == "interrupted: finished runs are kept; the same command resumes a study"
+    assert not any("running" in line or "^C" in line for line in lines)
+    assert there.terminal.column == 0
+    there.close()
+
+
+def test_a_stopped_study_gives_the_terminal_to_the_shell(tmp_path: Path) -> None:
+    there = Pseudo(80, 24)
+    process = start(there, tmp_path, 100.0, shell=True)
+    see_until(there, "> 1 running")
+    os.kill(process.pid, signal.SIGTSTP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    assert "running" not in there.see(0.1)
+    process.send_signal(signal.SIGCONT)
+    see_until(there, "> 1 running")
+    process.terminate()
+    assert process.wait(WAIT_S) == 130
+    there.close()
+
+
+def test_show_draws_the_step_times(
+    tmp_path: Path, pseudo: Callable[..., Pseudo], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "sim", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+    (run,) = ResultFolder(tmp_path / "steelyard-results").run_ids("adhoc")
+    for encoding, levels in (("utf-8", BLOCKS), ("ascii", ASCII_LEVELS)):
+        there = pseudo(encoding=encoding, output="stdout")
+        assert main(["show", run]) == 0
+        lines = there.see().splitlines()
+        line = next(line for line in lines if line.startswith("step time  "))
+        assert set(line.removeprefix("step time  ")) <= set(levels)
+        assert all(len(line) <= 80 for line in lines)
+        assert "the steady window" in " ".join(lines)
+    for variables, words, escapes in (
+        ({}, ["show", run], True),
+        ({"NO_COLOR": "1"}, ["show", run], False),
+        ({"FORCE_COLOR": "1"}, ["show", run, "--json"], False),
+    ):
+        there = pseudo(output="stdout")
+        with pytest.MonkeyPatch.context() as patched:
+            for name, value in variables.items():
+                patched.setenv(name, value)
+            assert main(words) == 0
+        there.see()
+        assert (b"\x1b[32mcompleted\x1b[0m" in there.raw) is escapes
+        assert (b"\x1b" in there.raw) is escapes
+
+
+def test_step_times_say_what_their_scale_is(record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert step_time_lines(tmp_path, record, Look(columns=40)) == [
+        "",
+        f"step time  {ASCII_LEVELS[0] * 28}",
+        f"           {'^' * 28}",
+        "           each character is the mean of 35 or 36 steps: lowest 10.000 ms,",
+        "           highest 10.000 ms; ^ the steady window",
+    ]
+    monkeypatch.setattr(step_times, "MOST_BYTES", 10)
+    assert "not drawn here" in step_time_lines(tmp_path, record, Look())[0]
+    monkeypatch.undo()
+    path = next(tmp_path.glob("steps*"))
+    path.write_bytes(b"damaged" + path.read_bytes()[7:])
+    assert step_time_lines(tmp_path, record, Look())[0].startswith("step time  cannot be read: ")
+    path.unlink()
+    assert step_time_lines(tmp_path, record, Look()) == []
+
+
+@pytest.mark.parametrize("verb", ["run", "study", "status", "verify", "loader"])
+def test_quiet_and_verbose_are_options_of_what_takes_time(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    said = capsys.readouterr().out
+    assert "--quiet" in said
+    assert "--verbose" in said
+
+
+def test_a_terminal_that_does_not_know_its_size(pseudo: Callable[..., Pseudo]) -> None:
+    assert look_of(pseudo(0, 0).stream) == Look(colour=True, blocks=True, columns=80, rows=24)
+    assert look_of(io.StringIO()) == Look()
