@@ -414,3 +414,15 @@ def test_a_sensor_is_one_file_and_one_registry_line(tmp_path: Path, monkeypatch:
     assert [lost.code for lost in meter.open_mymeter(tmp_path, []).missing] == ["missing"]
     monkeypatch.setitem(registry.BUILTIN["sensor"], "mymeter", "mymeter:open_mymeter")
     assert registry.load("sensor", "mymeter") is meter.open_mymeter
+
+
+def test_every_kind_of_plot_has_its_picture() -> None:
+    page = (DOCS / "pictures.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"\(pictures/([a-z-]+)\.png\)", page))
+    assert shown == {path.stem for path in (DOCS / "pictures").glob("*.png")}
+    kinds = {path.stem for path in (DOCS.parent / "src/steelyard/report/charts").glob("*.py")}
+    # What a chart is drawn with, and the charts of published tables, which are no measurements.
+    kinds -= {"__init__", "style", "published"}
+    named = {"loss": "scaling-loss", "scaling": "scaling-throughput"}
+    for kind in kinds:
+        assert any(name.startswith(named.get(kind, kind)) for name in shown), kind

@@ -42,7 +42,7 @@ THEME: dict[str, Any] = {
     "text": {"fontSize": 13, "color": INK},
 }  # fmt: skip
 # A letter of a title, and one below it, is on average so wide.
-TITLE_LETTER, NOTE_LETTER = 8.6, 5.9
+TITLE_LETTER, NOTE_LETTER = 8.6, 6.9
 MAX_NOTE_LINES = 4
 WIDTH = 600
 # Where neither Liberation Sans nor Arial is, letters are up to a sixth wider (DejaVu Sans).
