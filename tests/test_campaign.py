@@ -652,6 +652,12 @@ def test_a_task_that_ended_by_itself_without_a_word(folder: ResultFolder, hand: 
             "out_of_memory",
             "Slurm killed it at the memory limit of its job",
         ),
+        (
+            "137 100.000 101.000",
+            "[2026-11-15T10:00:00.123] error: Detected 1 oom_kill event in StepId=5.0. Some of the step tasks have\n",
+            "out_of_memory",
+            "Slurm killed it at the memory limit of its job",
+        ),
     ],
 )
 def test_exit_codes(folder: ResultFolder, hand: Hand, line: str, log: str, code: str, words: str) -> None:

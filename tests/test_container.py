@@ -704,3 +704,18 @@ def test_devices_that_the_container_is_not_given(tmp_path: Path) -> None:
         site = Site(name="site", scheduler="slurm", pools={"nodes": pool}, container=container)
         names = [check.name for check in container_checks(Place(site, "nodes")) if check.verdict == "wrong"]
         assert names == (["container devices"] if wrong else [])
+
+
+@pytest.mark.parametrize(
+    ("runtime", "gpus", "exclusive", "verdict"),
+    [("podman", None, False, "note"), ("podman", "gpu", True, "note"), ("podman", "gpu", False, "wrong"),
+     ("docker", "gpu", False, "wrong"), ("apptainer", "gpu", False, None)],
+)  # fmt: skip
+def test_two_jobs_that_would_share_a_device(
+    runtime: str, gpus: str | None, *, exclusive: bool, verdict: str | None
+) -> None:
+    pool = Pool(architecture=OWN, devices_per_node=2, gpus=gpus, exclusive=exclusive)  # type: ignore[arg-type]
+    container = Container(runtime=runtime, images={OWN: "x"}, devices="nvidia")  # type: ignore[arg-type,dict-item]
+    site = Site(name="site", scheduler="slurm", pools={"nodes": pool}, container=container)
+    found = {check.name: check.verdict for check in container_checks(Place(site, "nodes"))}
+    assert found.get("container limits") == verdict

@@ -6,6 +6,7 @@ No test here runs on a real cluster. The pods' entry, torchrun and the worker ru
 from __future__ import annotations
 
 import base64
+import functools
 import gzip
 import hashlib
 import json
@@ -152,6 +153,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "Kueue": {"form": shape(1, 4, 4), "cluster": {"queue": "team-a"}},
     "Kueue and JobSet": {"form": shape(2, 4, 4), "cluster": {"queue": "team-a", "jobset": True}},
     "pull secret": {"cluster": {"pull_secret": "registry", "service_account": "bench"}},
+    "no root": {"form": shape(2, 4, 4), "cluster": {"run_as": 1000}},
     "whole nodes": {"form": shape(1, 1, 1), "pool": {"exclusive": True}},
     "tainted": {
         "pool": {
@@ -272,6 +274,14 @@ def test_nothing_reaches_a_shell_or_is_expanded(tmp_path: Path) -> None:
     assert container["command"][0] == "python3"
     assert {"name": "A", "value": "$$(B) $$HOME '\"\n"} in container["env"]
     assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def test_a_pod_for_the_restricted_standard(tmp_path: Path) -> None:
+    pod = pod_spec(shaped(tmp_path / "a", "no root"))
+    profile = {"type": "RuntimeDefault"}
+    assert pod["securityContext"] == {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": profile}
+    # A vendor's image mostly has no user but root.
+    assert "securityContext" not in pod_spec(shaped(tmp_path / "b", "one pod"))
 
 
 def test_the_same_campaign_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -764,6 +774,23 @@ def test_a_task_that_is_gone_is_not_sent_again(tmp_path: Path, platform: Platfor
     assert list(platform.things["jobs"]) == [f"sy-{NAME}-000-1"]
 
 
+def test_another_platform_is_not_an_end(tmp_path: Path, platform: Platform) -> None:
+    """Whoever has switched the context since must not have all runs recorded as deleted, or made again there."""
+    campaign = make_campaign(tmp_path, [[sim(n)] for n in range(2)])
+    job = campaign.plan.jobs[0]
+    Kubernetes().submit(campaign, job)
+    server = campaign.job_folder(job) / "server"
+    server.write_text("https://another.example:6443\n")
+    platform.things["jobs"].clear()
+    for act in (Kubernetes().poll, Kubernetes().find, Kubernetes().cancel):
+        with pytest.raises(SteelyardError, match=r"another\.example"):
+            act(campaign, [job])
+    assert not platform.things["jobs"]
+    # A campaign of an older version does not say it.
+    server.unlink()
+    assert {state.phase for state in Kubernetes().poll(campaign, [job]).values()} == {"ended"}
+
+
 def test_a_platform_that_takes_nothing(tmp_path: Path, platform: Platform) -> None:
     campaign = make_campaign(tmp_path, [[sim(0)]])
     platform.refusals.append(("POST", "/jobs", 403, 'jobs.batch is forbidden: User "me" cannot create\x1b[31m'))
@@ -783,6 +810,40 @@ def test_a_platform_that_takes_only_some(tmp_path: Path, platform: Platform) -> 
         "run-r0002": "refused",
     }
     assert "exceeded quota" in records["run-r0001"].status.reason
+
+
+@pytest.mark.parametrize("status", [401, 429, 500, 503])
+def test_a_platform_that_is_busy_refuses_no_run(tmp_path: Path, platform: Platform, status: int) -> None:
+    campaign = make_campaign(tmp_path, [[sim(n)] for n in range(2)])
+    job = campaign.plan.jobs[0]
+    platform.refusals.append(("POST", f"/jobs sy-{NAME}-000-1$", status, "try again later"))
+    with pytest.raises(SteelyardError, match="try again later"):
+        Kubernetes().submit(campaign, job)
+    platform.refusals.clear()
+    assert list(Kubernetes().find(campaign, [job])) == [job.number]
+    assert list(platform.things["jobs"]) == [f"sy-{NAME}-000-0", f"sy-{NAME}-000-1"]
+
+
+def test_a_log_that_cannot_be_read_now_is_waited_for(tmp_path: Path, platform: Platform) -> None:
+    """The run must not be recorded without what it measured, and its pod not be removed."""
+    campaign = make_campaign(tmp_path, [[sim(0)]])
+    send(campaign, tmp_path)
+    platform.run(next(iter(platform.things["jobs"].values())), tmp_path / "nodes", {})
+    (pod,) = platform.things["pods"].values()
+    end_s = kubernetes_events.ended_s(pod)
+    assert end_s is not None
+    job = campaign.plan.jobs[0]
+    for status, waited_s in ((500, 60), (429, 7200), (403, 7200)):
+        platform.refusals.append(("GET", "/log ", status, "dial tcp: no route to host"))
+        with pytest.raises(SteelyardError, match="no route"):
+            Kubernetes(functools.partial(float, end_s + waited_s)).fetch(campaign, job, 0)
+        platform.refusals.clear()
+    platform.refusals.append(("GET", "/log ", 500, "dial tcp: no route to host"))
+    Kubernetes(lambda: end_s + 1000).fetch(campaign, job, 0)
+    assert not campaign.done_file(job, 0).exists()
+    platform.refusals.clear()
+    Kubernetes().fetch(campaign, job, 0)
+    assert campaign.done_file(job, 0).exists()
 
 
 def test_cancelling_keeps_what_was_measured(tmp_path: Path, platform: Platform) -> None:
@@ -847,6 +908,23 @@ def verdicts(**changes: Any) -> dict[str, str]:
 def test_a_platform_that_is_ready(platform: Platform) -> None:
     platform.nodes = [node("a"), node("b", "arm64")]
     assert verdicts() == {"API": "ok", "namespace": "ok", "rights": "ok", "nodes": "ok"}
+
+
+def test_a_namespace_with_a_security_standard(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = platform.answer_rest
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+
+    def labelled(method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
+        if path == "/api/v1/namespaces/default":
+            return 200, {"metadata": {"labels": labels}}
+        status, said = answer(method, path, query, body)
+        return status, said
+
+    monkeypatch.setattr(platform, "answer_rest", labelled)
+    assert verdicts()["security"] == "wrong"
+    assert "security" not in verdicts(cluster=Cluster(run_as=1000))
+    mounts = Container(images={"x86_64": "i"}, mounts=(Mount(source="/data"),))
+    assert verdicts(cluster=Cluster(run_as=1000), container=mounts)["security"] == "wrong"
 
 
 def test_what_a_platform_lacks(platform: Platform) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 
 from steelyard.analysis.energy import cells_with_energy
-from steelyard.analysis.request import HOUR_S, Plan, Tariff, predicted, request, setup_s
+from steelyard.analysis.request import HOUR_S, Plan, Tariff, most_lost, predicted, request, setup_s
 from steelyard.analysis.scaling import scaling
 from steelyard.analysis.select import select
 from steelyard.analysis.summary import summarise
@@ -31,16 +31,18 @@ from steelyard.errors import InputError, SteelyardError
 from steelyard.report import draw
 from steelyard.report.audit_page import audit_page, rows_behind
 from steelyard.report.checklist import CHECKS, TITLES, checklist_section, fits, lines
+from steelyard.report.csv_export import csv_table
 from steelyard.report.html import html
 from steelyard.report.latex import latex
 from steelyard.report.markdown import markdown
 from steelyard.report.pack import NOT_MEASURED, gather, hand_in_page, pack_page
 from steelyard.report.pack_files import write_pack
-from steelyard.report.pack_sections import hours_answer
+from steelyard.report.pack_sections import derivation_table, hours_answer
 from steelyard.report.page import Chart, Table
 from steelyard.results.derive import derive
 from steelyard.results.store import RAW, ResultFolder
 from steelyard.spec.scheme import SCHEMES_VARIABLE, Need, find_scheme, scheme_names
+from steelyard.stats.quotient import Estimate
 from steelyard.worker.engine.run import run_directory
 
 if TYPE_CHECKING:
@@ -178,6 +180,12 @@ def test_one_job_has_the_interval_of_its_steps_and_says_so(folder: ResultFolder)
     assert "two numbers of devices" in todo["efficiency"]
     assert "measure 1 and 2" in " ".join(lines(pack, pack.schemes[1])[1].todo)
     assert "Not shown: one number" in html(pack_page(pack))
+    assert "interval of the one job measured, " in hours_answer(replace(found, terms=_with_interval(found)))
+
+
+def _with_interval(found: Any) -> tuple[Any, ...]:
+    """The scripted steps of this truth do not vary: an interval as one of real steps."""
+    return tuple(replace(term, amount=Estimate(2.0, 1.0, 3.0)) if term.symbol == "H" else term for term in found.terms)
 
 
 def test_what_is_wrong_with_the_runs_stands_beside_the_hours(folder: ResultFolder) -> None:
@@ -187,6 +195,13 @@ def test_what_is_wrong_with_the_runs_stands_beside_the_hours(folder: ResultFolde
     pack = replace(pack, request=replace(pack.request, basis=replace(pack.request.basis, cell=cell)))
     assert found in pack_page(pack).sections[0].findings
     assert found in hand_in_page(pack).sections[0].findings
+    # Not beside the hours alone: the sentence itself and the checklist say that they are not to be used.
+    assert "Not to be used before it is mended: SY201 forbids the rate" in hours_answer(pack.request)
+    told = {line.demand.id: " ".join(line.todo) for line in lines(pack, find_scheme("nairr"))}
+    assert "SY201" in told["hours"]
+    rows = list(csv.DictReader(io.StringIO(csv_table(derivation_table(pack.request)))))
+    assert [row["findings"] for row in rows if row["what"].startswith("device-hours")] == ["SY201"] * 3
+    assert "Not to be used" not in hours_answer(packed(folder).request)
 
 
 def test_failed_runs_are_counted_and_bounded(folder: ResultFolder) -> None:
@@ -202,6 +217,13 @@ def test_failed_runs_are_counted_and_bounded(folder: ResultFolder) -> None:
     # A run that does not fit would not be planned, and costs nothing here.
     full = [replace(records[0], status=Status(code="out_of_memory", reason="full")), *records[1:]]
     assert request(plan(), summarise(full), None).lost_runs == 0
+
+
+def test_failures_of_thousands_of_runs_are_bounded_too() -> None:
+    assert most_lost(0, 20) == pytest.approx(1 - 0.05 ** (1 / 20), rel=1e-6)
+    assert most_lost(3, 10) == pytest.approx(0.6066, abs=1e-4)
+    assert 0.3 < most_lost(1500, 5000) < 0.32
+    assert most_lost(0, 0) == most_lost(4, 4) == 1.0
 
 
 def test_setup_leaves_out_the_idle_baseline_and_adds_slow_first_steps(folder: ResultFolder) -> None:
@@ -225,6 +247,10 @@ def test_evaluations_count_by_the_epoch(folder: ResultFolder) -> None:
     without, extra = request(with_epochs, cells, None), request(with_epochs, evaluated, None)
     assert _time(extra) - _time(without) == pytest.approx(5 * 7)
     assert any("samples and not epochs" in text for text in request(plan(), evaluated, None).uncounted)
+    # Evaluations take room in the jobs as steps do.
+    limited = replace(with_epochs, job_limit_s=_time(without) + 1)
+    assert request(limited, cells, None).jobs_a_training == 1
+    assert request(limited, evaluated, None).jobs_a_training == 2
 
 
 def _time(found: Any) -> float:
@@ -263,7 +289,9 @@ def test_nodes_that_are_not_known_cannot_be_charged(folder: ResultFolder) -> Non
         packed(folder, tariff=Tariff("SU", 0.0, 1.0, None, False, "x"))
 
 
-@pytest.mark.parametrize("wrong", [{"samples": 0}, {"trainings": 0}, {"devices": 0}, {"buffer_percent": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"samples": 0}, {"trainings": 0}, {"devices": 0}, {"buffer_percent": -1}, {"epochs": -1}]
+)
 def test_a_plan_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="plan is not valid"):
         plan(**{"devices": 4, **wrong})
@@ -347,6 +375,8 @@ def test_a_blocked_curve_gives_no_efficiency_anywhere(folder: ResultFolder, tmp_
     written = write_pack(pack, tmp_path / "pack")
     assert "claims.toml" not in written.files
     assert any("mend what blocks" in todo for line in lines(pack, pack.schemes[0]) for todo in line.todo)
+    told = {line.demand.id: " ".join(line.todo) for line in lines(pack, find_scheme("nairr"))}
+    assert "mend what blocks" in told["two-scales"]
 
 
 def test_a_selection_of_several_curves_is_refused(folder: ResultFolder, tmp_path: Path) -> None:

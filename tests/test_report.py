@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
 import re
 import subprocess
@@ -15,12 +17,13 @@ from steelyard.analysis.scaling import scaling
 from steelyard.analysis.select import select
 from steelyard.cli.main import main
 from steelyard.contracts.observe import Evaluation, Settings, Status
-from steelyard.contracts.record import Quantity
+from steelyard.contracts.record import Finding, Quantity
 from steelyard.contracts.spec import Budget, Data, Loader, Quality, RunSpec
 from steelyard.report import draw, study_back, study_curves
+from steelyard.report.csv_export import csv_table
 from steelyard.report.html import html
 from steelyard.report.page import Chart, Drawing, Table
-from steelyard.report.run_page import median_job
+from steelyard.report.run_page import figures_section, median_job
 from steelyard.report.scaling import answer
 from steelyard.report.study_page import study_page
 from steelyard.report.study_subject import merged, subject
@@ -204,6 +207,24 @@ def test_a_blocked_scaling_has_no_ratio(folder: ResultFolder) -> None:
     assert "speed-up" not in {column.name for column in charts[0].table.columns}
     assert any(found.severity == "blocks" for found in part.findings)
     assert "forbids" in section(page, "findings").answer
+
+
+def test_figures_that_may_not_be_used_are_never_called_the_highest(folder: ResultFolder) -> None:
+    """Not in the map, not of a curve; and each is marked where it stands."""
+    wrong = Finding(code="SY501", severity="blocks", message="clocks disagree", remedy="mend them")
+    page = study_page(folder, altered(folder, "both", lambda record: dataclasses.replace(record, findings=(wrong,))))
+    assert "highest" not in " ".join(part.answer for part in page.sections).lower()
+    assert section(page, "heat").answer.startswith("Not told: no cell has a figure that may be used")
+    assert "The first (" in section(page, "scaling").answer
+    found = table(page, "cells-table")
+    place = [column.name for column in found.columns].index("step time")
+    assert {row[place].rpartition(", ")[2] for row in texts(found)} == {"not to be used", "-"}
+    rows = list(csv.DictReader(io.StringIO(csv_table(found))))
+    assert all(row["findings"] == "SY501" for row in rows if row["throughput of the job (samples/s)"])
+    part = figures_section([next(record for record in folder.records("altered") if record.status.code == "completed")])
+    assert part is not None
+    assert part.answer.endswith("(not to be used: SY501).")
+    assert "not to be used: SY501 forbids the figures of 6 of 6 cells" in section(page, "energy").answer
 
 
 def test_a_comparison_begins_with_its_verdict(results: ResultFolder, folder: ResultFolder) -> None:

@@ -9,9 +9,11 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -610,6 +612,16 @@ def test_a_task_a_device(campaign: Campaign) -> None:
     assert "#SBATCH --cpus-per-task=4" in head(changed, job)
     words = start_words(changed.plan.place.pool, job)
     assert {"srun", "--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=4"} <= set(words)
+    # A site's --export=NONE is about the shell at the login node, not about what the script sets.
+    assert "--export=ALL" in words
+
+
+def test_a_whole_node_is_not_bound_to_one_core(campaign: Campaign) -> None:
+    job = campaign.plan.jobs[0]
+    whole = _with_pool(campaign, exclusive=True, cpus_per_node=None)
+    assert "--cpu-bind=none" in start_words(whole.plan.place.pool, job)
+    for changes in ({"exclusive": True}, {"cpus_per_node": None}):
+        assert "--cpu-bind=none" not in start_words(_with_pool(campaign, **changes).plan.place.pool, job)
 
 
 def test_part_of_a_node_asks_for_a_part(campaign: Campaign) -> None:
@@ -693,6 +705,7 @@ def _traces(tmp_path: Path, output: str = "", done: int = 0, runs: int = 1) -> T
         ("COMPLETING", "running", None),
         ("SUSPENDED", "running", None),
         ("A_STATE_OF_TOMORROW", "running", None),
+        ("REVOKED", "running", None),
         ("COMPLETED", "ended", None),
         ("TIMEOUT", "ended", "time_limit"),
         ("DEADLINE", "ended", "time_limit"),
@@ -716,11 +729,20 @@ def test_states(tmp_path: Path, state: str, phase: str, cause: str | None) -> No
         assert (found.said.reason != "") == (cause is not None)
 
 
-def test_what_never_starts_by_itself(tmp_path: Path) -> None:
-    told = read_squeue(QUEUE.format(state="PENDING", reason="BadConstraints"))["5", 0]
+def test_what_another_cluster_took_ends_by_its_own_traces(tmp_path: Path) -> None:
+    told = read_squeue(QUEUE.format(state="REVOKED", reason="None"))["5", 0]
+    found = state_of(told, None, _traces(tmp_path, done=1), 0, 60)
+    assert found is not None
+    assert found.said is not None
+    assert (found.phase, found.said.cause) == ("ended", None)
+
+
+@pytest.mark.parametrize("reason", ["BadConstraints", "QOSMaxWallDurationPerJobLimit", "JobHoldMaxRequeue"])
+def test_what_never_starts_by_itself(tmp_path: Path, reason: str) -> None:
+    told = read_squeue(QUEUE.format(state="PENDING", reason=reason))["5", 0]
     found = state_of(told, None, _traces(tmp_path), 0, 60)
     assert found is not None
-    assert found.why == "BadConstraints; will not start by itself"
+    assert found.why == f"{reason}; will not start by itself"
 
 
 def test_account(tmp_path: Path) -> None:
@@ -801,11 +823,55 @@ def test_a_failed_script(tmp_path: Path, code: str, output: str, cause: str) -> 
         ),
         ("slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-11-15T10:00:00 ***", "cancelled"),
         ("srun: error: n1: task 0: Out Of Memory", "out_of_memory"),
+        # Since 25.05 it begins with the time.
+        (
+            "[2026-11-15T10:00:00.1] error: *** JOB 5 ON n1 CANCELLED AT 2026-11-15T10:00:00 DUE TO TIME LIMIT ***",
+            "time_limit",
+        ),
+        (
+            "[2026-11-15T10:00:00.1] error: *** STEP 5.0 ON n1 CANCELLED AT 2026-11-15T10:00:00 DUE TO PREEMPTION ***",
+            "preempted",
+        ),
+        (
+            "[2026-11-15T10:00:00.1] error: *** JOB 5 ON n1 CANCELLED AT 2026-11-15T10:00:00 DUE to SIGNAL Terminated",
+            "cancelled",
+        ),
+        (
+            "[2026-11-15T10:00:00] error: Detected 1 oom_kill event in StepId=5.batch. Some of the step tasks",
+            "out_of_memory",
+        ),
         ("slurmstepd: error: StepId=3.0 exceeded memory limit (637947904 > 209715200), being killed", "out_of_memory"),
     ],
 )
 def test_words(line: str, cause: str) -> None:
     assert cause_in(f"before\n{line}\nafter\n") == (cause, line)
+
+
+def test_words_after_a_line_that_has_not_ended() -> None:
+    said = "slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2026-11-15T10:00:00 DUE TO TIME LIMIT ***"
+    assert cause_in(f"45%|####    | 723/1602 [2:12, 1.3s/it]{said}\n") == ("time_limit", said)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "srun: Terminating StepId=5.0\nslurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-11-15T10:00:00 ***\n",
+        (
+            "srun: launch/slurm: _step_signal: Terminating StepId=5.0\n"
+            "slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-11-15T10:00:00 ***\n"
+        ),
+        "[2026-11-15T10:00:00.1] error: *** STEP 5.0 ON n1 CANCELLED AT 2026-11-15T10:00:00 DUE TO TASK FAILURE ***\n",
+    ],
+)
+def test_the_rest_of_a_step_that_failed_is_not_cancelled(output: str) -> None:
+    assert cause_in(output) is None
+
+
+def test_words_are_found_in_time() -> None:
+    began = time.process_time()
+    for word in ("srun: ", "slurmstepd: error: *** JOB ", "[2026-11-15T10:00:00] error: *** a CANCELLED AT "):
+        assert cause_in(word * (64_000 // len(word))) in (None, ("cancelled", ANY))
+    assert time.process_time() - began < 5
 
 
 def test_words_of_others() -> None:

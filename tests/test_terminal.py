@@ -16,6 +16,7 @@ import sys
 import termios
 import time
 from collections import Counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
@@ -32,7 +33,7 @@ from steelyard.launch.follow import Sent, Standing
 from steelyard.report import step_times
 from steelyard.report.narrow import OUTPUT_COLUMNS, narrow_table
 from steelyard.report.pace import Pace, parallel_left_s
-from steelyard.report.standing import standing_lines
+from steelyard.report.standing import campaign_lines, standing_lines
 from steelyard.report.step_times import step_time_lines
 from steelyard.report.terminal import (
     ASCII_LEVELS,
@@ -637,7 +638,17 @@ def test_a_study_at_a_site_is_a_grid_with_the_pace(pseudo: Callable[..., Pseudo]
         text = " ".join(there.see().split())
         assert "about 3 min left at the pace of the last 2 min (2 runs)" in text
         shown.tell(standing(["completed", "out_of_memory", "completed"], []))
-    assert there.see() == "sweep: 2 completed, 1 failed of 3 runs\n"
+    assert there.see() == "sweep: 2 completed, 1 out of memory of 3 runs\n"
+
+
+def test_what_does_not_fit_is_no_failure_and_is_not_to_be_made_again() -> None:
+    lines = standing_lines(standing(["completed", "out_of_memory"], []))
+    header = next(line for line in " ".join(lines).splitlines() if "completed" in line)
+    assert "out of memory" in header
+    assert "not converged" not in header
+    assert lines[-1] == "next: steelyard show sweep"
+    lines = standing_lines(standing(["completed", "out_of_memory", "hung"], []))
+    assert lines[-1].endswith("--again hung")
 
 
 def test_a_study_at_a_site_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
@@ -654,6 +665,29 @@ def test_a_study_at_a_site_elsewhere(capsys: pytest.CaptureFixture[str]) -> None
         "sweep: 1 waiting, 1 completed of 2 runs",
         "sweep: 2 completed of 2 runs",
     ]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [
+        (["runs"], "sent 4 runs of s to here"),
+        (["search"], "sent a search of 4 candidates, of which few are tried, of s to here"),
+        (["runs", "search"], "sent 4 runs and a search of 4 candidates, of which few are tried, of s to here"),
+        (["search", "search"], "sent 2 searches of 8 candidates in all, of which few are tried, of s to here"),
+    ],
+)
+def test_candidates_of_a_search_are_not_called_runs(kinds: list[str], said: str, tmp_path: Path) -> None:
+    shape = SimpleNamespace(nodes=1, processes_per_node=1, devices_per_node=1)
+    jobs = [
+        SimpleNamespace(number=n, kind=kind, shape=shape, task_limit_s=60.0, tasks=(tuple("abcd"),))
+        for n, kind in enumerate(kinds)
+    ]
+    price = SimpleNamespace(
+        device_hours=1.0, node_hours=1.0, charge=1.0, charge_unit="node-hour", expected_s=None, basis="x"
+    )
+    plan = SimpleNamespace(jobs=jobs, price=price, study="s", site=SimpleNamespace(name="here"), pool="p", image=None)
+    campaign: Any = SimpleNamespace(plan=plan, path=tmp_path, job_id=lambda job: str(job.number))
+    assert campaign_lines(campaign, sent=True)[0].startswith(said)
 
 
 def test_verbose_status_has_paths_and_every_job(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ class Plan:
             Problem(name, f"{value:g} is out of range", valid)
             for name, value, valid, holds in (
                 ("samples", self.samples, "above 0", 0 < self.samples <= MAX_SAMPLES),
+                ("--epochs", self.epochs or 0.0, "above 0", (self.epochs or 0.0) >= 0),
                 ("--runs", self.trainings, "1 or more", 1 <= self.trainings <= MAX_TRAININGS),
                 ("--devices", self.devices, "1 or more", 1 <= self.devices <= MAX_DEVICES),
                 ("--buffer", self.buffer_percent, "0 to 1000 %", 0 <= self.buffer_percent <= MAX_PERCENT),
@@ -157,6 +158,12 @@ class Request:
         return self._known("A")
 
     @property
+    def blocked_by(self) -> tuple[str, ...]:
+        """Codes of what forbids the use of the rate that all of it rests on."""
+        found = self.basis.cell.findings
+        return tuple(dict.fromkeys(one.code for one in found if one.severity == "blocks" and one.code[:3] != "SY4"))
+
+    @property
     def charge(self) -> Term | None:
         """The same in the site's unit."""
         return self.term("C")
@@ -192,7 +199,7 @@ def request(
         jobs_a_training=jobs,
         lost_runs=lost,
         counted_runs=counted,
-        most_lost=_most_lost(lost, counted),
+        most_lost=most_lost(lost, counted),
         measured_jobs=len(records),
         approximate=approximate,
         tariff=tariff,
@@ -285,7 +292,13 @@ def _jobs_a_training(plan: Plan, basis: Basis, records: Sequence[RunRecord]) -> 
         problem = Problem("--job-hours", f"set-up alone takes {setup:.0f} s", "longer than that")
         raise InputError("no step fits into a job of this length", problems=(problem,))
     steps_s = plan.samples * _mean([1 / rate for rate in _rates(plan, basis, records)])
-    return max(1, math.ceil(steps_s / room_s))
+    return max(1, math.ceil((steps_s + _evaluations_s(plan, records)) / room_s))
+
+
+def _evaluations_s(plan: Plan, records: Sequence[RunRecord]) -> float:
+    """Of one training; 0 where the plan or the runs tell none, which is said among what is not counted."""
+    each = evaluation_s(records)
+    return plan.epochs * each if plan.epochs is not None and each is not None else 0.0
 
 
 def _terms(plan: Plan, basis: Basis, records: Sequence[RunRecord], jobs: int) -> tuple[list[Term], tuple[str, ...]]:
@@ -293,7 +306,7 @@ def _terms(plan: Plan, basis: Basis, records: Sequence[RunRecord], jobs: int) ->
     runs = tuple(record.run_id for record in records)
     rates = _rates(plan, basis, records)
     setups, each = [setup_s(record) for record in records], evaluation_s(records)
-    evaluations = plan.epochs * each if plan.epochs is not None and each is not None else 0.0
+    evaluations = _evaluations_s(plan, records)
     steps = [plan.samples / rate for rate in rates]
     whole = [step + jobs * setup + evaluations for step, setup in zip(steps, setups, strict=True)]
     measured = basis.kind == "measured"
@@ -410,7 +423,7 @@ def _lost(cells: Sequence[CellSummary]) -> tuple[int, int]:
     return lost, lost + sum(code in MEASURED for code in codes)
 
 
-def _most_lost(lost: int, counted: int) -> float:
+def most_lost(lost: int, counted: int) -> float:
     """Largest share of failures under which so few are still seen in one of twenty studies (Clopper and Pearson)."""
     if counted == 0 or lost >= counted:
         return 1.0
@@ -425,7 +438,20 @@ def _most_lost(lost: int, counted: int) -> float:
 
 
 def _at_most(lost: int, counted: int, share: float) -> float:
-    return math.fsum(math.comb(counted, k) * share**k * (1 - share) ** (counted - k) for k in range(lost + 1))
+    if not 0 < share < 1:
+        return 1.0 if share <= 0 else float(lost >= counted)
+    whole = math.lgamma(counted + 1)
+    # By logarithms: the binomial coefficients of some thousand runs are beyond what a float can hold.
+    return math.fsum(
+        math.exp(
+            whole
+            - math.lgamma(k + 1)
+            - math.lgamma(counted - k + 1)
+            + k * math.log(share)
+            + (counted - k) * math.log1p(-share)
+        )
+        for k in range(lost + 1)
+    )
 
 
 def _charged(plan: Plan, tariff: Tariff, hours: Estimate) -> list[Term]:

@@ -128,6 +128,9 @@ def _plan(arguments: argparse.Namespace, schemes: list[Found]) -> Plan:
 def _tariff(arguments: argparse.Namespace) -> Tariff | None:
     """The site's rule, or the rate that is given; devices on a node as given go before the site's."""
     place = find_place(arguments.site) if arguments.site is not None else None
+    if arguments.node_devices is not None and arguments.node_devices < 1:
+        problem = Problem("--node-devices", f"{arguments.node_devices} is out of range", "1 or more")
+        raise InputError("an option is not valid", problems=(problem,))
     each = arguments.node_devices or (place.pool.devices_per_node if place else None)
     whole = place.pool.exclusive if place else False
     if arguments.charge is not None:

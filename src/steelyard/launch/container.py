@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from steelyard.launch.scheduler import Plan
-    from steelyard.spec.site import Container, Mount, Place
+    from steelyard.spec.site import Mount, Place
 
 TIMEOUT_SLACK_S: Final = 120
 """So long after the longest task has to be over Podman ends what is left of a container by itself."""
@@ -209,7 +209,7 @@ def container_checks(place: Place) -> Iterator[Check]:
     yield from _device_checks(place)
     yield from (_mount_check(mount) for mount in container.mounts)
     if place.site.scheduler == "slurm" and container.runtime != "apptainer":
-        yield _outside_the_job(container)
+        yield _outside_the_job(place)
 
 
 _DEVICE_OPTIONS = re.compile(r"--(nv|nvccli|rocm|gpus|device|runtime)(=|$)")
@@ -239,16 +239,16 @@ def _mount_check(mount: Mount) -> Check:
     )
 
 
-def _outside_the_job(container: Container) -> Check:
+def _outside_the_job(place: Place) -> Check:
+    container, name = place.site.container, "container limits"
     if container.runtime == "podman" and "--cgroups=disabled" in container.options:
-        return Check("container limits", "ok", "the container stays in the job's control group")
+        return Check(name, "ok", "the container stays in the job's control group")
     remedy = (
         'options = ["--cgroups=disabled"] with the runtime crun' if container.runtime == "podman" else "use Apptainer"
     )
-    return Check(
-        "container limits",
-        "note",
-        f"{container.runtime} moves a container out of the job's control group: Slurm neither limits nor counts its "
-        "memory, and does not keep other jobs' devices from it",
-        remedy,
-    )
+    said = f"{container.runtime} leaves the job's control group: Slurm neither limits nor counts the container's memory"
+    if place.pool.gpus is not None and not place.pool.exclusive:
+        # Slurm counts a job's devices from 0 inside its control group: outside of it 0 is another job's, too.
+        shared = f"{said}, and two jobs on one node would measure on the same device"
+        return Check(name, "wrong", shared, f"exclusive = true in the pool, or {remedy}")
+    return Check(name, "note", said, remedy)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.observe import SPEC_FILE, Scheduled
-from steelyard.errors import InputError, SteelyardError
+from steelyard.errors import InputError, SteelyardError, printable
 from steelyard.launch import kubernetes_events as events
 from steelyard.launch import kubernetes_manifests as manifests
-from steelyard.launch.kubernetes_api import NOT_FOUND, Api, ApiError
+from steelyard.launch.kubernetes_api import FORBIDDEN, NOT_FOUND, Api, ApiError
 from steelyard.launch.kubernetes_check import platform_checks
 from steelyard.launch.kubernetes_logs import LogReader, PodLog, lay_down
 from steelyard.launch.scheduler import TaskState
@@ -41,10 +41,18 @@ Key = tuple[int, int]
 MANIFEST_FILE: Final = "manifest.json"
 SENT_FILE: Final = "sent"
 """Numbers of the tasks that were created: one that is gone later is not created again."""
+SERVER_FILE: Final = "server"
+"""The API that was given them: at another, whose context is now the current one, they are not gone."""
 MAX_MANIFEST_BYTES: Final = 1 << 29
 MAX_SOURCE_BYTES: Final = 200_000
 LOG_SLACK_BYTES: Final = 1 << 20
 MAX_EVENTS: Final = 20_000
+MAX_SERVER_CHARACTERS: Final = 1000
+PASSING: Final = (401, 408, 429)
+"""What the API answers when it will not do now what it may do later."""
+SERVER_FAULT: Final = 500
+LOG_PATIENCE_S: Final = 900
+"""How long after a pod's end its node may fail to hand out the log before the log counts as lost."""
 _PATHS: Final = {
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
     "JobSet": f"/apis/{manifests.JOBSET_GROUP}/{manifests.JOBSET_VERSION}/namespaces/{{}}/jobsets",
@@ -115,6 +123,7 @@ class Kubernetes:
         up, with its words.
         """
         items = _manifest(campaign, job)["items"]
+        self._same_server(campaign, job)
         api, plan, sent = self._api(campaign.plan.place), campaign.plan, _sent(campaign, job)
         for number, parts in enumerate(_by_task(items)):
             task = number - 1
@@ -124,15 +133,31 @@ class Kubernetes:
                 for item in parts:
                     api.create(self._path(plan, item["kind"]), item)
             except ApiError as error:
-                if task < 0 or not sent:
+                # Too busy, broken or tired of our token: that is no word about this task, and may be over soon.
+                if task < 0 or not sent or error.status in PASSING or error.status >= SERVER_FAULT:
                     raise
                 self._give_up(campaign, job, task, _refused(plan, job, task, error))
                 continue
             if task >= 0:
+                if not sent:
+                    (campaign.job_folder(job) / SERVER_FILE).write_text(f"{api.host}\n", encoding="utf-8")
                 sent.add(task)
                 with (campaign.job_folder(job) / SENT_FILE).open("a", encoding="ascii") as file:
                     file.write(f"{task}\n")
         return manifests.job_id(plan, job)
+
+    def _same_server(self, campaign: Campaign, job: Job) -> None:
+        try:
+            with (campaign.job_folder(job) / SERVER_FILE).open(encoding="utf-8", errors="replace") as file:
+                server = file.read(MAX_SERVER_CHARACTERS).strip()
+        except FileNotFoundError:
+            return
+        host = self._api(campaign.plan.place).host
+        if server != host:
+            raise SteelyardError(
+                f"the jobs were given to {printable(server)}, and the current context is of {host}",
+                next_step="kubectl config use-context NAME, or cluster.context in the site's file",
+            )
 
     def find(self, campaign: Campaign, jobs: Sequence[Job]) -> dict[int, str]:
         """Ids of those that the platform has. One of which it has a part is completed: that part may be running."""
@@ -213,6 +238,7 @@ class Kubernetes:
         if seen is None:
             if not sent:
                 return None
+            self._same_server(campaign, job)
             name = manifests.task_name(campaign.plan, job, task)
             reason = "its Job is no longer there: somebody, or the platform, has deleted it"
             return TaskState(
@@ -279,14 +305,26 @@ class Kubernetes:
         query = {"container": manifests.CONTAINER, "limitBytes": limit_bytes}
         try:
             return reader.read(self._api(campaign.plan.place).stream(path, query, limit_bytes))
-        except ApiError:
+        except ApiError as error:
+            if self._may_come(pod, error.status):
+                raise
             # Never started, or its node is gone: what the platform says of the task must do.
             return None
+
+    def _may_come(self, pod: Object, status: int) -> bool:
+        """Whether a log that cannot be read now is still to be had: who goes on without it loses what was measured."""
+        end_s = events.ended_s(pod)
+        if end_s is None:
+            return False
+        recent = self._clock() - end_s < LOG_PATIENCE_S
+        return status in (*PASSING, FORBIDDEN) or (status >= SERVER_FAULT and recent)
 
     # -- ending
 
     def cancel(self, campaign: Campaign, jobs: Sequence[Job]) -> None:
         """End them. Logs go with their pods, so what has been measured until now is brought here first."""
+        for job in jobs:
+            self._same_server(campaign, job)
         numbers = {job.number: job for job in jobs}
         pods: dict[Key, list[Object]] = {}
         for pod in self._list(campaign, "Pod"):

@@ -62,7 +62,7 @@ def _version(api: Api, version: Object) -> Check:
 def _namespace(api: Api, place: Place) -> Iterator[Check]:
     name = place.site.cluster.namespace
     try:
-        api.get(f"/api/v1/namespaces/{name}")
+        found = api.get(f"/api/v1/namespaces/{name}")
     except ApiError as error:
         if error.status == NOT_FOUND:
             yield Check("namespace", "wrong", f"there is no {name!r}", "set cluster.namespace: kubectl get namespaces")
@@ -72,6 +72,18 @@ def _namespace(api: Api, place: Place) -> Iterator[Check]:
             raise
     else:
         yield Check("namespace", "ok", name)
+        yield from _security(place, (found.get("metadata") or {}).get("labels") or {})
+
+
+def _security(place: Place, labels: Object) -> Iterator[Check]:
+    """Pods that the namespace's security standard forbids are never made, and their Jobs wait in vain."""
+    standard = labels.get("pod-security.kubernetes.io/enforce")
+    if standard == "restricted" and place.site.cluster.run_as is None:
+        found = "the namespace demands the security standard `restricted`, and pods run as the image says"
+        yield Check("security", "wrong", found, "set cluster.run_as to the number of a user, such as 1000")
+    if standard in ("baseline", "restricted") and any(mount.claim is None for mount in place.site.container.mounts):
+        found = f"the security standard `{standard}` forbids folders of the node"
+        yield Check("security", "wrong", found, "give the mounts a claim: kubectl get pvc")
 
 
 def _extensions(api: Api, place: Place, groups: set[str]) -> Iterator[Check]:

@@ -363,6 +363,11 @@ def _times(pod: Object) -> tuple[float | None, float | None]:
     return unix_s(ran.get("startedAt")), unix_s(ran.get("finishedAt"))
 
 
+def ended_s(pod: Object) -> float | None:
+    """When our container ended; None: it has not, or nobody says."""
+    return _times(pod)[1]
+
+
 def _iso(moment_s: float | None) -> str | None:
     return None if moment_s is None else dt.datetime.fromtimestamp(moment_s, dt.UTC).isoformat(timespec="seconds")
 

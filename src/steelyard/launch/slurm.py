@@ -360,5 +360,9 @@ def start_words(pool: Pool, job: Job) -> list[Word]:
     # Since 22.05 srun does not take it from the job.
     if (cpus := cpus_per_task(pool, job)) is not None:
         words.append(f"--cpus-per-task={cpus}")
+    elif pool.exclusive and tasks == 1:
+        # One torchrun has the whole node; a site's automatic binding would give it one core, as it asks for none.
+        words.append("--cpu-bind=none")
     # A rank that died must not leave the others waiting; and the input is the script's.
-    return [*words, "--kill-on-bad-exit=1", "--input=none", "--unbuffered"]
+    # Where the job was queued with --export=NONE, srun would keep from the run what modules and the script have set.
+    return [*words, "--export=ALL", "--kill-on-bad-exit=1", "--input=none", "--unbuffered"]

@@ -59,7 +59,6 @@ _ENDS: Final[dict[str, tuple[observe.StatusCode | None, str]]] = {
     "RECONFIG_FAIL": ("node_failure", "a node of it could not be reconfigured"),
     "PREEMPTED": ("preempted", "Slurm ended it for a job of higher priority"),
     "CANCELLED": ("cancelled", "it was cancelled"),
-    "REVOKED": ("cancelled", "another cluster took it"),
     "FAILED": ("failed", "its script failed"),
 }
 _WORD_MEANINGS: Final[dict[observe.StatusCode, str]] = {
@@ -72,7 +71,8 @@ _WORD_MEANINGS: Final[dict[observe.StatusCode, str]] = {
 # Waiting for these never ends by itself.
 _HOPELESS: Final = re.compile(
     r"DependencyNeverSatisfied|BadConstraints|InvalidAccount|InvalidQOS|PartitionTimeLimit|PartitionNodeLimit|"
-    r"JobHeld(?:User|Admin)|launch.failed.requeued.held|ReservationDeleted"
+    r"JobHeld(?:User|Admin)|launch.failed.requeued.held|ReservationDeleted|JobHoldMaxRequeue|"
+    r"(?:Account|QOS)NotAllowed|(?:QOS|Assoc)Max\w{1,30}PerJob"
 )
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _USED: Final = re.compile(r"(?:(\d{1,6})-)?(?:(\d{1,3}):)?(\d{1,3}):(\d\d)")
@@ -253,6 +253,10 @@ def state_of(queue: Told | None, account: Told | None, traces: Traces, task: int
     now = queue or account
     if now is None:
         return None
+    if now.state == "REVOKED":
+        # Another cluster of the federation has it, and may be making its runs: only what it leaves tells of its end.
+        where = "another cluster of a federation has it: squeue --federation"
+        return gone(now.job_id, traces, task) if traces.settled() else TaskState("running", why=where)
     if queue is None and now.phase != "ended":
         # The controller has forgotten it, and the account has not heard of its end: for a while it may yet.
         if now.phase == "running" and (now.elapsed_s or 0.0) <= limit_s + ACCOUNT_LAG_S:

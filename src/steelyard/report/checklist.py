@@ -47,7 +47,9 @@ def _kind(pack: Pack, kind: str) -> Answer:
 
 
 def _one_and_two(pack: Pack) -> Answer:
-    points = () if pack.curve is None or pack.curve.blocked else pack.curve.points
+    if pack.curve is not None and pack.curve.blocked:
+        return _scaling(pack)
+    points = () if pack.curve is None else pack.curve.points
     counts = {point.devices for point in points}
     missing = " and ".join(str(count) for count in (1, 2) if count not in counts)
     return _met("scaling", not missing, f"measure {missing} device(s) with the same settings")
@@ -60,6 +62,8 @@ def _largest(pack: Pack) -> Answer:
 
 
 def _uncertainty(pack: Pack) -> Answer:
+    if pack.request.blocked_by:
+        return _hours(pack)
     known = pack.request.worked_out.amount.low is not None and pack.request.measured_jobs > 1
     todo = f"launch the job at {pack.request.plan.devices} devices at least three times: --repeats 3"
     return _met("device-hours", known, todo)
@@ -95,6 +99,11 @@ def _use(pack: Pack) -> Answer:
     )
 
 
+def _hours(pack: Pack) -> Answer:
+    codes = pack.request.blocked_by
+    return _met("device-hours", not codes, f"mend what forbids the rate that the hours rest on: {', '.join(codes)}")
+
+
 def _measured(pack: Pack) -> Answer:
     return _met("performance", any(cell.throughput.value for cell in pack.cells), "make a run that completes")
 
@@ -111,7 +120,7 @@ CHECKS: dict[Need, Callable[[Pack, Found], Answer]] = {
     "largest-job": lambda pack, _: _largest(pack),
     "linear-plot": lambda pack, _: _scaling(pack),
     "device": lambda _, __: Answer("performance"),
-    "device-hours": lambda _, __: Answer("device-hours"),
+    "device-hours": lambda pack, _: _hours(pack),
     "uncertainty": lambda pack, _: _uncertainty(pack),
     "overhead": lambda _, __: Answer("device-hours"),
     "buffer": _buffer,

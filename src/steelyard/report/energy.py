@@ -52,7 +52,7 @@ MARK_WORDS = {"warmup": "warm-up", "crosscheck": "cross-check"}
 def energy_lines(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> list[str]:
     """The answer first; then the figures of each cell, its phases, the power over time, and what speaks against it."""
     names = _names(cells)
-    lines = wrapped(answer(cells[0]) if len(cells) == 1 else _least(cells, names))
+    lines = wrapped((answer(cells[0]) if len(cells) == 1 else _least(cells, names)) + _unusable(cells))
     shown = [entry for entry in cells if entry.main.value is not None]
     if shown:
         lines += ["", *_compared(shown, names)] if len(cells) > 1 else ["", *_figures(shown[0])]
@@ -68,6 +68,17 @@ def energy_lines(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> list[
     if not shown:
         lines += ["", "next: steelyard doctor says what can be measured here and how to be allowed to"]
     return lines
+
+
+def _unusable(cells: Sequence[CellEnergy]) -> str:
+    """Where findings forbid the figures of the runs: a sound sensor does not mend a clock or a run that drifts."""
+    there = [entry for entry in cells if entry.main.value is not None]
+    codes = [{one.code for one in entry.cell.findings if one.severity == "blocks"} for entry in there]
+    found = sorted(set().union(*codes))
+    if not found:
+        return ""
+    whose = "it" if len(cells) == 1 else f"the figures of {sum(map(bool, codes))} of {len(there)} cells"
+    return f"; not to be used: {', '.join(found)} {'forbids' if len(found) == 1 else 'forbid'} {whose}"
 
 
 def _names(cells: Sequence[CellEnergy]) -> dict[str, str]:

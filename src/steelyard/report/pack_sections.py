@@ -79,12 +79,19 @@ def hours_answer(found: Request) -> str:
     plan, asked, charge = found.plan, found.asked.amount, found.charge
     runs = counted(plan.trainings, "training")
     verb = "takes" if plan.trainings == 1 else "take"
-    text = f"{runs} on {counted(plan.devices, 'device')} {verb} {_words(found.worked_out)}"
+    text = f"{runs} on {counted(plan.devices, 'device')} {verb} {_words(found.worked_out, found.measured_jobs)}"
     text += "" if found.basis.kind == "measured" else " (not measured at this size)"
     text += f". To ask for: {number(asked.value, 4)} device-hours{_on_top(found)}"
     if charge is not None and charge.unit != "device-hour":
         text += f", which is {number(charge.amount.value, 4)} {charge.unit}{'s' * charge.unit.endswith('hour')}"
-    return f"{text}."
+    return f"{text}.{unusable(found)}"
+
+
+def unusable(found: Request) -> str:
+    """A sentence where findings forbid the use of the rate; it stands beside every figure that rests on it."""
+    codes = found.blocked_by
+    verb = "forbids" if len(codes) == 1 else "forbid"
+    return f" Not to be used before it is mended: {', '.join(codes)} {verb} the rate it rests on." if codes else ""
 
 
 def _on_top(found: Request) -> str:
@@ -94,14 +101,18 @@ def _on_top(found: Request) -> str:
     return f", with {' and '.join(parts)}" if parts else ", without any buffer"
 
 
-def _words(term: Term) -> str:
+def _words(term: Term, jobs: int) -> str:
     amount = term.amount
     text = f"{number(amount.value, 4)} {term.unit}"
     if amount.low is None or amount.high is None:
         return f"{text}, without an interval"
-    return f"{text} (95 % interval {number(amount.low, 4)} to {number(amount.high, 4)})"
+    # Of one job the steps alone tell an interval: it says nothing of the next job.
+    of_one = " of the one job measured," if jobs == 1 else ""
+    return f"{text} (95 % interval{of_one} {number(amount.low, 4)} to {number(amount.high, 4)})"
 
 
+RESTING = ("r", "T1", "T", "H", "F", "A", "C", "e", "W")
+"""Terms that are no better than the measured rate."""
 COLUMNS = (
     Column("", align="left"), Column("what", align="left"), Column("how", align="left"), Column("value"),
 )  # fmt: skip
@@ -109,12 +120,14 @@ COLUMNS = (
 
 def derivation_table(found: Request) -> Table:
     """Every number with its formula, in symbols and in figures."""
-    rows = tuple(_derived(term, found.terms) for term in found.terms)
+    rows = tuple(_derived(term, found.terms, found.blocked_by) for term in found.terms)
     return Table("derivation", "Device-hours, term by term", COLUMNS, rows, tuple(_interval_notes(found)))
 
 
-def _derived(term: Term, terms: Sequence[Term]) -> tuple[Cell, ...]:
+def _derived(term: Term, terms: Sequence[Term], blocked: tuple[str, ...]) -> tuple[Cell, ...]:
     how = term.origin
+    # As a file of its own the table has no sentence beside it.
+    codes = blocked if term.symbol in RESTING else ()
     if term.formula:
         names = {other.symbol: other.symbol for other in terms}
         figures = {other.symbol: _figure(other.amount.value, other.digits) for other in terms}
@@ -126,7 +139,12 @@ def _derived(term: Term, terms: Sequence[Term]) -> tuple[Cell, ...]:
         Cell(term.what, f"{term.what}, {term.unit}" if term.unit else term.what),
         Cell(how, how),
         Cell(
-            f"{_estimate(amount, term.digits)} {term.unit}".rstrip(), amount.value, amount.low, amount.high, term.runs
+            f"{_estimate(amount, term.digits)} {term.unit}".rstrip(),
+            amount.value,
+            amount.low,
+            amount.high,
+            term.runs,
+            codes,
         ),
     )
 
@@ -306,6 +324,8 @@ def performance_section(pack: Pack) -> Section:
     facts.append(("one device is", device_words(cell.records)))
     facts.append(("jobs", f"{row.get('jobs')}, window: {rate.window}"))
     answer = f"{counted(spec.ranks, 'device')}: {with_interval(rate)} {rate.unit}." if rate.value else str(rate.reason)
+    codes = dict.fromkeys(one.code for one in cell.findings if one.severity == "blocks" and one.code[:3] != "SY4")
+    answer += f" Not to be used before it is mended: {', '.join(codes)}." if codes else ""
     question = "What does the base of the scaling do in absolute terms, and what is one device?"
     table = _facts_table("base-performance", "Performance of the base", facts)
     return Section("performance", "Base performance", question, answer, (table,))
@@ -405,14 +425,17 @@ def energy_section(pack: Pack) -> Section:
     if not found.energy:
         return Section("energy", "Energy", question, f"Not given: {found.energy_reason}.")
     terms = (*found.terms, *found.energy)
-    rows = tuple(_derived(term, terms) for term in found.energy)
+    rows = tuple(_derived(term, terms, found.blocked_by) for term in found.energy)
     entry = next(one for one in pack.energies if one.cell.cell == found.basis.cell.cell)
     notes = ["Of the steps only: set-up, compilation, failed runs and the buffer are not in it."]
+    if found.energy[-1].amount.low is not None:
+        notes.append("[]: 95 % intervals of the mean of the jobs measured, not of the jobs to come.")
     validity = entry.main.validity
     if validity is not None and validity.reasons and not entry.findings:
         notes.append(f"{validity.verdict.capitalize()}: {validity.reasons[0]}.")
     table = Table("plan-energy", "Energy of the plan", COLUMNS, rows, tuple(notes))
-    answer = f"{_words(found.energy[-1])} for the steps of the plan (counted: {entry.scope}; {entry.verdict})."
+    said = _words(found.energy[-1], found.measured_jobs)
+    answer = f"{said} for the steps of the plan (counted: {entry.scope}; {entry.verdict}).{unusable(found)}"
     return Section("energy", "Energy", question, answer, (table,), _telling(entry.findings))
 
 

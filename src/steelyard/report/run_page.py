@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.summary import MEASURED
 from steelyard.errors import SteelyardError
-from steelyard.report.charts.style import figure_cell
+from steelyard.report.charts.style import blocking_codes, figure_cell
 from steelyard.report.charts.trace import trace_chart
 from steelyard.report.page import Cell, Column, Prose, Section, Table
 from steelyard.report.study_subject import rate, sentence
@@ -118,7 +118,9 @@ def phases_section(records: Sequence[RunRecord]) -> Section | None:
         "By the worker's clock, which begins at 0. Warm-up and steady lie inside steps, idle may lie inside setup.",
     )
     longest = max(rows, key=lambda row: row[4].value if row[1].value not in ("warmup", "steady") else 0.0)  # type: ignore[arg-type,return-value]
-    words = f"Mostly {longest[1].text}: {longest[4].text} s, {longest[5].text} % of the run."
+    words = "The run took no time that its clock can tell."
+    if longest[5].value is not None:
+        words = f"Mostly {longest[1].text}: {longest[4].text} s, {longest[5].text} % of the run."
     table = Table("phases", "Phases", columns, tuple(rows), notes)
     return Section("phases", "Phases", "Where did the time of the run go?", words, (table,))
 
@@ -179,7 +181,9 @@ def _headline(record: RunRecord) -> str:
     if found is None or found.value is None:
         return f"run {record.run_id} has no throughput"
     each = f", a step of {seconds(step.value)} on average" if step is not None and step.value is not None else ""
-    return f"run {record.run_id}: {number(found.value)} {found.unit}{each}"
+    codes = blocking_codes(record.findings)
+    held = f" (not to be used: {', '.join(codes)})" if codes else ""
+    return f"run {record.run_id}: {number(found.value)} {found.unit}{each}{held}"
 
 
 def _evaluations(records: Sequence[RunRecord]) -> Section | None:

@@ -13,19 +13,25 @@ if TYPE_CHECKING:
     from collections import Counter
 
     from steelyard.launch.follow import Sent, Standing
-    from steelyard.launch.scheduler import Campaign
+    from steelyard.launch.scheduler import Campaign, Plan
 
 SHOWN_CAUSES: Final = 10
 SHOWN_CELLS: Final = 40
 SHOWN_IDS: Final = 5
 LABEL_CHARACTERS: Final = 40
+NO_FIT: Final = "out_of_memory"
+"""Not a failure: the answer that a search looks for, and the same again whenever it is tried."""
 # Columns, and the states that each counts; every other status is a run that did not complete.
 COLUMNS: Final = (
     ("waiting", ("planned", "queued", "unknown")),
     ("running", ("running",)),
     ("ended", ("ended",)),
     ("completed", ("completed",)),
+    ("not converged", ("not_converged",)),
+    ("out of memory", (NO_FIT,)),
 )
+SELDOM: Final = ("not converged", "out of memory")
+"""Columns that are shown where they have an entry."""
 PLACES: Final = {name: place for place, (name, _, _) in enumerate(MARKS)}
 COUNTED: Final = frozenset(state for _, states in COLUMNS for state in states)
 
@@ -33,14 +39,16 @@ COUNTED: Final = frozenset(state for _, states in COLUMNS for state in states)
 def standing_lines(standing: Standing, *, verbose: bool = False) -> list[str]:
     """Where each cell is, why runs did not complete, and what to type next. `verbose`: also paths, and every job."""
     cells, labels = standing.cells, standing.labels
-    rows = [[_short(labels.get(cell, cell)), *_counts(counts)] for cell, counts in list(cells.items())[:SHOWN_CELLS]]
+    names = [name for name, count in _counts(standing.totals).items() if count != "-" or name not in SELDOM]
+    every = [(_short(labels.get(cell, cell)), counts) for cell, counts in list(cells.items())[:SHOWN_CELLS]]
     if len(cells) > 1:
-        rows.append(["all" if len(cells) <= SHOWN_CELLS else f"all {len(cells)} cells", *_counts(standing.totals)])
+        every.append(("all" if len(cells) <= SHOWN_CELLS else f"all {len(cells)} cells", standing.totals))
+    rows = [[what, *(_counts(counts)[name] for name in names)] for what, counts in every]
     lines = [
         f"study {standing.study}",
         *(line for sent in standing.campaigns for line in _sent_lines(sent, verbose=verbose)),
     ]
-    lines += ["", table(["cell", *(name for name, _ in COLUMNS), "failed"], rows)]
+    lines += ["", table(["cell", *names], rows)]
     lines += _why_lines(standing) + _cause_lines(standing)
     for problem in standing.problems:
         # An error of several lines: what is wrong, and what to do.
@@ -52,8 +60,7 @@ def standing_lines(standing: Standing, *, verbose: bool = False) -> list[str]:
 def progress_line(standing: Standing) -> str:
     """All of it in one line."""
     totals = standing.totals
-    counts = dict(zip([*(name for name, _ in COLUMNS), "failed"], _counts(totals), strict=True))
-    said = ", ".join(f"{count} {name}" for name, count in counts.items() if count != "-")
+    said = ", ".join(f"{count} {name}" for name, count in _counts(totals).items() if count != "-")
     missing = f"; {standing.problems[0].splitlines()[0]}" if standing.problems else ""
     return printable(f"{standing.study}: {said or 'nothing'} of {totals.total()} runs{missing}")
 
@@ -100,7 +107,7 @@ def campaign_lines(campaign: Campaign, *, sent: bool) -> list[str]:
     plan, price = campaign.plan, campaign.plan.price
     tasks, runs = sum(len(job.tasks) for job in plan.jobs), sum(len(task) for job in plan.jobs for task in job.tasks)
     what = "sent" if sent else "dry run, nothing was queued:"
-    lines = [f"{what} {runs} runs of {plan.study} to {plan.site.name} (pool {plan.pool})", ""]
+    lines = [f"{what} {_amount(plan, runs)} of {plan.study} to {plan.site.name} (pool {plan.pool})", ""]
     rows = [
         [
             _name(campaign.job_id(job)) if sent else f"{job.number:03d}",
@@ -124,6 +131,18 @@ def campaign_lines(campaign: Campaign, *, sent: bool) -> list[str]:
         lines += wrapped(f"image: {plan.image.reference}")
     lines += [printable(f"scripts: {campaign.path}/jobs"), printable(f"read first: {campaign.path}/README")]
     return lines
+
+
+def _amount(plan: Plan, runs: int) -> str:
+    """Runs, and searches with their candidates: a search makes only those that it needs."""
+    searches = [task for job in plan.jobs if job.kind == "search" for task in job.tasks]
+    tried = sum(map(len, searches))
+    if not searches:
+        return _many(runs, "run")
+    what = f"a search of {_many(tried, 'candidate')}"
+    if len(searches) > 1:
+        what = f"{len(searches)} searches of {_many(tried, 'candidate')} in all"
+    return f"{_many(runs - tried, 'run') + ' and ' if runs > tried else ''}{what}, of which few are tried,"
 
 
 def campaign_json(campaign: Campaign) -> dict[str, Any]:
@@ -150,10 +169,11 @@ def campaign_json(campaign: Campaign) -> dict[str, Any]:
     }
 
 
-def _counts(counts: Counter[str]) -> list[str]:
-    found = [sum(counts[state] for state in states) for _, states in COLUMNS]
-    found.append(sum(count for state, count in counts.items() if state not in COUNTED))
-    return [str(count) if count else "-" for count in found]
+def _counts(counts: Counter[str]) -> dict[str, str]:
+    """By the name of the column."""
+    found = {name: sum(counts[state] for state in states) for name, states in COLUMNS}
+    found["failed"] = sum(count for state, count in counts.items() if state not in COUNTED)
+    return {name: str(count) if count else "-" for name, count in found.items()}
 
 
 def _sent_lines(sent: Sent, *, verbose: bool) -> list[str]:
@@ -200,7 +220,7 @@ def _cause_lines(standing: Standing) -> list[str]:
 def _next_lines(standing: Standing) -> list[str]:
     if standing.waiting:
         return ["", f"next: steelyard status {standing.study} --wait"]
-    codes = sorted({code for code, _ in standing.causes})
+    codes = sorted({code for code, _ in standing.causes} - {NO_FIT})
     if codes:
         return ["", f"next: steelyard show RUN_ID; to make them again: steelyard study FILE --again {','.join(codes)}"]
     return ["", f"next: steelyard show {standing.study}"]

@@ -90,7 +90,8 @@ def _tallied(found: Sequence[Finding]) -> str:
     worst = [one for one in found if one.severity == "blocks"]
     text = sentence(tally(list(found)).partition(";")[0])
     codes = ", ".join(dict.fromkeys(one.code for one in worst))
-    return f"{text} {codes} forbids the use of a figure or ratio." if worst else f"{text} Nothing forbids a figure."
+    verb = "forbid" if "," in codes else "forbids"
+    return f"{text} {codes} {verb} the use of a figure or ratio." if worst else f"{text} Nothing forbids a figure."
 
 
 def _code_row(code: str, severity: str, titles: Sequence[str]) -> tuple[Cell, ...]:

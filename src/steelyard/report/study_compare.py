@@ -204,7 +204,8 @@ def pair_answer(compared: Compared, a: str, b: str) -> str:
 
 def _blocking(entries: Sequence[Comparison]) -> str:
     codes = dict.fromkeys(found.code for entry in entries for found in entry.findings if found.severity == "blocks")
-    return f"{', '.join(codes)} forbids it" if codes else "the figure is zero on one of the sides"
+    verb = "forbids" if len(codes) == 1 else "forbid"
+    return f"{', '.join(codes)} {verb} it" if codes else "the figure is zero on one of the sides"
 
 
 def _named(chart: Chart, pair: _Pair) -> Chart:

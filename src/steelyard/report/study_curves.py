@@ -62,7 +62,14 @@ def left_out(entry: Subject, groups: int, key: str) -> list[str]:
     more = groups - ANALYSED
     unseen = f" {more:,} more curves are not in the table either." if more > 0 else ""
     another = f"steelyard report {entry.cells[0].study}:{others} draws another one"
-    return [f"Drawn is the curve with the highest throughput; {another}.{unseen}"]
+    which = "the curve with the highest throughput" if any(map(rate, entry.cells)) else "the first curve"
+    return [f"Drawn is {which}; {another}.{unseen}"]
+
+
+def _which(label: str, groups: Sequence[tuple[str, list[CellSummary]]]) -> str:
+    """How the curve that is told first is called. Where no rate may be used, or the fastest has no curve: by order."""
+    fastest = bool(groups) and label == groups[0][0] and any(map(rate, groups[0][1]))
+    return f"The one with the highest throughput ({label})" if fastest else f"The first ({label})"
 
 
 # -- over devices
@@ -88,7 +95,7 @@ def scaling_section(entry: Subject, name: str = "scaling", title: str = "Scaling
         for curve in curves
         for found in curve.findings
     )
-    return Section(name, title, question, _scaling_answer(curves, len(groups)), tuple(blocks), findings)
+    return Section(name, title, question, _scaling_answer(curves, groups), tuple(blocks), findings)
 
 
 def _problems(error: SteelyardError) -> Prose:
@@ -111,12 +118,12 @@ def _scalings(entry: Subject, groups: Sequence[tuple[str, list[CellSummary]]]) -
     return found
 
 
-def _scaling_answer(curves: Sequence[Scaling], groups: int) -> str:
+def _scaling_answer(curves: Sequence[Scaling], groups: Sequence[tuple[str, list[CellSummary]]]) -> str:
     first = curves[0]
     text = BLOCKED if first.blocked else answer(first)
     if len(curves) == 1:
         return text
-    return f"{_curves(len(curves), groups)} The one with the highest throughput ({first.label}): {text}"
+    return f"{_curves(len(curves), len(groups))} {_which(first.label, groups)}: {text}"
 
 
 def _curves(seen: int, groups: int) -> str:
@@ -194,15 +201,15 @@ def batch_section(entry: Subject, name: str = "batch", title: str = "Batch size"
         for label, curve in curves
         for found in curve.findings
     )
-    return Section(name, title, question, _batch_answer(curves, len(groups)), tuple(blocks), findings)
+    return Section(name, title, question, _batch_answer(curves, groups), tuple(blocks), findings)
 
 
-def _batch_answer(curves: Sequence[tuple[str, BatchCurve]], groups: int) -> str:
+def _batch_answer(curves: Sequence[tuple[str, BatchCurve]], groups: Sequence[tuple[str, list[CellSummary]]]) -> str:
     label, curve = curves[0]
     text = knee_words(curve)
     if len(curves) == 1:
         return text
-    return f"{_curves(len(curves), groups)} The one with the highest throughput ({label}): {text[:1].lower()}{text[1:]}"
+    return f"{_curves(len(curves), len(groups))} {_which(label, groups)}: {text[:1].lower()}{text[1:]}"
 
 
 def knee_words(curve: BatchCurve) -> str:
@@ -282,7 +289,9 @@ def heat_section(entry: Subject, name: str = "heat", title: str = "Map of two se
     if at:
         chart = dataclasses.replace(chart, title=f"{chart.title} ({at})", notes=(*chart.notes, f"All at {at}."))
     lost = sum(cell.throughput.value is None for cell in cells)
-    words = f"highest at {entry.name(best)}: {with_interval(best.throughput)} {best.throughput.unit}"
+    words = "not told: no cell has a figure that may be used"
+    if rate(best):
+        words = f"highest at {entry.name(best)}: {with_interval(best.throughput)} {best.throughput.unit}"
     words += f"; {lost} of {len(cells)} fields without a figure" if lost else ""
     return Section(name, title, f"Where is it fastest, by {x} and {y}?", sentence(words), (chart,))
 

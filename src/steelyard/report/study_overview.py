@@ -155,8 +155,9 @@ def _energy(energies: Sequence[CellEnergy]) -> str:
     known = [entry for entry in energies if entry.main.value is not None]
     if known:
         return f"{len(known)} of {_count(len(energies), 'cell')}"
-    reasons = dict.fromkeys(entry.main.reason or "" for entry in energies)
-    return f"none: {shortened(list(reasons), 1)}" if energies else "none"
+    reasons = list(dict.fromkeys(entry.main.reason or "" for entry in energies))
+    others = f" (in other cells: {_count(len(reasons) - 1, 'other reason')})" if len(reasons) > 1 else ""
+    return f"none: {reasons[0]}{others}" if energies else "none"
 
 
 def _not_completed(entry: Subject, *, several: bool) -> list[tuple[Cell, ...]]:
@@ -246,7 +247,7 @@ def _reached(entry: Subject) -> str:
     none = len(entry.cells) - len(known)
     if none:
         lost = counted_statuses([cell for cell in entry.cells if cell.throughput.value is None])
-        parts.append(f"{_count(none, 'cell')} without one ({statuses(lost)})")
+        parts.append(f"{_count(none, 'cell')} without {'one' if known else 'a throughput'} ({statuses(lost)})")
     return sentence("; ".join(parts))
 
 
@@ -289,9 +290,12 @@ def _rate_unit(entry: Subject) -> str:
 
 
 def _everywhere(entry: Subject) -> set[str]:
-    """Codes that every figure has: they stand beside the table, and would only fill its rows."""
+    """Codes that every figure has: they stand beside the table, and would only fill its rows.
+
+    What forbids a figure stays with it: as a file of its own the table has nothing beside it.
+    """
     measured = [cell for cell in entry.cells if cell.throughput.value is not None]
-    codes = [{found.code for found in cell.findings} for cell in measured]
+    codes = [{found.code for found in cell.findings} - set(blocking_codes(cell.findings)) for cell in measured]
     return set.intersection(*codes) if len(codes) > 1 else set()
 
 
@@ -316,9 +320,10 @@ def _step(entry: Subject, cell: CellSummary, factor: float, ids: tuple[str, ...]
     if found is None:
         return Cell("-")
     value, low, high = found.value / factor, found.low / factor, found.high / factor
+    held = ", not to be used" if blocking_codes(cell.findings) else ""
     if not low < high:
-        return Cell(number(value, 4), value, runs=ids)
-    return Cell(f"{number(value, 4)} [{number(low, 4)}, {number(high, 4)}]", value, low, high, ids)
+        return Cell(f"{number(value, 4)}{held}", value, runs=ids)
+    return Cell(f"{number(value, 4)} [{number(low, 4)}, {number(high, 4)}]{held}", value, low, high, ids)
 
 
 def _cost(entry: CellEnergy | None, ids: tuple[str, ...]) -> Cell:
@@ -327,6 +332,7 @@ def _cost(entry: CellEnergy | None, ids: tuple[str, ...]) -> Cell:
         return Cell("-")
     cell = brief(found, ids, tuple(dict.fromkeys(one.code for one in entry.findings)))
     text = cell.text if entry.verdict == "valid" else f"{cell.text}, {entry.verdict}"
+    text += ", not to be used" if blocking_codes(entry.cell.findings) else ""
     return Cell(text, cell.value, cell.low, cell.high, ids, cell.codes)
 
 

@@ -11,30 +11,49 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from steelyard.contracts.observe import StatusCode
 
-# Who speaks: slurmstepd (with its node where several share a machine), or srun on its behalf.
-_SPEAKER: Final = r"^(?:\d+: )?(?:slurmstepd(?:-[\w.-]+)?|srun): (?:error: )?"
+# Who speaks: slurmstepd (with its node where several share a machine), or srun on its behalf. Since 25.05 slurmstepd
+# gives the time instead of its name. What a program printed last, such as a bar of progress, may not have ended its
+# line. Lengths are bounded: the search must not take longer than the text is long, whatever it says.
+_SPEAKER: Final = (
+    r"(?:(?:^|(?<=[^\w\"'`]))(?:slurmstepd(?:-[\w.-]+)?|srun): (?:error: )?|"
+    r"\[\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[^\]\s]{0,20}\] error: )"
+)
 # In the order of what they tell: each of the first also leaves the last's line.
 # Seen in 22.05; the words about oom_kill are those of src/plugins/task/cgroup and of 23.11's "OOM Killed".
 _WORDS: Final[tuple[tuple[StatusCode, re.Pattern[str]], ...]] = (
     (
         "out_of_memory",
         re.compile(
-            _SPEAKER + r"[^\n]*(?:[Ee]xceeded (?:job |step )?memory limit|oom[_-]kill event|"
+            _SPEAKER + r"[^\n]{0,300}?(?:[Ee]xceeded (?:job |step )?memory limit|oom[_-]kill event|"
             r"Out Of Memory|OOM[ -]Killed|out-of-memory handler)[^\n]*",
             re.MULTILINE,
         ),
     ),
-    ("time_limit", re.compile(_SPEAKER + r"\*\*\* [^\n]* CANCELLED AT [^\n]*DUE TO TIME LIMIT[^\n]*", re.MULTILINE)),
-    ("preempted", re.compile(_SPEAKER + r"\*\*\* [^\n]* CANCELLED AT [^\n]*DUE TO PREEMPTION[^\n]*", re.MULTILINE)),
+    (
+        "time_limit",
+        re.compile(_SPEAKER + r"\*\*\* [^\n]{0,300}? CANCELLED AT [^\n]{0,100}?DUE TO TIME LIMIT[^\n]*", re.MULTILINE),
+    ),
+    (
+        "preempted",
+        re.compile(_SPEAKER + r"\*\*\* [^\n]{0,300}? CANCELLED AT [^\n]{0,100}?DUE TO PREEMPTION[^\n]*", re.MULTILINE),
+    ),
     (
         "node_failure",
         re.compile(
-            _SPEAKER + r"(?:\*\*\* [^\n]* CANCELLED AT [^\n]*DUE TO NODE FAILURE|Node failure on )[^\n]*",
+            _SPEAKER + r"(?:\*\*\* [^\n]{0,300}? CANCELLED AT [^\n]{0,100}?DUE TO NODE FAILURE|Node failure on )[^\n]*",
             re.MULTILINE,
         ),
     ),
-    ("cancelled", re.compile(_SPEAKER + r"\*\*\* (?:JOB|STEP) [^\n]* CANCELLED AT [^\n]*", re.MULTILINE)),
+    (
+        "cancelled",
+        re.compile(
+            _SPEAKER + r"\*\*\* (?:JOB|STEP) [^\n]{0,300}? CANCELLED AT (?![^\n]{0,100}DUE TO TASK FAILURE)[^\n]*",
+            re.MULTILINE,
+        ),
+    ),
 )
+# srun ends what is left of a step of which a task failed: that is no cause. Before 25.05 slurmstepd does not tell.
+_LEFT_OVER: Final = re.compile(r"^srun: (?:[\w/]+: )*Terminating (?:StepId=|job step )", re.MULTILINE)
 MAX_LINE: Final = 400
 
 
@@ -45,5 +64,7 @@ def cause_in(output: str) -> tuple[StatusCode, str] | None:
     """
     for cause, pattern in _WORDS:
         if found := pattern.search(output):
+            if cause == "cancelled" and "*** STEP" in found[0] and _LEFT_OVER.search(output, 0, found.start()):
+                return None
             return cause, found[0].strip()[:MAX_LINE]
     return None

@@ -23,8 +23,11 @@ CAUSES = ("out_of_memory", "hung", "refused", "failed", "node_failure", "preempt
 # In torchrun's account of what failed, and in the interpreter's of a hang that holds it.
 _RANK_ENDED = re.compile(r"rank\s*:\s*(\d{1,9})\D[^\n]*\n\s*exitcode\s*:\s*(-?\d{1,9})\b")
 _NO_MEMORY = re.compile(r"terminate called after throwing an instance of 'std::bad_alloc'")
-# What Slurm's daemon on the node prints of a step that it killed for memory.
-_STEP_NO_MEMORY = re.compile(r"slurmstepd\S*: error: [^\n]*(oom.kill|[Ee]xceeded (\w+ )?memory limit)")
+# What Slurm's daemon on the node prints of a step that it killed for memory; since 25.05 with the time for its name.
+_STEP_NO_MEMORY = re.compile(
+    r"(slurmstepd\S{0,300}:|\[\d{4}-\d\d-\d\dT[\d:.+Z-]{5,30}\]) error: "
+    r"[^\n]{0,300}?(oom.kill|[Ee]xceeded (\w+ )?memory limit)"
+)
 # Hang-up, interrupt and termination: somebody asked for it.
 ORDERS = (1, 2, 15)
 _INTERPRETER_HUNG = re.compile(

@@ -189,6 +189,9 @@ class Cluster(Contract):
     """JobSet or plain Indexed Jobs; None: JobSet where the platform has it."""
     pull_secret: Annotated[str, Length(253, r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")] | None = None
     """For a registry that asks for one."""
+    run_as: Annotated[int, Bound(ge=1, le=2**31 - 1)] | None = None
+    """Number of the user that pods run as, without root and with the runtime's seccomp profile, as namespaces of the
+    `restricted` security standard demand; None: what the image says."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,7 +103,7 @@ def knee(points: Sequence[Point], share: float = 0.9, level: float = 0.95) -> Kn
     _refuse_bad(ordered, share)
     if len(ordered) < MIN_POINTS:
         sizes = "1 batch size has" if len(ordered) == 1 else f"{len(ordered) or 'no'} batch sizes have"
-        return _none(share, level, f"{sizes} a measured throughput, and a curve needs at least {MIN_POINTS}")
+        return _none(share, level, f"{sizes} a throughput that may be used, and a curve needs at least {MIN_POINTS}")
     whole = _fit(ordered, level)
     slow = _slow_rise(ordered, whole, share, level)
     if slow is not None:
