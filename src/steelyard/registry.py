@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from functools import cache
 from typing import Any
 
 from steelyard.errors import InputError, Problem
@@ -170,7 +169,6 @@ def load(kind: str, name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-@cache
 def _entry_points(kind: str) -> dict[str, str]:
     # Imported late: reading package metadata costs more than the whole help text.
     from importlib.metadata import entry_points
