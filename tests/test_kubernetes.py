@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import kubernetes_validate
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from platform_kubernetes import Platform, stamp
@@ -1058,6 +1058,7 @@ HONEST = [
     st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(["flip", "cut", "drop", "twice", "swap"])), max_size=6),
     st.integers(1, 5000),
 )
+@example([(1, "twice"), (362879, "flip"), (0, "drop"), (2681, "swap")], 1)
 @settings(max_examples=150, deadline=None)
 def test_whatever_happens_to_a_log_nothing_wrong_is_taken(harms: list[tuple[int, str]], chunk: int) -> None:
     text = b"\n".join(HONEST) + b"\n"

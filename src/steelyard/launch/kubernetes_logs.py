@@ -210,7 +210,8 @@ class LogReader:
             arrived.complain(f"{name} is more than may be sent")
         else:
             self._left -= int(size)
-            path = self._scratch / f"{self.pod.index}-{key[0]}-{key[1]}"
+            # By a count of our own: a header that comes again must not open the place of a file that is whole.
+            path = self._scratch / f"{self.pod.index}-{self._files}"
             self._open[key] = _Incoming(path, name, int(size), int(packed), int(lines), sha256)
 
     def _data(self, index: str, number: str, line: str, length: str, crc: str, text: str) -> None:
