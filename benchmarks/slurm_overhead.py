@@ -2,7 +2,8 @@
 
 The speed of a machine wanders by several percent from one launch to the next. Therefore both runs are there at the same
 time, and take turns of half a second: while one works the other is stopped. Each goes through the same seconds,
-and neither sees the other. Steps that hold a stop are left out; throughput is that of the middle turn.
+and neither sees the other. Steps that hold a stop are left out. Each turn is held against the other side's next to it,
+so that who else uses the machine meanwhile is in both; the middle one of these ratios is a pair's.
 """
 
 from __future__ import annotations
@@ -86,22 +87,16 @@ class Side:
         for process in ranks:
             os.kill(process, number)
 
-    def step_s(self) -> float:
-        """Mean time of a step in which nobody stopped it, in the middle one of its turns.
-
-        The turns are what lies between its first stop and its last; the middle one, because others may be at the
-        machine in some of them.
-        """
+    def turns_s(self) -> list[float]:
+        """Mean time of a step in each of its turns: what lies between its first stop and its last."""
         chunks = read_chunks(self.raw / "steps-00000.bin", 0, 10**9, check=True)
         steps = np.concatenate([chunk.column("step_s") for chunk in chunks])
         # A step takes some hundredths of a turn.
         held = steps > TURN_S
         stops = np.cumsum(held)
         turns = [steps[(stops == number) & ~held] for number in range(1, int(stops[-1]))]
-        means = [float(turn.mean()) for turn in turns if len(turn)]
-        middle_s = statistics.median(means)
-        print(f"  {sum(map(len, turns))} steps in {len(means)} turns, {1e3 * middle_s:.3f} ms in the middle one")
-        return middle_s
+        print(f"  {sum(map(len, turns))} steps in {len(turns)} turns")
+        return [float(turn.mean()) if len(turn) else math.nan for turn in turns]
 
     def finish_block(self, ranks: list[int]) -> None:
         """Until what it made last is in its file: steps are written by the block."""
@@ -160,7 +155,10 @@ def pair(cluster: Cluster, home: Path, seconds: float, *, first: int) -> float:
         for side in sides:
             cluster.run("scancel", side.job)
         cluster.wait_until_empty()
-    return sides[1].step_s() / sides[0].step_s()
+    # One more turn may be seen of the side that finished its block later.
+    both = zip(sides[1].turns_s(), sides[0].turns_s(), strict=False)
+    ratios = [hand_s / ours_s for hand_s, ours_s in both]
+    return statistics.median(ratio for ratio in ratios if not math.isnan(ratio))
 
 
 def main() -> None:
