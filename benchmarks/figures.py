@@ -79,7 +79,10 @@ def page(data: dict[str, dict[str, Any]]) -> str:
         "Made by `python benchmarks/figures.py` from the full runs.",
         "Each row is repeated by its script,",
     ]
-    out += ["in an environment made by `pip install -e '.[dev]'`; none of them needs a Debian package.\n"]
+    out += [
+        "in an environment made by `pip install -e '.[dev,all]'`. Those of Slurm, containers, pages and packs need the",
+        "Debian packages that `.ci/run` names.\n",
+    ]
     for name in (name for name in NAMES if name in data):
         entry = data[name]
         text = ast.get_docstring(ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8"))) or ""

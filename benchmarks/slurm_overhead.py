@@ -171,14 +171,14 @@ def main() -> None:
             print(f"pair {number}: {ratios[-1]:.4f} of the throughput by hand", flush=True)
     error = statistics.stdev(ratios) / math.sqrt(pairs) if pairs > 1 else float("nan")
     print(f"{pairs} pairs, from {min(ratios):.4f} to {max(ratios):.4f}, standard error of their mean {error:.4f}")
-    # One short pair is known to some percent.
+    # A pair's own standard deviation is 0.03 (ten of them, quiet machine): the quick form allows one pair three of it.
     finish(
         [
             at_least(
                 "slurm_overhead: throughput",
                 statistics.median(ratios),
                 "of that by hand",
-                0.97 if options.quick else 0.99,
+                0.90 if options.quick else 0.99,
             )
         ]
     )
