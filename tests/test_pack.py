@@ -29,7 +29,7 @@ from steelyard.contracts.sim import Collective, Link, Noise, Power, Sensor, SimT
 from steelyard.contracts.spec import Budget, RunSpec
 from steelyard.errors import InputError, SteelyardError
 from steelyard.report import draw
-from steelyard.report.audit_page import audit_page, rows_behind
+from steelyard.report.audit_page import audit_page
 from steelyard.report.checklist import CHECKS, TITLES, checklist_section, fits, lines
 from steelyard.report.csv_export import csv_table
 from steelyard.report.html import html
@@ -663,20 +663,20 @@ def test_the_verb_lists_schemes(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("name", documents())
 def test_a_document_has_its_rows_findings_and_claims_on_the_page(name: str, folder: ResultFolder) -> None:
     judged = audit(name, folder)
-    page = audit_page([judged], [rows_behind(name, folder)])
+    page = audit_page([judged])
     assert page.sections[0].answer.startswith("Yes" if judged.passes else ("No", "Not shown"))
     tables = {table.name: table for table in page.tables}
-    rows = rows_behind(name, folder)[0].rows
+    rows = judged.tables[0].rows
     assert len(tables["table-rows"].rows) == len(rows)
     shown = {found for section in page.sections for found in section.findings}
     assert shown == set(judged.findings)
     claims = tables["claims-table"].rows
-    assert [row[3].value for row in claims] == [entry.verdict for entry in judged.judgements]
+    assert [row[1].value for row in claims] == [entry.verdict for entry in judged.judgements]
     html(page)
 
 
 def test_findings_stand_beside_their_rows(folder: ResultFolder) -> None:
-    page = audit_page([audit("aces-ipu", folder)], [rows_behind("aces-ipu", folder)])
+    page = audit_page([audit("aces-ipu", folder)])
     rows = next(table for table in page.tables if table.name == "table-rows").rows
     with_codes = {row[0].text: row[1].codes for row in rows if row[1].codes}
     assert with_codes["table 3, line 43"] == ("SY503",)
@@ -684,6 +684,14 @@ def test_findings_stand_beside_their_rows(folder: ResultFolder) -> None:
     assert {"table 3, line 39", "table 3, line 41"} <= set(with_codes)
     first = next(table for table in page.tables if table.name == "table-concerned")
     assert {row[0].text for row in first.rows} == set(with_codes)
+
+
+def test_a_finding_on_many_rows_stands_beside_each(folder: ResultFolder) -> None:
+    judged = audit("caraml", folder)
+    (many,) = (found for found in judged.findings if "other rows" in found.place)
+    rows = next(table for table in audit_page([judged]).tables if table.name == "table-rows").rows
+    # The finding names one row and how many more.
+    assert sum(many.code in row[1].codes for row in rows) == 1 + int(many.place.split()[-3])
 
 
 def test_a_study_a_pack_and_a_table_can_be_reviewed(folder: ResultFolder, tmp_path: Path) -> None:
@@ -694,8 +702,7 @@ def test_a_study_a_pack_and_a_table_can_be_reviewed(folder: ResultFolder, tmp_pa
         encoding="utf-8",
     )
     words = ["train", str(tmp_path / "pack" / "claims.toml"), str(tmp_path / "hostile.csv"), str(folder.path)]
-    audits, rows = [audit(word, folder) for word in words], [rows_behind(word, folder) for word in words]
-    page = audit_page(audits, rows)
+    page = audit_page([audit(word, folder) for word in words])
     text = html(page)
     assert "<img src=x" not in text
     assert page.subtitle.endswith("hold.")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from steelyard.rules.row import Table
 from steelyard.rules.rule import check
 
 if TYPE_CHECKING:
     from steelyard.contracts.record import Finding
-    from steelyard.rules.row import Table
 
 MAX_TEXT = 1000
+_OTHERS = re.compile(r"\d+ other rows")
 MAX_OF_A_RULE = 20
 """Findings of one rule on one table: a person reads the first few, and the last one says how many there are."""
 
@@ -39,6 +41,27 @@ def check_table(table: Table) -> tuple[Finding, ...]:
         place: {lesser for code in there for lesser in EXPLAINS.get(code, ())} for place, there in codes.items()
     }
     return _bounded([finding for finding in found if finding.code not in explained.get(finding.place, ())])
+
+
+def rows_meant(finding: Finding, table: Table) -> list[str]:
+    """Places of the rows of a table that a finding is about; none: it is about something else.
+
+    A finding on one of several tables names the table before the row.
+    """
+    places = [row.place for row in table.rows]
+    for words in (finding.place, finding.place.removeprefix(f"{table.name}, ")):
+        parts = [words] if words in places else words.split(" and ")
+        if all(part in places for part in parts):
+            return parts
+        if parts[0] in places and _OTHERS.fullmatch(parts[-1]):
+            # Those of which the same rule says so when they stand alone.
+            alone = (Table(table.name, (row,), table.platforms) for row in table.rows)
+            return [
+                place
+                for place, one in zip(places, alone, strict=True)
+                if any(found.code == finding.code for found in check("table", one))
+            ]
+    return []
 
 
 def _bounded(findings: list[Finding]) -> tuple[Finding, ...]:

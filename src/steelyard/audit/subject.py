@@ -45,6 +45,8 @@ class Audit:
     """What it is, in a line."""
     findings: tuple[Finding, ...]
     judgements: tuple[Judgement, ...] = ()
+    tables: tuple[Table, ...] = ()
+    """The rows that were judged: as published, or the cells of studies."""
 
     @property
     def passes(self) -> bool:
@@ -81,7 +83,7 @@ def audit_reference(name: str) -> Audit:
     table = catalogue.load(name)
     claims = parse_claims(catalogue.claims_text(), "the built-in claims")
     about = f"{len(table.rows)} rows; {catalogue.provenance(name).cited()}"
-    return Audit(name, about, check_table(table), tuple(judge(claims, name)))
+    return Audit(name, about, check_table(table), tuple(judge(claims, name)), (table,))
 
 
 def _audit_file(path: Path, platforms: tuple[Platform, ...]) -> Audit:
@@ -103,11 +105,11 @@ def _audit_file(path: Path, platforms: tuple[Platform, ...]) -> Audit:
         findings += [replace(entry, place=f"{name}, {entry.place}" if several else entry.place) for entry in found]
     rows = sum(len(table.rows) for table in claims.tables.values())
     about = f"{rows} rows in {', '.join(claims.tables)}" + (f"; {claims.title}" if claims.title else "")
-    return Audit(str(path), about, tuple(findings), tuple(judge(claims)))
+    return Audit(str(path), about, tuple(findings), tuple(judge(claims)), tuple(tables.values()))
 
 
 def _audit_table(table: Table, path: Path) -> Audit:
-    return Audit(str(path), f"{len(table.rows)} rows", check_table(table))
+    return Audit(str(path), f"{len(table.rows)} rows", check_table(table), tables=(table,))
 
 
 def _audit_folder(path: Path) -> Audit:
@@ -133,11 +135,11 @@ def _audit_records(name: str, records: Iterable[RunRecord]) -> Audit:
     by_study: dict[str, list[RunRecord]] = {}
     for record in every:
         by_study.setdefault(record.spec.study, []).append(record)
-    for study, its in by_study.items():
-        findings += check_table(Table(study, tuple(row_of(cell) for cell in summarise(its))))
+    tables = [Table(study, tuple(row_of(cell) for cell in summarise(its))) for study, its in by_study.items()]
+    findings += [found for table in tables for found in check_table(table)]
     runs, studies = len(every), len(by_study)
     about = f"{runs} run{'s' * (runs != 1)} of {studies} {'study' if studies == 1 else 'studies'}"
-    return Audit(name, about, tuple(findings))
+    return Audit(name, about, tuple(findings), tables=tuple(tables))
 
 
 def _places(runs: list[str]) -> str:

@@ -17,7 +17,7 @@ from steelyard.audit.table import read_platforms
 from steelyard.cli.verb import add_results
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import InputError, printable
-from steelyard.report.audit_page import audit_page, rows_behind
+from steelyard.report.audit_page import audit_page
 from steelyard.report.claims import claim_json, claim_lines, claim_tally
 from steelyard.report.findings import finding_lines, tally
 from steelyard.report.html import html
@@ -48,9 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.reference:
         audits += [audit_reference(name) for name in catalogue.names()]
     if arguments.html is not None:
-        words = [*arguments.what, *(catalogue.names() if arguments.reference else ())]
-        page = audit_page(audits, [rows_behind(word, folder) for word in words])
-        arguments.html.write_text(html(page), encoding="utf-8")
+        arguments.html.write_text(html(audit_page(audits)), encoding="utf-8")
         print(printable(f"a page for reviewers: {arguments.html}"), file=sys.stderr)
     if arguments.json:
         print(json.dumps([_as_json(entry) for entry in audits]))

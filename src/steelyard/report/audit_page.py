@@ -1,39 +1,32 @@
 """The audit of tables, claims and results as a page for a reviewer: does it hold, row by row and claim by claim.
 
-Knows words and columns, and which rows stand behind a word; judges nothing.
+Knows words and columns; judges nothing.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steelyard.analysis.rows import row_of
-from steelyard.analysis.summary import summarise
-from steelyard.audit import catalogue
-from steelyard.audit.claims import made_claims
-from steelyard.audit.table import parse_table, read_table
-from steelyard.report.claims import claim_tally
+from steelyard.audit.check import rows_meant
+from steelyard.report.claims import claim_tally, claims_table
 from steelyard.report.findings import rule_name, tally
 from steelyard.report.page import Cell, Column, Page, Prose, Section, Table
 from steelyard.report.text import number
-from steelyard.results.store import RECORD_FILE, ResultFolder, read_record
-from steelyard.rules.row import Table as Rows
 from steelyard.rules.rule import SEVERITIES
 from steelyard.rules.settings import SETTINGS
 from steelyard.rules.units import unit_of
-from steelyard.spec.validate import MAX_SPEC_BYTES, parse_toml, read_bounded
 from steelyard.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from steelyard.audit.judge import Judgement
     from steelyard.audit.subject import Audit
-    from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.contracts.record import Finding
     from steelyard.rules.row import Amount, Row
+    from steelyard.rules.row import Table as Rows
 
 MAX_ROWS = 2000
 """Rows of one table on a page; findings on all of them are told anyway."""
@@ -48,12 +41,12 @@ STATED = ("batch_per_device", "global_batch", "precision", "jobs", "dataset", "f
 """Settings without which most comparisons cannot be judged."""
 
 
-def audit_page(audits: Sequence[Audit], rows: Sequence[Sequence[Rows]]) -> Page:
-    """One page for everything that was judged; `rows` has the tables behind each."""
+def audit_page(audits: Sequence[Audit]) -> Page:
+    """One page for everything that was judged."""
     several = len(audits) > 1
     sections: list[Section] = []
-    for number_, (entry, tables) in enumerate(zip(audits, rows, strict=True), 1):
-        sections += _sections(entry, tables, f"a{number_}-" if several else "", several=several)
+    for place, entry in enumerate(audits, 1):
+        sections += _sections(entry, f"a{place}-" if several else "", several=several)
     held = sum(entry.passes for entry in audits)
     names = ", ".join(entry.name for entry in audits[:5]) + (", ..." if len(audits) > 5 else "")
     subtitle = f"{held} of {len(audits)} hold." if several else _verdict(audits[0])
@@ -66,45 +59,11 @@ def audit_page(audits: Sequence[Audit], rows: Sequence[Sequence[Rows]]) -> Page:
     )
 
 
-def rows_behind(word: str, folder: ResultFolder) -> list[Rows]:
-    """The rows that an audit of this word looks at, as tables: those that were published, or the cells of studies."""
-    path = Path(word)
-    if path.is_dir():
-        if (path / RECORD_FILE).is_file():
-            return _cells([read_record(path / RECORD_FILE)])
-        return _cells(ResultFolder(path).records())
-    if path.exists():
-        return _of_file(path)
-    if word in catalogue.names():
-        return [catalogue.load(word)]
-    if word in folder.studies():
-        return _cells(folder.records(word))
-    return _cells(folder.read(run) for run in folder.find(word))
-
-
-def _of_file(path: Path) -> list[Rows]:
-    if path.suffix == ".json":
-        return _cells([read_record(path)])
-    if path.suffix != ".toml":
-        return [read_table(path)]
-    text = read_bounded(path, MAX_SPEC_BYTES)
-    data = parse_toml(text, str(path))
-    if "claim" not in data:
-        return [parse_table(text.decode("utf-8"), path.name)]
-    return list(made_claims(data, str(path), path.parent).tables.values())
-
-
-def _cells(records: Iterable[RunRecord]) -> list[Rows]:
-    by_study: dict[str, list[Row]] = {}
-    for cell in summarise(records):
-        by_study.setdefault(cell.study, []).append(row_of(cell))
-    return [Rows(study, tuple(rows)) for study, rows in by_study.items()]
-
-
 # -- sections
 
 
-def _sections(entry: Audit, tables: Sequence[Rows], prefix: str, *, several: bool) -> list[Section]:
+def _sections(entry: Audit, prefix: str, *, several: bool) -> list[Section]:
+    tables = entry.tables
     about = f": {entry.name}" if several else ""
     made = [
         Section(
@@ -149,23 +108,13 @@ def _many(count: int, what: str) -> str:
 
 def _elsewhere(findings: Sequence[Finding], tables: Sequence[Rows]) -> tuple[Finding, ...]:
     """Findings on no row that is shown: of runs, of whole tables."""
-    return tuple(found for found in findings if not any(_rows_meant(found.place, table) for table in tables))
-
-
-def _rows_meant(place: str, table: Rows) -> list[str]:
-    """Rows of a table that a finding is about. Of several tables it names the table before the row."""
-    places = {row.place for row in table.rows}
-    for words in (place, place.removeprefix(f"{table.name}, ")):
-        parts = [words] if words in places else words.split(" and ")
-        if all(part in places for part in parts):
-            return parts
-    return []
+    return tuple(found for found in findings if not any(rows_meant(found, table) for table in tables))
 
 
 def _table_section(entry: Audit, table: Rows, name: str, about: str) -> Section:
     by_row: dict[str, list[Finding]] = defaultdict(list)
     for found in entry.findings:
-        for place in _rows_meant(found.place, table):
+        for place in rows_meant(found, table):
             by_row[place].append(found)
     concerned = tuple(row for row in table.rows if row.place in by_row)
     answer = f"{len(concerned)} of {_many(len(table.rows), 'row')} have findings." if concerned else NOTHING_FOUND
@@ -243,29 +192,8 @@ def _notes(rows: Sequence[Row], total: int, keys: Sequence[str], counts: dict[st
 
 
 def _claims_section(judgements: Sequence[Judgement], name: str, about: str) -> Section:
-    columns = (
-        Column("claim", align="left"), Column("printed", align="left"),
-        Column("from its rows", align="left"), Column("verdict", align="left"), Column("why", align="left"),
-    )  # fmt: skip
-    rows = tuple(_claim_row(entry) for entry in judgements)
-    table = Table(f"{name}-table", "Claims, each worked out again", columns, rows)
+    table = claims_table(judgements, f"{name}-table", "Claims, each worked out again")
     return Section(name, f"Claims{about}", "Which claims hold?", f"{claim_tally(judgements)}.", (table,))
-
-
-def _claim_row(entry: Judgement) -> tuple[Cell, ...]:
-    claim = entry.claim
-    place = f" ({claim.place})" if claim.place else ""
-    codes = tuple(dict.fromkeys(found.code for found in entry.findings))
-    given = entry.recomputed if entry.verdict == "holds" else entry.sums
-    why = "; ".join(dict.fromkeys(found.message for found in entry.findings)) or "-"
-    verdict = f"{entry.verdict} ({entry.asserted})"
-    return (
-        Cell(f"{claim.id}: {claim.text}{place}", claim.id),
-        Cell(claim.published or "words only", claim.published or None),
-        Cell(given or "-", given or None),
-        Cell(verdict, entry.verdict, codes=codes),
-        Cell(why, None if why == "-" else why),
-    )
 
 
 # -- what could not be judged

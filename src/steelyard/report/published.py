@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from steelyard.analysis.compare import compare
 from steelyard.audit import catalogue
 from steelyard.audit.beside import REFERENCE, rows_beside
-from steelyard.audit.check import check_table
+from steelyard.audit.check import check_table, rows_meant
 from steelyard.audit.claims import PairClaim
 from steelyard.audit.recompute import digits, unit_factor
 from steelyard.audit.selecting import pairs_of
 from steelyard.audit.subject import audit_reference
 from steelyard.report.charts.style import blocking_codes
-from steelyard.report.page import Cell, Column, Table
+from steelyard.report.page import Cell
 from steelyard.report.text import number
 from steelyard.results.store import ResultFolder
 from steelyard.rules.row import Table as Rows
@@ -118,22 +118,9 @@ class Document:
         """Findings by the place of a row as a selection has it."""
         found: dict[str, list[Finding]] = {}
         for entry in self.audit.findings:
-            for place in self._meant(entry):
+            for place in rows_meant(entry, self.table):
                 found.setdefault(f"{self.name}, {place}", []).append(entry)
         return found
-
-    def _meant(self, finding: Finding) -> list[str]:
-        places = [row.place for row in self.table.rows]
-        parts = [finding.place] if finding.place in places else finding.place.split(" and ")
-        if all(part in places for part in parts):
-            return parts
-        # `ROW and 8 other rows`: those of which the same rule says so when they stand alone.
-        alone = (Rows(self.table.name, (row,), self.table.platforms) for row in self.table.rows)
-        return [
-            row.place
-            for row, table in zip(self.table.rows, alone, strict=True)
-            if any(found.code == finding.code for found in check_table(table))
-        ]
 
     @cached_property
     def _by_pair(self) -> dict[frozenset[str], list[Judgement]]:
@@ -199,31 +186,6 @@ def claim_tables(judgement: Judgement) -> set[str]:
     claim = judgement.claim
     sides = (claim.rows, claim.a, claim.b) if isinstance(claim, PairClaim) else (claim.rows,)
     return {str(side["table"]) for side in sides if "table" in side}
-
-
-def claims_table(judgements: Sequence[Judgement], name: str) -> Table:
-    """Claims with what is printed, what the rows give and the verdict."""
-    columns = (
-        Column("claim", align="left"), Column("verdict", align="left"), Column("printed", align="left"),
-        Column("what it says", align="left"), Column("what its rows give, and why", align="left"),
-    )  # fmt: skip
-    return Table(name, "What the document says of it, judged", columns, tuple(map(_claim_row, judgements)))
-
-
-def _claim_row(entry: Judgement) -> tuple[Cell, ...]:
-    claim = entry.claim
-    codes = tuple(dict.fromkeys(found.code for found in entry.findings))
-    given = entry.recomputed if entry.verdict == "holds" else entry.sums
-    why = [given, *(found.message for found in entry.findings), *entry.notes]
-    words = f"{entry.asserted}: {'; '.join(dict.fromkeys(filter(None, why)))}"
-    said = f"{claim.text} ({claim.place})" if claim.place else claim.text
-    return (
-        Cell(claim.id, claim.id),
-        Cell(entry.verdict, entry.verdict, codes=codes),
-        Cell(claim.published or "no figure", claim.published or None),
-        Cell(said, said),
-        Cell(words, words),
-    )
 
 
 def verdict_words(judgements: Sequence[Judgement]) -> str:

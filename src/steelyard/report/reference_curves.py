@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from steelyard.audit.recompute import digits
 from steelyard.report.charts.published import Series, Spot, Told, batch_chart, devices_chart, efficiency_chart
+from steelyard.report.claims import claims_table
 from steelyard.report.page import Cell, Column, Prose, Section, Table
 from steelyard.report.published import (
     BLOCKED,
     NO_REPEATS,
     VERDICTS,
-    claims_table,
     metric_unit,
     printed_cell,
     ratio_cell,

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from steelyard.audit.energy import device_power, power_sum
 from steelyard.audit.recompute import unit_factor
 from steelyard.report.charts.published import Series, Spot, Told, over_batch_chart
+from steelyard.report.claims import claims_table
 from steelyard.report.page import Cell, Column, Section, Table
 from steelyard.report.published import (
     NO_REPEATS,
-    claims_table,
     metric_unit,
     printed_cell,
     setting_cell,

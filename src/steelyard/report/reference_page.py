@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 from steelyard.audit import catalogue
 from steelyard.audit.claims import Efficiency, Faster, Linear, Monotone, Power, SameWork
-from steelyard.report.claims import claim_tally
+from steelyard.report.claims import claim_tally, claims_table
 from steelyard.report.findings import tally
 from steelyard.report.page import Cell, Column, Page, Prose, Section, Table
 from steelyard.report.published import (
     NO_REPEATS,
     Document,
     claim_tables,
-    claims_table,
     printed_cell,
     setting_cell,
 )

@@ -8,10 +8,10 @@ from steelyard.audit.claims import Percent
 from steelyard.audit.percentages import percent_readings
 from steelyard.audit.recompute import kind_of, middle
 from steelyard.report.charts.published import Dot, Told, dots_chart
+from steelyard.report.claims import claims_table
 from steelyard.report.page import Cell, Column, Prose, Section, Table
 from steelyard.report.published import (
     NO_REPEATS,
-    claims_table,
     metric_unit,
     printed_cell,
     ratio_cell,

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from steelyard.report.charts.published import Dot, Told, dots_chart
+from steelyard.report.claims import claims_table
 from steelyard.report.page import Cell, Column, Prose, Section, Table
 from steelyard.report.published import (
     NO_REPEATS,
-    claims_table,
     metric_unit,
     printed_cell,
     ratio_cell,
