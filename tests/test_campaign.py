@@ -735,10 +735,10 @@ def test_a_task_that_is_given_up_without_an_account_of_it(
     made = sent(folder, alone(repeats=1), hand)
     (run,) = made.plan.jobs[0].tasks[0]
     (made.raw(run) / CLAIM_FILE).write_text("a node\n")
-    hand.usual = ended("failed", "forgotten", "GONE")
+    hand.usual = replace(ended("failed", "forgotten", "GONE"), phase="unknown")
     assert dict(look(folder, "s", hand).totals) == {"unknown": 1}
     now_s = time.time()
-    monkeypatch.setattr(time, "time", lambda: now_s + follow.QUIET_S + 1)
+    monkeypatch.setattr(time, "time", lambda: now_s + follow.LOST_AFTER_S + 1)
     assert dict(look(folder, "s", hand).totals) == {"failed": 1}
 
 
@@ -748,10 +748,10 @@ def test_a_file_server_whose_clock_is_ahead(folder: ResultFolder, hand: Hand, mo
     (made.raw(run) / CLAIM_FILE).write_text("a node\n")
     tomorrow_s = time.time() + 86_400
     os.utime(made.raw(run) / CLAIM_FILE, (tomorrow_s, tomorrow_s))
-    hand.usual = ended("failed", "forgotten", "GONE")
+    hand.usual = replace(ended("failed", "forgotten", "GONE"), phase="unknown")
     assert dict(look(folder, "s", hand).totals) == {"unknown": 1}
     now_s = time.time()
-    monkeypatch.setattr(time, "time", lambda: now_s + follow.QUIET_S + 1)
+    monkeypatch.setattr(time, "time", lambda: now_s + follow.LOST_AFTER_S + 1)
     assert dict(look(folder, "s", hand).totals) == {"failed": 1}
 
 

@@ -314,9 +314,9 @@ def test_forgotten_by_slurm(cluster: Cluster, tmp_path: Path) -> None:
         ("ended", "GONE", None)
     }
     assert {record.status.code for record in done.collect().values()} == {"completed"}
-    said = killed.poll()[0, 1].said
-    assert said is not None
-    assert (said.state, said.cause) == ("GONE", "failed")
+    state = killed.poll()[0, 1]
+    assert state.said is not None
+    assert (state.phase, state.said.state, state.said.cause) == ("unknown", "GONE", "failed")
     assert (0, 0) not in killed.poll(), "nothing is asked of what is collected"
 
 
@@ -891,9 +891,10 @@ def test_words_of_others() -> None:
     ],
 )
 def test_gone(tmp_path: Path, output: str, done: int, cause: str | None) -> None:
-    said = gone("5", _traces(tmp_path, output, done, runs=2), 0).said
-    assert said is not None
-    assert (said.cause, said.state) == (cause, "GONE")
+    state = gone("5", _traces(tmp_path, output, done, runs=2), 0)
+    assert state.said is not None
+    assert (state.said.cause, state.said.state) == (cause, "GONE")
+    assert state.phase == ("unknown" if cause == "failed" else "ended")
 
 
 # -- the cluster itself ---------------------------------------------------------------------------------------

@@ -36,8 +36,6 @@ __all__ = ["Standing", "lock", "look", "submit", "wait"]
 UNSETTLED_FILE: Final = "unsettled.json"
 LOST_AFTER_S: Final = 300.0
 """A task that its scheduler does not know is given up when for so long no file of it has changed."""
-QUIET_S: Final = 60.0
-"""One that it says must have failed, without any account of it, is given up when no file has changed for so long."""
 SETTLE_S: Final = 70.0
 """So long a network file system may show a folder as it was (acdirmax of NFS is 60 s)."""
 PAUSE_S, LONGEST_PAUSE_S, PAUSE_GROWTH = 1.0, 30.0, 1.5
@@ -260,13 +258,6 @@ class _Look:
 
     def _ended(self, job: Job, task: int, said: Scheduled) -> None:
         self._scheduler.fetch(self._campaign, job, task)
-        if _is_guess(said) and not self._has_all_lines(job, task):
-            mark = _fingerprint(self._campaign, job, task)
-            # The file server's clock may be ahead of ours: then it counts for how long we see the same.
-            fresh = time.time() - mark / 1e9 < QUIET_S
-            if fresh and self._patience.waits(f"{job.number}.{task}.guess", mark, QUIET_S):
-                self._say(job, task, "unknown")
-                return
         if self._settle_s and not self._has_all_lines(job, task):
             key = f"{job.number}.{task}.ended"
             if self._patience.waits(key, _fingerprint(self._campaign, job, task), self._settle_s):
@@ -302,12 +293,6 @@ class _Look:
         self._standing.problems += haul.problems
         if haul.problems:
             self._say(job, task, "ended")
-
-
-def _is_guess(said: Scheduled) -> bool:
-    """Whether a scheduler gives a task up without any account of it: a worker of it might still be alive."""
-    account = (said.queued_at, said.started_at, said.elapsed_s)
-    return said.cause == "failed" and not said.nodes and all(entry is None for entry in account)
 
 
 # -- what must be seen twice

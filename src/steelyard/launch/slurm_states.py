@@ -289,7 +289,8 @@ def gone(job_id: str, traces: Traces, task: int) -> TaskState:
         evidence=evidence,
         runs=traces.runs,
     )
-    return TaskState("ended", said)
+    # Without a word of its own a worker of it may be alive: whoever asks looks for a while whether its files change.
+    return TaskState("ended" if traces.settled() else "unknown", said)
 
 
 def _ended(now: Told, account: Told | None, traces: Traces, task: int) -> observe.Scheduled:
