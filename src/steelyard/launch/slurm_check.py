@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from steelyard.launch.preflight_node import Check
+from steelyard.launch.slurm_states import seconds_of
 
 if TYPE_CHECKING:
     import subprocess
@@ -28,7 +29,6 @@ SHOWN: Final = 8
 _PAIR: Final = re.compile(r"(\w+)=(\S*)")
 _SETTING: Final = re.compile(r"^(\w+)\s*=\s*(.*?)\s*$", re.MULTILINE)
 _GPU: Final = re.compile(r"([A-Za-z0-9_]+)(?::([A-Za-z0-9_.-]+))?:(\d{1,5})(?:\(|,|$)")
-_LIMIT: Final = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _one_partition(place: Place, name: str, values: dict[str, str]) -> Iterator[
         yield Check("partition", "ok", f"{name} is up, with {values.get('TotalNodes', '?')} nodes")
     else:
         yield Check("partition", "wrong", f"{name} is {state}: nothing starts there now", "wait, or use another")
-    longest_s = _seconds(values.get("MaxTime", ""))
+    longest_s = seconds_of(values.get("MaxTime", ""))
     if longest_s is not None and (pool.max_time_s is None or pool.max_time_s > longest_s):
         asked = "is not set" if pool.max_time_s is None else f"is {pool.max_time_s}"
         found = f"pool's max_time_s {asked}, {name} allows {longest_s}"
@@ -143,14 +143,6 @@ def _one_partition(place: Place, name: str, values: dict[str, str]) -> Iterator[
         allowed = values.get(key, "ALL").split(",")
         if value is not None and "ALL" not in allowed and value not in allowed:
             yield Check("partition", "wrong", f"{name} does not allow {value!r}", f"{key} is {_few(allowed)}")
-
-
-def _seconds(text: str) -> int | None:
-    found = _LIMIT.fullmatch(text)
-    if found is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 # -- its nodes

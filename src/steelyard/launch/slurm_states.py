@@ -123,7 +123,7 @@ def read_squeue(text: str) -> dict[TaskKey, Told]:
         if len(fields) < 9:
             continue
         job, tasks, state, reason, nodes, queued, started, used, name = fields
-        told = Told(job, name, state, reason, nodes, _utc(queued), _utc(started), _seconds(used))
+        told = Told(job, name, state, reason, nodes, _utc(queued), _utc(started), seconds_of(used))
         found |= {(job, task): told for task in indexes(tasks)}
     return found
 
@@ -200,12 +200,13 @@ def _utc(text: str) -> str | None:
     return f"{text}+00:00" if _TIME.fullmatch(text) else None
 
 
-def _seconds(text: str) -> float | None:
+def seconds_of(text: str) -> int | None:
+    """A length of time as Slurm writes it, [DAYS-][HOURS:]MINUTES:SECONDS; None: it writes something else."""
     found = _USED.fullmatch(text)
     if found is None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _number(text: str) -> float | None:

@@ -19,19 +19,19 @@ NOTHING = "no batch could be run"
 def curve_lines(curve: BatchCurve) -> list[str]:
     """The answer first; then every cell, how the knee was found, and the findings."""
     lines: list[str] = []
-    for text in (_answer(curve), _what_fits(curve)):
+    for text in (knee_answer(curve), what_fits(curve)):
         lines += wrapped(text, deeper="")
     top = "of best" if curve.knee is not None and curve.knee.method == "swept batches alone" else "of asymptote"
     heading = ["batch", "runs", "samples/s of the job", top, "memory"]
     lines += ["", *table(heading, _rows(curve)).splitlines()]
-    for text in (*_notes(curve), *_how(curve)):
+    for text in (*_notes(curve), *knee_notes(curve)):
         lines += wrapped(text)
     if curve.findings:
         lines += ["", *finding_lines(curve.findings), tally(curve.findings)]
     return lines
 
 
-def _answer(curve: BatchCurve) -> str:
+def knee_answer(curve: BatchCurve) -> str:
     """The knee, in a sentence."""
     found = curve.knee
     if found is None:
@@ -71,7 +71,8 @@ def _interval(curve: BatchCurve) -> str:
     return f" [{_batch(found.low)}, {high}]"
 
 
-def _what_fits(curve: BatchCurve) -> str:
+def what_fits(curve: BatchCurve) -> str:
+    """The largest batch that fits, in a sentence."""
     if curve.largest_fitting is None:
         return "no batch fits in every job" if any(entry.throughput.value for entry in curve.cells) else NOTHING
     too_large = curve.smallest_out_of_memory
@@ -115,7 +116,7 @@ def _notes(curve: BatchCurve) -> list[str]:
     return list(dict.fromkeys([*notes, *doubts]))
 
 
-def _how(curve: BatchCurve) -> list[str]:
+def knee_notes(curve: BatchCurve) -> list[str]:
     """How the knee was found and how well that describes the curve."""
     found = curve.knee
     if found is None or found.method == "none":

@@ -52,7 +52,7 @@ MARK_WORDS = {"warmup": "warm-up", "crosscheck": "cross-check"}
 def energy_lines(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> list[str]:
     """The answer first; then the figures of each cell, its phases, the power over time, and what speaks against it."""
     names = _names(cells)
-    lines = wrapped((answer(cells[0]) if len(cells) == 1 else _least(cells, names)) + _unusable(cells))
+    lines = wrapped(answers(cells))
     shown = [entry for entry in cells if entry.main.value is not None]
     if shown:
         lines += ["", *_compared(shown, names)] if len(cells) > 1 else ["", *_figures(shown[0])]
@@ -68,6 +68,11 @@ def energy_lines(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> list[
     if not shown:
         lines += ["", "next: steelyard doctor says what can be measured here and how to be allowed to"]
     return lines
+
+
+def answers(cells: Sequence[CellEnergy]) -> str:
+    """What a sample costs, or where it costs the least, and what forbids to use that."""
+    return (answer(cells[0]) if len(cells) == 1 else _least(cells, _names(cells))) + _unusable(cells)
 
 
 def _unusable(cells: Sequence[CellEnergy]) -> str:

@@ -45,7 +45,9 @@ def scaling_lines(found: Scaling, name: str) -> list[str]:
         lines += ["", *_rates(found)]
     else:
         lines += _wrapped(f"Answer: {answer(found)}")
-        lines += ["", *_figures(found), "", *_loss(found), "", *_stop(found), "", *_models(found)]
+        lines += ["", *_figures(found), "", *_loss(found)]
+        for texts in (where_to_stop(found), models(found)):
+            lines += ["", *(line for text in texts for line in _wrapped(text))]
     lines += [f"{_devices(count)}: no figure: {printable(ended)}" for count, ended in found.missing]
     lines += _wrapped(f"Left out, each alone with its settings: {'; '.join(found.alone)}.") if found.alone else []
     return [*lines, "", *finding_lines(found.findings), tally(found.findings)]
@@ -150,12 +152,12 @@ def _about_factors(found: Scaling, others: list[Point], *, rest: bool) -> list[s
     return lines
 
 
-def _stop(found: Scaling) -> list[str]:
-    lines = ["Where to stop (100 %: more devices do as much as those before them)"]
-    lines += [line for entry in found.returns for line in _wrapped(_return(entry))]
+def where_to_stop(found: Scaling) -> list[str]:
+    """A heading, what the next devices return, and the largest count that is efficient enough."""
+    texts = ["Where to stop (100 %: more devices do as much as those before them)", *map(_return, found.returns)]
     bar, enough = f"{100 * found.threshold:g} %", found.enough
     if enough is None:
-        return [*lines, *_wrapped(f"No count has an efficiency of at least {bar}.")]
+        return [*texts, f"No count has an efficiency of at least {bar}."]
     reached = "the base" if enough is found.base else _percent(enough.split.total)
     after = [point for point in found.points if point.devices > enough.devices]
     largest = "" if after else ", the largest count measured"
@@ -170,7 +172,7 @@ def _stop(found: Scaling) -> list[str]:
     if unsure:
         named = _devices(", ".join(str(point.devices) for point in unsure))
         text += f" The interval of {named} lies on both sides of {bar}: more jobs would tell."
-    return lines + _wrapped(text)
+    return [*texts, text]
 
 
 def _below(point: Point, threshold: float) -> bool:
@@ -191,20 +193,20 @@ def _return(entry: Return) -> str:
     return f"{_devices(entry.devices)}: {more} {_percent(entry.share, 2)}{slower}"
 
 
-def _models(found: Scaling) -> list[str]:
-    lines = ["Models, each with its error"] if found.fits else []
-    lines += [line for fit in found.fits for line in _wrapped(_fit(fit))]
+def models(found: Scaling) -> list[str]:
+    """A heading, each fit with its error, and what may be foretold; no heading where nothing was fitted."""
+    texts = ["Models, each with its error", *map(_fit, found.fits)] if found.fits else []
     if not found.projections:
         fitted = any(isinstance(fit, CurveFit) for fit in found.fits)
         reason = "no model is good enough for one" if fitted else "there is no model to make one with"
-        lines.append(f"No projection to {_devices(found.projected_to)}: {reason}.")
-    for entry in found.projections:
-        lines += _wrapped(
-            f"Projected to {_devices(entry.devices)} by {entry.model}: {number(entry.throughput, 4)} "
-            f"{found.base.throughput.unit}, {number(entry.speedup, 4)} times the base, "
-            f"{100 * entry.efficiency:.0f} % efficiency"
-        )
-    return lines
+        texts.append(f"No projection to {_devices(found.projected_to)}: {reason}.")
+    texts += [
+        f"Projected to {_devices(entry.devices)} by {entry.model}: {number(entry.throughput, 4)} "
+        f"{found.base.throughput.unit}, {number(entry.speedup, 4)} times the base, "
+        f"{100 * entry.efficiency:.0f} % efficiency"
+        for entry in found.projections
+    ]
+    return texts
 
 
 def _fit(fit: CurveFit | Refused) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from steelyard.report.terminal import duration
 from steelyard.report.text import table, wrapped
 
 if TYPE_CHECKING:
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
 
 WIDEST = 16
 NAME, CHECK_NAME = 14, 18
-HOUR_S, DAY_S = 3600, 86400
 
 
 def site_lines(site: Site) -> list[str]:
@@ -51,18 +51,12 @@ def _pool_row(site: Site, name: str, pool: Pool) -> list[str]:
         _cut(asked or "-"),
         _cut(where or "-"),
         "-" if pool.max_nodes is None else str(pool.max_nodes),
-        "-" if pool.max_time_s is None else _duration(pool.max_time_s),
+        "-" if pool.max_time_s is None else duration(pool.max_time_s),
     ]
 
 
 def _cut(text: str) -> str:
     return text if len(text) <= WIDEST else text[: WIDEST - 3] + "..."
-
-
-def _duration(time_s: int) -> str:
-    if time_s >= 2 * DAY_S:
-        return f"{time_s / DAY_S:g} d"
-    return f"{time_s / HOUR_S:g} h" if time_s >= HOUR_S else f"{time_s:g} s"
 
 
 def _container(site: Site) -> str:

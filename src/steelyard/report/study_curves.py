@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from steelyard.analysis.batch import batch_curve
 from steelyard.analysis.scaling import scaling
 from steelyard.errors import SteelyardError
-from steelyard.report.batch import curve_lines
+from steelyard.report.batch import knee_answer, knee_notes, what_fits
 from steelyard.report.charts.batch import batch_chart
 from steelyard.report.charts.heat import heat_chart
 from steelyard.report.charts.loss import loss_chart
 from steelyard.report.charts.scaling import efficiency_chart, throughput_chart
 from steelyard.report.charts.style import blocking_codes
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.scaling import answer, scaling_lines
+from steelyard.report.scaling import answer, models, where_to_stop
 from steelyard.report.study_subject import brief, merged, rate, sentence, written
 from steelyard.report.text import number, with_interval
 
@@ -34,19 +34,6 @@ DRAWN = 2
 ANALYSED = 12
 """Curves of one kind that are looked at: a sweep over four settings has hundreds."""
 BLOCKED = "No speed-up is given before the findings that block are mended."
-
-
-def paragraphs(lines: Sequence[str]) -> list[list[str]]:
-    """What a verb prints, in its paragraphs, each line as long as it was before it was made to fit a terminal."""
-    found: list[list[str]] = [[]]
-    for line in lines:
-        if not line:
-            found.append([])
-        elif line.startswith("  ") and found[-1]:
-            found[-1][-1] += f" {line.strip()}"
-        else:
-            found[-1].append(line)
-    return [part for part in found if part]
 
 
 def drawn(curves: Sequence[T]) -> Sequence[T]:
@@ -136,8 +123,8 @@ def _drawn(curve: Scaling, entry: Subject, name: str) -> list[Any]:
         return blocks
     blocks.append(efficiency_chart(curve, f"{name}-efficiency", runs=entry.runs))
     blocks.append(loss_chart(curve, f"{name}-loss", runs=entry.runs))
-    said = [part for part in paragraphs(scaling_lines(curve, entry.text)) if part[0].startswith(("Where to", "Models"))]
-    return [*blocks, *(Prose((f"{part[0]}:", *(sentence(line) for line in part[1:]))) for part in said)]
+    said = [where_to_stop(curve), *([models(curve)] if curve.fits else [])]
+    return [*blocks, *(Prose((f"{part[0]}:", *map(sentence, part[1:]))) for part in said)]
 
 
 def _curve_table(curves: Sequence[Scaling], entry: Subject, name: str) -> Table:
@@ -214,22 +201,14 @@ def _batch_answer(curves: Sequence[tuple[str, BatchCurve]], groups: Sequence[tup
 
 def knee_words(curve: BatchCurve) -> str:
     """Knee and largest batch, as the verb `batch` says it."""
-    lines = curve_lines(curve)
-    text = " ".join(lines[: lines.index("")] if "" in lines else lines)
-    # Two sentences that a terminal has on lines of their own.
-    for second in ("largest batch that", "no batch fits", "no batch could"):
-        before, found, after = text.partition(f" {second}")
-        if found and before:
-            return f"{sentence(before)} {sentence(found + after)}"
-    return sentence(text)
+    return f"{sentence(knee_answer(curve))} {sentence(what_fits(curve))}"
 
 
 def _how(curve: BatchCurve) -> list[Prose]:
     """How the knee was found."""
-    lines = [line for part in paragraphs(curve_lines(curve)) for line in part]
     # The brackets are explained where they stand, below the picture.
-    said = [line.partition("; [] of the knee")[0] for line in lines if line.startswith(("knee: ", "batch: "))]
-    return [Prose(tuple(sentence(line) for line in said))] if said else []
+    said = [text.partition("; [] of the knee")[0] for text in knee_notes(curve) if not text.startswith("[]")]
+    return [Prose(tuple(map(sentence, said)))] if said else []
 
 
 def _knee_table(curves: Sequence[tuple[str, BatchCurve]], name: str) -> Table:

@@ -9,9 +9,8 @@ from steelyard.analysis.energy import plotted
 from steelyard.errors import SteelyardError
 from steelyard.report.charts.energy import energy_chart
 from steelyard.report.charts.power import power_drawing
-from steelyard.report.energy import energy_lines
+from steelyard.report.energy import answers
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study_curves import paragraphs
 from steelyard.report.study_subject import brief, merged, sentence, shortened
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def energy_section(
 
 def energy_words(energies: Sequence[CellEnergy]) -> str:
     """The answer that the verb `energy` gives."""
-    return sentence(" ".join(paragraphs(energy_lines(energies, None))[0]))
+    return sentence(answers(energies))
 
 
 def _charts(energies: Sequence[CellEnergy], name: str) -> list[Any]:
