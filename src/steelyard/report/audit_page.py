@@ -13,7 +13,7 @@ from steelyard.audit.check import rows_meant
 from steelyard.report.claims import claim_tally, claims_table
 from steelyard.report.findings import rule_name, tally
 from steelyard.report.page import Cell, Column, Page, Prose, Section, Table
-from steelyard.report.text import number
+from steelyard.report.text import many, number
 from steelyard.rules.rule import SEVERITIES
 from steelyard.rules.settings import SETTINGS
 from steelyard.rules.units import unit_of
@@ -91,19 +91,15 @@ def _verdict(entry: Audit) -> str:
     if blocking:
         said.append(f"{', '.join(blocking)} block{'s' * (len(blocking) == 1)}")
     if wrong:
-        said.append(f"{_many(len(wrong), 'claim')} of {len(entry.judgements)} do{'es' * (len(wrong) == 1)} not hold")
+        said.append(f"{many(len(wrong), 'claim')} of {len(entry.judgements)} do{'es' * (len(wrong) == 1)} not hold")
     if open_:
-        said.append(f"{_many(open_, 'claim')} cannot be shown by the rows")
+        said.append(f"{many(open_, 'claim')} cannot be shown by the rows")
     start = "No" if blocking or wrong else "Not shown"
     return f"{start}: {'; '.join(said)}. {_counts(entry.findings)}"
 
 
 def _counts(findings: Sequence[Finding]) -> str:
     return f"Findings on rows: {tally(findings).partition(';')[0]}."
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 def _elsewhere(findings: Sequence[Finding], tables: Sequence[Rows]) -> tuple[Finding, ...]:
@@ -117,7 +113,7 @@ def _table_section(entry: Audit, table: Rows, name: str, about: str) -> Section:
         for place in rows_meant(found, table):
             by_row[place].append(found)
     concerned = tuple(row for row in table.rows if row.place in by_row)
-    answer = f"{len(concerned)} of {_many(len(table.rows), 'row')} have findings." if concerned else NOTHING_FOUND
+    answer = f"{len(concerned)} of {many(len(table.rows), 'row')} have findings." if concerned else NOTHING_FOUND
     listed = dict.fromkeys(found for row in concerned for found in by_row[row.place])
     findings = tuple(sorted(listed, key=lambda found: list(SEVERITIES).index(found.severity)))
     shown = [_rows_table(table.rows, by_row, f"{name}-rows", f"Rows of {table.name}")]

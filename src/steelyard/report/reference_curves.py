@@ -22,8 +22,8 @@ from steelyard.report.published import (
     verdict_cell,
     verdict_words,
 )
-from steelyard.report.study_subject import capital, merged
-from steelyard.report.text import number
+from steelyard.report.study_subject import merged
+from steelyard.report.text import capital, number
 from steelyard.stats.knee import Point, knee
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from steelyard.report.published import (
     setting_cell,
     verdict_words,
 )
-from steelyard.report.study_subject import capital, merged
-from steelyard.report.text import number
+from steelyard.report.study_subject import merged
+from steelyard.report.text import capital, number
 from steelyard.rules.claims import Span
 from steelyard.rules.relations import observed, solve, variable
 

@@ -26,7 +26,8 @@ from steelyard.report.reference_curves import Rows, batch_section, scaling_secti
 from steelyard.report.reference_energy import energy_section
 from steelyard.report.reference_times import times_section
 from steelyard.report.reference_tuning import Step, tuning_section
-from steelyard.report.study_subject import capital, merged
+from steelyard.report.study_subject import merged
+from steelyard.report.text import capital
 from steelyard.version import VERSION
 
 if TYPE_CHECKING:

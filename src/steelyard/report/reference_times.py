@@ -19,8 +19,8 @@ from steelyard.report.published import (
     verdict_cell,
     verdict_words,
 )
-from steelyard.report.study_subject import capital, merged
-from steelyard.report.text import number
+from steelyard.report.study_subject import merged
+from steelyard.report.text import capital, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from steelyard.report.text import WIDTH, table
+from steelyard.report.text import WIDTH, sentence, table
 from steelyard.rules.rule import FAMILIES, SEVERITIES, codes, rule
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def terminal(found: Rule) -> list[str]:
         ("Looks at", SUBJECTS[found.subject] + "."),
         ("Why", found.why),
         ("How", found.detected),
-        ("Remedy", _sentence(found.remedy)),
+        ("Remedy", sentence(found.remedy)),
     ]
     for heading, text in parts:
         lines += textwrap.wrap(text, WIDTH, initial_indent=f"{heading + ':':<10}", subsequent_indent=" " * 10)
@@ -53,7 +53,7 @@ def page(found: Rule) -> str:
         language = "toml" if found.subject == "run" else "text"
         block = f"```{language}\n{example.text.strip()}\n```"
         out += [f"## {heading}", f"{example.says} {_form(found, example)}:", block]
-    out += ["## Remedy", _sentence(found.remedy)]
+    out += ["## Remedy", sentence(found.remedy)]
     return "\n\n".join(_wrapped(part) for part in out) + "\n"
 
 
@@ -100,10 +100,6 @@ def _form(found: Rule, example: Example) -> str:
     if found.subject == "pair":
         return f"{_FORMS['pair']}; under study: {example.factor}"
     return _FORMS[found.subject]
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
 def _wrapped(text: str) -> str:

@@ -11,8 +11,8 @@ from steelyard.errors import SteelyardError
 from steelyard.report.charts.style import blocking_codes, figure_cell
 from steelyard.report.charts.trace import trace_chart
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study_subject import rate, sentence
-from steelyard.report.text import number, seconds
+from steelyard.report.study_subject import rate
+from steelyard.report.text import number, seconds, sentence
 from steelyard.results.store import RAW
 
 if TYPE_CHECKING:

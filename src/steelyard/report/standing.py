@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import printable
 from steelyard.report.terminal import MARKS, duration, fit, state_of
-from steelyard.report.text import number, table, wrapped
+from steelyard.report.text import many, number, table, wrapped
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -123,7 +123,7 @@ def campaign_lines(campaign: Campaign, *, sent: bool) -> list[str]:
     header = ["job", "kind", "tasks", "nodes", "processes/node", "devices/node", "limit"]
     lines += [table(header, rows), ""]
     hours = f"{number(price.device_hours, 3)} device-hours, {number(price.node_hours, 3)} node-hours"
-    lines += wrapped(f"{_many(tasks, 'task')} in {_many(len(plan.jobs), 'array')}: at most {hours}")
+    lines += wrapped(f"{many(tasks, 'task')} in {many(len(plan.jobs), 'array')}: at most {hours}")
     lines += wrapped(f"charge: {number(price.charge, 3)} {price.charge_unit}s ({price.basis})")
     if price.expected_s is not None:
         lines += wrapped(f"at the latest {duration(price.expected_s)} after the first start")
@@ -138,11 +138,11 @@ def _amount(plan: Plan, runs: int) -> str:
     searches = [task for job in plan.jobs if job.kind == "search" for task in job.tasks]
     tried = sum(map(len, searches))
     if not searches:
-        return _many(runs, "run")
-    what = f"a search of {_many(tried, 'candidate')}"
+        return many(runs, "run")
+    what = f"a search of {many(tried, 'candidate')}"
     if len(searches) > 1:
-        what = f"{len(searches)} searches of {_many(tried, 'candidate')} in all"
-    return f"{_many(runs - tried, 'run') + ' and ' if runs > tried else ''}{what}, of which few are tried,"
+        what = f"{len(searches)} searches of {many(tried, 'candidate')} in all"
+    return f"{many(runs - tried, 'run') + ' and ' if runs > tried else ''}{what}, of which few are tried,"
 
 
 def campaign_json(campaign: Campaign) -> dict[str, Any]:
@@ -224,10 +224,6 @@ def _next_lines(standing: Standing) -> list[str]:
     if codes:
         return ["", f"next: steelyard show RUN_ID; to make them again: steelyard study FILE --again {','.join(codes)}"]
     return ["", f"next: steelyard show {standing.study}"]
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 def _short(text: str) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from steelyard import registry
 from steelyard.report.findings import rule_name, tally
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study_subject import brief, sentence, shortened, written
+from steelyard.report.study_subject import brief, shortened, written
+from steelyard.report.text import sentence
 from steelyard.results.store import RECORD_FILE
 from steelyard.rules.rule import SEVERITIES, rule
 from steelyard.spec.validate import MAX_RECORD_BYTES, read_bounded

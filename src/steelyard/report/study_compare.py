@@ -14,7 +14,8 @@ from steelyard.analysis.ratios import sentence as says
 from steelyard.errors import InputError, SteelyardError
 from steelyard.report.charts.ratios import ratio_chart
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study_subject import capital, default, merged, sentence, shortened, written
+from steelyard.report.study_subject import default, merged, shortened, written
+from steelyard.report.text import capital, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,8 +16,8 @@ from steelyard.report.charts.scaling import efficiency_chart, throughput_chart
 from steelyard.report.charts.style import blocking_codes
 from steelyard.report.page import Cell, Column, Prose, Section, Table
 from steelyard.report.scaling import answer, models, where_to_stop
-from steelyard.report.study_subject import brief, merged, rate, sentence, written
-from steelyard.report.text import number, with_interval
+from steelyard.report.study_subject import brief, merged, rate, written
+from steelyard.report.text import number, sentence, with_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,8 @@ from steelyard.report.charts.energy import energy_chart
 from steelyard.report.charts.power import power_drawing
 from steelyard.report.energy import answers
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study_subject import brief, merged, sentence, shortened
+from steelyard.report.study_subject import brief, merged, shortened
+from steelyard.report.text import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,19 +9,8 @@ from typing import TYPE_CHECKING, Any
 from steelyard.analysis.summary import MEASURED
 from steelyard.report.charts.style import blocking_codes, figure_cell, in_time
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study_subject import (
-    brief,
-    capital,
-    counted_statuses,
-    default,
-    merged,
-    rate,
-    sentence,
-    shortened,
-    statuses,
-    written,
-)
-from steelyard.report.text import number, with_interval
+from steelyard.report.study_subject import brief, counted_statuses, default, merged, rate, shortened, statuses, written
+from steelyard.report.text import capital, number, sentence, with_interval
 from steelyard.spec.study import chosen_settings
 
 if TYPE_CHECKING:

@@ -164,17 +164,6 @@ def brief(quantity: Quantity, runs: tuple[str, ...] = (), codes: tuple[str, ...]
     return Cell(text, quantity.value, interval.low, interval.high, runs, codes)
 
 
-def capital(text: str) -> str:
-    """With a large first letter."""
-    return text[:1].upper() + text[1:]
-
-
-def sentence(text: str) -> str:
-    """With a large first letter, and a point at its end."""
-    text = text.strip()
-    return capital(text) + ("" if text.endswith((".", "?", "!", ":")) or not text else ".")
-
-
 def shortened(names: Sequence[str], shown: int = SHOWN_PLACES) -> str:
     """The first of several names, and how many more there are."""
     listed = list(dict.fromkeys(name for name in names if name))

@@ -81,3 +81,19 @@ def with_interval(quantity: Quantity) -> str:
     low, high = quantity.interval.low, quantity.interval.high
     mark = " ~" if quantity.interval.approximate else ""
     return f"{number(quantity.value)} [{number(low)}, {number(high)}]{mark}"
+
+
+def capital(text: str) -> str:
+    """With a large first letter."""
+    return text[:1].upper() + text[1:]
+
+
+def sentence(text: str) -> str:
+    """With a large first letter, and a point at its end."""
+    text = text.strip()
+    return capital(text) + ("" if text.endswith((".", "?", "!", ":")) or not text else ".")
+
+
+def many(count: int, what: str) -> str:
+    """A number of things, one or more."""
+    return f"{count} {what}" + ("" if count == 1 else "s")
