@@ -32,10 +32,10 @@ from steelyard.contracts.sim import Memory, Noise, SimTruth
 from steelyard.contracts.spec import Budget, RunSpec, Source
 from steelyard.errors import InputError, SteelyardError
 from steelyard.launch import follow, kubernetes_events, staging
-from steelyard.launch.kubernetes import MANIFEST_FILE, Kubernetes
+from steelyard.launch.kubernetes import Kubernetes
 from steelyard.launch.kubernetes_logs import MAX_LINE_BYTES, LogReader, PodLog, bounded_lines, lay_down
 from steelyard.launch.price import price
-from steelyard.launch.scheduler import Campaign, Image, Job, JobKind, Plan, Shape
+from steelyard.launch.scheduler import MANIFEST_FILE, Campaign, Image, Job, JobKind, Plan, Shape
 from steelyard.launch.submit import submit
 from steelyard.results.store import ResultFolder
 from steelyard.spec.site import Cluster, Container, Limits, Mount, Place, Pool, Site, Toleration
@@ -346,6 +346,9 @@ def test_from_submission_to_record(tmp_path: Path, platform: Platform) -> None:
     assert record.quantities["throughput_job"].value
     assert record.environment is not None
     assert record.environment.node == "node-0"
+    assert record.environment.allocation == f"sy-{NAME}-000-0"
+    assert record.launch is not None
+    assert record.launch.command[:3] == ("kubectl", "create", "-f")
     assert record.launch is not None
     assert record.launch.scheduled is not None
     assert record.launch.scheduled.digest == "sha256:" + "ab" * 32

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, get_args
 
 from steelyard.contracts import observe
 from steelyard.errors import DamagedDataError, SteelyardError
+from steelyard.launch.scheduler import MANIFEST_FILE
 from steelyard.launch.script import LIMIT_HIT, Done, read_done
 from steelyard.results.derive import derive
 from steelyard.results.store import RAW, RECORD_FILE, create_once, flush_all, record_text, replace_text
@@ -222,10 +223,15 @@ def _launch(
     began_s, wall_s = (line.began_unix_s, line.ended_unix_s - line.began_unix_s) if line else _seen(campaign.raw(run))
     started = word.started_at or word.queued_at or campaign.plan.created_at
     code = line.exit_code if line else None
+    home = campaign.job_folder(job)
+    manifest = home / MANIFEST_FILE
+    given = (
+        ("kubectl", "create", "-f", str(manifest)) if manifest.exists() else ("bash", str(home / "job.sh"), str(task))
+    )
     return observe.Launch(
         launcher=word.scheduler,
         host=word.nodes[0] if word.nodes else campaign.plan.site.name,
-        command=("bash", str(campaign.job_folder(job) / "job.sh"), str(task)),
+        command=given,
         started_at=started if began_s is None else _utc(began_s),
         wall_s=max(0.0, wall_s),
         exit_code=None if code == LIMIT_HIT else SIGNALLED - code if code and code > SIGNALLED else code,

@@ -23,7 +23,7 @@ from steelyard.launch import kubernetes_manifests as manifests
 from steelyard.launch.kubernetes_api import FORBIDDEN, NOT_FOUND, Api, ApiError
 from steelyard.launch.kubernetes_check import platform_checks
 from steelyard.launch.kubernetes_logs import LogReader, PodLog, lay_down
-from steelyard.launch.scheduler import TaskState
+from steelyard.launch.scheduler import MANIFEST_FILE, TaskState
 from steelyard.launch.script import line as shell_line
 from steelyard.results.store import write_json
 from steelyard.spec.validate import MAX_SPEC_BYTES, parse_json, read_bounded
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 Key = tuple[int, int]
 
-MANIFEST_FILE: Final = "manifest.json"
 SENT_FILE: Final = "sent"
 """Numbers of the tasks that were created: one that is gone later is not created again."""
 SERVER_FILE: Final = "server"

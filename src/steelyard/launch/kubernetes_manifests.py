@@ -297,7 +297,7 @@ def _pod(plan: Plan, job: Job, task: int) -> Object:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "nodeSelector": {**pool.node_selector, "kubernetes.io/arch": ARCHITECTURES[pool.architecture]},
-        "containers": [_container(plan, job)],
+        "containers": [_container(plan, job, name)],
         "volumes": [
             {"name": "code", "configMap": {"name": f"{prefix(plan)}-worker"}},
             {"name": "task", "configMap": {"name": name}},
@@ -326,7 +326,7 @@ def _pod(plan: Plan, job: Job, task: int) -> Object:
     return spec
 
 
-def _container(plan: Plan, job: Job) -> Object:
+def _container(plan: Plan, job: Job, name: str) -> Object:
     mounts = [
         {"name": "code", "mountPath": CODE, "readOnly": True},
         {"name": "task", "mountPath": TASK, "readOnly": True},
@@ -347,8 +347,10 @@ def _container(plan: Plan, job: Job) -> Object:
         "command": [literal(word) for word in (plan.python, f"{CODE}/pod.py", CODE, TASK, RESULTS)],
         "workingDir": RESULTS,
         "env": [
-            *({"name": name, "value": literal(value)} for name, value in environment.items()),
+            *({"name": key, "value": literal(value)} for key, value in environment.items()),
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            # What a record calls the allocation of a run.
+            {"name": "STEELYARD_ALLOCATION", "value": name},
         ],
         # The same both ways: a pod is promised what it uses, and uses what it is promised.
         "resources": {"requests": resources, "limits": dict(resources)},

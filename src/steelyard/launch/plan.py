@@ -18,7 +18,7 @@ from steelyard.errors import InputError, Problem, SteelyardError
 from steelyard.launch.campaign import refuse_other_seed, write_plan
 from steelyard.launch.image import look as look_at_image
 from steelyard.launch.price import price
-from steelyard.launch.scheduler import PLAN_FILE, Campaign, Job, JobKind, Plan, Scheduler, Shape
+from steelyard.launch.scheduler import PLAN_FILE, Campaign, Image, Job, JobKind, Plan, Scheduler, Shape
 from steelyard.launch.search import found
 from steelyard.launch.staging import stage, write_job, write_specs, write_study
 from steelyard.launch.staging import write_plan as write_campaign
@@ -49,6 +49,8 @@ NUMBER: Final = re.compile(r"\d{4,9}")
 SIMULATED_S, SIMULATED_STEP_S, SIMULATED_ROOM = 0.02, 5e-6, 10
 PACKED_RUNS: Final = 200
 """In one task: some seconds of work, so that starting Python is a small part of it."""
+PACKED_A_MIB: Final = 4
+"""For each MiB of a pod's log: a simulated run of 1,000 steps on a few ranks takes some 100 kB of it."""
 PACKED_S: Final = 600
 TASK_ROOM_S: Final = 60
 MEASURED_ROOM: Final = 1.5
@@ -136,9 +138,11 @@ def make(
     path = home / DRY_RUN if dry_run else home / f"{_next_number(home):04d}"
     room = place.site.limits.max_submitted - _tasks_open(folder, place)
     jobs = _jobs(work, place, _run_limits(folder, expansion, place), room)
+    # Before anything is written: an image for other nodes is refused here.
+    image = look_at_image(place)
     write_plan(folder, expansion)
     path.mkdir()
-    return _write(path, expansion, place, scheduler, jobs, work, file)
+    return _write(path, expansion, place, scheduler, jobs, work, image, file)
 
 
 def _write(
@@ -148,9 +152,9 @@ def _write(
     scheduler: Scheduler,
     jobs: Sequence[Job],
     work: _Work,
+    image: Image | None,
     file: Path | None,
 ) -> Campaign:
-    image = look_at_image(place)
     name = secrets.token_hex(6)
     jobs = [replace(job, name=f"sy-{name}-{job.number:03d}") for job in jobs]
     plan = Plan(
@@ -381,11 +385,13 @@ class _Batch:
         """Of a task, beyond its runs. A packed task starts Python once; other runs have that in their own limit."""
         return TASK_ROOM_S + (place.site.limits.setup_s if self.kind == "packed" else 0)
 
-    def usual(self) -> int:
+    def usual(self, place: Place) -> int:
         """Groups in one task where nothing demands more."""
         if self.kind != "packed":
             return 1
-        return max(1, min(PACKED_RUNS, PACKED_S // self.shape.run_limit_s))
+        # A pod's results come back through its log.
+        room = PACKED_A_MIB * place.site.limits.log_mib if place.site.scheduler == "kubernetes" else PACKED_RUNS
+        return max(1, min(PACKED_RUNS, room, PACKED_S // self.shape.run_limit_s))
 
     def task_limit_s(self, tasks: Sequence[Sequence[str]], place: Place) -> int:
         """Wall time that every one of these tasks has enough of."""
@@ -405,7 +411,7 @@ def _jobs(work: _Work, place: Place, limit: _Limit, room: int) -> list[Job]:
     each = _runs_a_task(batches, place, room)
     jobs: list[Job] = []
     for batch in batches:
-        size = max(1, min(batch.most(place), max(each, batch.usual())))
+        size = max(1, min(batch.most(place), max(each, batch.usual(place))))
         tasks = [tuple(itertools.chain(*batch.groups[i : i + size])) for i in range(0, len(batch.groups), size)]
         # What is over is for the next campaign: the same command again.
         tasks = tasks[: room - sum(len(job.tasks) for job in jobs)]
@@ -450,7 +456,7 @@ def _runs_a_task(batches: Sequence[_Batch], place: Place, room: int) -> int:
     most = max(batch.most(place) for batch in batches)
 
     def tasks(each: int) -> int:
-        sizes = [max(1, min(batch.most(place), max(each, batch.usual()))) for batch in batches]
+        sizes = [max(1, min(batch.most(place), max(each, batch.usual(place)))) for batch in batches]
         return sum(math.ceil(len(batch.groups) / size) for batch, size in zip(batches, sizes, strict=True))
 
     low, high = 1, most

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from steelyard.launch.preflight_node import Check
 
 PLAN_FILE: Final = "plan.json"
+MANIFEST_FILE: Final = "manifest.json"
 TRYING_FILE: Final = "trying"
 ID_FILE: Final = "id"
 MAX_ID_CHARACTERS: Final = 300

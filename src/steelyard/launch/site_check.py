@@ -40,7 +40,7 @@ OWN_VARIABLES: Final = {
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH",
     "PYTHONHOME", "PYTHONSAFEPATH", "OMP_NUM_THREADS",
 }  # fmt: skip
-ONLY_SLURM: Final = ("gpus", "partition", "account", "qos", "constraint", "reservation", "exclusive", "options")
+ONLY_SLURM: Final = ("gpus", "partition", "account", "qos", "constraint", "reservation", "options")
 ONLY_KUBERNETES: Final = ("resource", "node_selector", "tolerations")
 
 
