@@ -21,17 +21,17 @@ from steelyard.audit.subject import audit
 from steelyard.contracts.observe import SPEC_FILE
 from steelyard.contracts.sim import Collective, Link, Noise, Power, Sensor, SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
-from steelyard.report.checklist import lines
-from steelyard.report.pack import gather
-from steelyard.report.pack_files import write_pack
-from steelyard.results.derive import derive
+from steelyard.derive.record import derive
+from steelyard.inputs.scheme import find_scheme, scheme_names
+from steelyard.report.pack.build import gather
+from steelyard.report.pack.checklist import lines
+from steelyard.report.pack.files import write_pack
 from steelyard.results.store import RAW, ResultFolder, record_text
-from steelyard.spec.scheme import find_scheme, scheme_names
 from steelyard.worker.engine.run import run_directory
 
 if TYPE_CHECKING:
     from steelyard.contracts.record import RunRecord
-    from steelyard.report.pack import Pack
+    from steelyard.report.pack.model import Pack
 
 JOBS, RANKS, BATCH = 4, 4, 64
 STEP_S, SETUP_S, MESSAGE_BYTES = 0.05, 30.0, 400_000_000

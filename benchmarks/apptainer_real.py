@@ -21,14 +21,14 @@ from typing import Final
 import rootfs
 from figure import Figure, arguments, at_least, at_most, finish
 from steelyard.contracts.observe import Scheduled
+from steelyard.inputs.site import Container, Mount, Place, Pool, Site
+from steelyard.inputs.study import expand, load_study
 from steelyard.launch.collect import collect_task
-from steelyard.launch.container import run_words
 from steelyard.launch.plan import make
-from steelyard.launch.script import line
-from steelyard.launch.slurm import Slurm
+from steelyard.launch.scripts.bash import line
+from steelyard.launch.scripts.container import run_words
+from steelyard.launch.slurm.scheduler import Slurm
 from steelyard.results.store import ResultFolder
-from steelyard.spec.site import Container, Mount, Place, Pool, Site
-from steelyard.spec.study import expand, load_study
 
 STUDY: Final = """
 name = "sif"

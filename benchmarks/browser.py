@@ -104,7 +104,7 @@ def pictures(browser: Browser, file: Path, output: Path, stem: str) -> list[Path
 
 def main() -> None:
     from sample_page import full_page
-    from steelyard.report.html import html
+    from steelyard.report.render.html import html
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path, nargs="?", help="a report; default: a sample page")

@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from figure import Figure, arguments, at_most, finish
-from steelyard import registry
-from steelyard.spec.catalogue import load
+from steelyard import plugins
+from steelyard.inputs.catalogue import load
 from steelyard.worker.catalogue import entry, ours
 from steelyard.worker.engine.flops import built_on_meta
 from steelyard.worker.workloads import gpt, llama
@@ -23,7 +23,7 @@ from steelyard.worker.workloads import gpt, llama
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from steelyard.worker.workloads.recipe import Recipe
+    from steelyard.worker.workloads.bundle import Recipe
 
 WITHOUT_MODEL = "ceilings"
 MULTIPLY_ADDS = {
@@ -112,7 +112,7 @@ def differing(fresh: dict[str, dict[str, Any]]) -> Figure:
         if name in fresh and shipped.get(name) != json.loads(json.dumps(fresh[name])):
             print(f"{name}: the shipped entry differs; python -m steelyard.worker.catalogue --write makes it anew")
             wrong += 1
-        elif name not in registry.BUILTIN["workload"] or name not in shipped:
+        elif name not in plugins.BUILTIN["workload"] or name not in shipped:
             wrong += 1
     return at_most("catalogue: shipped entries that differ from a fresh count", wrong, "entries", 0)
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from figure import arguments, at_least, at_most, finish
-from steelyard.audit import catalogue
+from steelyard.audit import documents
 from steelyard.cli.main import main as steelyard
-from steelyard.report.text import table
+from steelyard.terminal.text import table
 
 EXPECTED = Path(__file__).with_name("claims_expected.csv")
 OTHERWISE: dict[str, str] = {}
@@ -43,7 +43,7 @@ def audited(*words: str) -> list[dict[str, Any]]:
 
 def altered() -> tuple[int, int]:
     """How many single figures of the documents were made larger, and how many of those still hold."""
-    text = catalogue.claims_text().decode("utf-8")
+    text = documents.claims_text().decode("utf-8")
     single = re.compile(r'published = "(-?[\d.]+)( %|x)"')
     larger = single.sub(lambda found: f'published = "{_scaled(found[1])}{found[2]}"', text)
     changed = {

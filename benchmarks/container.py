@@ -24,12 +24,12 @@ from typing import Any
 import rootfs
 from cluster import Cluster
 from figure import Figure, arguments, at_least, at_most, finish
-from steelyard.launch.container import run_words
-from steelyard.launch.image import look
+from steelyard.inputs.site import find_place
+from steelyard.launch.images.image import look
 from steelyard.launch.plan import campaigns
-from steelyard.launch.script import line
+from steelyard.launch.scripts.bash import line
+from steelyard.launch.scripts.container import run_words
 from steelyard.results.store import ResultFolder
-from steelyard.spec.site import find_place
 
 STUDY = """
 name = "{name}"

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from figure import arguments, at_least, at_most, finish
 from steelyard.errors import SteelyardError
+from steelyard.inputs.study import expand, load_study
 from steelyard.results.store import RAW, RECORD_FILE, ResultFolder, read_record
-from steelyard.spec.study import expand, load_study
 
 STUDY = """
 name = "crash"

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import data_formats_images as images
 import data_formats_structured as structured
 from figure import arguments, at_least, at_most, finish
-from steelyard import registry
+from steelyard import plugins
 from steelyard.errors import DamagedDataError, InputError
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def large_annotations(folder: Path, size_mb: int) -> list[Figure]:
 
     def work() -> Outcome:
         before_kb, begin_s = rss_kb(), time.perf_counter()
-        examples = registry.load("data", "coco").open(root, "evaluation")
+        examples = plugins.load("data", "coco").open(root, "evaluation")
         seconds = time.perf_counter() - begin_s
         return Outcome("none", f"{len(examples)}", seconds, grown_mb(before_kb))
 
@@ -157,10 +157,10 @@ def large_annotations(folder: Path, size_mb: int) -> list[Figure]:
 def sound_formats(folder: Path, samples: int) -> tuple[int, int, int]:
     """How many formats were read, how many examples, and how many of these were not as they should be."""
     formats = examples = wrong = 0
-    for name in registry.names("data"):
+    for name in plugins.names("data"):
         module = structured if name in structured.REFERENCE else images
         root = folder / name
-        registry.load("data", name).make(root, samples, 1)
+        plugins.load("data", name).make(root, samples, 1)
         unequal, count = module.differences(name, root)
         print(f"{name:<12} {count:>6} examples read, {unequal} wrong")
         formats += count > 0
@@ -177,7 +177,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         for name in sorted({case.format for case in cases}):
-            registry.load("data", name).make(folder / "sound" / name, images.SAMPLES, 1)
+            plugins.load("data", name).make(folder / "sound" / name, images.SAMPLES, 1)
         # What the readers import is in memory before the first case.
         for name in sorted({case.format for case in cases}):
             read(name, folder / "sound" / name)
@@ -191,7 +191,7 @@ def main() -> None:
         print(f"{len(cases)} hostile cases, {failed} not refused as they should be")
         large = large_annotations(folder, 10 if options.quick else 100)
         formats, examples, wrong = sound_formats(folder, QUICK_SAMPLES if options.quick else SAMPLES)
-    known = len(registry.names("data"))
+    known = len(plugins.names("data"))
     total = len(cases) + examples
     finish(
         [

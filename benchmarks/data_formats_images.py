@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from steelyard import registry
+from steelyard import plugins
 from steelyard.errors import DamagedDataError, InputError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def attempt(case: Case) -> Outcome:
     """Make a data set, spoil it and read all of it, as a run would."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        registry.load("data", case.format).make(root, SAMPLES, 1)
+        plugins.load("data", case.format).make(root, SAMPLES, 1)
         case.spoil(root)
         before = _reset_peak()
         begin = time.perf_counter()
@@ -81,7 +81,7 @@ def refused(outcome: Outcome) -> bool:
 
 def read_all(name: str, root: Path) -> list[tuple[Any, int]]:
     """Every example of both splits."""
-    form = registry.load("data", name)
+    form = plugins.load("data", name)
     return [example for split in ("train", "evaluation") for example in _each(form.open(root, split))]
 
 

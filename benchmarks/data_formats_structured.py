@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from data_formats_images import PICKLE, Case, cut, first, overwrite, patch, png, void
-from steelyard import registry
+from steelyard import plugins
 from steelyard.data.tokens import to_shards
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def read_structured(name: str, root: Path) -> list[Any]:
         to_shards(sources, root / "made", None)
     found = []
     for split in ("train", "evaluation"):
-        examples = registry.load("data", name).open(root, split)
+        examples = plugins.load("data", name).open(root, split)
         if name == "tokens":
             found += [examples.window(number, WINDOW) for number in range(examples.count(WINDOW))]
         else:

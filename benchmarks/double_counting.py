@@ -21,7 +21,7 @@ from figure import arguments, at_most, finish
 from steelyard.contracts.observe import SPEC_FILE
 from steelyard.contracts.sim import Collective, Link, Node, Power, Sensor, SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
-from steelyard.results.derive import derive
+from steelyard.derive.record import derive
 from steelyard.results.store import record_text
 from steelyard.worker.engine.run import run_directory
 

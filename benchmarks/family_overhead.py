@@ -19,12 +19,12 @@ import torch
 
 from figure import Figure, arguments, at_least, finish
 from overhead import ByHarness, spread, turns
-from steelyard import registry
+from steelyard import plugins
 from steelyard.contracts.spec import Budget, RunSpec
 from steelyard.worker.engine.blocks import MAX_BLOCK_SECONDS
 from steelyard.worker.engine.ceiling_steps import CeilingSteps
 from steelyard.worker.engine.generate import Generating
-from steelyard.worker.workloads.recipe import call
+from steelyard.worker.workloads.bundle import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +85,7 @@ def by_hand(workload: Any) -> Callable[[], Any]:
 
 
 def measured(family: Family, rounds: int, *, quick: bool) -> Figure:
-    options = dict(family.options) or registry.load("workload", family.workload).about.reduced
+    options = dict(family.options) or plugins.load("workload", family.workload).about.reduced
     spec = RunSpec(
         run_id="o", cell="o", workload=family.workload, device="cpu", mode=family.mode, batch=family.batch,  # type: ignore[arg-type]
         model=options, threads=1, budget=Budget(max_steps=10**9, max_seconds=1e9),

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from figure import arguments, at_most, finish
+from steelyard.inputs.study import expand, load_study
 from steelyard.results.store import ResultFolder
-from steelyard.spec.study import expand, load_study
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

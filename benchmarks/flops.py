@@ -19,7 +19,7 @@ from steelyard.worker.workloads import gpt, vision, wideresnet
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from steelyard.worker.workloads.recipe import Recipe
+    from steelyard.worker.workloads.bundle import Recipe
 
 RESNET50 = 2 * 4.089e9
 """torchvision, ResNet50_Weights.IMAGENET1K_V1, "GFLOPS 4.09": multiply-adds at 224 x 224, 4.089 in its metadata."""

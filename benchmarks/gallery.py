@@ -25,7 +25,8 @@ from steelyard.analysis.scaling import scaling
 from steelyard.analysis.select import select
 from steelyard.contracts import observe
 from steelyard.contracts.observe import LAUNCH_FILE, Launch
-from steelyard.report import draw
+from steelyard.derive.record import derive
+from steelyard.inputs.study import expand, load_study
 from steelyard.report.charts.batch import batch_chart
 from steelyard.report.charts.energy import energy_chart
 from steelyard.report.charts.heat import heat_chart
@@ -37,9 +38,8 @@ from steelyard.report.charts.scaling import efficiency_chart, throughput_chart
 from steelyard.report.charts.style import run_ids
 from steelyard.report.charts.trace import POINTS, step_band, trace_chart
 from steelyard.report.page import Drawing
-from steelyard.results.derive import derive
+from steelyard.report.render import draw
 from steelyard.results.store import RAW, ResultFolder, write_json
-from steelyard.spec.study import expand, load_study
 from steelyard.worker.engine.run import run_directory
 
 if TYPE_CHECKING:

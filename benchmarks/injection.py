@@ -31,14 +31,15 @@ from figure import arguments, at_least, at_most, finish
 from steelyard.contracts.base import NAME_PATTERN
 from steelyard.contracts.observe import SPEC_FILE
 from steelyard.errors import InputError
-from steelyard.launch.container import run_words
-from steelyard.launch.kubernetes_manifests import Code, Content, manifest
-from steelyard.launch.scheduler import Campaign, Image, Job, JobKind, Plan, Price, Shape
-from steelyard.launch.script import PLACE_VARIABLES, Raw, Word, task_script
-from steelyard.launch.slurm import Slurm, head, start_words
-from steelyard.spec.site import Pool, Site
-from steelyard.spec.study import Study
-from steelyard.spec.validate import parse_object
+from steelyard.inputs.site import Pool, Site
+from steelyard.inputs.study import Study
+from steelyard.inputs.validate import parse_object
+from steelyard.launch.campaign import Campaign, Image, Job, JobKind, Plan, Price, Shape
+from steelyard.launch.kubernetes.manifests import Code, Content, manifest
+from steelyard.launch.scripts.bash import Raw, Word
+from steelyard.launch.scripts.container import run_words
+from steelyard.launch.scripts.task import PLACE_VARIABLES, task_script
+from steelyard.launch.slurm.scheduler import Slurm, head, start_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

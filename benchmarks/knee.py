@@ -26,7 +26,7 @@ from steelyard.analysis.summary import summarise
 from steelyard.contracts.observe import SPEC_FILE
 from steelyard.contracts.sim import Memory, Noise, SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
-from steelyard.results.derive import derive
+from steelyard.derive.record import derive
 from steelyard.results.store import record_text
 from steelyard.stats.knee import Knee, Point, knee
 from steelyard.worker.engine.run import run_directory

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from figure import arguments, at_most, finish
-from steelyard import registry
+from steelyard import plugins
 from steelyard.cli.main import main as steelyard
 
 DELAYED = f"{Path(__file__).parent / 'models' / 'delayed.py'}:build"
@@ -41,8 +41,8 @@ def delayed(truth: str, workers: int, loader_s: float, compute_s: float) -> Case
 
 
 def cases(root: Path) -> list[Case]:
-    registry.load("data", "imagefolder").make(root / "pictures", 60, 0)
-    registry.load("data", "cifar100").make(root / "small", 400, 0)
+    plugins.load("data", "imagefolder").make(root / "pictures", 60, 0)
+    plugins.load("data", "cifar100").make(root / "small", 400, 0)
     pictures = ("tiny", "--data", f"imagefolder:{root / 'pictures'}", "--batch", "10")
     small = ("wideresnet28-10", "--data", f"cifar100:{root / 'small'}", "--batch", "20")
     return [

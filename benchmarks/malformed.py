@@ -26,8 +26,8 @@ from steelyard.contracts.observe import Environment, Phase, Status, Stop
 from steelyard.contracts.record import Finding, Interval, Quantity, RunRecord, Steady
 from steelyard.contracts.spec import RunSpec
 from steelyard.errors import InputError
-from steelyard.spec.study import Study, expand
-from steelyard.spec.validate import parse_json, parse_object, parse_toml
+from steelyard.inputs.study import Study, expand
+from steelyard.inputs.validate import parse_json, parse_object, parse_toml
 
 SPEC = to_json_object(RunSpec(run_id="run", cell="cell", epoch_samples=1000))
 QUANTITY = Quantity(

@@ -39,7 +39,7 @@ print(json.dumps({{"idle_mb": idle, "peak_mb": peak_mb(), "seconds": time.proces
 """
 PARTS = {
     "worker": ("steelyard.worker.engine.run", "run_directory"),
-    "collector": ("steelyard.results.derive", "derive"),
+    "collector": ("steelyard.derive.record", "derive"),
 }
 
 

@@ -26,11 +26,11 @@ import torch.distributed as dist
 
 from figure import Figure, arguments, at_least, at_most, finish
 from steelyard.contracts.spec import Budget, RunSpec
-from steelyard.results.trace import StepSamples
+from steelyard.derive.steps import StepSamples
 from steelyard.worker.engine.between import Between
 from steelyard.worker.engine.blocks import BlockLoop
+from steelyard.worker.engine.timer import StepTimer
 from steelyard.worker.engine.torch_entry import open_job
-from steelyard.worker.measure.timer import StepTimer
 from steelyard.worker.measure.writer import EventLog, StepWriter
 
 if TYPE_CHECKING:

@@ -33,11 +33,11 @@ from browser import WIDTHS, chromium, visit
 from figure import Figure, arguments, at_least, at_most, finish
 from hostile import TEXTS, elements, foreign_commands, formulas
 from sample_page import full_page, poisoned
-from steelyard.report.csv_export import csv_table
-from steelyard.report.html import html
-from steelyard.report.latex import latex
-from steelyard.report.markdown import markdown
 from steelyard.report.page import Page, Table
+from steelyard.report.render.csv_table import csv_table
+from steelyard.report.render.html import html
+from steelyard.report.render.latex import latex
+from steelyard.report.render.markdown import markdown
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

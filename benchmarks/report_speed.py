@@ -73,8 +73,8 @@ def growth(found: Measured, place: int) -> float:
 
 def write(results: Path, output: Path) -> None:
     """What is measured: from the folder to the file."""
-    from steelyard.report.html import html
-    from steelyard.report.study_page import study_page
+    from steelyard.report.render.html import html
+    from steelyard.report.study.page import study_page
     from steelyard.results.store import ResultFolder
 
     output.write_text(html(study_page(ResultFolder(results), STUDY)), encoding="utf-8")

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 
 from cluster import Cluster, clean_environment, descendants
 from figure import Figure, arguments, at_least, at_most, finish
+from steelyard.inputs.study import expand, load_study
 from steelyard.launch.plan import campaigns
 from steelyard.results.store import ResultFolder
-from steelyard.spec.study import expand, load_study
 
 if TYPE_CHECKING:
     from steelyard.contracts.record import RunRecord

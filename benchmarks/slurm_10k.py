@@ -22,7 +22,7 @@ from pathlib import Path
 from cluster import Cluster, clean_environment
 from figure import Figure, arguments, at_most, finish
 from steelyard.launch.plan import campaigns
-from steelyard.launch.script import read_done
+from steelyard.launch.scripts.task import read_done
 from steelyard.results.store import ResultFolder
 
 STUDY = """

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from figure import arguments, at_least, at_most, finish
-from steelyard import registry
+from steelyard import plugins
 from steelyard.cli.main import main as steelyard
 
 TARGET = 0.9
@@ -54,7 +54,7 @@ def main() -> None:
     options = arguments(__doc__)
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        registry.load("data", "cifar100").make(root / "data", 600 if options.quick else 4000, 0)
+        plugins.load("data", "cifar100").make(root / "data", 600 if options.quick else 4000, 0)
         begin_s = time.monotonic()
         runs = trained(root / "data", root / "results", "--epochs", "40", "--target", str(TARGET), "--repeats", "3")
         seconds = time.monotonic() - begin_s

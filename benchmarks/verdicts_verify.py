@@ -21,9 +21,9 @@ import numpy as np
 from figure import Figure, arguments, at_least, at_most, finish, slack_percent
 from steelyard.analysis.verify import judge_records, overall
 from steelyard.contracts.observe import SPEC_FILE
-from steelyard.results.derive import derive
+from steelyard.derive.record import derive
+from steelyard.inputs.recipe import TOLERANCE, Expect, Recipe, plan
 from steelyard.results.store import record_text
-from steelyard.spec.recipe import TOLERANCE, Expect, Recipe, plan
 from steelyard.stats.band import Band, judge
 from steelyard.stats.drift import changes
 from steelyard.worker.engine.run import run_directory

@@ -17,10 +17,10 @@ from PIL import Image  # noqa: E402
 
 import gallery  # noqa: E402 -- from the folder that was just put on the path
 from browser import WIDTHS, chromium, visit  # noqa: E402
-from steelyard.report import draw  # noqa: E402
-from steelyard.report.html import html  # noqa: E402
 from steelyard.report.page import Drawing  # noqa: E402
-from steelyard.report.study_page import study_page  # noqa: E402
+from steelyard.report.render import draw  # noqa: E402
+from steelyard.report.render.html import html  # noqa: E402
+from steelyard.report.study.page import study_page  # noqa: E402
 from steelyard.results.store import ResultFolder  # noqa: E402
 
 PICTURES = DOCS / "pictures"

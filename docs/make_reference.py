@@ -16,10 +16,10 @@ from schema_tables import table
 from steelyard.cli.main import VERBS
 from steelyard.contracts.record import RunRecord
 from steelyard.contracts.spec import RunSpec
-from steelyard.spec.recipe import Recipe
-from steelyard.spec.scheme import Scheme
-from steelyard.spec.study import Study
-from steelyard.spec.validate import json_schema
+from steelyard.inputs.recipe import Recipe
+from steelyard.inputs.scheme import Scheme
+from steelyard.inputs.study import Study
+from steelyard.inputs.validate import json_schema
 
 DOCS = Path(__file__).resolve().parent
 NOTE = "<!-- made by docs/make_docs.py from the code: changes here are lost -->\n"

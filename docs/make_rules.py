@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from steelyard import registry
-from steelyard.report.rule_page import index_page, page
+from steelyard import plugins
 from steelyard.rules.rule import rule
+from steelyard.terminal.rule import index_page, page
 
 FOLDER = Path(__file__).resolve().parent / "rules"
 
 
 def pages() -> dict[str, str]:
     """Every page by its file's name. Rules of installed packages are documented there, not here."""
-    made = {f"{code}.md": page(rule(code)) for code in registry.BUILTIN["rule"]}
+    made = {f"{code}.md": page(rule(code)) for code in plugins.BUILTIN["rule"]}
     return made | {"README.md": index_page()}
 
 

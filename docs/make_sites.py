@@ -7,8 +7,8 @@ from pathlib import Path
 
 from schema_tables import table
 
-from steelyard.spec.site import Site
-from steelyard.spec.validate import json_schema
+from steelyard.inputs.site import Site
+from steelyard.inputs.validate import json_schema
 
 PAGE = Path(__file__).resolve().parent / "sites.md"
 BEGIN, END = "<!-- fields: made by docs/make_sites.py -->", "<!-- end of fields -->"

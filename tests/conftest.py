@@ -9,7 +9,7 @@ import pytest
 
 from steelyard.contracts.observe import SPEC_FILE
 from steelyard.contracts.spec import RunSpec
-from steelyard.results.derive import derive
+from steelyard.derive.record import derive
 from steelyard.results.store import record_text
 from steelyard.worker.engine.run import run_directory
 

@@ -19,8 +19,8 @@ from steelyard.contracts.sim import SimTruth
 from steelyard.contracts.spec import Budget, Loader, RunSpec
 from steelyard.errors import InputError
 from steelyard.launch.allocation import Allocation, AllocationLauncher, launcher_here, read_allocation, whereabouts
-from steelyard.launch.campaign import collect
 from steelyard.launch.local import MARK, LocalLauncher
+from steelyard.launch.local_study import collect
 from steelyard.results.store import ResultFolder
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
@@ -377,10 +377,7 @@ def test_a_batch_job_on_one_node_is_a_machine_of_its_own(cluster: Cluster, tmp_p
 
 
 def test_the_doctor_says_what_a_run_would_use(allocate: Callable[..., str]) -> None:
-    from steelyard.launch import preflight
-    from steelyard.launch.preflight_node import Node
-
     job = allocate("--nodes=2")
-    found = preflight._scheduler(Node())
-    assert (found.verdict, found.found.partition(":")[0]) == ("ok", f"inside Slurm allocation {job}")
-    assert "runs start there through srun" in found.found
+    found = whereabouts(os.environ).words
+    assert found.partition(":")[0] == f"inside Slurm allocation {job}"
+    assert "runs start there through srun" in found

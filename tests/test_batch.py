@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from steelyard.analysis.batch import batch_curve
 from steelyard.analysis.select import select
 from steelyard.cli.main import main
-from steelyard.report.batch import curve_lines
 from steelyard.results.store import ResultFolder
 from steelyard.stats.knee import Point, knee, unimodal
+from steelyard.terminal.batch import curve_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -29,19 +29,20 @@ from conftest import make_spec
 from steelyard.cli.main import main
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.observe import CLAIM_FILE, EVENTS_PATTERN, SPEC_FILE, Scheduled
+from steelyard.derive.record import derive
 from steelyard.errors import InputError, SteelyardError
+from steelyard.inputs.site import Place, Site
+from steelyard.inputs.study import Expansion, Study, expand, load_study
+from steelyard.inputs.validate import parse_object
 from steelyard.launch import follow
-from steelyard.launch.campaign import set_aside
+from steelyard.launch.campaign import Campaign, Job, TaskState
 from steelyard.launch.follow import look, wait
+from steelyard.launch.local_study import set_aside
 from steelyard.launch.plan import campaigns, make, runs_left, under_way
-from steelyard.launch.scheduler import Campaign, Job, TaskState
-from steelyard.launch.script import Raw, node_script, task_script
+from steelyard.launch.scripts.bash import Raw
+from steelyard.launch.scripts.task import node_script, task_script
 from steelyard.launch.submit import cancel, lock, resume, submit
-from steelyard.results.derive import derive
 from steelyard.results.store import ResultFolder, create_once, own_uid, owner, record_text, write_json
-from steelyard.spec.site import Place, Site
-from steelyard.spec.study import Expansion, Study, expand, load_study
-from steelyard.spec.validate import parse_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -168,7 +169,7 @@ def test_a_campaign_is_files_that_a_person_can_run(folder: ResultFolder, hand: H
     assert f"bash {made.path}/jobs/000/job.sh 0" in text
     code = sorted(path.name for path in (made.path / "worker" / "steelyard").iterdir())
     assert code == sorted(["worker", "contracts", "estimate", "data", "__init__.py", "errors.py", "hostinfo.py",
-                           "registry.py", "version.py"])  # fmt: skip
+                           "plugins.py", "version.py"])  # fmt: skip
     done = start(made)
     assert done.returncode == 0, done.stderr
     # By hand, without any scheduler: the same command counts them as under way, and collecting finds them.

@@ -12,16 +12,16 @@ import pytest
 import torch
 from torch import nn
 
-from steelyard import registry
+from steelyard import plugins
 from steelyard.cli import workloads as verb
 from steelyard.cli.main import main
 from steelyard.errors import InputError
-from steelyard.spec.catalogue import default_mode, load
+from steelyard.inputs.catalogue import default_mode, load
 from steelyard.worker import catalogue
 from steelyard.worker.engine.flops import count
 from steelyard.worker.engine.footprint import footprint
 from steelyard.worker.workloads import llama, tiny, vision
-from steelyard.worker.workloads.recipe import Recipe, call
+from steelyard.worker.workloads.bundle import Recipe, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +33,8 @@ QUICK = ("tiny", "wideresnet28-10", "gpt", "autoencoder", "mobilenet-v3-small", 
 
 
 def test_the_file_has_every_workload_and_nothing_else() -> None:
-    assert list(SHIPPED) == sorted(registry.BUILTIN["workload"])
-    assert set(registry.BUILTIN["workload"]) - set(MODELS) == {
+    assert list(SHIPPED) == sorted(plugins.BUILTIN["workload"])
+    assert set(plugins.BUILTIN["workload"]) - set(MODELS) == {
         "sim",
         *(name for name, entry in SHIPPED.items() if entry["family"] == "ceilings"),
     }
@@ -60,7 +60,7 @@ def test_what_is_said_of_a_workload_is_true_of_it() -> None:
     extras = {"torch", "timm", "transformers", "segmentation"}
     for name, entry in SHIPPED.items():
         assert set(entry["extras"]) <= extras, name
-        assert set(entry["data"]) <= set(registry.BUILTIN["data"]), name
+        assert set(entry["data"]) <= set(plugins.BUILTIN["data"]), name
         assert set(entry["reduced"]) <= set(entry["options"]), name
         assert default_mode(name) == entry["modes"][0]
     assert default_mode("all-reduce") == "ceiling"
@@ -180,7 +180,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_the_list_fits_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_entry_points", lambda kind: {"somebody-elses": "a:b"})
+    monkeypatch.setattr(plugins, "_entry_points", lambda kind: {"somebody-elses": "a:b"})
     out = said(capsys)
     assert max(map(len, out.splitlines())) <= 120
     lines = {line.split()[0]: line for line in out.splitlines() if line}

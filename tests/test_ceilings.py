@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from conftest import make_spec
-from steelyard import registry
+from steelyard import plugins
 from steelyard.contracts.observe import ModelFacts
 from steelyard.contracts.record import Interval, Quantity
 from steelyard.contracts.spec import Budget, Loader
+from steelyard.derive.ceilings import ceiling_quantities
 from steelyard.errors import InputError
-from steelyard.results.ceilings import ceiling_quantities
 from steelyard.worker.workloads import ceilings, collectives
 from steelyard.worker.workloads.ceiling import Ceiling, Work, elements_of
 
@@ -385,7 +385,7 @@ def counted() -> Ceiling:
 
 @pytest.fixture
 def _counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.BUILTIN["workload"], "counted", "test_ceilings:counted")
+    monkeypatch.setitem(plugins.BUILTIN["workload"], "counted", "test_ceilings:counted")
     LOOKS.clear()
     WRONG_AT.clear()
 

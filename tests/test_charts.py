@@ -24,8 +24,8 @@ from steelyard.contracts.observe import Launch, Phase, Status
 from steelyard.contracts.record import Finding, Interval, Quantity, Steady, Validity
 from steelyard.contracts.sim import Collective, InputPipeline, Link, Memory, Noise, SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
+from steelyard.derive.record import derive
 from steelyard.errors import DamagedDataError, InputError
-from steelyard.report import draw
 from steelyard.report.charts.batch import batch_chart
 from steelyard.report.charts.energy import energy_chart
 from steelyard.report.charts.heat import heat_chart
@@ -36,7 +36,7 @@ from steelyard.report.charts.ratios import ratio_chart
 from steelyard.report.charts.scaling import efficiency_chart, throughput_chart
 from steelyard.report.charts.style import placed_texts, run_ids
 from steelyard.report.charts.trace import POINTS, step_band, trace_chart
-from steelyard.results.derive import derive
+from steelyard.report.render import draw
 from steelyard.results.store import record_text
 from steelyard.worker.engine.run import run_directory
 

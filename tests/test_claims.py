@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from steelyard.audit import catalogue
+from steelyard.audit import documents
 from steelyard.audit.claims import KINDS, Claims, ClaimsFile, Times, figure, parse_claim, parse_claims, read_claims
 from steelyard.audit.judge import VERDICTS, Document, judge, judge_claim, try_example
 from steelyard.audit.table import parse_table
@@ -31,7 +31,7 @@ EXPECTED = {row["id"]: row for row in csv.DictReader(KNOWN.splitlines())}
 
 @pytest.fixture(scope="module")
 def reference() -> Claims:
-    return parse_claims(catalogue.claims_text(), "the built-in claims")
+    return parse_claims(documents.claims_text(), "the built-in claims")
 
 
 # -- the reference documents
@@ -46,7 +46,7 @@ def test_the_reference_claims_are_judged_as_known(reference: Claims) -> None:
 
 def test_no_verdict_is_shipped(reference: Claims) -> None:
     """The judge must not be able to look an answer up."""
-    text = catalogue.claims_text().decode()
+    text = documents.claims_text().decode()
     body = re.sub(r"^(text|place|published|asserts|kind) = .*$", "", text, flags=re.MULTILINE)
     assert not [verdict for verdict in {*VERDICTS.values(), "holds"} if verdict in body]
     assert len(reference.claims) == 32

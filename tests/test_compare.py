@@ -21,12 +21,12 @@ from steelyard.contracts.observe import DeviceFacts, ModelFacts, Settings
 from steelyard.contracts.sim import Collective, Link, Noise, SimTruth
 from steelyard.contracts.spec import Loader
 from steelyard.errors import InputError
-from steelyard.report.comparison import lines
 from steelyard.results.store import ResultFolder, write_json
-from steelyard.rules.row import Amount, Pair, Platform, Row, Table
 from steelyard.rules.rule import check
-from steelyard.rules.settings import SETTINGS, alike, blocking, confounders, differences
+from steelyard.rules.table.row import Amount, Pair, Platform, Row, Table
+from steelyard.rules.table.settings import SETTINGS, alike, blocking, confounders, differences
 from steelyard.stats.ratio import compare_means
+from steelyard.terminal.compare import lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,13 +25,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from steelyard.errors import InputError
-from steelyard.launch import image_ask, oci
-from steelyard.launch.container import container_checks, run_words
-from steelyard.launch.image import look
-from steelyard.launch.scheduler import Image, Plan, Price
-from steelyard.launch.script import line
-from steelyard.launch.sif import sif_architecture
-from steelyard.spec.site import Container, Mount, Place, Pool, Site
+from steelyard.inputs.site import Container, Mount, Place, Pool, Site
+from steelyard.launch.campaign import Image, Plan, Price
+from steelyard.launch.images import ask as image_ask
+from steelyard.launch.images import oci
+from steelyard.launch.images.image import look
+from steelyard.launch.images.sif import sif_architecture
+from steelyard.launch.scripts.bash import line
+from steelyard.launch.scripts.container import container_checks, run_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -14,7 +14,7 @@ from steelyard.contracts.record import Quantity
 from steelyard.contracts.sim import Collective, Link, Noise, SimTruth
 from steelyard.contracts.spec import RunSpec
 from steelyard.errors import InputError
-from steelyard.spec.validate import json_schema, parse_json
+from steelyard.inputs.validate import json_schema, parse_json
 
 FULL = RunSpec(
     run_id="a-1.b_c",

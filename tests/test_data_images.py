@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from steelyard import registry
+from steelyard import plugins
 from steelyard.data import images, shards
 from steelyard.data.folder import IMAGEFOLDER
 from steelyard.data.form import extent
@@ -47,7 +47,7 @@ NAMES = sorted(REFERENCE)
 
 
 def made(name: str, root: Path, samples: int = 40, seed: int = 0) -> Any:
-    form = registry.load("data", name)
+    form = plugins.load("data", name)
     form.make(root, samples, seed)
     return form
 
@@ -138,7 +138,7 @@ def test_as_torchvision_reads_it(tmp_path: Path) -> None:
         "mnist": datasets.MNIST(tmp_path / "mnist", train=True),
     }
     for name, reference in references.items():
-        ours = registry.load("data", name).open(tmp_path / name, "train")
+        ours = plugins.load("data", name).open(tmp_path / name, "train")
         # Food-101 comes by class there, by its list here.
         expected = sorted(
             (np.asarray(picture).tobytes(), label) for picture, label in map(reference.__getitem__, range(12))

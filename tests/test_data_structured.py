@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard import registry
+from steelyard import plugins
 from steelyard.data import coco, json_stream, tokens
 from steelyard.data.cityscapes import CITYSCAPES, MADE, TABLE
 from steelyard.data.coco import COCO
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from steelyard.data.form import Format
 
 NAMES = sorted(REFERENCE)
-FORMATS: dict[str, Format] = {name: registry.load("data", name) for name in NAMES}
+FORMATS: dict[str, Format] = {name: plugins.load("data", name) for name in NAMES}
 
 
 # What strangers may have done.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from steelyard import registry
+from steelyard import plugins
 from steelyard.cli.data import SAMPLED, WORKLOADS
 from steelyard.cli.main import main
 
@@ -29,19 +29,19 @@ def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]
 
 def test_list_names_every_format(capsys: pytest.CaptureFixture[str]) -> None:
     code, rows = run_json(capsys)
-    assert (code, [row["name"] for row in rows]) == (0, registry.names("data"))
+    assert (code, [row["name"] for row in rows]) == (0, plugins.names("data"))
     assert main(["data"]) == 0
     out = capsys.readouterr().out
-    assert all(name in out for name in registry.names("data"))
+    assert all(name in out for name in plugins.names("data"))
     assert "next: steelyard data show FORMAT" in out
 
 
 def test_a_format_that_is_broken_hides_no_other(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(registry.BUILTIN["data"], "broken", "steelyard.nowhere:FORM")
+    monkeypatch.setitem(plugins.BUILTIN["data"], "broken", "steelyard.nowhere:FORM")
     code, rows = run_json(capsys)
-    assert (code, len(rows)) == (0, len(registry.names("data")))
+    assert (code, len(rows)) == (0, len(plugins.names("data")))
     assert any("cannot be loaded" in row["title"] for row in rows)
 
 
@@ -49,7 +49,7 @@ def test_a_format_that_is_broken_hides_no_other(
 def test_show_tells_layout_source_and_terms(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "show", name]) == 0
     out = capsys.readouterr().out
-    form = registry.load("data", name)
+    form = plugins.load("data", name)
     assert all(line in out for line in form.layout.splitlines())
     assert "https://" in out
     assert f"steelyard data check {name}:PATH" in out
@@ -66,7 +66,7 @@ def test_make_then_check(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, found = run_json(capsys, "check", f"{name}:made here")
     assert (code, found["problems"]) == (0, [])
     assert (found["splits"]["train"]["examples"], found["splits"]["evaluation"]["examples"]) == (40, 10)
-    assert found["next"].split()[2] in registry.names("workload")
+    assert found["next"].split()[2] in plugins.names("workload")
     assert len(found["identity"]) == 64
     # Not over what is there.
     assert main(["data", "make", name, "made here"]) == 2
@@ -157,4 +157,4 @@ def test_counts_have_bounds(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_suggestion_is_a_workload() -> None:
-    assert set(WORKLOADS.values()) <= set(registry.names("workload"))
+    assert set(WORKLOADS.values()) <= set(plugins.names("workload"))

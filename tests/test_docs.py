@@ -18,13 +18,13 @@ import pytest
 
 import test_rules
 from conftest import make_spec
-from steelyard import registry
+from steelyard import plugins
 from steelyard.cli.main import VERBS, main
 from steelyard.contracts.observe import SPEC_FILE
 from steelyard.contracts.sim import Collective, Power, Sensor, SimTruth
 from steelyard.contracts.spec import Budget, Data, Loader, Quality
-from steelyard.results.derive import derive
-from steelyard.results.epochs import quality_quantities
+from steelyard.derive.epochs import quality_quantities
+from steelyard.derive.record import derive
 from steelyard.results.store import record_text
 from steelyard.rules.rule import rule
 from steelyard.worker.engine.run import run_directory
@@ -66,13 +66,13 @@ def _first(name: str, page: str = ADDING) -> str:
     return next(block for block in _blocks("python", page) if block.startswith(f"# {name}\n"))
 
 
-def test_a_rule_is_one_file_one_registry_line_and_one_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_is_one_file_one_plugin_line_and_one_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = next(block for block in _blocks("python", ADDING_RULE) if block.startswith('"SY790"'))
     assert ast.literal_eval("{" + line + "}") == {"SY790": "steelyard.rules.tiles:OddBatch"}
     for name in ("tiles.py", "test_tiles.py"):
         (tmp_path / name).write_text(_first(name, ADDING_RULE), encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(registry.BUILTIN["rule"], "SY790", "tiles:OddBatch")
+    monkeypatch.setitem(plugins.BUILTIN["rule"], "SY790", "tiles:OddBatch")
     importlib.import_module("test_tiles").test_an_unknown_precision_is_no_finding()
     made = rule("SY790")
     test_rules.test_a_rule_says_what_it_is("SY790")
@@ -80,19 +80,19 @@ def test_a_rule_is_one_file_one_registry_line_and_one_test(tmp_path: Path, monke
     assert test_rules.tried(made, made.good, {}) == []
 
 
-def test_a_workload_is_one_file_one_registry_line_and_one_test(tmp_path: Path) -> None:
+def test_a_workload_is_one_file_one_plugin_line_and_one_test(tmp_path: Path) -> None:
     """The page's own file, line and test, with the file beside the package instead of in it."""
     line = next(block for block in _blocks("python") if block.startswith('"perceptron"'))
     entry = ast.literal_eval("{" + line + "}")
     assert entry == {"perceptron": "steelyard.worker.workloads.perceptron:build"}
     (tmp_path / "perceptron.py").write_text(_first("perceptron.py"), encoding="utf-8")
     (tmp_path / "conftest.py").write_text(
-        "from steelyard import registry\nregistry.BUILTIN['workload']['perceptron'] = 'perceptron:build'\n"
+        "from steelyard import plugins\nplugins.BUILTIN['workload']['perceptron'] = 'perceptron:build'\n"
     )
     (tmp_path / "test_perceptron.py").write_text(
         _first("test_perceptron.py") + "\n\ndef test_published():\n"
-        "    from steelyard import registry\n"
-        "    build = registry.load('workload', 'perceptron')\n"
+        "    from steelyard import plugins\n"
+        "    build = plugins.load('workload', 'perceptron')\n"
         "    built = sum(parameter.numel() for parameter in build().module.parameters())\n"
         "    assert built == build.about.parameters\n"
     )
@@ -349,7 +349,7 @@ def test_a_figure_or_a_piece_of_code_that_is_gone_is_an_error() -> None:
     with pytest.raises(console.PageError, match="did you mean 'startup: --help over"):
         make_docs.with_figures("<!-- figure: startup: --help over python -->0<!-- end -->")
     with pytest.raises(console.PageError, match="no class or function Gone"):
-        make_docs.with_code("<!-- code: src/steelyard/registry.py Gone -->\n<!-- end of code -->")
+        make_docs.with_code("<!-- code: src/steelyard/plugins.py Gone -->\n<!-- end of code -->")
 
 
 # -- metrics
@@ -399,7 +399,7 @@ def _told(raw: Path, model: dict[str, Any]) -> dict[str, Quantity]:
     return derive(raw).quantities
 
 
-def test_a_sensor_is_one_file_and_one_registry_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sensor_is_one_file_and_one_plugin_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (DOCS / "adding-a-sensor.md").read_text(encoding="utf-8")
     for name in ("mymeter.py", "test_mymeter.py"):
         (tmp_path / name).write_text(_first(name, page), encoding="utf-8")
@@ -412,8 +412,8 @@ def test_a_sensor_is_one_file_and_one_registry_line(tmp_path: Path, monkeypatch:
     meter = importlib.import_module("mymeter")
     (tmp_path / meter.FILE).parent.mkdir(parents=True)
     assert [lost.code for lost in meter.open_mymeter(tmp_path, []).missing] == ["missing"]
-    monkeypatch.setitem(registry.BUILTIN["sensor"], "mymeter", "mymeter:open_mymeter")
-    assert registry.load("sensor", "mymeter") is meter.open_mymeter
+    monkeypatch.setitem(plugins.BUILTIN["sensor"], "mymeter", "mymeter:open_mymeter")
+    assert plugins.load("sensor", "mymeter") is meter.open_mymeter
 
 
 def test_every_kind_of_plot_has_its_picture() -> None:

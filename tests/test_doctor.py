@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,13 @@ import pytest
 from steelyard import hostinfo
 from steelyard.cli import doctor
 from steelyard.cli.main import main
-from steelyard.launch import preflight, preflight_torch
-from steelyard.launch.preflight import checks
-from steelyard.launch.preflight_node import Check, Node, Plan, access, node_checks, place_checks, shared_memory_check
-from steelyard.launch.preflight_torch import architecture_check, elf_machine, judge, run_probe, supports, torch_checks
+from steelyard.doctor import checks as all_checks
+from steelyard.doctor import torch_build
+from steelyard.doctor.checks import checks
+from steelyard.doctor.node import Check, Node, Plan, access, node_checks, place_checks, shared_memory_check
+from steelyard.doctor.torch_build import architecture_check, elf_machine, judge, run_probe, supports, torch_checks
+from steelyard.launch.local import LocalLauncher
+from steelyard.launch.local_study import trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -109,10 +113,10 @@ HEALTHY = {
 
 def test_a_healthy_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = make_node(plant(tmp_path, HEALTHY))
-    monkeypatch.setattr(preflight_torch, "torch_folder", lambda: tmp_path)
-    monkeypatch.setattr(preflight_torch, "run_probe", lambda: probed(devices=[h100()]))
+    monkeypatch.setattr(torch_build, "torch_folder", lambda: tmp_path)
+    monkeypatch.setattr(torch_build, "run_probe", lambda: probed(devices=[h100()]))
     plan = Plan(tmp_path / "results", data=tmp_path, ranks=1, loader_workers=4)
-    found = verdicts(checks(plan, node))
+    found = verdicts(checks(plan, partial(trial, launcher=LocalLauncher()), "", node))
     assert wrong_of(found) == set()
     assert {name for name, check in found.items() if check.verdict == "note"} == {"scheduler"}
     assert found["fabric"].found == "InfiniBand (mlx5_0) with libibverbs"
@@ -287,7 +291,7 @@ def test_torch_for_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert elf_machine(library) == "s390x"
     library.write_bytes(b"text")
     assert elf_machine(library) is None
-    monkeypatch.setattr(preflight_torch, "torch_folder", lambda: tmp_path)
+    monkeypatch.setattr(torch_build, "torch_folder", lambda: tmp_path)
     assert wrong_of(verdicts(torch_checks(make_node(tmp_path, machine="x86_64")))) == {"torch"}
 
 
@@ -296,7 +300,7 @@ def test_the_library_of_this_python() -> None:
 
 
 def test_no_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight_torch, "torch_folder", lambda: None)
+    monkeypatch.setattr(torch_build, "torch_folder", lambda: None)
     found = verdicts(torch_checks(gpu_node(tmp_path)))["torch"]
     assert (found.verdict, "CUDA build" in found.remedy) == ("note", True)
 
@@ -428,7 +432,7 @@ def test_a_probe_that_dies_or_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.fixture
 def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command line without seconds of import."""
-    monkeypatch.setattr(preflight_torch, "torch_folder", lambda: None)
+    monkeypatch.setattr(torch_build, "torch_folder", lambda: None)
 
 
 @pytest.mark.usefixtures("no_torch")
@@ -454,7 +458,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_lines_for_a_person(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     long = Check("torch devices", "wrong", "found " * 60 + "\x1b[2J", "do this " * 40)
-    monkeypatch.setattr(doctor, "checks", lambda _plan: iter([Check("python", "ok", "3"), long]))
+    monkeypatch.setattr(doctor, "checks", lambda *_: iter([Check("python", "ok", "3"), long]))
     assert main(["doctor"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "ok    python        3"
@@ -462,7 +466,7 @@ def test_lines_for_a_person(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     assert max(map(len, lines)) <= 100
     assert sum("remedy: " in line for line in lines) == 1
     assert not any("\x1b" in line for line in lines)
-    monkeypatch.setattr(doctor, "checks", lambda _plan: iter([Check("python", "ok", "3")]))
+    monkeypatch.setattr(doctor, "checks", lambda *_: iter([Check("python", "ok", "3")]))
     assert main(["doctor"]) == 0
     assert capsys.readouterr().out.endswith("nothing wrong\n")
 
@@ -477,5 +481,5 @@ def test_counts(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_worker_that_fails_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", str(plant(tmp_path, {"numpy.py": "raise ImportError('broken')"})))
-    found = preflight._worker()
+    found = all_checks._worker(partial(trial, launcher=LocalLauncher()))
     assert (found.verdict, bool(found.remedy)) == ("wrong", True)

@@ -31,9 +31,10 @@ from steelyard.contracts.energy import (
 )
 from steelyard.contracts.sim import Collective, InputPipeline, Link, Memory, Node, Power, Sensor, Shape, SimTruth
 from steelyard.contracts.spec import Budget, Energy, RunSpec
-from steelyard.results import energy_windows, sensors
-from steelyard.results.derive import derive
-from steelyard.results.domains import cover
+from steelyard.derive import sensors
+from steelyard.derive import windows as energy_windows
+from steelyard.derive.domains import cover
+from steelyard.derive.record import derive
 from steelyard.results.store import record_text
 from steelyard.rules.rule import check
 from steelyard.worker.devices import sim

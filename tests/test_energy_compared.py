@@ -15,15 +15,15 @@ from steelyard.analysis.summary import summarise
 from steelyard.contracts.record import Validity
 from steelyard.contracts.sim import Node, Noise, Power, Sensor, SimTruth
 from steelyard.contracts.spec import Budget
-from steelyard.report.comparison import lines
-from steelyard.report.energy import energy_lines
+from steelyard.terminal.compare import lines
+from steelyard.terminal.energy import energy_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from steelyard.contracts.record import RunRecord
     from steelyard.contracts.spec import RunSpec
-    from steelyard.rules.row import Row
+    from steelyard.rules.table.row import Row
 
     Simulate = Callable[[RunSpec], RunRecord]
 

@@ -19,9 +19,9 @@ from steelyard.contracts.energy import POWER_MAGIC, Channel, Domain, Ended, Miss
 from steelyard.contracts.observe import Environment, Phase, Status
 from steelyard.contracts.record import Interval, Quantity, RunRecord, Steady, Validity
 from steelyard.contracts.spec import RunSpec
-from steelyard.report.energy import energy_lines, power_chart
-from steelyard.report.power_plot import STYLES, power_svg, ticks
+from steelyard.report.charts.power_svg import STYLES, power_svg, ticks
 from steelyard.results.store import ResultFolder, write_json
+from steelyard.terminal.energy import energy_lines, power_chart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

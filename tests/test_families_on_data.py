@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from conftest import make_spec
-from steelyard import registry
+from steelyard import plugins
 from steelyard.contracts.spec import Budget, Data, Loader, Quality
+from steelyard.inputs.validate import parse_json
 from steelyard.results.store import record_text
-from steelyard.spec.validate import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,8 +42,8 @@ def test_a_family_on_its_own_format(
     workload: str, form: str, metric: str, tmp_path: Path, simulate: Callable[[RunSpec], RunRecord]
 ) -> None:
     root = tmp_path / "data"
-    registry.load("data", form).make(root, 16, 0)
-    build = registry.load("workload", workload)
+    plugins.load("data", form).make(root, 16, 0)
+    build = plugins.load("workload", workload)
     options: dict[str, Any] = {name: value for name, value in build.about.reduced.items() if name != "classes"}
     if form == "tokens":
         # The bytes, and the end of a document.

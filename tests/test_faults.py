@@ -21,13 +21,13 @@ from conftest import make_spec
 from steelyard.contracts import observe
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.observe import COMPILING_FILE, Launch, Status
+from steelyard.derive.record import derive
 from steelyard.errors import SteelyardError
+from steelyard.inputs.study import single_run
 from steelyard.launch import local
-from steelyard.launch.campaign import run_all
 from steelyard.launch.local import LocalLauncher
-from steelyard.results.derive import derive
+from steelyard.launch.local_study import run_all
 from steelyard.results.store import ResultFolder, record_text
-from steelyard.spec.study import single_run
 from steelyard.worker.engine import run as engine
 from steelyard.worker.engine import watchdog as watching
 from steelyard.worker.engine.watchdog import Watchdog

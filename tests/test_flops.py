@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from steelyard.worker.engine.flops import count
 from steelyard.worker.workloads import gpt, tiny, vision, wideresnet
-from steelyard.worker.workloads.recipe import Recipe
+from steelyard.worker.workloads.bundle import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable

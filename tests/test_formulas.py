@@ -14,7 +14,7 @@ from steelyard.contracts import observe
 from steelyard.contracts.sim import Collective as Ring
 from steelyard.contracts.sim import InputPipeline, Link, Memory, Noise, Shape, SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
-from steelyard.results.derive import derive
+from steelyard.derive.record import derive
 from steelyard.results.store import record_text
 from steelyard.selftest.cases import Case, cases
 from steelyard.worker.devices.sim_noise import job_factor, shape_factors, step_factors

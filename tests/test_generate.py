@@ -14,17 +14,17 @@ from conftest import make_spec
 from steelyard.cli.main import main
 from steelyard.contracts import observe
 from steelyard.contracts.spec import Budget, Loader
+from steelyard.derive import record as deriving
+from steelyard.derive import tokens as token_numbers
+from steelyard.derive.record import derive
+from steelyard.derive.steps import StepSamples
 from steelyard.errors import InputError
-from steelyard.results import derive as deriving
-from steelyard.results import tokens as token_numbers
-from steelyard.results.derive import derive
 from steelyard.results.store import record_text
-from steelyard.results.trace import StepSamples
 from steelyard.worker.engine import generate
 from steelyard.worker.engine.generate import count_generation, generation_of, prompts_of
 from steelyard.worker.measure.writer import EventLog, StepWriter
 from steelyard.worker.workloads import gpt, tiny
-from steelyard.worker.workloads.recipe import Generation, Recipe
+from steelyard.worker.workloads.bundle import Generation, Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,14 +31,15 @@ from steelyard.contracts.base import from_json_object
 from steelyard.contracts.sim import Memory, Noise, SimTruth
 from steelyard.contracts.spec import Budget, RunSpec, Source
 from steelyard.errors import InputError, SteelyardError
-from steelyard.launch import follow, kubernetes_events, staging
-from steelyard.launch.kubernetes import Kubernetes
-from steelyard.launch.kubernetes_logs import MAX_LINE_BYTES, LogReader, PodLog, bounded_lines, lay_down
+from steelyard.inputs.site import Cluster, Container, Limits, Mount, Place, Pool, Site, Toleration
+from steelyard.launch import follow, staging
+from steelyard.launch.campaign import MANIFEST_FILE, Campaign, Image, Job, JobKind, Plan, Shape
+from steelyard.launch.kubernetes import events as kubernetes_events
+from steelyard.launch.kubernetes.logs import MAX_LINE_BYTES, LogReader, PodLog, bounded_lines, lay_down
+from steelyard.launch.kubernetes.scheduler import Kubernetes
 from steelyard.launch.price import price
-from steelyard.launch.scheduler import MANIFEST_FILE, Campaign, Image, Job, JobKind, Plan, Shape
 from steelyard.launch.submit import submit
 from steelyard.results.store import ResultFolder
-from steelyard.spec.site import Cluster, Container, Limits, Mount, Place, Pool, Site, Toleration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -305,7 +306,7 @@ def test_what_cannot_run_is_refused(tmp_path: Path, changes: dict[str, Any], wor
 
 
 def test_specs_that_do_not_fit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("steelyard.launch.kubernetes_manifests.MAX_CONFIG_BYTES", 400_000)
+    monkeypatch.setattr("steelyard.launch.kubernetes.manifests.MAX_CONFIG_BYTES", 400_000)
     # Texts that cannot be compressed.
     noise = [hashlib.sha512(str(n).encode()).hexdigest() * 30 for n in range(400)]
     specs = [sim(n, model={"text": "".join(noise[n : n + 1])[:3900]}) for n in range(400)]

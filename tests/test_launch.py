@@ -16,8 +16,8 @@ from conftest import make_spec
 from steelyard.contracts.sim import SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
 from steelyard.errors import InputError
-from steelyard.launch.campaign import collect
 from steelyard.launch.local import LocalLauncher
+from steelyard.launch.local_study import collect
 from steelyard.results.store import RAW, ResultFolder
 
 if TYPE_CHECKING:

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from steelyard.contracts.record import Interval, Quantity
-from steelyard.errors import InputError
-from steelyard.results.meters import (
+from steelyard.analysis.meters import (
     MAX_LINE,
     SLURM_COMMAND,
     Measured,
@@ -22,6 +20,8 @@ from steelyard.results.meters import (
     read_meter,
     read_slurm,
 )
+from steelyard.contracts.record import Interval, Quantity
+from steelyard.errors import InputError
 
 PAGE = (Path(__file__).parent.parent / "docs/sensors.md").read_text(encoding="utf-8")
 BEGIN_S = 1_794_744_000

@@ -11,23 +11,13 @@ import torch
 
 from steelyard.errors import InputError
 from steelyard.worker.engine.flops import count
-from steelyard.worker.workloads import (
-    bert,
-    detection,
-    gpt,
-    llama,
-    segmentation,
-    timm_models,
-    tiny,
-    vision,
-    wideresnet,
-)
-from steelyard.worker.workloads.recipe import call
+from steelyard.worker.workloads import bert, detection, gpt, llama, segmentation, timm_models, tiny, vision, wideresnet
+from steelyard.worker.workloads.bundle import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from steelyard.worker.workloads.recipe import Recipe
+    from steelyard.worker.workloads.bundle import Recipe
 
 SMALL_GPT = partial(gpt.build, "custom", sequence=16, vocabulary=101, layers=2, heads=4, width=32)
 SMALL: dict[str, Callable[[], Recipe]] = {

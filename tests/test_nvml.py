@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from steelyard import registry
+from steelyard import plugins
 from steelyard.contracts.base import from_json_object, to_json_object
 from steelyard.contracts.energy import Channel, Domain, Missing
 from steelyard.worker.sensors.backend import ReadError
@@ -60,7 +60,7 @@ def test_what_is_found_fits_its_contract(built: Path) -> None:
 
 
 def test_it_is_registered() -> None:
-    assert registry.load("sensor", "nvml") is open_nvml
+    assert plugins.load("sensor", "nvml") is open_nvml
 
 
 # -- packages other than the newest ---------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from steelyard.analysis.request import HOUR_S, Plan, Tariff, most_lost, predicte
 from steelyard.analysis.scaling import scaling
 from steelyard.analysis.select import select
 from steelyard.analysis.summary import summarise
-from steelyard.audit.catalogue import names as documents
 from steelyard.audit.check import check_table
+from steelyard.audit.documents import names as documents
 from steelyard.audit.subject import audit
 from steelyard.audit.table import parse_table
 from steelyard.cli.main import main
@@ -27,21 +27,21 @@ from steelyard.contracts.observe import Phase, Status
 from steelyard.contracts.record import Finding, Steady
 from steelyard.contracts.sim import Collective, Link, Noise, Power, Sensor, SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
+from steelyard.derive.record import derive
 from steelyard.errors import InputError, SteelyardError
-from steelyard.report import draw
-from steelyard.report.audit_page import audit_page
-from steelyard.report.checklist import CHECKS, TITLES, checklist_section, fits, lines
-from steelyard.report.csv_export import csv_table
-from steelyard.report.html import html
-from steelyard.report.latex import latex
-from steelyard.report.markdown import markdown
-from steelyard.report.pack import NOT_MEASURED, gather, hand_in_page, pack_page
-from steelyard.report.pack_files import write_pack
-from steelyard.report.pack_sections import derivation_table, hours_answer
+from steelyard.inputs.scheme import SCHEMES_VARIABLE, Need, find_scheme, scheme_names
+from steelyard.report.audit.page import audit_page
+from steelyard.report.pack.build import NOT_MEASURED, gather, hand_in_page, pack_page
+from steelyard.report.pack.checklist import CHECKS, TITLES, checklist_section, fits, lines
+from steelyard.report.pack.files import write_pack
+from steelyard.report.pack.sections import derivation_table, hours_answer
 from steelyard.report.page import Chart, Table
-from steelyard.results.derive import derive
+from steelyard.report.render import draw
+from steelyard.report.render.csv_table import csv_table
+from steelyard.report.render.html import html
+from steelyard.report.render.latex import latex
+from steelyard.report.render.markdown import markdown
 from steelyard.results.store import RAW, ResultFolder
-from steelyard.spec.scheme import SCHEMES_VARIABLE, Need, find_scheme, scheme_names
 from steelyard.stats.quotient import Estimate
 from steelyard.worker.engine.run import run_directory
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from steelyard.contracts.record import RunRecord
-    from steelyard.report.pack import Pack
+    from steelyard.report.pack.model import Pack
 
 STEP_S, SETUP_S, BATCH = 0.05, 40.0, 32
 COUNTS, JOBS = (1, 2, 4), 3
@@ -389,7 +389,7 @@ def test_a_selection_of_several_curves_is_refused(folder: ResultFolder, tmp_path
     records = [replace(record, spec=replace(record.spec, study="x", cell=f"{record.spec.study}-{record.spec.ranks}"))
                for name in other.studies() for record in other.records(name)]  # fmt: skip
     assert len(scaling(summarise(records))) == 2
-    from steelyard.report.pack import _one_curve
+    from steelyard.report.pack.build import _one_curve
 
     with pytest.raises(InputError, match="one configuration"):
         _one_curve(summarise(records), plan(2), None, "x")

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from conftest import make_spec
-from steelyard import registry
+from steelyard import plugins
 from steelyard.analysis.bound import forecast
 from steelyard.cli.main import main
 from steelyard.contracts.observe import LossTrace
@@ -23,10 +23,10 @@ from steelyard.contracts.record import Quantity
 from steelyard.contracts.spec import Budget, Data, Loader, Quality
 from steelyard.data.form import Extent, extent, shuffled
 from steelyard.errors import DamagedDataError, InputError
-from steelyard.rules.learning import DoesNotLearn, RanAway
+from steelyard.rules.plausibility.runs import DoesNotLearn, RanAway
+from steelyard.worker.workloads.bundle import Task
 from steelyard.worker.workloads.feed import Feed
 from steelyard.worker.workloads.real import Evaluation, Reading, RealData, fit, with_epochs
-from steelyard.worker.workloads.recipe import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -254,7 +254,7 @@ def build(classes: int = 10, rate: float = 0.02):
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "my.py").write_text(MY)
-    registry.load("data", "cifar10").make(tmp_path / "c10", 320, 0)
+    plugins.load("data", "cifar10").make(tmp_path / "c10", 320, 0)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

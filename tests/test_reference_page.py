@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from steelyard.audit import catalogue
+from steelyard.audit import documents
 from steelyard.audit.subject import audit_reference
 from steelyard.cli.main import main
 from steelyard.errors import InputError
-from steelyard.report import reference_page as module
-from steelyard.report.csv_export import csv_table
-from steelyard.report.html import html
-from steelyard.report.latex import latex
-from steelyard.report.markdown import markdown
+from steelyard.report.audit import reference_page as module
+from steelyard.report.audit.published import Document
+from steelyard.report.audit.reference_energy import follows, power_w, worked_out
+from steelyard.report.audit.reference_page import reference_page
 from steelyard.report.page import Chart, Prose, Table
-from steelyard.report.published import Document
-from steelyard.report.reference_energy import follows, power_w, worked_out
-from steelyard.report.reference_page import reference_page
+from steelyard.report.render.csv_table import csv_table
+from steelyard.report.render.html import html
+from steelyard.report.render.latex import latex
+from steelyard.report.render.markdown import markdown
 from steelyard.stats.knee import Point, knee
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def layers(found: Chart, mark: str) -> list[list[dict[str, Any]]]:
 # -- what is printed
 
 
-@pytest.mark.parametrize("name", catalogue.names())
+@pytest.mark.parametrize("name", documents.names())
 def test_every_printed_figure_stands_on_the_page_with_its_digits(page: Page, name: str) -> None:
     """Read from the file itself, without our parser."""
     text = (resources.files("steelyard") / "reference" / f"{name}.csv").read_text("utf-8")
@@ -86,17 +86,17 @@ def test_every_claim_stands_on_the_page_once_with_its_verdict(page: Page) -> Non
             for row in entry.rows:
                 assert row[0].value not in told
                 told[row[0].value] = row[1].value
-    judged = [one for name in catalogue.names() for one in audit_reference(name).judgements]
+    judged = [one for name in documents.names() for one in audit_reference(name).judgements]
     assert told == {one.claim.id: one.verdict for one in judged}
     assert len(judged) == 32
 
 
 def test_provenance_and_what_is_unknown_stand_before_the_figures(page: Page) -> None:
-    for name in catalogue.names():
+    for name in documents.names():
         first = next(part for part in page.sections if part.name.startswith(name))
         assert first.name == f"{name}-document"
         (prose,) = [block for block in first.blocks if isinstance(block, Prose)]
-        source = catalogue.provenance(name)
+        source = documents.provenance(name)
         assert dict(prose.facts)["document"] == source.title
         assert dict(prose.facts)["address"] == (source.address or "unknown")
         unknown = [text for key, text in prose.facts if key == "unknown"]

@@ -19,14 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard.errors import InputError
-from steelyard.report import draw
-from steelyard.report.csv_export import csv_table, inert, table_object
-from steelyard.report.html import html
-from steelyard.report.latex import latex, latex_table
-from steelyard.report.markdown import markdown, markdown_table
 from steelyard.report.page import Cell, Column, Page, Prose, Section, Table
-from steelyard.report.plain import code_lines, file_name, one_line, picture_file
-from steelyard.report.tex_text import tex
+from steelyard.report.render import draw
+from steelyard.report.render.csv_table import csv_table, inert, table_object
+from steelyard.report.render.html import html
+from steelyard.report.render.latex import latex, latex_table
+from steelyard.report.render.markdown import markdown, markdown_table
+from steelyard.report.render.plain import code_lines, file_name, one_line, picture_file
+from steelyard.report.render.tex_text import tex
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 

@@ -19,17 +19,19 @@ from steelyard.cli.main import main
 from steelyard.contracts.observe import Evaluation, Settings, Status
 from steelyard.contracts.record import Finding, Quantity
 from steelyard.contracts.spec import Budget, Data, Loader, Quality, RunSpec
-from steelyard.report import draw, study_back, study_curves
-from steelyard.report.csv_export import csv_table
-from steelyard.report.html import html
+from steelyard.derive.record import derive
+from steelyard.inputs.study import Study, expand
 from steelyard.report.page import Chart, Drawing, Table
-from steelyard.report.run_page import figures_section, median_job
-from steelyard.report.scaling import answer
-from steelyard.report.study_page import study_page
-from steelyard.report.study_subject import merged, subject
-from steelyard.results.derive import derive
+from steelyard.report.render import draw
+from steelyard.report.render.csv_table import csv_table
+from steelyard.report.render.html import html
+from steelyard.report.study import back as study_back
+from steelyard.report.study import curves as study_curves
+from steelyard.report.study.page import study_page
+from steelyard.report.study.run import figures_section, median_job
+from steelyard.report.study.subject import merged, subject
 from steelyard.results.store import RAW, RECORD_FILE, ResultFolder, record_text
-from steelyard.spec.study import Study, expand
+from steelyard.terminal.scaling import answer
 from steelyard.worker.engine.run import run_directory
 
 if TYPE_CHECKING:

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from conftest import make_spec
-from steelyard import registry
+from steelyard import plugins
 from steelyard.audit.judge import try_example
 from steelyard.audit.table import parse_table
 from steelyard.cli.main import main
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import Finding, RunRecord
 from steelyard.contracts.spec import Budget
-from steelyard.report.findings import finding_lines, tally
-from steelyard.report.rule_page import page, terminal
-from steelyard.rules.row import Pair
+from steelyard.inputs.validate import parse_object
 from steelyard.rules.rule import FAMILIES, SEVERITIES, Rule, check, codes, rule
-from steelyard.spec.validate import parse_object
+from steelyard.rules.table.row import Pair
+from steelyard.terminal.findings import finding_lines, tally
+from steelyard.terminal.rule import page, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from steelyard.rules.rule import Example
 
 ROOT = Path(__file__).resolve().parent.parent
-CODES = sorted(registry.BUILTIN["rule"])
+CODES = sorted(plugins.BUILTIN["rule"])
 IN_EFFECT = {
     "matmul_dtype": "float32", "float32_products": "fp32", "deterministic": "false", "ranks": "1", "device": "cuda",
 }  # fmt: skip
@@ -176,7 +176,7 @@ class _Always(Rule):
 
 
 def test_what_blocks_comes_first(sound: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.BUILTIN["rule"], "SY799", "test_rules:_Always")
+    monkeypatch.setitem(plugins.BUILTIN["rule"], "SY799", "test_rules:_Always")
     from steelyard.rules import rule as module
 
     module.rules.cache_clear()

@@ -22,13 +22,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
 from conftest import make_spec
 from fake_nvml.build import Device, build, environment
-from steelyard import registry
+from steelyard import plugins
 from steelyard.contracts import energy, observe
 from steelyard.contracts.base import from_json_object
 from steelyard.contracts.spec import Budget, Energy
+from steelyard.derive.record import derive
+from steelyard.derive.sensors import read_nodes
 from steelyard.launch.local import LocalLauncher
-from steelyard.results.derive import derive
-from steelyard.results.sensors import read_nodes
 from steelyard.results.store import record_text
 from steelyard.worker.engine.run import run_directory
 from steelyard.worker.measure import clock
@@ -83,7 +83,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("PYTHONPATH", str(folder))
     # The system's own sensors are another matter.
-    monkeypatch.setitem(registry.BUILTIN, "sensor", {})
+    monkeypatch.setitem(plugins.BUILTIN, "sensor", {})
     return folder
 
 
@@ -721,7 +721,7 @@ def test_a_machine_without_sensors_starts_nothing_and_says_why(
     raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "ROOT", tmp_path / "nowhere")
-    monkeypatch.setitem(registry.BUILTIN, "sensor", dict.fromkeys(finding.SIGNS, "nowhere:at_all"))
+    monkeypatch.setitem(plugins.BUILTIN, "sensor", dict.fromkeys(finding.SIGNS, "nowhere:at_all"))
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     started = Watch(cpu_spec(energy=Energy(idle_s=600.0)), raw)
     started.start()
@@ -843,7 +843,7 @@ def again(root: Path, devices: Any) -> Found:
 def test_all_backends_are_merged_and_each_failure_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backends = {name: f"test_sampler:{name}" for name in ("raises", "refuses", "other", "good", "hangs", "spoilt")}
     backends |= {"more": "test_sampler:again", "absent": "no.such:module"}
-    monkeypatch.setitem(registry.BUILTIN, "sensor", backends)
+    monkeypatch.setitem(plugins.BUILTIN, "sensor", backends)
     monkeypatch.setattr(finding.open_all, "__defaults__", (0.3,))
     found = finding.find(tmp_path, ())
     assert [domain.name for domain in found.domains] == ["d", "e"]

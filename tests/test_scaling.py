@@ -17,17 +17,17 @@ from steelyard.cli.main import main
 from steelyard.contracts import observe
 from steelyard.contracts.sim import Collective, InputPipeline, Link, Memory, Noise, SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
+from steelyard.derive import ranks
+from steelyard.derive.record import derive
 from steelyard.errors import InputError
-from steelyard.report.scaling import _half, scaling_lines, scaling_object
-from steelyard.results import ranks
-from steelyard.results.derive import derive
 from steelyard.results.store import RAW, ResultFolder, record_text
-from steelyard.rules.curve import curves, kind_of
-from steelyard.rules.row import Row, Table
 from steelyard.rules.rule import check, rule
+from steelyard.rules.scaling.curves import curves, kind_of
+from steelyard.rules.table.row import Row, Table
 from steelyard.stats.quotient import Estimate, Quotient, change
 from steelyard.stats.ratio import compare_means
 from steelyard.stats.scaling_fit import CurveFit, Refused, amdahl, gustafson, latency_bandwidth
+from steelyard.terminal.scaling import _half, scaling_lines, scaling_object
 from steelyard.worker.engine.run import run_directory
 
 if TYPE_CHECKING:

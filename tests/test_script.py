@@ -19,17 +19,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import steelyard
+
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
 import injection
 from steelyard.contracts.observe import CLAIM_FILE, SPEC_FILE, WORKER_LOG, read_events
 from steelyard.errors import DamagedDataError, InputError
-from steelyard.launch import script
-from steelyard.launch.scheduler import Campaign, Job, JobKind, Plan, Price, Shape
-from steelyard.launch.script import LIMIT_HIT, Raw, line, node_script, quoted, read_done, task_script
+from steelyard.inputs.site import Pool, Site
+from steelyard.inputs.study import Study, expand
+from steelyard.launch.campaign import Campaign, Job, JobKind, Plan, Price, Shape
+from steelyard.launch.scripts import task as script
+from steelyard.launch.scripts.bash import Raw, line, quoted
+from steelyard.launch.scripts.task import LIMIT_HIT, node_script, read_done, task_script
 from steelyard.results.store import record_text
-from steelyard.spec.site import Pool, Site
-from steelyard.spec.study import Study, expand
 from steelyard.worker import __main__ as worker
 
 if TYPE_CHECKING:
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 60.0
 SHORT = {"min_steps": 20, "max_steps": 20, "min_seconds": 0.0}
-PACKAGE = Path(script.__file__).parent.parent
+PACKAGE = Path(steelyard.__file__).parent
 
 
 def runs_of(repeats: int = 3, **run: Any) -> tuple[RunSpec, ...]:

@@ -19,13 +19,13 @@ from steelyard.analysis.select import select
 from steelyard.cli.main import main
 from steelyard.contracts.observe import CLAIM_FILE, Launch
 from steelyard.errors import InputError
+from steelyard.inputs.cost import cost
+from steelyard.inputs.search import Search, Standing, next_try, remaining, standing
+from steelyard.inputs.study import Study, expand, load_study
 from steelyard.launch.local import LocalLauncher
-from steelyard.launch.script import read_done
+from steelyard.launch.scripts.task import read_done
 from steelyard.launch.search import found, search_all, tried
 from steelyard.results.store import ResultFolder
-from steelyard.spec.cost import cost
-from steelyard.spec.search import Search, Standing, next_try, remaining, standing
-from steelyard.spec.study import Study, expand, load_study
 from steelyard.worker.engine.run import run_directory
 from test_script import SHORT, by_hand, make_campaign
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from steelyard.contracts.spec import RunSpec
-    from steelyard.spec.search import SearchGroup, Verdict
-    from steelyard.spec.study import Expansion
+    from steelyard.inputs.search import SearchGroup, Verdict
+    from steelyard.inputs.study import Expansion
 
 DOCS = Path(__file__).parent.parent / "docs"
 BYTES_PER_SAMPLE = 1e6

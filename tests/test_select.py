@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.record import RunRecord
     from steelyard.contracts.spec import RunSpec
-    from steelyard.rules.row import Row
+    from steelyard.rules.table.row import Row
 
     Simulate = Callable[[RunSpec], RunRecord]
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from steelyard import registry
+from steelyard import plugins
 from steelyard.contracts.base import from_json_object, to_json_object
 from steelyard.contracts.energy import Channel, Domain, Missing
-from steelyard.launch import preflight_sensors
-from steelyard.launch.preflight_node import Check, Node, Plan, node_checks
-from steelyard.launch.preflight_sensors import judge_sensors, run_survey
-from steelyard.results.domains import cover
+from steelyard.derive.domains import cover
+from steelyard.doctor import sensors as doctor_sensors
+from steelyard.doctor.node import Check, Node, Plan, node_checks
+from steelyard.doctor.sensors import judge_sensors, run_survey
 from steelyard.stats.energy import Nature, energy_of
 from steelyard.worker.sensors import find, sysfs
 from steelyard.worker.sensors.amd import open_amd
@@ -674,7 +674,7 @@ def test_an_ipus_watts(text: str | None, watts: float | None) -> None:
 def test_nothing_there_is_nothing_found(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("amdsmi", "gcipuinfo"):
         monkeypatch.setitem(sys.modules, module, None)
-    found = registry.load("sensor", name)(tmp_path, ())
+    found = plugins.load("sensor", name)(tmp_path, ())
     assert (found.domains, found.channels, found.missing) == ([], [], [])
     found.close()
 
@@ -682,7 +682,7 @@ def test_nothing_there_is_nothing_found(tmp_path: Path, name: str, monkeypatch: 
 def test_the_support_table_has_every_backend() -> None:
     page = (Path(__file__).parent.parent / "docs/sensors.md").read_text(encoding="utf-8")
     table = dict(re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", page, re.MULTILINE))
-    assert set(table) == set(registry.BUILTIN["sensor"])
+    assert set(table) == set(plugins.BUILTIN["sensor"])
     assert all("hardware: " in proof for proof in table.values())
 
 
@@ -750,7 +750,7 @@ def test_a_process_that_a_driver_holds_is_not_waited_for(tmp_path: Path, monkeyp
             pass
 
     monkeypatch.setattr(subprocess, "Popen", Held)
-    monkeypatch.setattr(preflight_sensors, "KILLED_S", 0.1)
+    monkeypatch.setattr(doctor_sensors, "KILLED_S", 0.1)
     assert "a driver hangs" in run_survey(tmp_path, limit_s=0.1)["error"]
     real.kill(left[0])
     assert left[0].wait() == -signal.SIGKILL

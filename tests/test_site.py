@@ -17,15 +17,15 @@ import pytest
 
 from steelyard.cli.main import main
 from steelyard.contracts.base import to_json_object
+from steelyard.doctor.node import Check, Node
 from steelyard.errors import InputError, SteelyardError
+from steelyard.inputs.site import Charge, Container, Limits, Mount, Place, Pool, Site, load_site
+from steelyard.inputs.site_kinds import PLACEHOLDER, site_kinds, template
+from steelyard.inputs.validate import parse_object, parse_toml
 from steelyard.launch import site_check
-from steelyard.launch.preflight_node import Check, Node
+from steelyard.launch.campaign import Job, Shape
 from steelyard.launch.price import price
-from steelyard.launch.scheduler import Job, Shape
 from steelyard.launch.site_check import checks
-from steelyard.spec.site import Charge, Container, Limits, Mount, Place, Pool, Site, load_site
-from steelyard.spec.site_kinds import PLACEHOLDER, site_kinds, template
-from steelyard.spec.validate import parse_object, parse_toml
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from cluster import Cluster
@@ -302,11 +302,11 @@ def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
         def check(self, _place: Place) -> Iterator[Check]:
             raise SteelyardError("Slurm is not here", next_step="log in there")
 
-    monkeypatch.setattr(site_check.registry, "load", lambda _kind, _name: Broken)
+    monkeypatch.setattr(site_check.plugins, "load", lambda _kind, _name: Broken)
     found = list(checks(place()))
     assert ("Slurm", "ok") in {(check.name, check.verdict) for check in found}
     assert by_name(found)["slurm"].found == "the check itself failed: ValueError: unexpected words"
-    monkeypatch.setattr(site_check.registry, "load", lambda _kind, _name: Refusing)
+    monkeypatch.setattr(site_check.plugins, "load", lambda _kind, _name: Refusing)
     broken = by_name(checks(place()))["slurm"]
     assert (broken.verdict, broken.found, broken.remedy) == ("wrong", "Slurm is not here", "log in there")
 

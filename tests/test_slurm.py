@@ -18,10 +18,13 @@ from unittest.mock import ANY
 import pytest
 
 from steelyard.errors import InputError, SteelyardError
+from steelyard.inputs.site import Place, find_place
+from steelyard.inputs.study import expand, load_study
 from steelyard.launch import follow, plan
 from steelyard.launch import submit as sending
-from steelyard.launch.slurm import Slurm, head, of_task, own_variables, start_words
-from steelyard.launch.slurm_states import (
+from steelyard.launch.slurm.output import cause_in
+from steelyard.launch.slurm.scheduler import Slurm, head, of_task, own_variables, start_words
+from steelyard.launch.slurm.states import (
     Traces,
     gone,
     indexes,
@@ -32,10 +35,7 @@ from steelyard.launch.slurm_states import (
     state_of,
     wait_status,
 )
-from steelyard.results.slurm_words import cause_in
 from steelyard.results.store import ResultFolder
-from steelyard.spec.site import Place, find_place
-from steelyard.spec.study import expand, load_study
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from cluster import Cluster, clean_environment, descendants
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from steelyard.contracts.record import RunRecord
-    from steelyard.launch.scheduler import Campaign, TaskState
+    from steelyard.launch.campaign import Campaign, TaskState
 
 SIMULATED = """
 [run]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from steelyard.contracts import observe
+from steelyard.derive.steps import StepSamples
 from steelyard.errors import DamagedDataError
-from steelyard.results.trace import StepSamples
 from steelyard.worker.measure.writer import StepWriter
 
 if TYPE_CHECKING:

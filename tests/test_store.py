@@ -12,8 +12,8 @@ import pytest
 
 from conftest import make_spec
 from steelyard.contracts.record import RunRecord  # noqa: TC001
+from steelyard.derive.record import derive
 from steelyard.errors import InputError, SteelyardError
-from steelyard.results.derive import derive
 from steelyard.results.store import RAW, RECORD_FILE, ResultFolder, read_record, record_text
 from steelyard.worker.engine.run import run_directory
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from steelyard.errors import InputError
-from steelyard.spec.cost import cost
-from steelyard.spec.study import Study, expand, load_study, single_run
+from steelyard.inputs.cost import cost
+from steelyard.inputs.study import Study, expand, load_study, single_run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 import steelyard.reference
 from steelyard.audit.check import EXPLAINS, MAX_OF_A_RULE, check_table
 from steelyard.audit.table import parse_platforms, parse_table
-from steelyard.rules.arithmetic import replicas_of
-from steelyard.rules.diagnosis import diagnose
-from steelyard.rules.peers import vote
-from steelyard.rules.relations import RELATIONS, Bounds, exactly, observed, solve
-from steelyard.rules.row import Row
+from steelyard.rules.arithmetic.tables import replicas_of
 from steelyard.rules.rule import codes
+from steelyard.rules.table.diagnosis import diagnose
+from steelyard.rules.table.peers import vote
+from steelyard.rules.table.relations import RELATIONS, Bounds, exactly, observed, solve
+from steelyard.rules.table.row import Row
 
 BASE = 49_999.0
 MINE = ("SY301", "SY303", "SY401", "SY503", "SY504", "SY505", "SY506", "SY507", "SY508", "SY509", "SY703", "SY704")

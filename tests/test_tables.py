@@ -25,7 +25,7 @@ from steelyard.audit.table import (
     read_table,
 )
 from steelyard.errors import InputError
-from steelyard.rules.units import printed
+from steelyard.rules.table.units import printed
 
 DOCUMENT = (Path(__file__).parent.parent / "docs" / "tables.md").read_text(encoding="utf-8")
 HEAD = "system,devices,metric,value,unit\n"

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-from steelyard import registry
+from steelyard import plugins
 from steelyard.data.form import Question
 from steelyard.errors import InputError
 from steelyard.worker.workloads import metrics, tasks
-from steelyard.worker.workloads.recipe import call, each_tensor
+from steelyard.worker.workloads.bundle import call, each_tensor
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from steelyard.worker.workloads.recipe import Recipe, Task
+    from steelyard.worker.workloads.bundle import Recipe, Task
 
 LIMIT_S = 120
 
@@ -31,7 +31,7 @@ def source(seed: int = 0) -> np.random.Generator:
 
 
 def reduced(name: str, **options: Any) -> Recipe:
-    build = registry.load("workload", name)
+    build = plugins.load("workload", name)
     made: Recipe = build(**{**build.about.reduced, **options})
     return made
 
@@ -58,7 +58,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("name", "data", "options"), PAIRS)
 def test_a_step_and_an_evaluation_on_real_data(name: str, data: str, options: dict[str, Any], tmp_path: Path) -> None:
-    form = registry.load("data", data)
+    form = plugins.load("data", data)
     form.make(tmp_path, 8, 1)
     torch.manual_seed(0)
     recipe = reduced(name, **options)
@@ -85,7 +85,7 @@ def test_a_step_and_an_evaluation_on_real_data(name: str, data: str, options: di
         inputs, target = each_tensor((inputs, target), lambda tensor: tensor.to("cpu"))
         metric.update(call(recipe.module.eval(), inputs), target)
     assert metric.compute() >= 0
-    assert metric.name == registry.load("workload", name).about.metric
+    assert metric.name == plugins.load("workload", name).about.metric
 
 
 def shapes(data: Any) -> Any:

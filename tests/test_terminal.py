@@ -22,20 +22,15 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 
 from conftest import make_spec
-from steelyard.cli import following, progress
-from steelyard.cli.following import Following
 from steelyard.cli.main import main
-from steelyard.cli.progress import Loudness, Progress
-from steelyard.cli.screen import look_of
 from steelyard.contracts.observe import PROGRESS_FILE, Status, StatusCode
+from steelyard.inputs.search import Search
+from steelyard.inputs.study import Study, expand
 from steelyard.launch.collect import Ended
 from steelyard.launch.follow import Sent, Standing
-from steelyard.report import step_times
-from steelyard.report.narrow import OUTPUT_COLUMNS, narrow_table
-from steelyard.report.pace import Pace, parallel_left_s
-from steelyard.report.standing import campaign_lines, standing_lines
-from steelyard.report.step_times import step_time_lines
-from steelyard.report.terminal import (
+from steelyard.results.store import ResultFolder
+from steelyard.terminal import step_times
+from steelyard.terminal.drawing import (
     ASCII_LEVELS,
     BLOCKS,
     STATUSES,
@@ -50,10 +45,15 @@ from steelyard.report.terminal import (
     wants_colour,
     width,
 )
-from steelyard.report.text import table
-from steelyard.results.store import ResultFolder
-from steelyard.spec.search import Search
-from steelyard.spec.study import Study, expand
+from steelyard.terminal.live import following, progress
+from steelyard.terminal.live.following import Following
+from steelyard.terminal.live.pace import Pace, parallel_left_s
+from steelyard.terminal.live.progress import Loudness, Progress
+from steelyard.terminal.live.screen import look_of
+from steelyard.terminal.narrow import OUTPUT_COLUMNS, narrow_table
+from steelyard.terminal.status import campaign_lines, standing_lines
+from steelyard.terminal.step_times import step_time_lines
+from steelyard.terminal.text import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

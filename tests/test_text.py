@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from steelyard.cli.verb import assignment
-from steelyard.report.text import number, seconds, table
+from steelyard.terminal.text import number, seconds, table
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from conftest import make_spec
-from steelyard import registry
+from steelyard import plugins
 from steelyard.contracts.observe import COLUMNS
 from steelyard.contracts.sim import InputPipeline, SimTruth
 from steelyard.contracts.spec import Budget
 from steelyard.worker.devices.sim import open_devices
-from steelyard.worker.measure.timer import StepTimer
+from steelyard.worker.engine.timer import StepTimer
 from steelyard.worker.workloads.sim import SimWorkload
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def test_steps_are_whole_and_their_parts_unknown() -> None:
 def test_unknown_parts_are_said_to_be_unknown(
     simulate: Callable[[RunSpec], RunRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(registry.BUILTIN["workload"], "sim", "test_timer:Unsplit")
+    monkeypatch.setitem(plugins.BUILTIN["workload"], "sim", "test_timer:Unsplit")
     record = simulate(make_spec(budget=Budget(max_steps=100)))
     assert record.status.code == "completed", record.status
     share = record.quantities["compute_share"]

@@ -13,15 +13,10 @@ import torch
 from conftest import make_spec
 from steelyard.contracts.observe import COLUMNS
 from steelyard.errors import InputError
-from steelyard.worker.devices.torch_device import (
-    CpuDevice,
-    EventDevice,
-    SynchronisedDevice,
-    open_device,
-)
+from steelyard.worker.devices.torch_device import CpuDevice, EventDevice, SynchronisedDevice, open_device
+from steelyard.worker.engine.timer import StepTimer
 from steelyard.worker.measure import clock
 from steelyard.worker.measure.software import ACCELERATORS, accelerator_name, available
-from steelyard.worker.measure.timer import StepTimer
 from steelyard.worker.workloads.batches import batches
 
 if TYPE_CHECKING:

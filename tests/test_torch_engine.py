@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from conftest import make_spec
-from steelyard import registry
+from steelyard import plugins
 from steelyard.cli.main import main
 from steelyard.contracts.spec import Budget, Loader
 from steelyard.errors import InputError
@@ -24,8 +24,8 @@ from steelyard.worker.engine import steps
 from steelyard.worker.engine.parallel import Parallel
 from steelyard.worker.engine.precision import Precision
 from steelyard.worker.engine.steps import Inference, Training
+from steelyard.worker.workloads.bundle import Recipe
 from steelyard.worker.workloads.feed import Feed, batch_seed
-from steelyard.worker.workloads.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -357,7 +357,7 @@ def test_a_torch_that_cannot_cast_so(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_optimizer_that_holds_what_sharding_replaces(
     simulate: Callable[[RunSpec], RunRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(registry.BUILTIN["workload"], "tiny", "test_torch_engine:with_optimizer")
+    monkeypatch.setitem(plugins.BUILTIN["workload"], "tiny", "test_torch_engine:with_optimizer")
     assert simulate(spec_of()).status.code == "completed"
     status = simulate(spec_of(parallel="fsdp2")).status
     assert status.code == "refused"

@@ -15,7 +15,7 @@ from steelyard.contracts import observe
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.observe import CrossCheck, DeviceFacts, Environment, MemoryPeak, ModelFacts, Settings
 from steelyard.contracts.spec import Budget, Loader, Source
-from steelyard.results.derive import derive
+from steelyard.derive.record import derive
 from steelyard.results.store import record_text
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from conftest import make_spec
 from steelyard.cli.main import main
 from steelyard.contracts.spec import Budget
 from steelyard.errors import InputError
-from steelyard.spec.source import find_source, workload_name
-from steelyard.spec.study import Study, expand, load_study, single_run
+from steelyard.inputs.source import find_source, workload_name
+from steelyard.inputs.study import Study, expand, load_study, single_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,10 +16,10 @@ from steelyard.analysis import verify as analysis
 from steelyard.audit.table import parse_table
 from steelyard.cli.main import main
 from steelyard.errors import InputError
+from steelyard.inputs.recipe import Expect, load_recipe, plan
 from steelyard.results.store import ResultFolder, write_json
-from steelyard.rules.history import Drifted
-from steelyard.rules.row import Amount, Row, Table
-from steelyard.spec.recipe import Expect, load_recipe, plan
+from steelyard.rules.statistics.history import Drifted
+from steelyard.rules.table.row import Amount, Row, Table
 from steelyard.stats.band import Band, judge
 from steelyard.stats.drift import _step, changes
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from conftest import make_spec
-from steelyard import registry
+from steelyard import plugins
 from steelyard.cli.main import main
 from steelyard.contracts.observe import SPEC_FILE
 from steelyard.contracts.record import RunRecord
 from steelyard.contracts.spec import Budget
-from steelyard.results.derive import derive
+from steelyard.derive.record import derive
+from steelyard.inputs.catalogue import load
+from steelyard.inputs.validate import parse_json
 from steelyard.results.store import record_text
-from steelyard.spec.catalogue import load
-from steelyard.spec.validate import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from steelyard.contracts.spec import RunSpec
 
 CATALOGUE: dict[str, dict[str, Any]] = load()["workloads"]
-NAMES = [name for name in registry.BUILTIN["workload"] if name != "sim"]
+NAMES = [name for name in plugins.BUILTIN["workload"] if name != "sim"]
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter")
 STEPS = 3
 SHORT = Budget(min_steps=STEPS, max_steps=STEPS, min_seconds=0)
@@ -69,7 +69,7 @@ def check(record: RunRecord, mode: str, *, ranks: int) -> None:
 
 
 def test_every_workload_of_ours_is_in_the_catalogue() -> None:
-    assert set(CATALOGUE) == set(registry.BUILTIN["workload"])
+    assert set(CATALOGUE) == set(plugins.BUILTIN["workload"])
 
 
 @pytest.mark.usefixtures("torch_as_it_was")

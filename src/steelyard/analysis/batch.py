@@ -13,9 +13,9 @@ from steelyard.analysis.rows import row_of
 from steelyard.analysis.select import all_settings
 from steelyard.analysis.summary import MEASURED
 from steelyard.errors import InputError, Problem
-from steelyard.rules.row import Pair
 from steelyard.rules.rule import SEVERITIES, check
-from steelyard.rules.settings import confounders
+from steelyard.rules.table.row import Pair
+from steelyard.rules.table.settings import confounders
 from steelyard.stats.knee import Knee, Point, knee
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from steelyard.analysis.summary import CellSummary
     from steelyard.contracts.record import Finding, Quantity, RunRecord
-    from steelyard.rules.row import Row
+    from steelyard.rules.table.row import Row
 
 SHARE = 0.9
 FACTOR = "batch_per_device"

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal
 
 from steelyard.analysis.ratios import LEVEL, Ratio, ratios, sense
 from steelyard.errors import InputError, Problem
-from steelyard.rules.row import Pair
 from steelyard.rules.rule import check
-from steelyard.rules.settings import (
+from steelyard.rules.table.row import Pair
+from steelyard.rules.table.settings import (
     SETTINGS,
     TUNABLE,
     alike,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from steelyard.contracts.record import Finding
-    from steelyard.rules.row import Row
+    from steelyard.rules.table.row import Row
 
 Verdict = Literal["comparable", "comparable with disclosures", "not comparable"]
 How = Literal["as selected", "equal settings", "best against best", "nearest settings"]

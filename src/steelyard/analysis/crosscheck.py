@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from steelyard.analysis.meters import CrossCheck, Measured, hold, meter_energy, ours, read_meter, read_slurm
 from steelyard.analysis.power_trace import counted_scopes
+from steelyard.derive.sensors import read_nodes
 from steelyard.errors import InputError, SteelyardError
-from steelyard.results.meters import CrossCheck, Measured, hold, meter_energy, ours, read_meter, read_slurm
-from steelyard.results.sensors import read_nodes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal
 from steelyard.analysis.power_trace import counted_scopes, power_trace
 from steelyard.analysis.summary import MEASURED, job_throughput
 from steelyard.contracts.record import Interval, Quantity, Validity
+from steelyard.derive.sensors import read_nodes
 from steelyard.errors import SteelyardError
-from steelyard.results.sensors import read_nodes
 from steelyard.results.store import RAW
 from steelyard.stats.intervals import across_jobs
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from steelyard.analysis.summary import CellSummary
     from steelyard.contracts.energy import DomainScope
     from steelyard.contracts.record import Finding, RunRecord
-    from steelyard.results.sensors import NodeSensors
+    from steelyard.derive.sensors import NodeSensors
     from steelyard.results.store import ResultFolder
 
 Verdict = Literal["valid", "doubtful", "invalid"]

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from steelyard.contracts.energy import read_power_chunks
+from steelyard.derive.sensors import read_nodes
+from steelyard.derive.status import is_observation
 from steelyard.errors import SteelyardError
-from steelyard.results.sensors import read_nodes
-from steelyard.results.status import is_observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from steelyard.contracts.energy import Channel, Domain, DomainScope, PowerChunk
     from steelyard.contracts.observe import Phase
     from steelyard.contracts.record import RunRecord
-    from steelyard.results.sensors import NodeSensors
+    from steelyard.derive.sensors import NodeSensors
 
     Floats = NDArray[np.float64]
 

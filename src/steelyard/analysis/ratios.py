@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from steelyard.analysis.rows import scaled
-from steelyard.rules.row import Amount
-from steelyard.rules.units import counted, unit_of
+from steelyard.rules.table.row import Amount
+from steelyard.rules.table.units import counted, unit_of
 from steelyard.stats.ratio import MIN_JOBS, compare_means
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from steelyard.contracts.record import Finding
-    from steelyard.rules.row import Row
+    from steelyard.rules.table.row import Row
 
 Verdict = Literal["faster", "slower", "more", "less", "no difference shown", "too few jobs"]
 """What B is against A: faster or slower in rates and times, more or less in all else."""

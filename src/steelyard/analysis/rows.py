@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from steelyard.analysis.energy import common_share, scope_words
 from steelyard.analysis.summary import MEASURED, job_throughput
 from steelyard.contracts.base import to_json_object
-from steelyard.rules.row import Amount, Row
-from steelyard.rules.settings import SETTINGS
+from steelyard.rules.table.row import Amount, Row
+from steelyard.rules.table.settings import SETTINGS
 from steelyard.stats.intervals import across_jobs
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from steelyard.analysis.summary import CellSummary
     from steelyard.contracts.record import Quantity, RunRecord
-    from steelyard.rules.row import Setting
+    from steelyard.rules.table.row import Setting
 
     Settings = dict[str, Setting | None]
 

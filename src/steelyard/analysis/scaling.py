@@ -15,9 +15,9 @@ from steelyard.analysis.rows import row_of
 from steelyard.analysis.summary import MEASURED, labels
 from steelyard.errors import InputError, Problem
 from steelyard.rules import rule
-from steelyard.rules.curve import GROWS, kind_of
-from steelyard.rules.row import Amount, Pair, Row, Table
-from steelyard.rules.settings import SETTINGS
+from steelyard.rules.scaling.curves import GROWS, kind_of
+from steelyard.rules.table.row import Amount, Pair, Row, Table
+from steelyard.rules.table.settings import SETTINGS
 from steelyard.stats.quotient import Estimate, Quotient, change
 from steelyard.stats.scaling_fit import CurveFit, Refused, amdahl, gustafson, latency_bandwidth
 

@@ -11,7 +11,7 @@ from steelyard.analysis.rows import row_of
 from steelyard.analysis.summary import CellSummary, summarise
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import InputError, Problem
-from steelyard.rules.settings import SETTINGS
+from steelyard.rules.table.settings import SETTINGS
 
 if TYPE_CHECKING:
     from steelyard.results.store import ResultFolder

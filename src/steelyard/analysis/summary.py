@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.record import Interval, Quantity
-from steelyard.spec.study import chosen_settings
+from steelyard.inputs.study import chosen_settings
 from steelyard.stats.intervals import across_jobs, concerns_tail
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from steelyard.analysis.rows import VOLATILE
 from steelyard.analysis.summary import MEASURED
 from steelyard.errors import InputError, Problem
-from steelyard.rules.history import Drifted
-from steelyard.rules.row import Amount, Row, Table
-from steelyard.spec.recipe import cell_of
+from steelyard.inputs.recipe import cell_of
+from steelyard.rules.statistics.history import Drifted
+from steelyard.rules.table.row import Amount, Row, Table
 from steelyard.stats.band import MIN_JOBS, Band, Judgement, Verdict, judge
 from steelyard.stats.drift import Change, changes
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.inputs.recipe import Expect, Recipe
+    from steelyard.inputs.study import Expansion
     from steelyard.results.store import ResultFolder
-    from steelyard.spec.recipe import Expect, Recipe
-    from steelyard.spec.study import Expansion
 
 TIME_FORMAT = "%Y%m%dT%H%M%S"
 INTERRUPTED = ("killed", "node_failure", "preempted", "cancelled")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.select import narrow, select
-from steelyard.audit.catalogue import load
+from steelyard.audit.documents import load
 from steelyard.audit.table import read_table
 
 if TYPE_CHECKING:
     from steelyard.results.store import ResultFolder
-    from steelyard.rules.row import Row, Table
+    from steelyard.rules.table.row import Row, Table
 
 REFERENCE = "reference"
 SCOPES = ("die", "device", "module")

@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from steelyard.rules.row import Table
 from steelyard.rules.rule import check
+from steelyard.rules.table.row import Table
 
 if TYPE_CHECKING:
     from steelyard.contracts.record import Finding

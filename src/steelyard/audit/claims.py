@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from steelyard.audit import catalogue
+from steelyard.audit import documents
 from steelyard.audit.table import read_platforms, read_table
 from steelyard.contracts.base import Bound, Contract, Length, Positive, Share, Text
 from steelyard.errors import InputError, Problem
+from steelyard.inputs.validate import MAX_SPEC_BYTES, parse_object, parse_toml, read_bounded
 from steelyard.rules.claims import Assertion, Span
-from steelyard.rules.settings import SETTINGS
-from steelyard.rules.units import printed
-from steelyard.spec.validate import MAX_SPEC_BYTES, parse_object, parse_toml, read_bounded
+from steelyard.rules.table.settings import SETTINGS
+from steelyard.rules.table.units import printed
 
 if TYPE_CHECKING:
-    from steelyard.rules.row import Platform, Table
+    from steelyard.rules.table.row import Platform, Table
 
 MAX_CLAIMS = 500
 NEAR_LINEAR = 0.9
@@ -444,8 +444,8 @@ def _rounded(text: str, *, about: str | None) -> tuple[float, float, float] | No
 
 
 def _table(name: str, folder: Path | None, source: str, platforms: tuple[Platform, ...]) -> Table:
-    if name in catalogue.names():
-        return catalogue.load(name)
+    if name in documents.names():
+        return documents.load(name)
     return read_table(_beside("tables", name, folder, source), platforms)
 
 
@@ -453,7 +453,7 @@ def _beside(field: str, name: str, folder: Path | None, source: str) -> Path:
     """A file that a claims file names. That comes from a stranger: it must not make us read files elsewhere."""
     place = (folder / name).resolve() if folder is not None else None
     if folder is None or place is None or Path(name).is_absolute() or not place.is_relative_to(folder.resolve()):
-        built_in = ", ".join(catalogue.names())
+        built_in = ", ".join(documents.names())
         problem = Problem(
             field, f"{name!r} is not in the folder of the claims", f"a file there; or built in: {built_in}"
         )

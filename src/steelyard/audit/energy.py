@@ -10,13 +10,13 @@ from steelyard.audit.recompute import Worked, apart, counted, digits, few, in_un
 from steelyard.audit.selecting import rows_of
 from steelyard.errors import InputError, Problem
 from steelyard.rules.claims import Span
-from steelyard.rules.relations import observed, solve, variable
-from steelyard.rules.row import Platform, Table
+from steelyard.rules.table.relations import observed, solve, variable
+from steelyard.rules.table.row import Platform, Table
 
 if TYPE_CHECKING:
     from steelyard.audit.claims import Power
-    from steelyard.rules.relations import Bounds
-    from steelyard.rules.row import Row
+    from steelyard.rules.table.relations import Bounds
+    from steelyard.rules.table.row import Row
 
 
 def work_power(claim: Power, table: Table) -> Worked:

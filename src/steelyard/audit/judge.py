@@ -16,13 +16,13 @@ from steelyard.audit.repeats import Index, best_ratio, chance, statistics
 from steelyard.audit.series import other_product, work_best, work_linear, work_monotone, work_same_work
 from steelyard.audit.table import parse_table
 from steelyard.errors import InputError, Problem
+from steelyard.inputs.validate import parse_toml
 from steelyard.rules.claims import MAX_SHOWN, Asserted, Noise, Reading, Span
-from steelyard.rules.peers import WORK_ROLES, keys_of
-from steelyard.rules.plausibility import LEAST_PEERS
-from steelyard.rules.row import Pair, Table
+from steelyard.rules.plausibility.tables import LEAST_PEERS
 from steelyard.rules.rule import check, rule
-from steelyard.rules.settings import SETTINGS, confounders, differences, unclear
-from steelyard.spec.validate import parse_toml
+from steelyard.rules.table.peers import WORK_ROLES, keys_of
+from steelyard.rules.table.row import Pair, Table
+from steelyard.rules.table.settings import SETTINGS, confounders, differences, unclear
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from steelyard.audit.claims import Claim, Claims
     from steelyard.contracts.record import Finding
     from steelyard.rules.claims import Assertion, ClaimRule
-    from steelyard.rules.row import Row
     from steelyard.rules.rule import Example
+    from steelyard.rules.table.row import Row
 
 Verdict = Literal[
     "impossible",

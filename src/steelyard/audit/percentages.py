@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from steelyard.audit.claims import Claim, Percent
     from steelyard.audit.recompute import Worked
-    from steelyard.rules.row import Amount, Table
+    from steelyard.rules.table.row import Amount, Table
 
 BASES: dict[Kind, tuple[str, str]] = {
     "time": ("the longer time", "the shorter time"),

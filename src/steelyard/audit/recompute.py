@@ -11,23 +11,16 @@ from steelyard.audit.claims import figure, sides
 from steelyard.audit.selecting import metric_of, pairs_of, same
 from steelyard.errors import InputError, Problem
 from steelyard.rules.claims import Reading, Span
-from steelyard.rules.relations import SAMPLES
-from steelyard.rules.settings import SETTINGS
-from steelyard.rules.units import counted as items_of
-from steelyard.rules.units import unit_of
+from steelyard.rules.table.relations import SAMPLES
+from steelyard.rules.table.settings import SETTINGS
+from steelyard.rules.table.units import counted as items_of
+from steelyard.rules.table.units import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from steelyard.audit.claims import (
-        Claim,
-        Efficiency,
-        Equal,
-        Faster,
-        PairClaim,
-        Times,
-    )
-    from steelyard.rules.row import Amount, Row, Table
+    from steelyard.audit.claims import Claim, Efficiency, Equal, Faster, PairClaim, Times
+    from steelyard.rules.table.row import Amount, Row, Table
 
 SHOWN = 3
 HUGE = 1e12

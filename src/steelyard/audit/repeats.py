@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from steelyard.audit.recompute import better, kind_of, lead, percent, speed_ratio, unit_factor
 from steelyard.audit.selecting import same
 from steelyard.rules.claims import Noise, Reading
-from steelyard.rules.row import Amount
-from steelyard.rules.settings import SETTINGS, TUNABLE, shown
+from steelyard.rules.table.row import Amount
+from steelyard.rules.table.settings import SETTINGS, TUNABLE, shown
 from steelyard.stats.ratio import MIN_JOBS, compare_means
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from steelyard.audit.recompute import Kind
-    from steelyard.rules.row import Row, Table
+    from steelyard.rules.table.row import Row, Table
 
 # What may differ between a row and the best row of the same machine for the same work.
 CHOSEN = tuple(key for key, role in SETTINGS.items() if role in TUNABLE)

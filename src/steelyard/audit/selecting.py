@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from steelyard.errors import InputError, Problem
-from steelyard.rules.row import Amount, Row
-from steelyard.rules.settings import SETTINGS
-from steelyard.rules.units import unit_of
+from steelyard.rules.table.row import Amount, Row
+from steelyard.rules.table.settings import SETTINGS
+from steelyard.rules.table.units import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from steelyard.audit.claims import Claim, PairClaim
-    from steelyard.rules.row import Setting, Table
+    from steelyard.rules.table.row import Setting, Table
 
 PLACES = ("table", "source", "note")
 WAYS = ("sum", "mean")

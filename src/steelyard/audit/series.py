@@ -34,15 +34,15 @@ from steelyard.audit.recompute import (
 from steelyard.audit.selecting import averaged, metric_of, rows_of, same
 from steelyard.errors import InputError, Problem
 from steelyard.rules.claims import Span
-from steelyard.rules.row import Pair
-from steelyard.rules.settings import FOLLOWS, SETTINGS, confounders
-from steelyard.rules.units import unit_of
+from steelyard.rules.table.row import Pair
+from steelyard.rules.table.settings import FOLLOWS, SETTINGS, confounders
+from steelyard.rules.table.units import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from steelyard.audit.claims import Best, Claim, Linear, Monotone, SameWork
-    from steelyard.rules.row import Amount, Row, Table
+    from steelyard.rules.table.row import Amount, Row, Table
 
 KNEE_SHARE = 0.9
 MAX_LISTED = 12

@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING
 
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.summary import summarise
-from steelyard.audit import catalogue
+from steelyard.audit import documents
 from steelyard.audit.check import check_table
 from steelyard.audit.claims import made_claims, parse_claims
 from steelyard.audit.judge import judge
 from steelyard.audit.table import parse_table, read_table
 from steelyard.errors import InputError
+from steelyard.inputs.validate import MAX_SPEC_BYTES, parse_toml, read_bounded
 from steelyard.results.store import RECORD_FILE, ResultFolder, read_record
-from steelyard.rules.row import Table
 from steelyard.rules.rule import check
-from steelyard.spec.validate import MAX_SPEC_BYTES, parse_toml, read_bounded
+from steelyard.rules.table.row import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from steelyard.audit.judge import Judgement
     from steelyard.contracts.record import Finding, RunRecord
-    from steelyard.rules.row import Platform
+    from steelyard.rules.table.row import Platform
 
 
 MAX_ENTRIES = 1000
@@ -62,27 +62,27 @@ def audit(word: str, folder: ResultFolder, platforms: tuple[Platform, ...] = ())
         return _audit_folder(path)
     if path.exists():
         return _audit_file(path, platforms)
-    if word in catalogue.names():
+    if word in documents.names():
         return audit_reference(word)
     if word in folder.studies():
         return _audit_records(word, folder.records(word))
     runs = folder.find(word)
     if runs:
         return _audit_records(word, [folder.read(run) for run in runs])
-    known = [*catalogue.names(), *folder.studies()]
+    known = [*documents.names(), *folder.studies()]
     near = difflib.get_close_matches(word, known, n=1)
     raise InputError(
         f"{word!r} is no file, no result folder, no study in {folder.path} and no built-in document; "
-        f"built in: {', '.join(catalogue.names())}",
+        f"built in: {', '.join(documents.names())}",
         next_step=f"steelyard audit {near[0]}" if near else "steelyard audit --reference",
     )
 
 
 def audit_reference(name: str) -> Audit:
     """A document of the built-in catalogue: its rows, then its claims."""
-    table = catalogue.load(name)
-    claims = parse_claims(catalogue.claims_text(), "the built-in claims")
-    about = f"{len(table.rows)} rows; {catalogue.provenance(name).cited()}"
+    table = documents.load(name)
+    claims = parse_claims(documents.claims_text(), "the built-in claims")
+    about = f"{len(table.rows)} rows; {documents.provenance(name).cited()}"
     return Audit(name, about, check_table(table), tuple(judge(claims, name)), (table,))
 
 

@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from steelyard.errors import SHOWN_PROBLEMS, InputError, Problem
-from steelyard.rules.relations import metric_kind
-from steelyard.rules.row import Amount, Platform, Row, Table
-from steelyard.rules.settings import SETTINGS
-from steelyard.rules.units import known_units, printed, unit_of
-from steelyard.spec.validate import parse_toml, read_bounded
+from steelyard.inputs.validate import parse_toml, read_bounded
+from steelyard.rules.table.relations import metric_kind
+from steelyard.rules.table.row import Amount, Platform, Row, Table
+from steelyard.rules.table.settings import SETTINGS
+from steelyard.rules.table.units import known_units, printed, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from steelyard.rules.row import Setting
+    from steelyard.rules.table.row import Setting
 
 MAX_TABLE_BYTES = 1 << 22
 MAX_TOML_BYTES = 1 << 20

@@ -11,23 +11,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from steelyard.audit import catalogue
+from steelyard.audit import documents
 from steelyard.audit.subject import Audit, audit, audit_reference
 from steelyard.audit.table import read_platforms
 from steelyard.cli.verb import add_results
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import InputError, printable
-from steelyard.report.audit_page import audit_page
-from steelyard.report.claims import claim_json, claim_lines, claim_tally
-from steelyard.report.findings import finding_lines, tally
-from steelyard.report.html import html
-from steelyard.report.text import table, wrapped
+from steelyard.report.audit.page import audit_page
+from steelyard.report.render.html import html
 from steelyard.results.store import ResultFolder
+from steelyard.terminal.claims import claim_json, claim_lines, claim_tally
+from steelyard.terminal.findings import finding_lines, tally
+from steelyard.terminal.text import table, wrapped
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of the verb."""
-    names = ", ".join(catalogue.names())
+    names = ", ".join(documents.names())
     parser.add_argument("what", nargs="*", metavar="FILE", help=f"what to judge; built in: {names}")
     parser.add_argument("--reference", action="store_true", help="all built-in reference documents with their claims")
     parser.add_argument(
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = ResultFolder(arguments.results)
     audits = [audit(word, folder, platforms) for word in arguments.what]
     if arguments.reference:
-        audits += [audit_reference(name) for name in catalogue.names()]
+        audits += [audit_reference(name) for name in documents.names()]
     if arguments.html is not None:
         arguments.html.write_text(html(audit_page(audits)), encoding="utf-8")
         print(printable(f"a page for reviewers: {arguments.html}"), file=sys.stderr)

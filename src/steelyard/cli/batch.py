@@ -6,8 +6,8 @@ import json
 from steelyard.analysis.batch import SHARE, batch_curve
 from steelyard.analysis.select import FORMS, select
 from steelyard.cli.verb import add_results
-from steelyard.report.batch import curve_lines, curve_object
 from steelyard.results.store import ResultFolder
+from steelyard.terminal.batch import curve_lines, curve_object
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -7,8 +7,8 @@ from steelyard.analysis.compare import compare
 from steelyard.audit.beside import rows_beside
 from steelyard.cli.verb import add_results
 from steelyard.contracts.base import to_json_object
-from steelyard.report.comparison import lines
 from steelyard.results.store import ResultFolder
+from steelyard.terminal.compare import lines
 
 SIDES = (
     "STUDY, STUDY/CELL, STUDY:key=value,key=value or a run id; reference:NAME:key=value for a published table that "

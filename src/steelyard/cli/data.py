@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from steelyard import registry
+from steelyard import plugins
 from steelyard.data.form import Extent, Format, Split, extent
 from steelyard.errors import SHOWN_PROBLEMS, InputError, Problem, SteelyardError, printable
-from steelyard.report.text import number, table
+from steelyard.terminal.text import number, table
 
 SPLITS: tuple[Split, ...] = ("train", "evaluation")
 SAMPLED = 200
@@ -70,9 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
-    for name in registry.names("data"):
+    for name in plugins.names("data"):
         try:
-            form: Format = registry.load("data", name)
+            form: Format = plugins.load("data", name)
         except (ImportError, AttributeError) as error:
             # One that a package adds and that is broken must not hide the others.
             rows.append({"name": name, "kind": "", "title": f"cannot be loaded: {error}", "needs": [], "missing": []})
@@ -95,7 +95,7 @@ def _needs(needs: Sequence[str], missing: Sequence[str]) -> str:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    form: Format = registry.load("data", arguments.format)
+    form: Format = plugins.load("data", arguments.format)
     if arguments.json:
         names = ("name", "kind", "title", "layout", "source")
         print(json.dumps({**{name: getattr(form, name) for name in names}, "needs": list(form.needs)}))
@@ -208,7 +208,7 @@ def _size(size_bytes: int) -> str:
 
 
 def _make(arguments: argparse.Namespace) -> int:
-    form: Format = registry.load("data", arguments.format)
+    form: Format = plugins.load("data", arguments.format)
     _require_empty(arguments.path)
     form.make(arguments.path, arguments.samples, arguments.seed)
     return _written(arguments, form, arguments.path)
@@ -226,7 +226,7 @@ def _written(arguments: argparse.Namespace, form: Format, path: Path) -> int:
 
 def _shards(arguments: argparse.Namespace) -> int:
     first, colon, _ = arguments.sources[0].partition(":")
-    if colon and first in registry.names("data"):
+    if colon and first in plugins.names("data"):
         if first != "imagefolder" or len(arguments.sources) > 1:
             problem = Problem("SOURCE", " ".join(arguments.sources), "one imagefolder:PATH, or files of JSON lines")
             raise InputError("these cannot be put into shards", problems=(problem,))
@@ -235,7 +235,7 @@ def _shards(arguments: argparse.Namespace) -> int:
         from steelyard.data.shards import to_shards
 
         to_shards(root, arguments.target, arguments.samples_per_shard)
-        return _written(arguments, registry.load("data", "webdataset"), arguments.target)
+        return _written(arguments, plugins.load("data", "webdataset"), arguments.target)
     sources = [Path(source) for source in arguments.sources]
     missing = tuple(Problem(str(path), "is no file", "imagefolder:PATH, or files of JSON lines")
                     for path in sources if not path.is_file())  # fmt: skip
@@ -245,7 +245,7 @@ def _shards(arguments: argparse.Namespace) -> int:
     from steelyard.data.tokens import to_shards as to_token_shards
 
     to_token_shards(sources, arguments.target, arguments.tokenizer)
-    return _written(arguments, registry.load("data", "tokens"), arguments.target)
+    return _written(arguments, plugins.load("data", "tokens"), arguments.target)
 
 
 def _data(text: str) -> tuple[Format, Path]:
@@ -254,7 +254,7 @@ def _data(text: str) -> tuple[Format, Path]:
     if not colon or not path:
         problem = Problem("data", f"{text!r} names no format and path", "FORMAT:PATH, such as cifar100:/data/cifar")
         raise InputError("a data set is not named so", problems=(problem,), next_step="steelyard data")
-    form: Format = registry.load("data", name)
+    form: Format = plugins.load("data", name)
     root = Path(path)
     if not root.is_dir():
         problem = Problem(path, "is no folder", "the folder that holds the data set")

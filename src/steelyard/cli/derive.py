@@ -6,10 +6,10 @@ from pathlib import Path
 
 from steelyard.cli.verb import add_results
 from steelyard.contracts.base import to_json_object
+from steelyard.derive.record import derive
 from steelyard.errors import InputError, printable
-from steelyard.results.derive import derive
+from steelyard.inputs.validate import MAX_RECORD_BYTES, read_bounded
 from steelyard.results.store import RAW, RECORD_FILE, ResultFolder, record_text
-from steelyard.spec.validate import MAX_RECORD_BYTES, read_bounded
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

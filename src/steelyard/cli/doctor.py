@@ -2,14 +2,19 @@
 
 import argparse
 import json
+import os
 import textwrap
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from steelyard.cli.verb import add_results
+from steelyard.doctor.checks import checks
+from steelyard.doctor.node import Check, Plan
 from steelyard.errors import printable
-from steelyard.launch.preflight import checks
-from steelyard.launch.preflight_node import Check, Plan
+from steelyard.launch.allocation import whereabouts
+from steelyard.launch.local import LocalLauncher
+from steelyard.launch.local_study import trial
 
 COLUMNS = 100
 INDENT = " " * 20
@@ -27,7 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 when nothing is wrong; notes are not wrong."""
     plan = Plan(arguments.results, arguments.data, arguments.nproc, arguments.loader_workers)
     found = []
-    for check in checks(plan):
+    trying = partial(trial, launcher=LocalLauncher())
+    for check in checks(plan, trying, whereabouts(os.environ).words):
         found.append(check)
         if not arguments.json:
             # At once: some checks take seconds.

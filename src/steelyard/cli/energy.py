@@ -8,14 +8,14 @@ from pathlib import Path
 
 from steelyard.analysis.crosscheck import against_meter, against_slurm
 from steelyard.analysis.energy import CellEnergy, cells_with_energy, plotted
+from steelyard.analysis.meters import CrossCheck
 from steelyard.analysis.power_trace import PowerTrace
 from steelyard.analysis.select import FORMS, select
 from steelyard.cli.verb import add_results
 from steelyard.errors import InputError, printable
-from steelyard.report.energy import energy_lines, energy_object, held_lines, summary_of
-from steelyard.report.power_plot import power_svg
-from steelyard.results.meters import CrossCheck
+from steelyard.report.charts.power_svg import power_svg
 from steelyard.results.store import RAW, ResultFolder
+from steelyard.terminal.energy import energy_lines, energy_object, held_lines, summary_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from steelyard.errors import InputError
-from steelyard.report.rule_page import overview, terminal
 from steelyard.rules.rule import Rule, codes, rule
+from steelyard.terminal.rule import overview, terminal
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

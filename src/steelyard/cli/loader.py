@@ -7,16 +7,16 @@ from typing import Any
 from steelyard.analysis.bound import Forecast, forecast, has_queue
 from steelyard.analysis.summary import job_throughput
 from steelyard.cli import run as run_verb
-from steelyard.cli.progress import Progress, loudness
 from steelyard.cli.verb import exit_code
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import Quantity, RunRecord
 from steelyard.errors import InputError, Problem
+from steelyard.inputs.study import require_registered, single_run
 from steelyard.launch.allocation import launcher_here
-from steelyard.launch.campaign import run_all
-from steelyard.report.text import number, table, with_interval
+from steelyard.launch.local_study import run_all
 from steelyard.results.store import ResultFolder
-from steelyard.spec.study import require_registered, single_run
+from steelyard.terminal.live.progress import Progress, loudness
+from steelyard.terminal.text import number, table, with_interval
 
 # A pipeline's rate is known soon; what a run's own budget says goes before these.
 BUDGET = {"min_steps": 50, "max_seconds": 20.0}

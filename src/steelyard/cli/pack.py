@@ -9,16 +9,17 @@ from pathlib import Path
 from steelyard.analysis.request import Plan, Tariff
 from steelyard.cli.verb import add_results
 from steelyard.errors import InputError, Problem, printable
-from steelyard.report import draw
-from steelyard.report.checklist import fits, lines
-from steelyard.report.findings import tally
-from steelyard.report.pack import Pack, gather
-from steelyard.report.pack_files import pack_object, write_pack
-from steelyard.report.pack_sections import hours_answer
-from steelyard.report.text import table, wrapped
+from steelyard.inputs.scheme import Found, find_scheme, scheme_folders, scheme_names
+from steelyard.inputs.site import find_place
+from steelyard.report.pack.build import gather
+from steelyard.report.pack.checklist import fits, lines
+from steelyard.report.pack.files import pack_object, write_pack
+from steelyard.report.pack.model import Pack
+from steelyard.report.pack.sections import hours_answer
+from steelyard.report.render import draw
 from steelyard.results.store import ResultFolder
-from steelyard.spec.scheme import Found, find_scheme, scheme_folders, scheme_names
-from steelyard.spec.site import find_place
+from steelyard.terminal.findings import tally
+from steelyard.terminal.text import table, wrapped
 
 CHARGE = re.compile(r"(?P<rate>\d+(?:\.\d+)?)\s+(?P<unit>[^\s/][^/]{0,40})/(?P<per>device|node)-hour")
 

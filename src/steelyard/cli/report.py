@@ -5,15 +5,15 @@ import json
 from pathlib import Path
 
 from steelyard.analysis.select import FORMS
-from steelyard.cli.progress import say
 from steelyard.cli.verb import add_results
 from steelyard.errors import InputError, printable
-from steelyard.report import draw
+from steelyard.report.audit.reference_page import reference_page
 from steelyard.report.page import Page
-from steelyard.report.reference_page import reference_page
-from steelyard.report.study_page import study_page
-from steelyard.report.writing import FORMATS, default_name, require_place, write
+from steelyard.report.render import draw
+from steelyard.report.render.files import FORMATS, default_name, require_place, write
+from steelyard.report.study.page import study_page
 from steelyard.results.store import ResultFolder
+from steelyard.terminal.live.progress import say
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

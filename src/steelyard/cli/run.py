@@ -4,16 +4,16 @@ import argparse
 import json
 from typing import Any
 
-from steelyard import registry
+from steelyard import plugins
 from steelyard.analysis.summary import summarise
-from steelyard.cli.progress import Progress, loudness
-from steelyard.cli.tables import print_cells
 from steelyard.cli.verb import add_loudness, add_results, assignment, exit_code
 from steelyard.contracts.base import to_json_object
+from steelyard.inputs.study import assign, require_registered, single_run
 from steelyard.launch.allocation import launcher_here
-from steelyard.launch.campaign import run_all
+from steelyard.launch.local_study import run_all
 from steelyard.results.store import ResultFolder
-from steelyard.spec.study import assign, require_registered, single_run
+from steelyard.terminal.live.progress import Progress, loudness
+from steelyard.terminal.tables import print_cells
 
 # Options that are settings of the RunSpec under the same name, and those of its budget.
 SETTINGS: dict[str, tuple[type, str]] = {
@@ -61,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Options of the verb."""
     parser.add_argument(
         "workload",
-        help=f"one of {', '.join(registry.names('workload'))}; or a function of your own: ./my.py:build",
+        help=f"one of {', '.join(plugins.names('workload'))}; or a function of your own: ./my.py:build",
     )
     for name, (kind, text) in {**SETTINGS, **LOADER, **QUALITY, **BUDGET}.items():
         also = ["--nproc"] if name == "ranks" else []

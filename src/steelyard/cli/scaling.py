@@ -7,8 +7,8 @@ from steelyard.analysis.scaling import THRESHOLD, scaling
 from steelyard.analysis.select import select
 from steelyard.cli.verb import add_results
 from steelyard.errors import InputError, Problem
-from steelyard.report.scaling import scaling_lines, scaling_object
 from steelyard.results.store import ResultFolder
+from steelyard.terminal.scaling import scaling_lines, scaling_object
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -5,10 +5,10 @@ import json
 
 from steelyard.contracts.record import RunRecord
 from steelyard.contracts.spec import RunSpec
-from steelyard.spec.recipe import Recipe
-from steelyard.spec.site import Site
-from steelyard.spec.study import Study
-from steelyard.spec.validate import json_schema
+from steelyard.inputs.recipe import Recipe
+from steelyard.inputs.site import Site
+from steelyard.inputs.study import Study
+from steelyard.inputs.validate import json_schema
 
 CONTRACTS = {"run-spec": RunSpec, "run-record": RunRecord, "study": Study, "recipe": Recipe, "site": Site}
 

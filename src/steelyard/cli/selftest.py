@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from steelyard.errors import printable
-from steelyard.report.text import table
 from steelyard.selftest.hardware import IDLE_S, LOAD_S, hardware_test
 from steelyard.selftest.prove import prove
+from steelyard.terminal.text import table
 
 COLUMNS = 80
 RESULT = Path("steelyard-hardware.json")

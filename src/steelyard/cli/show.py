@@ -5,14 +5,14 @@ import json
 import sys
 
 from steelyard.analysis.summary import summarise
-from steelyard.cli.screen import look_of
-from steelyard.cli.tables import cells_as_json, print_cells, print_record
 from steelyard.cli.verb import add_results
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import InputError
-from steelyard.report.step_times import step_time_lines
-from steelyard.report.text import table
 from steelyard.results.store import RAW, ResultFolder
+from steelyard.terminal.live.screen import look_of
+from steelyard.terminal.step_times import step_time_lines
+from steelyard.terminal.tables import cells_as_json, print_cells, print_record
+from steelyard.terminal.text import table
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from steelyard.cli.verb import add_results
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import InputError, SteelyardError, printable
+from steelyard.inputs.site import SITES_VARIABLE, Place, find_place, load_site, site_folders
+from steelyard.inputs.site_kinds import about, site_kinds, template
 from steelyard.launch.site_check import checks
-from steelyard.report.site import check_lines, site_lines
-from steelyard.report.text import table, wrapped
-from steelyard.spec.site import SITES_VARIABLE, Place, find_place, load_site, site_folders
-from steelyard.spec.site_kinds import about, site_kinds, template
+from steelyard.terminal.site import check_lines, site_lines
+from steelyard.terminal.text import table, wrapped
 
 if TYPE_CHECKING:
-    from steelyard.launch.preflight_node import Check
+    from steelyard.doctor.node import Check
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -3,15 +3,15 @@
 import argparse
 import json
 
-from steelyard.cli.following import Following
-from steelyard.cli.progress import Loudness, loudness, say
 from steelyard.cli.verb import add_loudness, add_results
 from steelyard.errors import InputError, Problem
 from steelyard.launch.follow import Standing, look, wait
 from steelyard.launch.plan import studies
 from steelyard.launch.submit import cancel
-from steelyard.report.standing import standing_json, standing_lines
 from steelyard.results.store import ResultFolder
+from steelyard.terminal.live.following import Following
+from steelyard.terminal.live.progress import Loudness, loudness, say
+from steelyard.terminal.status import standing_json, standing_lines
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -6,25 +6,25 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.analysis.summary import summarise
-from steelyard.cli.following import Following
-from steelyard.cli.progress import Progress, loudness, say
-from steelyard.cli.tables import cells_as_json, print_cells
 from steelyard.cli.verb import add_loudness, add_results, exit_code
 from steelyard.errors import InputError
+from steelyard.inputs.cost import cost
+from steelyard.inputs.site import find_place
+from steelyard.inputs.study import Expansion, expand, label, load_study, require_registered
 from steelyard.launch.allocation import launcher_here
-from steelyard.launch.campaign import Outcome, run_all, set_aside
+from steelyard.launch.campaign import Campaign
 from steelyard.launch.follow import look, wait
+from steelyard.launch.local_study import Outcome, run_all, set_aside
 from steelyard.launch.plan import studies, under_way
-from steelyard.launch.scheduler import Campaign
 from steelyard.launch.search import found, search_all, tried
 from steelyard.launch.submit import lock, send
-from steelyard.report.search import plan_lines, search_json, search_lines
-from steelyard.report.standing import campaign_json, campaign_lines
-from steelyard.report.text import table
 from steelyard.results.store import ResultFolder
-from steelyard.spec.cost import cost
-from steelyard.spec.site import find_place
-from steelyard.spec.study import Expansion, expand, label, load_study, require_registered
+from steelyard.terminal.live.following import Following
+from steelyard.terminal.live.progress import Progress, loudness, say
+from steelyard.terminal.search import plan_lines, search_json, search_lines
+from steelyard.terminal.status import campaign_json, campaign_lines
+from steelyard.terminal.tables import cells_as_json, print_cells
+from steelyard.terminal.text import table
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from steelyard.cli.screen import Screen, dressed_output
 from steelyard.errors import InputError, Problem, SteelyardError, printable
+from steelyard.terminal.live.screen import Screen, dressed_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

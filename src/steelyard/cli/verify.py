@@ -20,13 +20,16 @@ from steelyard.analysis.verify import (
     require_figures,
 )
 from steelyard.cli import run as run_verb
-from steelyard.cli.progress import Loudness, Progress, loudness
 from steelyard.cli.verb import add_loudness, add_results
 from steelyard.contracts.record import RunRecord
 from steelyard.errors import InputError, Problem, printable
+from steelyard.inputs.recipe import Recipe, load_recipe, plan
+from steelyard.inputs.study import Expansion, require_registered
 from steelyard.launch.allocation import launcher_here
-from steelyard.launch.campaign import run_all
-from steelyard.report.verify import (
+from steelyard.launch.local_study import run_all
+from steelyard.results.store import ResultFolder
+from steelyard.terminal.live.progress import Loudness, Progress, loudness
+from steelyard.terminal.verify import (
     history_lines,
     history_object,
     outcomes_object,
@@ -34,9 +37,6 @@ from steelyard.report.verify import (
     plan_object,
     verdict_lines,
 )
-from steelyard.results.store import ResultFolder
-from steelyard.spec.recipe import Recipe, load_recipe, plan
-from steelyard.spec.study import Expansion, require_registered
 
 # Options of `steelyard run` that verify decides itself.
 OWN = ("repeats", "study", "seed", "results", "json")

@@ -7,11 +7,11 @@ import sys
 import textwrap
 from typing import Any
 
-from steelyard import registry
+from steelyard import plugins
 from steelyard.cli.verb import assignment
 from steelyard.errors import InputError, Problem, printable
-from steelyard.report.text import number, table
-from steelyard.spec.catalogue import load
+from steelyard.inputs.catalogue import load
+from steelyard.terminal.text import number, table
 
 WIDE = 120
 LIMIT_S = 600.0
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise InputError("options belong to one workload", next_step="steelyard workloads NAME --model KEY=VALUE")
         _list(shipped, as_json=arguments.json)
         return 0
-    registry.require("workload", arguments.name)
+    plugins.require("workload", arguments.name)
     entry = _entry(shipped, arguments.name, dict(assignment("--model", text) for text in arguments.model))
     if arguments.json:
         print(json.dumps({"name": arguments.name, **entry}))
@@ -75,7 +75,7 @@ def count(name: str, options: dict[str, Any]) -> dict[str, Any]:
 
 def _list(shipped: dict[str, Any], *, as_json: bool) -> None:
     entries = shipped["workloads"]
-    others = [name for name in registry.names("workload") if name not in entries]
+    others = [name for name in plugins.names("workload") if name not in entries]
     if as_json:
         print(json.dumps({**shipped, "not_counted": others}))
         return

@@ -20,14 +20,14 @@ from steelyard.contracts import observe
 from steelyard.errors import InputError, Problem, SteelyardError, printable
 from steelyard.hostinfo import parse_cpus
 from steelyard.launch.local import MARK, PROCESSES_PER_CPU, TORCHRUN_LOGS, LocalLauncher
-from steelyard.results.slurm_words import cause_in
+from steelyard.launch.slurm.output import cause_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from steelyard.contracts.spec import RunSpec
-    from steelyard.launch.campaign import Launcher
+    from steelyard.launch.local_study import Launcher
 
 ANSWER_LIMIT_S: Final = 30.0
 """For an answer of Slurm's commands; a busy controller takes seconds."""

@@ -1,156 +1,199 @@
-"""Makes the runs of a study, one after the other, and skips what is there: starting again is resuming.
+"""What a campaign asks of a scheduler, and the plan that both read. Knows neither Slurm nor Kubernetes.
 
-Knows the result folder and a launcher. What a run's failure means is in its record; only our own end stops a study.
+A campaign is what one command sends to a site: a folder of readable files beside the results.
+
+    FOLDER/campaigns/STUDY/NNNN/plan.json       this module's Plan; written last, so that a folder without it is nothing
+                               /README          how to read it, and how to run each script by hand
+                               /worker/         the measured side's code, as it was sent
+                               /jobs/JJJ/job.sh     what a task does: its runs, one after the other
+                                        /node.sh    what each node does for one run ($1: its raw folder)
+                                        /tasks      run ids, one line a task
+                                        /manifest.json   Kubernetes: what is created
+                                        /trying     exists once a submission was begun
+                                        /id         the scheduler's id, once it has said it
+                                        /TASK.out   what a task printed
+                                        /TASK.done  a line for each run that ended: RUN_ID EXIT_CODE BEGAN ENDED
+                               /runs/RUN_ID/raw/    spec.json, and what the worker writes; renamed into FOLDER/runs
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, get_args
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
 
-from steelyard.contracts import observe
-from steelyard.contracts.base import to_json_object
-from steelyard.errors import DISK_FULL, InputError, Problem, SteelyardError
-from steelyard.results.derive import derive
-from steelyard.results.store import RAW, ResultFolder, write_json
+from steelyard.contracts.base import Bound, Contract, Count, Length, Name, NotNegative, Text
+from steelyard.inputs.site import Place, Seconds, Site
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from steelyard.contracts.record import RunRecord
-    from steelyard.contracts.spec import RunSpec
-    from steelyard.spec.study import Expansion
+    from steelyard.contracts.observe import Scheduled
+    from steelyard.doctor.node import Check
+
+PLAN_FILE: Final = "plan.json"
+MANIFEST_FILE: Final = "manifest.json"
+TRYING_FILE: Final = "trying"
+ID_FILE: Final = "id"
+MAX_ID_CHARACTERS: Final = 300
+JobKind = Literal["runs", "packed", "search"]
+"""Each run a launch of its own; all runs of a task in one process (simulated only); or candidates in rising order, of
+which the largest that fits is sought."""
+Phase = Literal["unknown", "queued", "running", "ended"]
+"""Unknown: the scheduler does not know it, or no more."""
 
 
-class Launcher(Protocol):
-    """What a campaign asks of a launcher."""
+@dataclass(frozen=True, kw_only=True)
+class Shape(Contract):
+    """What one run needs of the site; runs of one shape can be tasks of one array."""
 
-    def run(self, spec: RunSpec, raw: Path, tick: Callable[[], None]) -> observe.Launch:
-        """Make one run; its observations are in `raw` when this returns."""
+    nodes: Annotated[int, Bound(ge=1, le=100_000)]
+    processes_per_node: Annotated[int, Bound(ge=1, le=1024)]
+    devices_per_node: Annotated[int, Bound(ge=0, le=1024)]
+    """Asked of the scheduler; 0: none (simulated runs)."""
+    threads: Annotated[int, Bound(ge=1, le=4096)] | None
+    """CPU threads a process; None: an equal share of the node's."""
+    run_limit_s: Seconds
+    """After so long one run is ended."""
 
 
-class Watcher(Protocol):
-    """Who is told how a campaign goes."""
+@dataclass(frozen=True, kw_only=True)
+class Job(Contract):
+    """An array of tasks that need the same."""
 
-    def begin(self, spec: RunSpec, done: int, total: int) -> None:
-        """A run starts."""
+    number: Count
+    name: Name
+    """At the scheduler; no other job anywhere has it."""
+    kind: JobKind
+    shape: Shape
+    task_limit_s: Seconds
+    """Wall time to ask for."""
+    tasks: Annotated[tuple[Annotated[tuple[Name, ...], Length(1_000_000)], ...], Length(1_000_000)]
+    """Ids of the runs of each task, in order."""
 
-    def tick(self, raw: Path) -> None:
-        """A run goes on."""
 
-    def end(self, record: RunRecord, done: int, total: int) -> None:
-        """A run has its record."""
+@dataclass(frozen=True, kw_only=True)
+class Price(Contract):
+    """What a campaign takes at most, and what that costs."""
+
+    device_hours: NotNegative
+    node_hours: NotNegative
+    charge: NotNegative
+    charge_unit: Text
+    expected_s: NotNegative | None
+    """From the first start to the last end, without waiting in the queue; None: unknown how many run at a time."""
+    basis: Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image(Contract):
+    """A container image as it was found when the campaign was planned."""
+
+    name: Text
+    """As the site names it."""
+    reference: Text
+    """What is started: the image of one architecture, by its digest where there is one."""
+    architecture: Text | None
+    """None: it could not be looked into from here."""
+    digest: Text | None
+    torch: Text | None = None
+    """Version and build, where it could be asked."""
+    unknown: Text = ""
+    """Why something of it could not be found out from here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Contract):
+    """A campaign, whole."""
+
+    schema_version: Literal[1] = 1
+    study: Name
+    campaign: Name
+    """Twelve random hexadecimal digits: part of every job's name."""
+    created_at: Text
+    made_by: Text
+    site: Site
+    pool: Name
+    image: Image | None
+    worker_sha256: Annotated[str, Length(64, r"^[0-9a-f]{64}$")]
+    python: Text
+    jobs: Annotated[tuple[Job, ...], Length(100_000)]
+    price: Price
+
+    @property
+    def place(self) -> Place:
+        """Where it runs."""
+        return Place(self.site, self.pool)
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a campaign did."""
+class Campaign:
+    """A plan and the folder it lies in."""
 
-    made: tuple[RunRecord, ...]
-    skipped: int
-    """Runs that were there already."""
+    path: Path
+    plan: Plan
 
+    def raw(self, run_id: str) -> Path:
+        """Where a run's worker reads and writes."""
+        return self.path / "runs" / run_id / "raw"
 
-def run_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, watcher: Watcher) -> Outcome:
-    """Every run of the study that the folder does not have, in the study's order."""
-    try:
-        return _run_all(folder, expansion, launcher, watcher)
-    except OSError as error:
-        if error.errno not in DISK_FULL:
-            raise
-        raise SteelyardError(
-            f"the disk of {folder.path} is full: {error.strerror}",
-            next_step="free some space, then give the same command again: what is finished is kept",
-        ) from None
+    def job_folder(self, job: Job) -> Path:
+        """Scripts and outputs of a job."""
+        return self.path / "jobs" / f"{job.number:03d}"
 
+    def done_file(self, job: Job, task: int) -> Path:
+        """What a task says of each run that has ended."""
+        return self.job_folder(job) / f"{task}.done"
 
-def _run_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, watcher: Watcher) -> Outcome:
-    folder.prepare()
-    refuse_other_seed(folder, expansion)
-    write_plan(folder, expansion)
-    made: list[RunRecord] = []
-    total = len(expansion.runs)
-    for number, spec in enumerate(expansion.runs):
-        # Asked anew each time: another launcher may be at the same study.
-        if folder.has(spec):
-            continue
-        watcher.begin(spec, number, total)
-        record = collect(folder, spec, launcher, watcher.tick)
-        made.append(record)
-        watcher.end(record, number + 1, total)
-    # Once more: a worker of a killed launcher may have been writing while we swept the first time.
-    folder.sweep_scratch()
-    return Outcome(tuple(made), total - len(made))
+    def output_file(self, job: Job, task: int) -> Path:
+        """What a task printed."""
+        return self.job_folder(job) / f"{task}.out"
+
+    def job_id(self, job: Job) -> str | None:
+        """What the scheduler calls a job; None: it has not said yet, or nobody has asked."""
+        try:
+            with (self.job_folder(job) / ID_FILE).open(encoding="utf-8") as file:
+                return file.read(MAX_ID_CHARACTERS).strip() or None
+        except OSError:
+            return None
 
 
-def collect(folder: ResultFolder, spec: RunSpec, launcher: Launcher, tick: Callable[[Path], None]) -> RunRecord:
-    """One fresh launch, from spec to the record in its place; or the record that another launcher put there first."""
-    scratch = folder.open_scratch(spec)
-    raw = scratch / RAW
-    try:
-        launch = launcher.run(spec, raw, lambda: tick(raw))
-        for path in [raw / observe.RESERVE_FILE, raw / observe.COMPILING_FILE, *raw.glob(f"{observe.PROGRESS_FILE}*")]:
-            path.unlink(missing_ok=True)
-        write_json(raw / observe.LAUNCH_FILE, launch)
-        record = derive(raw)
-        if not folder.commit(scratch, record):
-            record = folder.read(folder.run_path(spec))
-    finally:
-        # After a commit there is nothing left here; after an interrupt the run counts as not made.
-        shutil.rmtree(scratch, ignore_errors=True)
-    return record
+@dataclass(frozen=True)
+class TaskState:
+    """What a scheduler says of one task."""
+
+    phase: Phase
+    said: Scheduled | None = None
+    """Once it has ended: how."""
+    why: str = ""
+    """While it is queued: what for."""
 
 
-def set_aside(folder: ResultFolder, expansion: Expansion, codes: str) -> int:
-    """Move runs of the study that ended with one of these statuses to where nobody counts them; how many.
+class Scheduler(Protocol):
+    """A kind of site. Every call for many jobs is a bounded number of calls of the scheduler, however many runs."""
 
-    They are made again by whatever makes what the study lacks. `codes`: statuses with commas between them.
-    """
-    wanted = _statuses(codes)
-    searched = (spec for group in expansion.searches for spec in group.runs)
-    count = 0
-    for spec in (*expansion.runs, *searched):
-        if folder.has(spec) and folder.read(folder.run_path(spec)).status.code in wanted:
-            folder.set_aside(folder.run_path(spec), spec.study)
-            count += 1
-    return count
+    name: str
 
+    def check(self, place: Place) -> Iterator[Check]:
+        """What would go wrong there, found from here before anything is queued."""
 
-def _statuses(text: str) -> set[str]:
-    known = [code for code in get_args(observe.StatusCode) if code != "completed"]
-    given = {code.strip() for code in text.split(",")}
-    if unknown := sorted(given.difference(known)):
-        problem = Problem("--again", f"{', '.join(unknown)!r}", f"one or more of {', '.join(known)}")
-        raise InputError("no runs end like this, or they need not be made again", problems=(problem,))
-    return given
+    def render(self, campaign: Campaign, job: Job) -> dict[str, str]:
+        """The files of a job, by name within its folder."""
 
+    def submit(self, campaign: Campaign, job: Job) -> str:
+        """Queue a job; its id. SteelyardError with the scheduler's own words when it refuses."""
 
-def refuse_other_seed(folder: ResultFolder, expansion: Expansion) -> None:
-    """A study's seed is part of what it is: runs of two seeds under one name would look like one study."""
-    there = next((spec for spec in expansion.runs if folder.has(spec)), None)
-    if there is None:
-        return
-    record = folder.read(folder.run_path(there))
-    if record.spec.seed != there.seed:
-        raise InputError(
-            f"{folder.path} has runs of study {there.study!r} that were made with another seed",
-            next_step="give the study another name, or the old seed",
-        )
+    def find(self, campaign: Campaign, jobs: Sequence[Job]) -> dict[int, str]:
+        """Ids of those that the scheduler knows by their name: a submission whose answer was lost."""
 
+    def poll(self, campaign: Campaign, jobs: Sequence[Job]) -> dict[tuple[int, int], TaskState]:
+        """States by job number and task number; what is left out is unknown."""
 
-def write_plan(folder: ResultFolder, expansion: Expansion) -> Path:
-    """Keep what was asked and in which order, under a name that depends on both."""
-    plan = {"study": to_json_object(expansion.study), "order": [spec.run_id for spec in expansion.runs]}
-    digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
-    path = folder.path / "studies" / f"{expansion.study.name}-{digest}.json"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        write_json(beside, plan)
-        beside.replace(path)
-    return path
+    def fetch(self, campaign: Campaign, job: Job, task: int) -> None:
+        """Bring here what a task has written, where it does not write here itself."""
+
+    def cancel(self, campaign: Campaign, jobs: Sequence[Job]) -> None:
+        """Take them out of the queue, and end them where they run."""
+
+    def clean(self, campaign: Campaign, jobs: Sequence[Job]) -> None:
+        """Remove what the scheduler keeps of jobs that are collected."""

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, get_args
 
 from steelyard.contracts import observe
+from steelyard.derive.record import derive
 from steelyard.errors import DamagedDataError, SteelyardError
-from steelyard.launch.scheduler import MANIFEST_FILE
-from steelyard.launch.script import LIMIT_HIT, Done, read_done
-from steelyard.results.derive import derive
+from steelyard.launch.campaign import MANIFEST_FILE
+from steelyard.launch.scripts.task import LIMIT_HIT, Done, read_done
 from steelyard.results.store import RAW, RECORD_FILE, create_once, flush_all, record_text, replace_text
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from steelyard.contracts.record import RunRecord
-    from steelyard.launch.scheduler import Campaign, Job
+    from steelyard.launch.campaign import Campaign, Job
     from steelyard.results.store import ResultFolder
 
 ENDED_FILE: Final = "ended.jsonl"

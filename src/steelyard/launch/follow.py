@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from steelyard import hostinfo
 from steelyard.contracts.observe import Scheduled
+from steelyard.doctor.node import SLOW_FILESYSTEMS
 from steelyard.errors import SteelyardError
+from steelyard.inputs.study import label
+from steelyard.launch.campaign import TaskState
 from steelyard.launch.collect import Ended, collect_task, done_lines, note, noted
 from steelyard.launch.plan import COLLECTED_FILE, RUNS, is_collected, load, planned, runs_left
-from steelyard.launch.preflight_node import SLOW_FILESYSTEMS
-from steelyard.launch.scheduler import TaskState
 from steelyard.launch.staging import read_cells
 from steelyard.launch.submit import FORGOTTEN, lock, recover, scheduler_of, senders, sent_jobs, submit
 from steelyard.results.store import owner, sweep_halves
-from steelyard.spec.study import label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from steelyard.launch.scheduler import Campaign, Job, Scheduler
+    from steelyard.launch.campaign import Campaign, Job, Scheduler
     from steelyard.launch.submit import SchedulerOf
     from steelyard.results.store import ResultFolder
 

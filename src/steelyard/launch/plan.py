@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from steelyard.errors import InputError, Problem, SteelyardError
-from steelyard.launch.campaign import refuse_other_seed, write_plan
-from steelyard.launch.image import look as look_at_image
+from steelyard.inputs.search import SearchGroup, remaining
+from steelyard.inputs.validate import parse_json, read_bounded
+from steelyard.launch.campaign import PLAN_FILE, Campaign, Image, Job, JobKind, Plan, Scheduler, Shape
+from steelyard.launch.images.image import look as look_at_image
+from steelyard.launch.local_study import refuse_other_seed, write_plan
 from steelyard.launch.price import price
-from steelyard.launch.scheduler import PLAN_FILE, Campaign, Image, Job, JobKind, Plan, Scheduler, Shape
 from steelyard.launch.search import found
 from steelyard.launch.staging import stage, write_job, write_specs, write_study
 from steelyard.launch.staging import write_plan as write_campaign
 from steelyard.results.store import sweep_halves
-from steelyard.spec.search import SearchGroup, remaining
-from steelyard.spec.validate import parse_json, read_bounded
 from steelyard.version import VERSION
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from steelyard.contracts.spec import RunSpec
+    from steelyard.inputs.site import Place
+    from steelyard.inputs.study import Expansion
     from steelyard.results.store import ResultFolder
-    from steelyard.spec.site import Place
-    from steelyard.spec.study import Expansion
 
 CAMPAIGNS: Final = "campaigns"
 RUNS: Final = "runs"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from steelyard.launch.scheduler import Job, Price
+from steelyard.launch.campaign import Job, Price
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from steelyard.spec.site import Place
+    from steelyard.inputs.site import Place
 
 HOUR_S = 3600.0
 

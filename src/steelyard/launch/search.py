@@ -10,18 +10,18 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from steelyard.launch.campaign import Outcome, collect, refuse_other_seed, write_plan
-from steelyard.spec.search import next_try, standing
+from steelyard.inputs.search import next_try, standing
+from steelyard.launch.local_study import Outcome, collect, refuse_other_seed, write_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from steelyard.contracts.record import RunRecord
     from steelyard.contracts.spec import RunSpec
-    from steelyard.launch.campaign import Launcher, Watcher
+    from steelyard.inputs.search import SearchGroup, Standing, Verdict
+    from steelyard.inputs.study import Expansion
+    from steelyard.launch.local_study import Launcher, Watcher
     from steelyard.results.store import ResultFolder
-    from steelyard.spec.search import SearchGroup, Standing, Verdict
-    from steelyard.spec.study import Expansion
 
 FITS = ("completed", "not_converged")
 

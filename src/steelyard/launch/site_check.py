@@ -14,19 +14,19 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from steelyard import hostinfo, registry
+from steelyard import hostinfo, plugins
 from steelyard.contracts.base import to_json_object
+from steelyard.doctor.node import PARALLEL_FILESYSTEMS, SLOW_FILESYSTEMS, Check, Node
+from steelyard.doctor.torch_build import elf_machine, torch_folder
 from steelyard.errors import SteelyardError
-from steelyard.launch.container import container_checks
+from steelyard.inputs.site_kinds import PLACEHOLDER
 from steelyard.launch.plan import TASK_ROOM_S
-from steelyard.launch.preflight_node import PARALLEL_FILESYSTEMS, SLOW_FILESYSTEMS, Check, Node
-from steelyard.launch.preflight_torch import elf_machine, torch_folder
-from steelyard.spec.site_kinds import PLACEHOLDER
+from steelyard.launch.scripts.container import container_checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from steelyard.spec.site import Place
+    from steelyard.inputs.site import Place
 
 SHOWN: Final = 12
 # What we say to sbatch ourselves; another value would break the jobs or their records.
@@ -81,7 +81,7 @@ def _guarded(name: str, check: Callable[[], Iterator[Check]]) -> Iterator[Check]
 
 
 def _scheduler(place: Place) -> Iterator[Check]:
-    yield from registry.load("scheduler", place.site.scheduler)().check(place)
+    yield from plugins.load("scheduler", place.site.scheduler)().check(place)
 
 
 # -- what the file says of itself -----------------------------------------------------------------------------

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.observe import SPEC_FILE
-from steelyard.launch.scheduler import PLAN_FILE
-from steelyard.launch.script import quoted
+from steelyard.launch.campaign import PLAN_FILE
+from steelyard.launch.scripts.bash import quoted
 from steelyard.results.store import flush_all, record_text, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from steelyard.contracts.spec import RunSpec
-    from steelyard.launch.scheduler import Campaign, Job
-    from steelyard.spec.study import Expansion
+    from steelyard.inputs.study import Expansion
+    from steelyard.launch.campaign import Campaign, Job
 
 PACKAGE: Final = Path(__file__).resolve().parent.parent
 MEASURED_SIDE: Final = ("worker", "contracts", "estimate", "data")
-MEASURED_FILES: Final = ("__init__.py", "errors.py", "hostinfo.py", "registry.py", "version.py")
+MEASURED_FILES: Final = ("__init__.py", "errors.py", "hostinfo.py", "plugins.py", "version.py")
 SOURCES: Final = (".py", ".json")
 STUDY_FILE: Final = "study.json"
 """The study as it was understood, and what each cell is."""

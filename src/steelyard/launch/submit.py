@@ -14,12 +14,12 @@ import pwd
 import shutil
 from typing import TYPE_CHECKING, Final
 
-from steelyard import registry
+from steelyard import plugins
 from steelyard.contracts.observe import CLAIM_FILE
 from steelyard.errors import InputError, Problem, SteelyardError
+from steelyard.launch.campaign import ID_FILE, TRYING_FILE
 from steelyard.launch.collect import claim
 from steelyard.launch.plan import is_collected, load, make, planned, runs_left, study_folder
-from steelyard.launch.scheduler import ID_FILE, TRYING_FILE
 from steelyard.launch.site_check import checks
 from steelyard.results.store import create_once, is_gone, own_uid, owner
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from steelyard.launch.scheduler import Campaign, Job, Scheduler
+    from steelyard.inputs.site import Place
+    from steelyard.inputs.study import Expansion
+    from steelyard.launch.campaign import Campaign, Job, Scheduler
     from steelyard.results.store import ResultFolder
-    from steelyard.spec.site import Place
-    from steelyard.spec.study import Expansion
 
     SchedulerOf = Callable[[str], Scheduler]
 
@@ -41,7 +41,7 @@ FORGOTTEN: Final = "forgotten"
 
 def scheduler_of(name: str) -> Scheduler:
     """The scheduler of a site, by the name that the site gives."""
-    found: Scheduler = registry.load("scheduler", name)()
+    found: Scheduler = plugins.load("scheduler", name)()
     return found
 
 

@@ -5,7 +5,7 @@ Knows directories and atomic renames; needs neither locks nor a server. Layout:
     FOLDER/runs/STUDY/RUN_ID/record.json     the record
                             /raw/...         what it was derived from
     FOLDER/superseded/STUDY/RUN_ID.N/        a run that was set aside so that it is made again
-    FOLDER/campaigns/STUDY/...               what was sent to a site; see launch/scheduler.py
+    FOLDER/campaigns/STUDY/...               what was sent to a site; see launch/local_study.py
     FOLDER/.scratch/HOST.PIDS.PID.START.XXXXXXXX.RUN_ID/   a run being made by that process; nobody reads it
 """
 
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from steelyard.contracts.observe import PROGRESS_FILE, RESERVE_FILE, SPEC_FILE
 from steelyard.contracts.record import RunRecord
 from steelyard.errors import InputError, SteelyardError
-from steelyard.spec.validate import MAX_RECORD_BYTES, parse_json, read_bounded
+from steelyard.inputs.validate import MAX_RECORD_BYTES, parse_json, read_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from steelyard.contracts.record import Finding
-    from steelyard.rules.row import Amount, Row, Table
+    from steelyard.rules.table.row import Amount, Row, Table
 
 ASKED = "requested_device_hours"
 """The figure by which a row is a request: device-hours, in a unit of time."""

@@ -1,6 +1,6 @@
 """What a rule is: a code, why it matters, how it is detected, a bad and a good example, and the remedy.
 
-Knows how a rule describes itself and makes findings. Each rule is one class in a file of its family; `registry.BUILTIN`
+Knows how a rule describes itself and makes findings. Each rule is one class in a file of its family; `plugins.BUILTIN`
 names it by its code, and a package may add its own with the entry point group `steelyard.rule`.
 """
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from steelyard import registry
+from steelyard import plugins
 from steelyard.contracts.record import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from steelyard.contracts.record import RunRecord, Severity
-    from steelyard.rules.row import Pair, Table
+    from steelyard.rules.table.row import Pair, Table
 
 Subject = Literal["run", "pair", "table", "claim"]
 """What a rule looks at: one record; two rows that are to be compared; a table of rows; a claim about rows."""
@@ -123,12 +123,12 @@ class TableRule(Rule):
 
 def codes() -> list[str]:
     """Every code there is, in order."""
-    return registry.names("rule")
+    return plugins.names("rule")
 
 
 def rule(code: str) -> Rule:
     """The rule of a code; InputError when there is none."""
-    made: Rule = registry.load("rule", code)()
+    made: Rule = plugins.load("rule", code)()
     return made
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steelyard.contracts.observe import SPEC_FILE
+from steelyard.derive.record import derive
 from steelyard.errors import SteelyardError
-from steelyard.results.derive import derive
 from steelyard.results.store import record_text
 
 if TYPE_CHECKING:

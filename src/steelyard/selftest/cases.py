@@ -7,17 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from steelyard.contracts.sim import (
-    Collective,
-    InputPipeline,
-    Link,
-    Memory,
-    Node,
-    Power,
-    Sensor,
-    Shape,
-    SimTruth,
-)
+from steelyard.contracts.sim import Collective, InputPipeline, Link, Memory, Node, Power, Sensor, Shape, SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from steelyard.results.domains import Tree
+from steelyard.derive.domains import Tree
 from steelyard.stats.energy import Nature, agreement, energy_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from steelyard.contracts.energy import Channel
-    from steelyard.results.sensors import NodeSensors
+    from steelyard.derive.sensors import NodeSensors
     from steelyard.stats.energy import WindowEnergy
 
     Floats = NDArray[np.float64]

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from steelyard import registry
+from steelyard import plugins
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.energy import read_power_chunks
 from steelyard.contracts.observe import LAUNCH_FILE, PROGRESS_FILE, SPEC_FILE
 from steelyard.contracts.spec import Budget, Energy, RunSpec
+from steelyard.derive.record import derive
+from steelyard.derive.sensors import NodeSensors, read_nodes
 from steelyard.launch.local import LocalLauncher
-from steelyard.results.derive import derive
-from steelyard.results.sensors import NodeSensors, read_nodes
 from steelyard.results.store import write_json
 from steelyard.selftest.fitting import Check, Window, fitting
 from steelyard.version import VERSION
@@ -214,7 +214,7 @@ def _why_nothing(nodes: list[NodeSensors]) -> tuple[str, ...]:
     if not nodes:
         return ("the sampler did not start: its words are lost with it",)
     reasons = [f"{missing.backend}: {missing.what}: {missing.reason}" for missing in nodes[0].missing]
-    looked = f"no sensor of energy or power is on this node; looked for: {', '.join(registry.names('sensor'))}"
+    looked = f"no sensor of energy or power is on this node; looked for: {', '.join(plugins.names('sensor'))}"
     return tuple(dict.fromkeys(reasons)) or (looked,)
 
 

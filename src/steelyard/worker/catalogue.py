@@ -2,7 +2,7 @@
 
 Counts on the meta device: nothing is trained, and the largest models take no memory. The front side reads the counts of
 the usual options from a shipped file, which `--write` makes, and starts this process for others. OPTIONS is a JSON
-object. Knows the registry; measures nothing.
+object. Knows the table of plugins; measures nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steelyard import registry
+from steelyard import plugins
 from steelyard.errors import InputError, Problem, SteelyardError
 from steelyard.worker.workloads.about import About
 
@@ -49,14 +49,14 @@ def everything() -> dict[str, Any]:
 
 def ours() -> list[str]:
     """The names that the package itself brings."""
-    return list(registry.BUILTIN["workload"])
+    return list(plugins.BUILTIN["workload"])
 
 
 def entry(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """What is known of one workload, counted with these options."""
     if name == "sim":
         return {**_told(SIMULATED), "options": {}, **_nothing("the simulated device has no model")}
-    build = registry.load("workload", name)
+    build = plugins.load("workload", name)
     _refuse(build, name, options)
     facts = getattr(build, "about", None) or About(family="test", title="of another package")
     given = {"given": options} if options else {}
@@ -93,8 +93,8 @@ def _counts(make: Callable[[], Any]) -> dict[str, Any]:
     # Late: they import torch, which takes seconds, and a wrong name is to be told at once.
     from steelyard.worker.engine.flops import built_on_meta, count
     from steelyard.worker.engine.footprint import footprint
+    from steelyard.worker.workloads.bundle import Recipe
     from steelyard.worker.workloads.ceiling import Ceiling
-    from steelyard.worker.workloads.recipe import Recipe
 
     made: Any = built_on_meta(make)
     if isinstance(made, Ceiling):

@@ -31,7 +31,7 @@ from steelyard.report.charts.style import (
     spec,
 )
 from steelyard.report.page import Cell, Chart, Column, Table
-from steelyard.report.text import number
+from steelyard.terminal.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

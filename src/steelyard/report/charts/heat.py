@@ -28,7 +28,7 @@ from steelyard.report.charts.style import (
     text_width,
 )
 from steelyard.report.page import Cell, Chart, Column, Table
-from steelyard.report.text import number
+from steelyard.terminal.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -31,9 +31,9 @@ from steelyard.report.charts.style import (
     spec,
 )
 from steelyard.report.page import Cell, Chart, Column, Table
-from steelyard.report.text import number
 from steelyard.stats.drift import changes
 from steelyard.stats.intervals import across_jobs
+from steelyard.terminal.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

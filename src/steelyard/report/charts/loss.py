@@ -30,7 +30,7 @@ from steelyard.report.charts.style import (
     texts,
 )
 from steelyard.report.page import Cell, Chart, Column, Table
-from steelyard.report.text import number
+from steelyard.terminal.text import number
 
 if TYPE_CHECKING:
     from steelyard.analysis.scaling import Point, Scaling

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from steelyard.report.energy import summary_of
+from steelyard.report.charts.power_svg import power_svg, shown_lines
 from steelyard.report.page import Cell, Column, Drawing, Table
-from steelyard.report.power_plot import power_svg, shown_lines
-from steelyard.report.text import number
+from steelyard.terminal.energy import summary_of
+from steelyard.terminal.text import number
 
 if TYPE_CHECKING:
     from steelyard.analysis.energy import CellEnergy

@@ -35,7 +35,7 @@ from steelyard.report.charts.style import (
 )
 from steelyard.report.charts.style import WIDTH as PLOT
 from steelyard.report.page import Cell, Chart, Column, Table
-from steelyard.report.text import number
+from steelyard.terminal.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -32,8 +32,8 @@ from steelyard.report.charts.style import (
     text_width,
 )
 from steelyard.report.page import Cell, Chart, Column, Table
-from steelyard.report.text import number
 from steelyard.stats.ratio import MIN_JOBS
+from steelyard.terminal.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from steelyard.analysis.compare import Compared, Comparison
     from steelyard.analysis.ratios import Ratio
     from steelyard.report.charts.style import Layer, Runs
-    from steelyard.rules.row import Row
+    from steelyard.rules.table.row import Row
 
 WIDTH, LINE = 340, 30
 MAX_LINES = 40

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from steelyard.report.page import Cell
-from steelyard.report.text import number, with_interval
+from steelyard.terminal.text import number, with_interval
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from steelyard.derive.steps import StepSamples
 from steelyard.errors import InputError, Problem
 from steelyard.report.charts.style import (
     BLUE,
@@ -30,8 +31,7 @@ from steelyard.report.charts.style import (
     spec,
 )
 from steelyard.report.page import Cell, Chart, Column, Table
-from steelyard.report.text import number
-from steelyard.results.trace import StepSamples
+from steelyard.terminal.text import number
 
 if TYPE_CHECKING:
     from pathlib import Path

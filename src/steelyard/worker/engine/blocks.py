@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from steelyard.contracts.spec import RunSpec
     from steelyard.worker.engine.between import Between
     from steelyard.worker.engine.job import Team
-    from steelyard.worker.measure.timer import StepTimer
+    from steelyard.worker.engine.timer import StepTimer
     from steelyard.worker.measure.writer import StepWriter
 
 # A block's events and samples are held in memory: about 400 bytes a step and rank.

@@ -11,17 +11,17 @@ import torch.distributed as dist
 
 from steelyard.contracts.observe import Evaluation
 from steelyard.errors import InputError
+from steelyard.worker.workloads.bundle import call, each_tensor
 from steelyard.worker.workloads.feed import loader_of, received
 from steelyard.worker.workloads.real import Evaluation as EvaluationSplit
-from steelyard.worker.workloads.recipe import call, each_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from steelyard.contracts.spec import RunSpec
     from steelyard.worker.engine.precision import Precision
+    from steelyard.worker.workloads.bundle import Metric
     from steelyard.worker.workloads.real import RealData
-    from steelyard.worker.workloads.recipe import Metric
 
 
 class Judge:

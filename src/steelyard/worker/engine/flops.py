@@ -14,12 +14,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from steelyard.contracts.observe import ModelFacts
-from steelyard.worker.workloads.recipe import call, each_tensor
+from steelyard.worker.workloads.bundle import call, each_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from steelyard.worker.workloads.recipe import Recipe
+    from steelyard.worker.workloads.bundle import Recipe
 
 SAMPLES = 2
 """Batch normalisation refuses a single one where an image has shrunk to one pixel."""

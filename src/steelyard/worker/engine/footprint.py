@@ -15,12 +15,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
 from steelyard.worker.engine.flops import REASON_CHARACTERS, SAMPLES, Agreeing, built_on_meta, on_meta
-from steelyard.worker.workloads.recipe import call
+from steelyard.worker.workloads.bundle import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from steelyard.worker.workloads.recipe import Recipe
+    from steelyard.worker.workloads.bundle import Recipe
 
 METHOD = (
     f"fp32, on the meta device: what autograd keeps of {SAMPLES} samples, each storage once and without parameters; "

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from steelyard.worker.devices.device import Device
     from steelyard.worker.engine.precision import Precision
     from steelyard.worker.workloads.batches import Batch
+    from steelyard.worker.workloads.bundle import Generation, MakeBatch, Recipe
     from steelyard.worker.workloads.feed import Feed
-    from steelyard.worker.workloads.recipe import Generation, MakeBatch, Recipe
 
 _START_S, _INPUT_WAIT_S = observe.COLUMNS.index("start_s"), observe.COLUMNS.index("input_wait_s")
 

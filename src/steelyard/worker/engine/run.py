@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steelyard import registry
+from steelyard import plugins
 from steelyard.contracts import observe
 from steelyard.contracts.base import from_json_object
 from steelyard.contracts.spec import RunSpec
@@ -21,9 +21,9 @@ from steelyard.errors import DISK_FULL, SteelyardError, WorkerMemoryError
 from steelyard.worker.engine.between import Between
 from steelyard.worker.engine.blocks import BlockLoop, crosscheck, crosscheck_steps
 from steelyard.worker.engine.ending import on_terminate
+from steelyard.worker.engine.timer import StepTimer
 from steelyard.worker.engine.watchdog import Watchdog, stack_of
 from steelyard.worker.measure.environment import environment
-from steelyard.worker.measure.timer import StepTimer
 from steelyard.worker.measure.writer import EventLog, StepWriter
 from steelyard.worker.sensors.watch import Watch
 
@@ -141,7 +141,7 @@ def _run(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
     watch: Watcher = sensors
     try:
         sensors.start()
-        job = registry.load("device", spec.device_family)(spec)
+        job = plugins.load("device", spec.device_family)(spec)
         _say_idle(log, sensors, job.touched_s)
         # A simulated job brings its own sensors, which are read on its own clock.
         watch = job.watch(raw) or sensors

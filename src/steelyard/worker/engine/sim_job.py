@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from steelyard import registry
+from steelyard import plugins
 from steelyard.worker.devices.sim import SimWatch, open_devices
 from steelyard.worker.engine.job import Alone
 
@@ -40,7 +40,7 @@ class SimJob:
 
     def build(self) -> list[Workload]:
         """One scripted workload a rank."""
-        build = registry.load("workload", self.spec.workload)
+        build = plugins.load("workload", self.spec.workload)
         return [build(self.spec, device) for device in self.devices]
 
     def data_facts(self) -> DataFacts | None:

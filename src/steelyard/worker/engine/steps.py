@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from steelyard.errors import InputError
-from steelyard.worker.workloads.recipe import call
+from steelyard.worker.workloads.bundle import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from steelyard.worker.engine.parallel import Parallel
     from steelyard.worker.engine.precision import Precision
     from steelyard.worker.workloads.batches import Batch
+    from steelyard.worker.workloads.bundle import Recipe
     from steelyard.worker.workloads.feed import Feed
-    from steelyard.worker.workloads.recipe import Recipe
 
 
 class _Steps:

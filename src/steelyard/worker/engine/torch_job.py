@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from steelyard import hostinfo, registry
+from steelyard import hostinfo, plugins
 from steelyard.contracts.observe import DataFacts, DeviceFacts, ModelFacts, Settings
 from steelyard.errors import InputError, Problem
 from steelyard.worker.devices.facts import look_up
@@ -27,10 +27,10 @@ from steelyard.worker.engine.precision import Precision
 from steelyard.worker.engine.steps import Inference, Loading, Training
 from steelyard.worker.measure import clock, numa
 from steelyard.worker.measure.software import torch_facts
+from steelyard.worker.workloads.bundle import Recipe
 from steelyard.worker.workloads.ceiling import Ceiling
 from steelyard.worker.workloads.feed import Feed
 from steelyard.worker.workloads.real import Reading, fit, open_format, with_epochs
-from steelyard.worker.workloads.recipe import Recipe
 from steelyard.worker.workloads.user import load_source
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class TorchJob:
     def _made(self) -> Recipe | Ceiling:
         """What the workload's function returns, if it can be run in this mode."""
         spec = self.spec
-        build = load_source(spec.source) if spec.source is not None else registry.load("workload", spec.workload)
+        build = load_source(spec.source) if spec.source is not None else plugins.load("workload", spec.workload)
         _refuse_options(build, spec)
         made = build(**spec.model, **self._classes(build))
         if isinstance(made, tuple) and len(made) == 4:

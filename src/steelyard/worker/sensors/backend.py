@@ -36,7 +36,7 @@ class Found:
 
 
 class Backend(Protocol):
-    """Opens a vendor's library or a tree of files. Registered as `sensor` in the registry, by its name."""
+    """Opens a vendor's library or a tree of files. Registered as `sensor` in `plugins.py`, by its name."""
 
     def __call__(self, root: Path, devices: Sequence[str]) -> Found:
         """Look below `root` (the file system's, or a test's); `devices` are the job's own, as their UUIDs or numbers.

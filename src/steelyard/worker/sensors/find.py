@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steelyard import registry
+from steelyard import plugins
 from steelyard.contracts.base import from_json_object, to_json_object
 from steelyard.contracts.energy import Channel, Domain, Missing
 from steelyard.worker.sensors.backend import Found, ReadError
@@ -44,7 +44,7 @@ VARIABLES = {"ipu": "IPUOF_"}
 def possible(root: Path) -> tuple[list[str], list[Missing]]:
     """Names of the backends that could have something here, and why the others cannot. Opens nothing."""
     names, absent = [], []
-    for name in registry.names("sensor"):
+    for name in plugins.names("sensor"):
         if _sign(name, root):
             names.append(name)
         else:
@@ -54,7 +54,7 @@ def possible(root: Path) -> tuple[list[str], list[Missing]]:
 
 
 def _sign(name: str, root: Path) -> bool:
-    if name not in SIGNS or name not in registry.BUILTIN["sensor"]:
+    if name not in SIGNS or name not in plugins.BUILTIN["sensor"]:
         return True
     if any(next(root.glob(pattern), None) is not None for pattern in SIGNS[name]):
         return True
@@ -66,7 +66,7 @@ def _sign(name: str, root: Path) -> bool:
 
 def find(root: Path, devices: Sequence[str]) -> Found:
     """All that can be read, as one; what cannot is in `missing`."""
-    opened = dict(open_all(registry.names("sensor"), root, devices))
+    opened = dict(open_all(plugins.names("sensor"), root, devices))
     return merge([opened[name] for name in sorted(opened)])
 
 
@@ -97,7 +97,7 @@ def open_all(
 def _open(name: str, root: Path, devices: Sequence[str]) -> Found:
     """What one backend finds. It may be a stranger's: whatever it raises is a reason."""
     try:
-        return _checked(registry.load("sensor", name)(root, devices))
+        return _checked(plugins.load("sensor", name)(root, devices))
     except Exception as error:  # noqa: BLE001 -- see above
         return Found(missing=[missing_of(name, "sensor", error)])
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from steelyard import registry
+from steelyard import plugins
 from steelyard.contracts import energy
 from steelyard.worker.sensors.files import Chunks, Lines
 from steelyard.worker.sensors.find import distinct, open_all
@@ -112,7 +112,7 @@ class Sampling:
 
     def _open(self) -> None:
         order = self._order
-        for _, found in open_all(registry.names("sensor"), order.root, order.devices):
+        for _, found in open_all(plugins.names("sensor"), order.root, order.devices):
             self._opened.put(found)
             self._wake()
         self._opened.put(None)

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steelyard import registry
+from steelyard import plugins
 from steelyard.contracts.base import to_json_object
 from steelyard.worker.sensors.backend import ReadError
 from steelyard.worker.sensors.find import find
@@ -32,7 +32,7 @@ def survey(root: Path) -> dict[str, Any]:
         value, fault = _reading(found, number)
         channels.append(to_json_object(channel) | {"reading": value, "fault": fault})
     return {
-        "backends": registry.names("sensor"),
+        "backends": plugins.names("sensor"),
         "domains": to_json_object(found.domains),
         "channels": channels,
         "missing": to_json_object(found.missing),

@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
+from steelyard.worker.workloads.bundle import Recipe
 from steelyard.worker.workloads.options import at_least
-from steelyard.worker.workloads.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,13 +14,13 @@ from torch import nn
 from steelyard.errors import InputError
 from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
+from steelyard.worker.workloads.bundle import Recipe
 from steelyard.worker.workloads.options import at_least, library, multiple_of
-from steelyard.worker.workloads.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from steelyard.worker.workloads.recipe import MakeBatch
+    from steelyard.worker.workloads.bundle import MakeBatch
 
 SMALLEST = 32
 SWIN_DEPTHS = (2, 2, 18, 2)

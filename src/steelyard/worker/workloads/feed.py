@@ -11,13 +11,13 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from steelyard.errors import DamagedDataError, SteelyardError
 from steelyard.worker.workloads.batches import Batch, Piece, batches, pieces
-from steelyard.worker.workloads.recipe import each_tensor
+from steelyard.worker.workloads.bundle import each_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from steelyard.contracts.spec import RunSpec
-    from steelyard.worker.workloads.recipe import MakeBatch
+    from steelyard.worker.workloads.bundle import MakeBatch
 
 # torch's generator on the CPU takes the low 32 bits of a seed and no more.
 SEEDS = 1 << 32

@@ -16,7 +16,7 @@ from torch.nn import functional
 from steelyard.errors import InputError, Problem
 from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
-from steelyard.worker.workloads.recipe import Generation, Recipe
+from steelyard.worker.workloads.bundle import Generation, Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from steelyard import hostinfo, registry
+from steelyard import hostinfo, plugins
 from steelyard.contracts.observe import DataFacts
 from steelyard.data.form import extent, shuffled
 from steelyard.errors import InputError, Problem, SteelyardError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from steelyard.contracts.spec import RunSpec
     from steelyard.data.form import Examples, Format, Split, Tokens
     from steelyard.worker.workloads.batches import Piece
-    from steelyard.worker.workloads.recipe import Task
+    from steelyard.worker.workloads.bundle import Task
 
 ROOT = Path("/")
 # Words of an epoch's and of a sample's source of randomness: numpy takes 32 bits a word.
@@ -88,7 +88,7 @@ class RealData:
 def open_format(spec: RunSpec) -> tuple[Format, Examples, Examples | None]:
     """The data set's splits, before a model is built for them; tokens come as one long row."""
     assert spec.data is not None
-    form: Format = registry.load("data", spec.data.format)
+    form: Format = plugins.load("data", spec.data.format)
     root = Path(spec.data.path)
     return form, _opened(form, root, "train"), _opened(form, root, "evaluation") if spec.quality is not None else None
 
@@ -213,4 +213,4 @@ def _opened(form: Format, root: Path, split: Split) -> Examples:
 def _formats_of(task: Task | None) -> str:
     if task is None:
         return "leave --data out"
-    return ", ".join(name for name in registry.BUILTIN["data"] if registry.load("data", name).kind == task.kind)
+    return ", ".join(name for name in plugins.BUILTIN["data"] if plugins.load("data", name).kind == task.kind)

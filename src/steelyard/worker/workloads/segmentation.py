@@ -10,13 +10,13 @@ from torch.nn import functional
 from steelyard.errors import InputError, Problem
 from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
+from steelyard.worker.workloads.bundle import Recipe
 from steelyard.worker.workloads.options import at_least, library, multiple_of
-from steelyard.worker.workloads.recipe import Recipe
 from steelyard.worker.workloads.tasks import IGNORED
 from steelyard.worker.workloads.vision import adaptive, momentum
 
 if TYPE_CHECKING:
-    from steelyard.worker.workloads.recipe import MakeOptimizer
+    from steelyard.worker.workloads.bundle import MakeOptimizer
 
 STRIDE = 32
 """Both models halve the image five times."""

@@ -15,8 +15,8 @@ import torch
 from steelyard.data import images
 from steelyard.errors import DamagedDataError, InputError
 from steelyard.worker.workloads import metrics
+from steelyard.worker.workloads.bundle import Task
 from steelyard.worker.workloads.options import library
-from steelyard.worker.workloads.recipe import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

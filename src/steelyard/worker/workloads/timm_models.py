@@ -11,7 +11,7 @@ from steelyard.worker.workloads.options import at_least, library
 from steelyard.worker.workloads.vision import DATA, adaptive, classifier
 
 if TYPE_CHECKING:
-    from steelyard.worker.workloads.recipe import Recipe
+    from steelyard.worker.workloads.bundle import Recipe
 
 NEAR = 5
 

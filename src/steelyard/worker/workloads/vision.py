@@ -13,15 +13,15 @@ from torch.nn import functional
 
 from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
+from steelyard.worker.workloads.bundle import Recipe
 from steelyard.worker.workloads.options import at_least, library, multiple_of
-from steelyard.worker.workloads.recipe import Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch import nn
 
-    from steelyard.worker.workloads.recipe import MakeBatch, MakeOptimizer
+    from steelyard.worker.workloads.bundle import MakeBatch, MakeOptimizer
 
 DATA = ("imagefolder", "webdataset", "food101")
 SWIN_HEAD_WIDTH = 32

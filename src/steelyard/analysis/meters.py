@@ -1,0 +1,396 @@
+"""Energy that others measured (Slurm, a wattmeter) held against ours. Knows their files; changes no record by them.
+
+Slurm, one line a step; times in seconds since 1970, because sacct's own are local and do not say of which zone:
+    SLURM_TIME_FORMAT=%s sacct -P -j JOB -o JobIDRaw,Start,End,ConsumedEnergyRaw
+
+A meter, CSV with a header; other columns are left alone. `timestamp` is seconds since 1970 or ISO 8601 with its offset
+(2026-11-15T12:00:00.5+01:00), `power_w` is watts:
+    timestamp,power_w
+    1794744000.0,412.5
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from steelyard.errors import SHOWN_PROBLEMS, InputError, Problem, printable
+from steelyard.inputs.validate import read_bounded
+from steelyard.stats.energy import Nature, WindowEnergy, energy_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from steelyard.contracts.energy import DomainScope
+    from steelyard.contracts.record import Quantity
+
+MAX_BYTES = 64 << 20
+MAX_ROWS = 2_000_000
+MAX_LINE = 4096
+MAX_WATTS = 1e9
+MAX_UNIX_S = 4e10
+MAX_PLACES = 9
+NUMBER = re.compile(r"[+-]?[0-9]{1,30}(?:\.([0-9]{0,30}))?(?:[eE]([+-]?[0-9]{1,3}))?")
+SLURM_COLUMNS = ("JobIDRaw", "Start", "End", "ConsumedEnergyRaw")
+METER_COLUMNS = ("timestamp", "power_w")
+SLURM_COMMAND = "SLURM_TIME_FORMAT=%s sacct -P -j JOB -o JobIDRaw,Start,End,ConsumedEnergyRaw"
+# What Slurm writes where it has no value: 64 and 32 bits wide.
+NO_VALUE = {2**64 - 1, 2**64 - 2, 2**32 - 1, 2**32 - 2}
+# What its plugins count (AcctGatherEnergyType, without acct_gather_energy/).
+PLUGIN_SCOPES: dict[str, DomainScope] = {
+    "ipmi": "node", "xcc": "node", "pm_counters": "node", "ibmaem": "node", "rapl": "cpu", "gpu": "device",
+}  # fmt: skip
+# Steps begin and end at whole seconds of the accounts.
+SLURM_EDGE_S = 1.0
+GAIN = 0.05
+# Two windows are one when their edges differ by less than this share of them.
+SAME_WINDOW = 0.02
+# What each scope holds besides itself.
+HOLDS: dict[str, frozenset[str]] = {
+    "device": frozenset({"die"}),
+    "module": frozenset({"die", "device", "cpu", "memory", "io"}),
+    "node": frozenset({"die", "device", "module", "cpu", "memory", "io", "board"}),
+}
+
+Answer = Literal["agree", "consistent", "disagree", "unknown"]
+"""Agree: the same joules within both intervals. Consistent: one holds more than the other, and has more. Disagree:
+neither can be. Unknown: they cannot be compared."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Joules of a window as somebody measured them, or why there are none."""
+
+    source: str
+    scope: DomainScope | None
+    """None: nobody says what was counted."""
+    value_j: float | None
+    low_j: float | None = None
+    high_j: float | None = None
+    start_s: float | None = None
+    stop_s: float | None = None
+    """Seconds since 1970."""
+    reasons: tuple[str, ...] = ()
+    """Why there is no number, or what to know of it."""
+
+
+@dataclass(frozen=True)
+class CrossCheck:
+    """What two measurements say of each other."""
+
+    answer: Answer
+    ratio: float | None
+    """The other's joules by ours."""
+    difference_w: float | None
+    """Mean power that the other has more."""
+    reasons: tuple[str, ...]
+
+
+# -- Slurm --------------------------------------------------------------------------------------------------------
+
+
+def read_slurm(path: Path, *, plugin: str | None = None, gain: float = GAIN) -> dict[str, Measured]:
+    """Energy of each step in a saved answer of sacct."""
+    return parse_slurm(_decoded(path), plugin=plugin, gain=gain)
+
+
+def parse_slurm(text: str, *, plugin: str | None = None, gain: float = GAIN) -> dict[str, Measured]:
+    """Energy by step. `plugin` is the site's AcctGatherEnergyType; without it nobody says what was counted."""
+    if plugin is not None and plugin not in PLUGIN_SCOPES:
+        problem = Problem("plugin", f"{plugin!r} is not known", ", ".join(PLUGIN_SCOPES))
+        raise InputError("unknown plugin of Slurm's energy", problems=(problem,))
+    scope = PLUGIN_SCOPES.get(plugin or "")
+    found: dict[str, Measured] = {}
+    problems: list[Problem] = []
+    for line, cells in _rows(text, "sacct's answer", "|", SLURM_COLUMNS, SLURM_COMMAND):
+        try:
+            found[cells["JobIDRaw"][:80]] = _step(cells, scope, gain)
+        except ValueError as error:
+            _note(problems, line, str(error), "whole numbers; Start and End in seconds since 1970")
+    _refuse("sacct's answer cannot be read", problems, SLURM_COMMAND)
+    return found
+
+
+def _step(cells: dict[str, str], scope: DomainScope | None, gain: float) -> Measured:
+    name = f"Slurm step {printable(cells['JobIDRaw'][:80])}"
+    start_s, stop_s = _slurm_time(cells["Start"]), _slurm_time(cells["End"])
+    energy = cells["ConsumedEnergyRaw"].strip()
+    if energy and not re.fullmatch(r"[0-9]{1,20}", energy):
+        raise ValueError(f"ConsumedEnergyRaw is {energy[:40]!r}")
+    if not energy or int(energy) == 0 or int(energy) in NO_VALUE:
+        reason = "Slurm has no energy of it: what it writes as 0 or leaves empty was not collected"
+        return Measured(name, scope, None, start_s=start_s, stop_s=stop_s, reasons=(reason,))
+    value_j = float(energy)
+    half_j = gain * value_j
+    if start_s is not None and stop_s is not None and stop_s > start_s:
+        half_j += value_j * min(1.0, 2 * SLURM_EDGE_S / (stop_s - start_s))
+    notes = ["where a node is shared, Slurm counts its other jobs as well"]
+    if scope is None:
+        notes.append("what Slurm counts depends on the site's plugin: scontrol show config | grep AcctGatherEnergyType")
+    return Measured(name, scope, value_j, max(0.0, value_j - half_j), value_j + half_j, start_s, stop_s, tuple(notes))
+
+
+def _slurm_time(text: str) -> float | None:
+    """Seconds since 1970; None while a step runs or has not begun."""
+    words = text.strip()
+    if words in ("", "Unknown", "None"):
+        return None
+    if not re.fullmatch(r"[0-9]{1,11}", words):
+        raise ValueError(f"{words[:40]!r} is not in seconds since 1970")
+    return float(words)
+
+
+# -- a meter ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """What a meter wrote down."""
+
+    source: str
+    time_s: NDArray[np.float64]
+    """Seconds since 1970, never going back."""
+    power_w: NDArray[np.float64]
+    resolution_w: float
+    """The last place that it writes."""
+
+
+def read_meter(path: Path) -> Series:
+    """A meter's CSV file."""
+    return parse_meter(_decoded(path), path.name)
+
+
+def parse_meter(text: str, name: str) -> Series:
+    """A meter's CSV text. Every line that is not valid is told, and then nothing is taken."""
+    times: list[float] = []
+    powers: list[float] = []
+    problems: list[Problem] = []
+    places = 0
+    step = "write a header `timestamp,power_w`"
+    for line, cells in _rows(text, name, ",", METER_COLUMNS, step):
+        try:
+            time_s, power_w = _meter_time(cells["timestamp"]), _watts(cells["power_w"])
+            if times and time_s < times[-1]:
+                raise ValueError("its time lies before that of the line above")
+        except ValueError as error:
+            _note(problems, line, str(error), "seconds since 1970 or ISO 8601 with an offset; watts from 0 on")
+            continue
+        times.append(time_s)
+        powers.append(power_w)
+        places = max(places, _places(cells["power_w"].strip()))
+    _refuse(f"{name} is no meter's file", problems, step)
+    return Series(name, np.array(times), np.array(powers), 10.0 ** -min(places, MAX_PLACES))
+
+
+def _meter_time(text: str) -> float:
+    words = text.strip()
+    number = _number(words)
+    if number is not None:
+        time_s = number
+    else:
+        try:
+            moment = datetime.fromisoformat(words[:40])
+        except ValueError:
+            raise ValueError(f"{words[:40]!r} is no time") from None
+        if moment.tzinfo is None:
+            raise ValueError(f"{words[:40]!r} does not say of which zone it is") from None
+        time_s = moment.timestamp()
+    if not 0 <= time_s <= MAX_UNIX_S:
+        raise ValueError(f"{words[:40]!r} is no time since 1970")
+    return time_s
+
+
+def _watts(text: str) -> float:
+    watts = _number(text.strip())
+    if watts is None or not 0 <= watts <= MAX_WATTS:
+        raise ValueError(f"{text.strip()[:40]!r} is no power in watts")
+    return watts
+
+
+def _number(words: str) -> float | None:
+    """A number as meters write it; Python's own reading takes more, such as 4_12."""
+    return float(words) if NUMBER.fullmatch(words) else None
+
+
+def _places(words: str) -> int:
+    """How far behind the point the last digit stands."""
+    match = NUMBER.fullmatch(words)
+    return max(0, len(match[1] or "") - int(match[2] or 0)) if match else 0
+
+
+def meter_energy(
+    series: Series,
+    start_s: float,
+    stop_s: float,
+    *,
+    scope: DomainScope | None,
+    gain: float = GAIN,
+    clock_error_s: float = 1.0,
+) -> Measured:
+    """The meter's joules of a window, with what its clock may be off against ours in the interval."""
+    nature = Nature("gauge", series.resolution_w, gain=gain)
+    spent_s = np.zeros_like(series.time_s)
+
+    def energy(shift_s: float) -> WindowEnergy:
+        edges = (start_s + shift_s, stop_s + shift_s)
+        return energy_of(nature, series.time_s, series.power_w, spent_s, *edges, random_phase=False)
+
+    middle = energy(0.0)
+    name = f"meter {printable(series.source[:200])}"
+    if middle.value_j is None or middle.low_j is None or middle.high_j is None:
+        return Measured(name, scope, None, start_s=start_s, stop_s=stop_s, reasons=middle.reasons)
+    shifted = [one - middle.value_j for shift in (-1, 1) if (one := energy(shift * clock_error_s).value_j) is not None]
+    if len(shifted) < 2:
+        # One edge gains while the other loses: at most the highest power against the lowest, which is not known where
+        # the moved window leaves the file.
+        inside = series.time_s[0] <= start_s - clock_error_s and stop_s + clock_error_s <= series.time_s[-1]
+        most_j = clock_error_s * float(series.power_w.max() - (series.power_w.min() if inside else 0.0))
+        shifted += [-most_j, most_j]
+    low_j = middle.low_j + min([0.0, *shifted])
+    high_j = middle.high_j + max([0.0, *shifted])
+    return Measured(name, scope, middle.value_j, max(0.0, low_j), high_j, start_s, stop_s, middle.reasons)
+
+
+# -- held against ours --------------------------------------------------------------------------------------------
+
+
+def ours(quantity: Quantity, scope: DomainScope | None, start_s: float | None, stop_s: float | None) -> Measured:
+    """One of our quantities of energy. `scope` is what its domains are, which the job's own scope does not say."""
+    if quantity.unit != "J":
+        raise InputError(f"a quantity in {quantity.unit} is no energy")
+    name = f"our energy of the {quantity.window} window"
+    if quantity.value is None:
+        return Measured(name, scope, None, start_s=start_s, stop_s=stop_s, reasons=(quantity.reason or "unknown",))
+    low_j, high_j = (
+        (quantity.interval.low, quantity.interval.high) if quantity.interval else (quantity.value, quantity.value)
+    )
+    reasons = quantity.validity.reasons if quantity.validity else ()
+    return Measured(name, scope, quantity.value, low_j, high_j, start_s, stop_s, reasons)
+
+
+def hold(own: Measured, other: Measured) -> CrossCheck:
+    """Whether two measurements can both be right, with what differs between their scopes and windows."""
+    if own.value_j is None or other.value_j is None:
+        unknown = own if own.value_j is None else other
+        return CrossCheck("unknown", None, None, (f"{unknown.source}: {'; '.join(unknown.reasons)}",))
+    ratio = other.value_j / own.value_j if own.value_j > 0 else None
+    by_scope, scope_words = _scopes(own, other)
+    by_window, window_words = _windows(own, other)
+    words = tuple(word for word in (scope_words, window_words) if word)
+    relations = {by_scope, by_window} - {"same"}
+    length_s = (own.stop_s or 0.0) - (own.start_s or 0.0)
+    difference_w = (other.value_j - own.value_j) / length_s if by_window == "same" and length_s > 0 else None
+    if not relations <= {"more"} and not relations <= {"less"}:
+        return CrossCheck("unknown", ratio, difference_w, (*words, "so neither must have more joules than the other"))
+    answer, why = _compared(own, other, next(iter(relations), "same"))
+    return CrossCheck(answer, ratio, difference_w, (why, *words))
+
+
+def _compared(own: Measured, other: Measured, relation: str) -> tuple[Answer, str]:
+    """`relation`: whether the other holds the same, more or less than ours."""
+    own_j, other_j = _bounds(own), _bounds(other)
+    figures = f"{other.value_j:,.6g} J against our {own.value_j:,.6g} J"
+    apart = other_j[1] < own_j[0], own_j[1] < other_j[0]
+    if relation == "same":
+        if any(apart):
+            return "disagree", f"{figures}: the intervals do not touch"
+        return "agree", f"{figures}: the intervals overlap"
+    if apart[0] if relation == "more" else apart[1]:
+        return "disagree", f"{figures}: the whole has less than its part"
+    return "consistent", f"{figures}: the whole has at least what its part has; this is only a bound"
+
+
+def _bounds(one: Measured) -> tuple[float, float]:
+    assert one.value_j is not None
+    return (
+        one.value_j if one.low_j is None else one.low_j,
+        one.value_j if one.high_j is None else one.high_j,
+    )
+
+
+def _scopes(own: Measured, other: Measured) -> tuple[str, str]:
+    if own.scope is None or other.scope is None:
+        return "unknown", f"what {(own if own.scope is None else other).source} counts is not known"
+    if own.scope == other.scope:
+        return "same", ""
+    if own.scope in HOLDS.get(other.scope, ()):
+        return "more", f"the other counts a {other.scope}, which holds more than our {own.scope}"
+    if other.scope in HOLDS.get(own.scope, ()):
+        return "less", f"the other counts a {other.scope}, which is only a part of our {own.scope}"
+    return "unknown", f"the other counts a {other.scope}, ours is of a {own.scope}: neither holds the other"
+
+
+def _windows(own: Measured, other: Measured) -> tuple[str, str]:
+    if own.start_s is None or own.stop_s is None or other.start_s is None or other.stop_s is None:
+        return "unknown", "when one of the two began or ended is not known"
+    slack_s = SAME_WINDOW * (own.stop_s - own.start_s)
+    early_s, late_s = own.start_s - other.start_s, other.stop_s - own.stop_s
+    if abs(early_s) + abs(late_s) <= slack_s:
+        return "same", ""
+    text = f"the other's window is {other.stop_s - other.start_s:.5g} s, ours {own.stop_s - own.start_s:.5g} s"
+    if early_s >= -slack_s and late_s >= -slack_s:
+        return "more", f"{text} and lies inside it"
+    if early_s <= slack_s and late_s <= slack_s and other.start_s < own.stop_s and own.start_s < other.stop_s:
+        return "less", f"{text} and holds it"
+    return "unknown", f"{text}, and they only overlap or do not touch"
+
+
+# -- strangers' text ----------------------------------------------------------------------------------------------
+
+
+def _decoded(path: Path) -> str:
+    try:
+        return read_bounded(path, MAX_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path.name} is not text in UTF-8 (byte {error.start:,})") from None
+
+
+def _rows(
+    text: str, name: str, delimiter: str, wanted: tuple[str, ...], next_step: str
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line number and the wanted cells of each line that is not blank."""
+    columns: dict[str, int] = {}
+    count = 0
+    for line, words in enumerate(io.StringIO(text), 1):
+        if len(words) > MAX_LINE or "\0" in words:
+            raise InputError(f"{name}: line {line} is no line of such a file", next_step=next_step)
+        if not words.strip():
+            continue
+        cells = words.rstrip("\r\n").split(delimiter)
+        if not columns:
+            columns = {cell.strip(): number for number, cell in enumerate(cells)}
+            _require(name, columns, wanted, next_step)
+            continue
+        count += 1
+        if count > MAX_ROWS:
+            raise InputError(f"{name} has more than the {MAX_ROWS:,} lines such a file may have")
+        yield line, {key: cells[columns[key]] if columns[key] < len(cells) else "" for key in wanted}
+    if not count:
+        raise InputError(f"{name} has no lines of data", next_step=next_step)
+
+
+def _require(name: str, columns: dict[str, int], wanted: tuple[str, ...], next_step: str) -> None:
+    missing = [column for column in wanted if column not in columns]
+    if missing:
+        found = ", ".join(columns)[:200]
+        problems = tuple(Problem("header", f"no column {column} in {found!r}", ", ".join(wanted)) for column in missing)
+        raise InputError(f"{name} has another header", problems=problems, next_step=next_step)
+
+
+def _note(problems: list[Problem], line: int, problem: str, valid: str) -> None:
+    # One more than are shown, so that the message says that there are more.
+    if len(problems) <= SHOWN_PROBLEMS:
+        problems.append(Problem(f"line {line}", problem, valid))
+
+
+def _refuse(what: str, problems: list[Problem], next_step: str) -> None:
+    if problems:
+        raise InputError(what, problems=tuple(problems), next_step=next_step)

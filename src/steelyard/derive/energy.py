@@ -1,0 +1,531 @@
+"""Energy of a run from its raw sensor files: every joule of the job's accelerators once, with interval and validity.
+
+Knows which domains make up a job and the formulas of the energy quantities; must not know how sensors are read, nor how
+one channel's readings become joules. Energy and throughput of one run are of the same window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from steelyard.contracts.energy import DEVICES, DISAGREES, HOLDS_HOST, SAMPLER, SENSORS_PATTERN
+from steelyard.contracts.record import Interval, Quantity, Validity
+from steelyard.derive import windows as at
+from steelyard.derive.domains import cover
+from steelyard.derive.sensors import VERDICTS, Joules, read_nodes, read_windows
+from steelyard.derive.steps import StepSamples
+from steelyard.errors import SteelyardError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from steelyard.contracts.observe import DeviceFacts, Phase
+    from steelyard.contracts.record import Aggregation, Scope, Steady, Window
+    from steelyard.contracts.spec import RunSpec
+    from steelyard.derive.domains import Cover
+    from steelyard.derive.sensors import NodeSensors, Readings
+
+JOULES_PER_WH = 3600.0
+MAX_REASONS = 50
+MAX_REASON_LENGTH = 400
+MAX_NAMES = 10_000
+# Of a job with more domains only the main figure names them: fifteen figures need not repeat ten thousand names.
+NAMED_EVERYWHERE = 64
+SHOWN_MISSING = 3
+NO_IDLE = "no sensor was read long enough before the device was touched; energy.idle_s waits for it"
+METHOD = "resolution, timing and stated gain of the sensors"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the rest of the derivation knows of the run."""
+
+    phases: Sequence[Phase] = ()
+    """Of process 0."""
+    steady: Steady | None = None
+    window: Window = "all steps"
+    """Of the throughput."""
+    tokens_per_sample: float | None = None
+    collective: bool = False
+    """Whether all ranks make one sample together."""
+    device: DeviceFacts | None = None
+    family: str = ""
+    """Of the devices that were found."""
+    nodes: int | None = None
+    """That the scheduler gave to the job; None: nobody says."""
+
+
+def energy_quantities(raw: Path, spec: RunSpec, measured: Measured) -> dict[str, Quantity]:
+    """All that is known of the run's energy; only `energy_job`, with the reason, where nothing can be read."""
+    if not spec.energy.watch:
+        return {}
+    # A file with the number of a rank that the job does not have is not of this job.
+    nodes = [node for node in read_nodes(raw) if node.process < spec.ranks]
+    if not any(node.channels for node in nodes):
+        # A script without sensors is not a machine whose sensors cannot be read.
+        return {} if not nodes and spec.device_family == "sim" else _nothing(nodes, measured)
+    steady = measured.steady
+    main = (steady.start_step, steady.stop_step) if steady is not None else None
+    samples = None
+    # Damage of the steps' own samples is told by the record's status; what has a phase has an energy all the same.
+    with suppress(SteelyardError):
+        samples = StepSamples(raw, spec.ranks) if main is not None else None
+    windows = at.windows_of(raw, spec, nodes, measured.phases, main, samples)
+    return _Job(spec, measured, nodes, windows).quantities()
+
+
+def _nothing(nodes: Sequence[NodeSensors], measured: Measured) -> dict[str, Quantity]:
+    """Nobody looked, or nothing can be read."""
+    if not nodes and not measured.phases:
+        return {}
+    why = _missing(nodes) or f"no sampler left a file {SENSORS_PATTERN}"
+    return {"energy_job": _unknown(f"no sensor of energy or power can be read here: {why}", measured.window)}
+
+
+def _missing(nodes: Sequence[NodeSensors]) -> str:
+    # What is there and cannot be read is worth more than what other machines have: only the first few are shown.
+    lost = sorted((lost for node in nodes for lost in node.missing), key=lambda entry: entry.code == "missing")
+    said = [f"{entry.backend}: {entry.reason}" for entry in lost]
+    said += [f"{node.name}: {node.damage}" for node in nodes if node.damage]
+    known = list(dict.fromkeys(said))
+    more = f"; and {len(known) - SHOWN_MISSING} more" if len(known) > SHOWN_MISSING else ""
+    return "; ".join(known[:SHOWN_MISSING]) + more
+
+
+def _unknown(reason: str, window: Window) -> Quantity:
+    return Quantity(value=None, unit="J", scope="job", window=window, aggregation="sum", reason=reason[:4000])
+
+
+# -- one domain
+
+
+@dataclass(frozen=True)
+class Part:
+    """The joules of one domain in one window, and the channel they were read from."""
+
+    domain: str
+    channel: str
+    joules: Joules
+    doubt: str = ""
+    """Where counter and gauge contradict each other: how."""
+
+
+def _read_off(node: NodeSensors, readings: Readings, domain: str, window: str) -> Part | None:
+    """The best reading of a domain: one that tells anything before one that does not, a counter before a gauge."""
+    found = [(node.channels[number], readings.joules[window][number]) for number in node.channels_of(domain)]
+    if not found:
+        return None
+    found.sort(key=lambda pair: (pair[1].value_j is None, pair[0].kind != "counter", pair[1].half_j))
+    channel, joules = found[0]
+    mute = next((lost for other, lost in found if other.kind == "counter" and lost.value_j is None), None)
+    joules = joules.scaled(1.0)
+    if channel.kind == "gauge" and mute is not None and joules.value_j is not None:
+        joules.doubt("doubtful", f"read from a gauge, because the counter cannot tell: {next(iter(mute.reasons), '')}")
+    if joules.value_j is None:
+        joules.reasons = {f"{lost.code}: {lost.reason}": None for lost in node.missing if lost.what == channel.name} | (
+            joules.reasons
+        )
+    beside = next((lost for other, lost in found if other.kind == "gauge" and other is not channel), None)
+    doubt = _disagreement(joules, beside) if channel.kind == "counter" and beside is not None else ""
+    return Part(domain, channel.name, joules, doubt)
+
+
+def _disagreement(counter: Joules, gauge: Joules) -> str:
+    """How a counter and the integral of a gauge contradict each other; empty where their intervals touch."""
+    if counter.value_j is None or gauge.value_j is None:
+        return ""
+    apart_j = abs(counter.value_j - gauge.value_j)
+    if apart_j <= counter.half_j + gauge.half_j:
+        return ""
+    return (
+        f"{counter.value_j:.6g} J counted, {gauge.value_j:.6g} J integrated, "
+        f"{counter.half_j + gauge.half_j:.3g} J explained"
+    )
+
+
+# -- several domains
+
+
+@dataclass
+class Sum:
+    """The joules of several domains in one window."""
+
+    joules: Joules = field(default_factory=Joules)
+    coverage: float | None = None
+    channels: list[str] = field(default_factory=list)
+    domains: list[str] = field(default_factory=list)
+    reasons: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """Each with the channels it is about."""
+    contradictions: list[str] = field(default_factory=list)
+
+    def add(self, node: str, part: Part, joules: Joules) -> None:
+        """One more domain; `joules` may be per second or per sample."""
+        self.joules.add(replace(joules, reasons={}))
+        self.coverage = min(joules.coverage, 1.0 if self.coverage is None else self.coverage)
+        name = f"{node}/{part.channel}"
+        if part.channel:
+            self.channels.append(name)
+        self.domains.append(f"{node}/{part.domain}")
+        for reason in joules.reasons:
+            self.reasons[reason].append(name)
+        if part.doubt:
+            self.contradictions.append(f"{node}/{part.domain} {part.doubt}")
+
+    def validity(self, *, names: bool) -> Validity:
+        """Verdict and reasons as the record keeps them."""
+        told = [*self.joules.reasons]
+        if self.contradictions:
+            more = f" (and {len(self.contradictions) - 1} more domains)" if len(self.contradictions) > 1 else ""
+            told.append(f"{DISAGREES}{self.contradictions[0]}{more}")
+        told += [f"{reason}{_about(channels)}" for reason, channels in self.reasons.items()]
+        if len(told) > MAX_REASONS:
+            told = [*told[: MAX_REASONS - 1], f"and {len(told) - MAX_REASONS + 1} more reasons"]
+        verdict = self.joules.verdict
+        if self.contradictions:
+            verdict = max(verdict, "doubtful", key=VERDICTS.index)
+        return Validity(
+            verdict=verdict,
+            reasons=tuple(reason[:MAX_REASON_LENGTH] for reason in told),
+            channels=tuple(self.channels[:MAX_NAMES]) if names else (),
+            domains=tuple(self.domains[:MAX_NAMES]) if names else (),
+            coverage=self.coverage,
+            largest_gap_s=self.joules.gap_s,
+        )
+
+
+def _about(channels: Sequence[str]) -> str:
+    if not channels:
+        return ""
+    return f" ({channels[0]}{f' and {len(channels) - 1} more' if len(channels) > 1 else ''})"
+
+
+# -- the job
+
+
+class _Job:
+    """The energy quantities of one run."""
+
+    def __init__(self, spec: RunSpec, measured: Measured, nodes: Sequence[NodeSensors], windows: at.Windows) -> None:
+        self._spec = spec
+        self._measured = measured
+        self._nodes = nodes
+        self._windows = windows
+        self._readings = [read_windows(node, own.pieces) for node, own in zip(nodes, windows.nodes, strict=True)]
+        self._main = at.MAIN if any(at.MAIN in own.pieces for own in windows.nodes) else at.RUN
+        self._covers = [self._cover(number) for number in range(len(nodes))]
+        # What is wrong with the whole job's energy, in whatever window.
+        self._wrong = [f"{DEVICES}{fault}" for fault in self._faults()]
+        self._strangers = [f"{DEVICES}{fault}" for fault in self._extras()]
+
+    def _cover(self, number: int) -> Cover:
+        """By what can be read in the main window; a channel that is there and tells nothing is better than none."""
+        node, readings = self._nodes[number], self._readings[number]
+        on_cpu = self._measured.family == "cpu"
+        if self._main not in readings.joules:
+            return cover(node.domains, {channel.domain for channel in node.channels}, on_cpu=on_cpu)
+        told = {
+            channel.domain
+            for channel, joules in zip(node.channels, readings.joules[self._main], strict=True)
+            if joules.value_j is not None
+        }
+        found = cover(node.domains, told, on_cpu=on_cpu)
+        if found.unread or not found.counted:
+            found = cover(node.domains, {channel.domain for channel in node.channels}, on_cpu=on_cpu)
+        return found
+
+    # -- whether all of the job is there
+
+    def _local(self) -> Iterator[tuple[NodeSensors, Cover, range]]:
+        """Each node with what is counted on it and the ranks that ran there."""
+        firsts = [node.process for node in self._nodes] + [self._spec.ranks]
+        for number, (node, found) in enumerate(zip(self._nodes, self._covers, strict=True)):
+            yield node, found, range(firsts[number], firsts[number + 1])
+
+    def _faults(self) -> Iterator[str]:
+        """Accelerators of the job that are missing."""
+        if self._nodes[0].process != 0:
+            yield "nothing was read on the node of rank 0"
+        for node, found, ranks in self._local():
+            if found.unread:
+                yield f"{', '.join(found.unread[:4])} on {node.name} cannot be read{_because(node)}"
+            elif not found.counted:
+                yield f"nothing of the job can be read on {node.name}{_because(node)}"
+            elif fault := self._absent(node, found, ranks):
+                yield fault
+
+    def _absent(self, node: NodeSensors, found: Cover, ranks: range) -> str:
+        on = {rank for name in found.counted for rank in node.domains[name].ranks}
+        if on:
+            absent = [rank for rank in ranks if rank not in on]
+            return f"no sensor reads the devices of ranks {_numbers(absent)} on {node.name}" if absent else ""
+        seen = self._counted_devices(node, found)
+        if seen is None or seen[1] >= len(ranks):
+            return ""
+        return f"{seen[1]} of {len(ranks)} devices on {node.name} can be read{_because(node)}"
+
+    def _extras(self) -> Iterator[str]:
+        """Accelerators that are counted and have no rank of the job; nodes whose CPUs may do its work unseen."""
+        if self._measured.family == "cpu" and (self._measured.nodes or 0) > len(self._nodes):
+            # The ranks of CPUs cannot be held against sensors, and a job need not use all nodes that it was given.
+            yield f"{len(self._nodes)} of the {self._measured.nodes} nodes that the job was given were read"
+        for node, found, ranks in self._local():
+            seen = self._counted_devices(node, found)
+            named = any(node.domains[name].ranks for name in found.counted)
+            if not named and seen is not None and seen[0] > len(ranks):
+                yield f"{seen[0]} devices on {node.name} are counted, and the job has {len(ranks)} there"
+
+    def _counted_devices(self, node: NodeSensors, found: Cover) -> tuple[int, int] | None:
+        """Devices, as the job may see them, in the counted domains: at least and at most; None: that cannot be told.
+
+        A card with dies is one device or as many as it has dies, and a job need not use all of them.
+        """
+        if self._measured.family == "cpu":
+            return None
+        facts = self._measured.device
+        dies = (facts.dies or 1) if facts is not None and facts.scope == "die" else 1
+        least = most = 0
+        for name in found.counted:
+            domain = node.domains[name]
+            inside = [other for other in node.domains.values() if other.parent == name]
+            if domain.scope in ("module", "board", "node"):
+                inside = [other for other in inside if other.scope == "device"]
+                if not inside:
+                    return None
+                least += 1
+                most += len(inside) * dies
+            else:
+                least += 1
+                most += max(dies, len(inside)) if domain.scope == "device" else 1
+        return least, most
+
+    # -- sums
+
+    def _sum(self, window: str, *, hosts: bool = False, per_second: bool = False, net: bool = False) -> Sum | None:
+        """Over all counted domains; None where a node has no such window."""
+        total = Sum()
+        for number, (node, found) in enumerate(zip(self._nodes, self._covers, strict=True)):
+            own, readings = self._windows.nodes[number], self._readings[number]
+            seconds = own.seconds(window)
+            if seconds <= 0:
+                return None
+            for name in found.hosts if hosts else found.counted:
+                part = _read_off(node, readings, name, window)
+                if part is not None:
+                    total.add(node.name, part, part.joules.scaled(1 / seconds if per_second else 1.0))
+                if part is not None and net and not self._take_off_idle(total, number, name, seconds):
+                    return None
+            self._doubt_node(total, number, window, [*found.hosts] if hosts else found.counted)
+        self._doubt_whole(total, hosts=hosts)
+        value_j = total.joules.value_j
+        if net and value_j is not None and value_j <= total.joules.half_j:
+            total.joules.doubt("doubtful", "not shown to be above idle")
+        return total if total.domains else None
+
+    def _doubt_whole(self, total: Sum, *, hosts: bool) -> None:
+        """What is missing from the sum, or in it beside the job's devices."""
+        if hosts:
+            silent = [node.name for node, found in zip(self._nodes, self._covers, strict=True) if not found.hosts]
+            if silent:
+                total.joules.doubt("invalid", f"no sensor of the host can be read on {', '.join(silent[:4])}")
+            return
+        for reason in self._wrong:
+            total.joules.doubt("invalid", reason)
+        for reason in self._strangers:
+            total.joules.doubt("doubtful", reason)
+        self._doubt_scope(total)
+
+    def _take_off_idle(self, total: Sum, number: int, domain: str, seconds: float) -> bool:
+        """The sensor's gain is the same in both and stays on the difference only."""
+        own = self._windows.nodes[number]
+        idle_s = own.seconds(at.IDLE)
+        part = _read_off(self._nodes[number], self._readings[number], domain, at.IDLE) if idle_s > 0 else None
+        if part is None or part.joules.value_j is None:
+            return False
+        idle = part.joules.scaled(-seconds / idle_s)
+        idle.reasons = {f"idle: {reason}": None for reason in idle.reasons}
+        total.joules.add(idle)
+        return True
+
+    def _doubt_node(self, total: Sum, number: int, window: str, domains: Sequence[str]) -> None:
+        """What its sampler did not see, and what the window holds beside steps."""
+        node, own, readings = self._nodes[number], self._windows.nodes[number], self._readings[number]
+        for damage in filter(None, (node.damage, readings.damage)):
+            total.joules.doubt("doubtful", f"{node.name}: {damage}")
+        if window in own.doubts:
+            total.joules.doubt("doubtful", own.doubts[window])
+        if node.sampler is None:
+            total.joules.doubt("invalid", f"{node.name}: its sensor file does not say on which clock it was read")
+        if not domains or node.sampler is None:
+            return
+        end_s, period_s = own.end_s(window), node.sampler.period_s
+        last_s = min(
+            (
+                last_s
+                for channel, last_s in zip(node.channels, readings.last_s, strict=True)
+                if channel.domain in domains
+            ),
+            default=end_s,
+        )
+        seen = last_s >= end_s - 2 * period_s
+        if node.ended is None:
+            when = f"its last reading is {end_s - last_s:.3g} s before the window's end"
+            if seen:
+                when = "its last reading is at or after the window's end"
+            elif last_s == -math.inf:
+                when = "there is no reading of what is counted"
+            word = f"{SAMPLER}that of {node.name} was killed and left no last word; {when}"
+            total.joules.doubt("doubtful" if seen else "invalid", word)
+        elif not seen and node.ended.at_s - node.sampler.zero_s < end_s - period_s:
+            before_s = end_s - (node.ended.at_s - node.sampler.zero_s)
+            word = f"{SAMPLER}that of {node.name} ended {before_s:.3g} s before the window did: {node.ended.reason}"
+            total.joules.doubt("invalid", word)
+
+    def _scopes(self) -> set[str]:
+        return {
+            node.domains[name].scope
+            for node, found in zip(self._nodes, self._covers, strict=True)
+            for name in found.counted
+        }
+
+    def _doubt_scope(self, total: Sum) -> None:
+        larger = sorted(self._scopes() & {"module", "board", "node"})
+        if larger and self._measured.family != "cpu":
+            words = {"module": "a module with its CPU", "board": "a whole board", "node": "a whole node"}
+            told = " and ".join(words[scope] for scope in larger)
+            total.joules.doubt("doubtful", f"{HOLDS_HOST}only {told} can be read, which is counted whole")
+
+    # -- the quantities
+
+    def quantities(self) -> dict[str, Quantity]:
+        """By name."""
+        window: Window = self._measured.window if self._main == at.MAIN else "run"
+        main = self._sum(self._main)
+        found: dict[str, Quantity] = {}
+        if main is None:
+            reason = self._wrong[0].removeprefix(DEVICES) if self._wrong else "the run has no window to measure"
+            found["energy_job"] = _unknown(f"the job's accelerators cannot be read: {reason}", window)
+        elif self._main == at.RUN:
+            found["energy_run"] = self._told(main, "J", "run", "sum")
+        else:
+            found |= self._of_main(main, window)
+        return found | self._of_windows() | self._of_hosts(window)
+
+    def _of_main(self, main: Sum, window: Window) -> dict[str, Quantity]:
+        found = {"energy_job": self._told(main, "J", window, "sum", names=True)}
+        power = self._sum(at.MAIN, per_second=True)
+        assert power is not None
+        found["power_job"] = self._told(power, "W", window, "mean")
+        ranks = self._spec.ranks
+        found["energy_device"] = self._told(main, "J", window, "mean", scope=self._device_scope(), factor=1 / ranks)
+        work = self._work()
+        if work > 0:
+            found |= self._of_work(main, work, window)
+        idle = self._sum(at.IDLE, per_second=True)
+        net = self._sum(at.MAIN, net=True)
+        if idle is None:
+            found["idle_power_job"] = replace(_unknown(NO_IDLE, "setup"), unit="W", aggregation="mean")
+        else:
+            found["idle_power_job"] = self._told(idle, "W", "setup", "mean")
+        if net is not None:
+            found["energy_job_net"] = self._told(net, "J", window, "sum")
+            if work > 0:
+                found["energy_per_sample_net"] = self._told(net, "J/sample", window, "mean", factor=1 / work)
+        return found
+
+    def _of_work(self, main: Sum, work: float, window: Window) -> dict[str, Quantity]:
+        sample = self._told(main, "J/sample", window, "mean", factor=1 / work)
+        found = {"energy_per_sample": sample, "samples_per_wh": _turned(sample, "samples/Wh")}
+        tokens = self._measured.tokens_per_sample
+        if tokens:
+            found["energy_per_token"] = self._told(main, "J/token", window, "mean", factor=1 / work / tokens)
+        return found
+
+    def _work(self) -> float:
+        """Samples of the main window: what each rank does while its node's first rank passes through it."""
+        firsts = [node.process for node in self._nodes] + [self._spec.ranks]
+        work = sum(
+            own.step_s[at.MAIN] * self._windows.rates.get(rank, 0.0)
+            for number, own in enumerate(self._windows.nodes)
+            if at.MAIN in own.step_s
+            for rank in range(firsts[number], firsts[number + 1])
+        )
+        return work / self._spec.ranks if self._measured.collective else work
+
+    def _of_windows(self) -> dict[str, Quantity]:
+        """Of whole phases and of epochs."""
+        told: list[tuple[str, str, Window, float]] = [
+            ("energy_compile", at.COMPILE, "compile", 1.0),
+            ("energy_all_steps", at.ALL_STEPS, "all steps", 1.0),
+            ("energy_first_epoch", at.FIRST_EPOCH, "first epoch", 1.0),
+            ("energy_later_epochs", at.LATER_EPOCHS, "later epochs", 1 / max(1, self._windows.epochs - 1)),
+            ("energy_run", at.RUN, "run", 1.0),
+        ]
+        found = {}
+        for name, window, shown, factor in told:
+            total = self._sum(window)
+            if total is not None:
+                aggregation: Aggregation = "mean" if window == at.LATER_EPOCHS else "sum"
+                found[name] = self._told(total, "J", shown, aggregation, factor=factor)
+        return found
+
+    def _of_hosts(self, window: Window) -> dict[str, Quantity]:
+        hosts = self._sum(self._main, hosts=True)
+        return {} if hosts is None else {"energy_host": self._told(hosts, "J", window, "sum", names=True)}
+
+    def _device_scope(self) -> Scope:
+        scopes = self._scopes()
+        for larger in ("node", "board", "module"):
+            if larger in scopes:
+                return "module" if larger == "module" else "node"
+        domains = sum(len(found.counted) for found in self._covers)
+        return "die" if scopes == {"die"} or domains < self._spec.ranks else "device"
+
+    def _told(
+        self,
+        total: Sum,
+        unit: str,
+        window: Window,
+        aggregation: Aggregation,
+        *,
+        scope: Scope = "job",
+        factor: float = 1.0,
+        names: bool = False,
+    ) -> Quantity:
+        joules = total.joules.scaled(factor)
+        validity = total.validity(names=names or len(total.domains) <= NAMED_EVERYWHERE)
+        value, interval, reason = joules.value_j, None, None
+        if value is None:
+            reason = "; ".join(validity.reasons)[:4000] or "the sensors cannot tell"
+        else:
+            interval = Interval(low=value - joules.half_j, high=value + joules.half_j, method=METHOD, covers="this job")
+        return Quantity(
+            value=value, unit=unit, scope=scope, window=window, aggregation=aggregation, interval=interval,
+            reason=reason, validity=validity,
+        )  # fmt: skip
+
+
+def _turned(energy: Quantity, unit: str) -> Quantity:
+    """Work per watt-hour from joules per piece of work."""
+    if energy.value is None or energy.value <= 0:
+        reason = energy.reason or "the energy is not above 0"
+        return replace(energy, value=None, unit=unit, interval=None, reason=reason)
+    interval = energy.interval
+    if interval is not None:
+        turned = replace(interval, low=JOULES_PER_WH / interval.high, high=JOULES_PER_WH / max(interval.low, 1e-300))
+        interval = turned if interval.low > 0 else None
+    return replace(energy, value=JOULES_PER_WH / energy.value, unit=unit, interval=interval)
+
+
+def _because(node: NodeSensors) -> str:
+    said = _missing([node])
+    return f": {said}" if said else ""
+
+
+def _numbers(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8]))
+    return shown + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")

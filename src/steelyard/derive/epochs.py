@@ -1,0 +1,103 @@
+"""Numbers of whole epochs and of quality: the first epoch against later ones, time to quality. Knows the formulas."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from steelyard.contracts.record import Quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.contracts.observe import Evaluation
+    from steelyard.contracts.record import Window
+    from steelyard.contracts.spec import RunSpec
+    from steelyard.derive.steps import StepSamples
+
+RATE = "samples/s"
+
+
+def epoch_quantities(samples: StepSamples, spec: RunSpec) -> dict[str, Quantity]:
+    """Time and throughput of the first epoch and of later ones, from steps alone: what lies between them is no part.
+
+    The first epoch has what happens only once: the first step, whatever is compiled in it, and files that are not yet
+    in the page cache. Empty where the data never ends.
+    """
+    per_epoch = spec.steps_per_epoch
+    if per_epoch is None:
+        return {}
+    epochs = samples.steps // per_epoch
+    first = _epochs(samples, 0, 1, per_epoch, "first epoch", epochs)
+    return first | _epochs(samples, 1, epochs, per_epoch, "later epochs", epochs)
+
+
+def _epochs(
+    samples: StepSamples, start: int, stop: int, per_epoch: int, window: Window, complete: int
+) -> dict[str, Quantity]:
+    name = window.replace(" ", "_")
+    seconds = rate = reason = None
+    if start < stop <= complete:
+        sums = samples.sums(start * per_epoch, stop * per_epoch)
+        seconds = float(sums.column("step_s").mean()) / (stop - start)
+        rate = float((sums.column("samples") / sums.column("step_s")).sum())
+    else:
+        reason = f"the run has {samples.steps:,} steps, and an epoch {per_epoch:,}"
+    return {
+        f"{name}_time": Quantity(
+            value=seconds, unit="s", scope="job", window=window, aggregation="mean", reason=reason
+        ),
+        f"{name}_throughput": Quantity(
+            value=rate, unit=RATE, scope="job", window=window, aggregation="work over time", reason=reason
+        ),
+    }
+
+
+def quality_quantities(evaluations: Sequence[Evaluation], spec: RunSpec) -> dict[str, Quantity]:
+    """The quality at the end, and when the target was reached; empty where nobody asked."""
+    if spec.quality is None:
+        return {}
+    last = evaluations[-1] if evaluations else None
+    value = last.value if last else None
+    found = {
+        "quality": Quantity(
+            value=value,
+            unit=last.metric if last else "1",
+            scope="job",
+            window="evaluation",
+            aggregation="last",
+            reason=None if value is not None else _no_quality(last),
+        )
+    }
+    if spec.quality.target is not None:
+        found |= _to_quality(next((e for e in evaluations if e.reaches(spec.quality.target)), None), spec, last)
+    return found
+
+
+def _to_quality(first: Evaluation | None, spec: RunSpec, last: Evaluation | None) -> dict[str, Quantity]:
+    assert spec.quality is not None
+    reason = None
+    if first is None:
+        best = f"; it is {last.value:.4g} after {last.epoch}" if last and last.value is not None else ""
+        reason = f"{spec.quality.target:g} was not reached within {spec.budget.epochs} epochs{best}"
+    return {
+        "time_to_quality": Quantity(
+            value=first.at_s if first else None,
+            unit="s",
+            scope="job",
+            window="to quality",
+            aggregation="sum",
+            reason=reason,
+        ),
+        "epochs_to_quality": Quantity(
+            value=float(first.epoch) if first else None,
+            unit="epochs",
+            scope="job",
+            window="to quality",
+            aggregation="sum",
+            reason=reason,
+        ),
+    }
+
+
+def _no_quality(last: Evaluation | None) -> str:
+    return "the run ended before its first evaluation" if last is None else f"{last.metric} is not a finite number"

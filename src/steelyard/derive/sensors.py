@@ -1,0 +1,314 @@
+"""Reads the sensor files of a run: who watched what on which node, and the joules of windows from each channel.
+
+Knows the files' layout and bounds; must not know which domains make up a job. Memory does not grow with the samples.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from steelyard.contracts import observe
+from steelyard.contracts.energy import (
+    POWER_COLUMNS,
+    SENSOR_EVENTS,
+    SENSORS_PATTERN,
+    Channel,
+    Condition,
+    Domain,
+    Ended,
+    Missing,
+    Sampler,
+    read_power_chunks,
+    sensor_event,
+)
+from steelyard.derive.status import is_observation
+from steelyard.errors import SteelyardError
+from steelyard.inputs.validate import parse_object
+from steelyard.stats.energy import Nature, energy_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from steelyard.stats.energy import Verdict, WindowEnergy
+
+    Floats = NDArray[np.float64]
+    Pieces = Sequence[tuple[float, float]]
+    """A window of the run as stretches of time, by the run's clock."""
+
+MAX_NODES = 20_000
+MAX_CHANNELS = 4096
+MAX_MISSING = 1000
+MAX_CONDITIONS = 10_000
+_LISTS: dict[type, tuple[str, int]] = {
+    Channel: ("channels", MAX_CHANNELS),
+    Missing: ("missing", MAX_MISSING),
+    Condition: ("conditions", MAX_CONDITIONS),
+}
+# Samples of one node held at once: 12 MB. A channel of its own gets between the second number and the third.
+SAMPLES_IN_MEMORY = 1 << 19
+LEAST_IN_MEMORY, MOST_IN_MEMORY = 1 << 13, 1 << 15
+# Samples beyond a cut that the integration may look at, on both sides of it.
+BESIDE = 256
+VERDICTS: tuple[Verdict, ...] = ("valid", "doubtful", "invalid")
+
+
+@dataclass
+class NodeSensors:
+    """What one node's sampler wrote, without the samples."""
+
+    process: int
+    """Of the job: the first rank of the node, whose clock the windows are of."""
+    power: Path
+    sampler: Sampler | None = None
+    domains: dict[str, Domain] = field(default_factory=dict)
+    channels: list[Channel] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+    conditions: list[Condition] = field(default_factory=list)
+    ended: Ended | None = None
+    damage: str = ""
+
+    _by_domain: dict[str, list[int]] | None = None
+
+    def channels_of(self, domain: str) -> list[int]:
+        """The numbers of a domain's channels."""
+        if self._by_domain is None:
+            self._by_domain = {}
+            for number, channel in enumerate(self.channels):
+                self._by_domain.setdefault(channel.domain, []).append(number)
+        return self._by_domain.get(domain, [])
+
+    @property
+    def name(self) -> str:
+        """As its sampler called it."""
+        return self.sampler.node if self.sampler else f"node of rank {self.process}"
+
+
+def read_nodes(raw: Path) -> list[NodeSensors]:
+    """The nodes that were watched, by the number of their first process."""
+    files = [path for path in sorted(raw.glob(SENSORS_PATTERN))[:MAX_NODES] if is_observation(path)]
+    nodes = sorted((_read_node(path) for path in files), key=lambda node: node.process)
+    # Two files of one process, by spellings of its number, would count its joules twice: the first is taken.
+    return [node for number, node in enumerate(nodes) if not number or node.process != nodes[number - 1].process]
+
+
+def _read_node(path: Path) -> NodeSensors:
+    number = path.stem.rpartition("-")[2]
+    node = NodeSensors(
+        process=int(number) if number.isascii() and number.isdigit() and len(number) < 9 else 0,
+        power=path.with_name(f"power-{number}.bin"),
+    )
+    try:
+        for event in observe.read_events(path):
+            _take_in(node, *sensor_event(event), path.name)
+    except SteelyardError as error:
+        node.damage = str(error).splitlines()[0][:300]
+    return node
+
+
+def _take_in(node: NodeSensors, kind: str, event: dict[str, Any], file: str) -> None:
+    if kind not in SENSOR_EVENTS:
+        return
+    said = parse_object(SENSOR_EVENTS[kind], event, f"{file} ({kind})")
+    if type(said) in _LISTS:
+        name, most = _LISTS[type(said)]
+        there = getattr(node, name)
+        if len(there) < most:
+            there.append(said)
+    elif isinstance(said, Domain):
+        if len(node.domains) < MAX_CHANNELS:
+            node.domains.setdefault(said.name, said)
+    elif isinstance(said, Sampler):
+        node.sampler = node.sampler or said
+    else:
+        node.ended = said
+
+
+# -- joules of windows
+
+
+@dataclass
+class Joules:
+    """Energy of one window, from one channel or from several domains together."""
+
+    value_j: float | None = 0.0
+    gain_j: float = 0.0
+    """Half-width by the gains of the sensors, which err to the same side in all parts: added up, with their sign."""
+    rest_j2: float = 0.0
+    """The rest of the half-width, squared: independent between parts."""
+    verdict: Verdict = "valid"
+    reasons: dict[str, None] = field(default_factory=dict)
+    """In order, each once."""
+    covered_s: float = 0.0
+    seconds: float = 0.0
+    gap_s: float | None = None
+    samples: int = 0
+
+    @property
+    def half_j(self) -> float:
+        """Half-width of the 95 % interval."""
+        return abs(self.gain_j) + math.sqrt(self.rest_j2)
+
+    @property
+    def coverage(self) -> float:
+        """Share of the window that readings speak for."""
+        return min(1.0, self.covered_s / self.seconds) if self.seconds > 0 else 0.0
+
+    def add(self, other: Joules) -> None:
+        """The sum of two, and the worse of their verdicts."""
+        self.value_j = None if self.value_j is None or other.value_j is None else self.value_j + other.value_j
+        self.gain_j += other.gain_j
+        self.rest_j2 += other.rest_j2
+        self.covered_s += other.covered_s
+        self.seconds += other.seconds
+        self.samples += other.samples
+        self.gap_s = max((gap for gap in (self.gap_s, other.gap_s) if gap is not None), default=None)
+        self.doubt(other.verdict, *other.reasons)
+
+    def scaled(self, factor: float) -> Joules:
+        """Times a number that is known: per second, per sample; below 0 to take something off."""
+        value_j = None if self.value_j is None else self.value_j * factor
+        rest_j2 = self.rest_j2 * factor**2
+        return replace(self, value_j=value_j, gain_j=self.gain_j * factor, rest_j2=rest_j2, reasons={**self.reasons})
+
+    def doubt(self, verdict: Verdict, *reasons: str) -> None:
+        """Another reason not to believe it, as grave as `verdict` says."""
+        self.verdict = max(self.verdict, verdict, key=VERDICTS.index)
+        self.reasons |= dict.fromkeys(reasons)
+        if verdict == "invalid":
+            self.value_j = None
+
+
+def joules_of(found: WindowEnergy, seconds: float) -> Joules:
+    """As the statistics gave it."""
+    half_j = 0.0
+    if found.value_j is not None and found.low_j is not None and found.high_j is not None:
+        half_j = max(found.high_j - found.value_j, found.value_j - found.low_j)
+    return Joules(
+        value_j=found.value_j,
+        gain_j=found.gain_j,
+        rest_j2=max(0.0, half_j - found.gain_j) ** 2,
+        verdict=found.verdict,
+        reasons=dict.fromkeys(found.reasons),
+        covered_s=found.coverage * seconds,
+        seconds=seconds,
+        gap_s=found.largest_gap_s,
+        samples=found.samples,
+    )
+
+
+@dataclass
+class Readings:
+    """What one node's samples say."""
+
+    joules: dict[str, list[Joules]]
+    """By window: one a channel."""
+    last_s: list[float]
+    """Of each channel: when it was last read, by the run's clock."""
+    damage: str = ""
+
+
+def read_windows(node: NodeSensors, windows: Mapping[str, Pieces]) -> Readings:
+    """The joules of every window by every channel, in one pass over the node's samples."""
+    zero_s = node.sampler.zero_s if node.sampler else 0.0
+    random_phase = node.sampler.random_phase if node.sampler else False
+    limit = min(MOST_IN_MEMORY, max(LEAST_IN_MEMORY, SAMPLES_IN_MEMORY // max(1, len(node.channels))))
+    streams = [_Stream(channel, windows, limit, random_phase=random_phase) for channel in node.channels]
+    damage = ""
+    try:
+        if is_observation(node.power):
+            for chunk in read_power_chunks(node.power):
+                if chunk.channel < len(streams):
+                    streams[chunk.channel].take(chunk.table - np.array([[zero_s], [0.0], [0.0]]))
+    except (SteelyardError, OSError) as error:
+        damage = str(error).splitlines()[0][:300]
+    for stream in streams:
+        stream.finish()
+    return Readings(
+        {name: [stream.totals[name] for stream in streams] for name in windows},
+        [stream.last_s for stream in streams],
+        damage,
+    )
+
+
+class _Stream:
+    """The samples of one channel as they come: held until there are many, then turned into joules up to a cut.
+
+    Parts of one window that were cut apart share an edge at a reading, whose uncertainty is counted in both: with
+    thousands of readings in each part that is nothing.
+    """
+
+    def __init__(self, channel: Channel, windows: Mapping[str, Pieces], limit: int, *, random_phase: bool) -> None:
+        self._nature = Nature(
+            kind=channel.kind,
+            resolution=channel.resolution,
+            average_s=channel.average_s,
+            period_s=channel.period_s,
+            seen_s=channel.seen_s,
+            wrap=channel.wrap,
+            gain=channel.gain,
+            limit_w=channel.limit_w,
+        )
+        self._random_phase = random_phase
+        self._limit = limit
+        self._held: list[Floats] = []
+        self._count = 0
+        self._open = [(name, start_s, stop_s) for name, pieces in windows.items() for start_s, stop_s in pieces]
+        self.totals = {name: Joules() for name in windows}
+        self.last_s = -math.inf
+
+    def take(self, table: Floats) -> None:
+        """More samples, in the order in which they were taken."""
+        table = table[:, np.isfinite(table[0])]
+        self._held.append(table)
+        self._count += table.shape[1]
+        self.last_s = max(self.last_s, float(table[0].max(initial=-math.inf)))
+        if self._count >= self._limit:
+            whole = self._whole()
+            self._settle(whole, float(whole[0, -BESIDE]))
+            self._held = [whole[:, self._kept(whole) :].copy()]
+            self._count = self._held[0].shape[1]
+
+    def finish(self) -> None:
+        """There are no more samples."""
+        self._settle(self._whole(), math.inf)
+
+    def _whole(self) -> Floats:
+        whole = np.concatenate(self._held, axis=1) if self._held else np.zeros((len(POWER_COLUMNS), 0))
+        if np.any(np.diff(whole[0]) < 0):
+            whole = whole[:, np.argsort(whole[0], kind="stable")]
+        return whole
+
+    def _kept(self, whole: Floats) -> int:
+        """The first sample that is still of use: some before the next cut, or before a window that has not begun."""
+        begin_s = min((start_s for _, start_s, _ in self._open), default=math.inf)
+        needed = int(np.searchsorted(whole[0], begin_s))
+        return max(0, min(needed, int(whole.shape[1]) - BESIDE) - BESIDE)
+
+    def _settle(self, whole: Floats, cut_s: float) -> None:
+        """Joules of everything before the cut. In a long run most windows have the same stretch in common."""
+        rest = []
+        known: dict[tuple[float, float], Joules] = {}
+        for name, start_s, stop_s in self._open:
+            end_s = min(stop_s, cut_s)
+            if end_s > start_s:
+                if (start_s, end_s) not in known:
+                    known[start_s, end_s] = self._joules(whole, start_s, end_s)
+                self.totals[name].add(known[start_s, end_s])
+            if stop_s > cut_s:
+                rest.append((name, max(start_s, end_s), stop_s))
+        self._open = rest
+
+    def _joules(self, whole: Floats, start_s: float, stop_s: float) -> Joules:
+        # Only what the window and its surroundings hold: there may be thousands of short windows.
+        first = max(0, int(np.searchsorted(whole[0], start_s)) - BESIDE)
+        last = int(np.searchsorted(whole[0], stop_s)) + BESIDE
+        time_s, value, spent_s = whole[:, first:last]
+        found = energy_of(self._nature, time_s, value, spent_s, start_s, stop_s, random_phase=self._random_phase)
+        return joules_of(found, stop_s - start_s)

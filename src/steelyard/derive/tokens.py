@@ -1,0 +1,161 @@
+"""Numbers of language models: time to first token, time per token, tokens per second. Knows the formulas.
+
+Token samples have one row a token of a batch of requests, in the order they were made: row r is token r mod n of its
+request, where n is how many each request makes. A row lasts from the token before it to its own; the first of a request
+from the moment its prompts were there, so that waiting for input is no part of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from steelyard.contracts import observe
+from steelyard.contracts.record import Quantity
+from steelyard.derive.steps import StepSamples
+from steelyard.stats.quantiles import stream_quantiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from steelyard.contracts.observe import ModelFacts, Settings
+    from steelyard.contracts.record import Aggregation, Interval, Steady, Window
+    from steelyard.contracts.spec import RunSpec
+
+    Rows = NDArray[np.float64]
+
+PERCENTILES: tuple[tuple[Aggregation, float], ...] = (("p50", 0.50), ("p90", 0.90), ("p95", 0.95), ("p99", 0.99))
+PER_SECOND = "tokens/s"
+
+
+def token_quantities(
+    raw: Path,
+    spec: RunSpec,
+    steady: Steady | None,
+    rate: Quantity | None,
+    settings: Settings | None,
+    model: ModelFacts | None,
+) -> dict[str, Quantity]:
+    """All that tokens tell; empty for runs without any. `rate` is the job's, in samples."""
+    tokens = model.tokens_per_sample if model is not None else None
+    if spec.mode != "generate":
+        # What is only loaded is neither trained on nor read.
+        if rate is None or not tokens or spec.mode not in ("train", "infer"):
+            return {}
+        return {"tokens_job": scaled(rate, tokens, PER_SECOND)}
+    if steady is None or rate is None:
+        return {}
+    length = _length(settings)
+    samples = StepSamples(raw, spec.ranks, observe.TOKENS_PATTERN)
+    if length is None or not samples.steps:
+        return _unknown(rate, "the run ended before it said how long its requests are")
+    prompt, new_tokens = length
+    requests = _Requests(samples, steady, new_tokens)
+    if requests.start >= requests.stop:
+        return _unknown(rate, "the tokens' samples end before the steady window begins")
+    return {"tokens_per_second": scaled(rate, new_tokens, PER_SECOND), **_times(requests, rate.window, prompt)}
+
+
+def scaled(quantity: Quantity, factor: float, unit: str) -> Quantity:
+    """The same number in another unit, with its interval."""
+    interval: Interval | None = quantity.interval
+    if interval is not None:
+        interval = replace(interval, low=interval.low * factor, high=interval.high * factor)
+    value = None if quantity.value is None else quantity.value * factor
+    return replace(quantity, value=value, unit=unit, interval=interval)
+
+
+def _length(settings: Settings | None) -> tuple[int, int] | None:
+    """Tokens of a prompt, and those made of it, as the worker read them back."""
+    values = settings.values if settings is not None else {}
+    found = [values.get(name, "") for name in ("prompt_tokens", "new_tokens")]
+    if not all(text.isascii() and text.isdigit() and 0 < int(text[:10]) < 10**9 for text in found):
+        return None
+    return int(found[0]), int(found[1])
+
+
+class _Requests:
+    """The token rows of the steady requests."""
+
+    def __init__(self, samples: StepSamples, steady: Steady, new_tokens: int) -> None:
+        self._samples = samples
+        self._tokens = new_tokens
+        self.start = steady.start_step * new_tokens
+        # A run that was killed between two files may lack the last block's tokens.
+        self.stop = min(steady.stop_step, samples.steps // new_tokens) * new_tokens
+        self.decodes = new_tokens > 1
+
+    def rows(self, *, first: bool, check: bool = False) -> Iterator[tuple[int, Rows, Rows]]:
+        """Rank, times and requests of the first tokens, or of all others."""
+        for chunk in self._samples.windowed(self.start, self.stop, check=check):
+            opens = (chunk.first_step + np.arange(chunk.steps)) % self._tokens == 0
+            chosen = opens if first else ~opens
+            if chosen.any():
+                yield chunk.rank, chunk.column("step_s")[chosen], chunk.column("samples")[chosen]
+
+    def times(self, *, first: bool) -> Callable[[], Iterator[Rows]]:
+        """As `stream_quantiles` reads them."""
+        return lambda: (times for _, times, _ in self.rows(first=first))
+
+    def sums(self, *, first: bool) -> tuple[float, float]:
+        """Mean time; and work over time of the job, in requests a second: the sum over its ranks."""
+        seconds: dict[int, float] = {}
+        work: dict[int, float] = {}
+        count = 0
+        for rank, times, requests in self.rows(first=first, check=True):
+            seconds[rank] = seconds.get(rank, 0.0) + float(times.sum())
+            work[rank] = work.get(rank, 0.0) + float(requests.sum())
+            count += times.size
+        return sum(seconds.values()) / count, sum(work[rank] / seconds[rank] for rank in seconds)
+
+
+def _times(requests: _Requests, window: Window, prompt: int) -> dict[str, Quantity]:
+    mean, rate = requests.sums(first=True)
+    found = _spread("ttft", window, [mean, *_percentiles(requests, first=True)])
+    found |= _rates(window, prefill=rate * prompt)
+    if not requests.decodes:
+        reason = "a request makes one token: nothing is decoded"
+        return found | _spread("time_per_token", window, None, reason) | _rates(window, reason, decode=None)
+    mean, rate = requests.sums(first=False)
+    found |= _spread("time_per_token", window, [mean, *_percentiles(requests, first=False)])
+    return found | _rates(window, decode=rate)
+
+
+def _percentiles(requests: _Requests, *, first: bool) -> list[float]:
+    return stream_quantiles(requests.times(first=first), [level for _, level in PERCENTILES])
+
+
+def _spread(name: str, window: Window, values: list[float] | None, reason: str | None = None) -> dict[str, Quantity]:
+    """Mean and percentiles of a time, or why there are none."""
+    mean = Quantity(
+        value=values[0] if values else None, unit="s", scope="job", window=window, aggregation="mean", reason=reason
+    )
+    found = {f"{name}_mean": mean}
+    for number, (aggregation, _) in enumerate(PERCENTILES, 1):
+        value = values[number] if values else None
+        found[f"{name}_{aggregation}"] = replace(mean, value=value, scope="rank", aggregation=aggregation)
+    return found
+
+
+def _rates(window: Window, reason: str | None = None, **values: float | None) -> dict[str, Quantity]:
+    return {
+        f"{name}_tokens_per_second": Quantity(
+            value=value, unit=PER_SECOND, scope="job", window=window, aggregation="work over time", reason=reason
+        )
+        for name, value in values.items()
+    }
+
+
+def _unknown(rate: Quantity, reason: str) -> dict[str, Quantity]:
+    window = rate.window
+    return {
+        "tokens_per_second": replace(rate, value=None, unit=PER_SECOND, interval=None, reason=reason),
+        **_spread("ttft", window, None, reason),
+        **_spread("time_per_token", window, None, reason),
+        **_rates(window, reason, prefill=None, decode=None),
+    }

@@ -1,0 +1,178 @@
+"""Where a run's windows lie on the clock of each node, and what was done in them. Knows phases and steps, no joules.
+
+Each process counts time from its own start. The sensors of a node are on the clock of its first process, so a window of
+steps is taken from that rank's own samples, and a phase from that process's own events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from steelyard.contracts import observe
+from steelyard.derive.status import is_observation
+from steelyard.errors import SteelyardError
+from steelyard.inputs.validate import parse_object
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from steelyard.contracts.observe import Phase, StepChunk
+    from steelyard.contracts.spec import RunSpec
+    from steelyard.derive.sensors import NodeSensors
+    from steelyard.derive.steps import StepSamples
+
+MAIN, ALL_STEPS, FIRST_EPOCH, LATER_EPOCHS = "main", "all steps", "first epoch", "later epochs"
+IDLE, COMPILE, RUN = "idle", "compile", "run"
+MAX_PIECES = 10_000
+# Time between blocks of steps that is taken for part of the window: less than any sensor's gain.
+NEGLIGIBLE = 0.01
+
+
+@dataclass
+class NodeWindows:
+    """One node's windows, each as one or more stretches of time."""
+
+    pieces: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    step_s: dict[str, float] = field(default_factory=dict)
+    """Of windows of steps: time in steps."""
+    doubts: dict[str, str] = field(default_factory=dict)
+    """What is wrong with a window."""
+
+    def seconds(self, name: str) -> float:
+        """Length of a window; 0 where there is none."""
+        return sum(stop_s - start_s for start_s, stop_s in self.pieces.get(name, ()))
+
+    def end_s(self, name: str) -> float:
+        """When it is over."""
+        return self.pieces[name][-1][1]
+
+
+@dataclass
+class Windows:
+    """All nodes' windows, and the ranks' rates in the main one."""
+
+    nodes: list[NodeWindows]
+    rates: dict[int, float] = field(default_factory=dict)
+    """Samples a second, by rank."""
+    epochs: int = 0
+    """Whole epochs that were run."""
+
+
+def windows_of(
+    raw: Path,
+    spec: RunSpec,
+    nodes: Sequence[NodeSensors],
+    phases: Sequence[Phase],
+    main: tuple[int, int] | None,
+    samples: StepSamples | None,
+) -> Windows:
+    """The windows of each node. `phases` are those of process 0, `main` the steps that the throughput is of."""
+    found = Windows([NodeWindows() for _ in nodes])
+    for node, windows in zip(nodes, found.nodes, strict=True):
+        _phase_windows(_phases(raw, node.process) or phases, windows, spec)
+    if main is not None and samples is not None and samples.steps:
+        ranges = {MAIN: main, ALL_STEPS: (0, samples.steps)}
+        per_epoch = spec.steps_per_epoch
+        if per_epoch:
+            found.epochs = samples.steps // per_epoch
+            ranges[FIRST_EPOCH] = (0, per_epoch)
+            ranges[LATER_EPOCHS] = (per_epoch, found.epochs * per_epoch)
+        ranges = {name: (start, stop) for name, (start, stop) in ranges.items() if start < stop <= samples.steps}
+        _step_windows(nodes, found, ranges, samples)
+    return found
+
+
+def _phases(raw: Path, process: int) -> list[Phase]:
+    """As the node's first process told them; none where it told nothing that can be read."""
+    path = raw / f"events-{process:05d}.jsonl"
+    try:
+        events = observe.read_events(path) if is_observation(path) else ()
+        return [parse_object(observe.Phase, event, path.name) for event in events if event.pop("kind") == "phase"]
+    except SteelyardError:
+        return []
+
+
+def _phase_windows(phases: Sequence[Phase], windows: NodeWindows, spec: RunSpec) -> None:
+    whole = {phase.name: (phase.start_s, phase.end_s) for phase in phases if phase.complete}
+    idle = whole.get("idle")
+    if spec.device_family == "sim" and "setup" in whole:
+        # A script touches its device after setup, and its sensors may be read before the run's own start.
+        idle = (whole["setup"][0] - spec.energy.idle_s, whole["setup"][1])
+    if phases:
+        windows.pieces[RUN] = [(min(phase.start_s for phase in phases), max(phase.end_s for phase in phases))]
+    for name, piece in ((IDLE, idle), (COMPILE, whole.get("compile"))):
+        if piece is not None and piece[1] > piece[0]:
+            windows.pieces[name] = [piece]
+
+
+# -- windows of steps
+
+
+class _Pieces:
+    """Stretches of time that steps of one rank fill, told apart where there is a gap between two steps."""
+
+    def __init__(self, least_gap_s: float) -> None:
+        self._least_gap_s = least_gap_s
+        self._pieces: list[tuple[float, float]] = []
+        self._step_s = 0.0
+
+    def extend(self, start_s: NDArray[np.float64], step_s: NDArray[np.float64]) -> None:
+        """The next steps."""
+        end_s = start_s + step_s
+        self._step_s += float(step_s.sum())
+        cuts = np.flatnonzero(start_s[1:] - end_s[:-1] > self._least_gap_s) + 1
+        edges = [0, *cuts.tolist(), len(start_s)]
+        for first, last in pairwise(edges):
+            begin_s, stop_s = float(start_s[first]), float(end_s[last - 1])
+            if self._pieces and (begin_s - self._pieces[-1][1] <= self._least_gap_s or len(self._pieces) == MAX_PIECES):
+                begin_s = self._pieces.pop()[0]
+            self._pieces.append((begin_s, stop_s))
+
+    def put(self, name: str, windows: NodeWindows) -> None:
+        """As one window: without what lies between the steps, unless that is negligible."""
+        if not self._pieces:
+            return
+        pieces = self._pieces
+        whole = (pieces[0][0], pieces[-1][1])
+        if whole[1] - whole[0] - self._step_s <= NEGLIGIBLE * (whole[1] - whole[0]):
+            pieces = [whole]
+        windows.pieces[name] = pieces
+        windows.step_s[name] = self._step_s
+        length_s = windows.seconds(name)
+        between = 1 - self._step_s / length_s if length_s > 0 else 0.0
+        if between > NEGLIGIBLE:
+            windows.doubts[name] = f"{between:.0%} of the window's time is between steps, not in them"
+
+
+def _step_windows(
+    nodes: Sequence[NodeSensors], found: Windows, ranges: Mapping[str, tuple[int, int]], samples: StepSamples
+) -> None:
+    """One pass over the steps' samples for all windows and nodes."""
+    filled = {
+        node.process: {name: _Pieces(node.sampler.period_s if node.sampler else 0.1) for name in ranges}
+        for node in nodes
+    }
+    work: dict[int, NDArray[np.float64]] = {}
+    for chunk in samples.windowed(0, samples.steps):
+        sums = _inside(chunk, *ranges[MAIN], "samples", "step_s").sum(axis=1)
+        work[chunk.rank] = work.get(chunk.rank, np.zeros(2)) + sums
+        for name, pieces in filled.get(chunk.rank, {}).items():
+            start_s, step_s = _inside(chunk, *ranges[name], "start_s", "step_s")
+            if len(start_s):
+                pieces.extend(start_s, step_s)
+    found.rates = {rank: float(done / time_s) for rank, (done, time_s) in work.items() if time_s > 0}
+    for node, windows in zip(nodes, found.nodes, strict=True):
+        for name, pieces in filled[node.process].items():
+            pieces.put(name, windows)
+
+
+def _inside(chunk: StepChunk, start: int, stop: int, *columns: str) -> NDArray[np.float64]:
+    first, last = max(0, start - chunk.first_step), max(0, stop - chunk.first_step)
+    return np.stack([chunk.column(name)[first:last] for name in columns])

@@ -1,0 +1,191 @@
+"""Recipes: a documented run or study, and the figure it is documented to reach. Knows names and bands; runs nothing.
+
+A recipe may give its run as the settings of one (`run`), as a study file beside it (`study`), or as the command line
+that the documentation shows (`command`, a list of words). Only `steelyard run` and `steelyard study` are accepted, and
+they are read for their settings, not started as programs: a recipe comes from anybody, and the figure of a foreign
+script has neither window nor scope that could be held against anything.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from steelyard.contracts.base import Bound, Contract, Length, Name, Positive, Text, to_json_object
+from steelyard.contracts.spec import SCHEMA_VERSION
+from steelyard.errors import InputError, Problem
+from steelyard.inputs.study import Expansion, Seed, Study, expand, label, load_study
+from steelyard.inputs.validate import MAX_SPEC_BYTES, parse_object, parse_toml, read_bounded
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from steelyard.inputs.study import Cell
+
+# With five jobs that vary by 2 %, a machine that is 5 % slower is then called a failure in 97 % of cases, and one that
+# does as documented in 0.1 %: see docs/decisions/0008-verify.md.
+TOLERANCE = 0.03
+# A recipe has 100 figures at most. All cells of its study are spelled out before those with a figure are chosen.
+MAX_CELLS = 1000
+MAX_RUNS = 100_000
+MAX_SHOWN = 200
+
+Side = Literal["both", "at least", "at most"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expect(Contract):
+    """A documented figure with its band: a value and how far it may be missed, or the edges alone."""
+
+    metric: Name = "throughput_job"
+    """A quantity of a run's record, as `steelyard show RUN_ID` lists them."""
+    at: Annotated[dict[str, bool | int | float | Text], Length(20)] = field(default_factory=dict)
+    """Of a study: the settings of the cell that the figure is documented for, such as batch = 256."""
+    value: Positive | None = None
+    tolerance: Annotated[float, Bound(gt=0, lt=1)] | None = None
+    """Share of the value that may be missed; 0.03 where none is given."""
+    side: Side = "both"
+    """Of a value with a tolerance: which way it may not be missed."""
+    low: Positive | None = None
+    """Instead of a value: the edges of the band; one of them is enough."""
+    high: Positive | None = None
+    unit: Text | None = None
+    """As the record says it; another unit is refused."""
+
+    def __post_init__(self) -> None:
+        edges = self.low is not None or self.high is not None
+        if (self.value is not None) == edges:
+            raise ValueError(
+                "value: give the documented figure, or the edges of its band; valid: value, or low and high"
+            )
+        if edges and (self.tolerance is not None or self.side != "both"):
+            raise ValueError("tolerance: edges are a band already; valid: tolerance and side with a value")
+        if self.low is not None and self.high is not None and self.low >= self.high:
+            raise ValueError(f"low: {self.low:g} is not below {self.high:g}; valid: low below high")
+        low, high = self.edges()
+        if low is not None and high is not None and low >= high:
+            raise ValueError("tolerance: too small to leave a band around the value; valid: such as 0.03")
+
+    def edges(self) -> tuple[float | None, float | None]:
+        """The band; None: no edge on that side."""
+        if self.value is None:
+            return self.low, self.high
+        share = TOLERANCE if self.tolerance is None else self.tolerance
+        low = self.value * (1 - share) if self.side != "at most" else None
+        high = self.value * (1 + share) if self.side != "at least" else None
+        return low, high
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Contract):
+    """A recipe file."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    name: Annotated[str, Length(48, r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+    title: Text = ""
+    """What is documented, in a line."""
+    documents: Text = ""
+    """Where: an address or a page."""
+    jobs: Annotated[int, Bound(ge=3, le=1000)] = 5
+    """Fresh launches each time."""
+    level: Annotated[float, Bound(ge=0.5, le=0.9999)] = 0.95
+    seed: Seed = 0
+    run: Annotated[dict[str, Any], Length(100)] | None = None
+    """Settings as in a study file."""
+    study: Text | None = None
+    """A study file, in the recipe's folder or below; its repeats are replaced by `jobs`."""
+    command: Annotated[tuple[Text, ...], Length(200)] | None = None
+    """`steelyard run` or `steelyard study` as a list of words."""
+    expect: Annotated[tuple[Expect, ...], Length(100)]
+
+    def __post_init__(self) -> None:
+        if sum(given is not None for given in (self.run, self.study, self.command)) != 1:
+            raise ValueError("run: a recipe says in one way what to run; valid: one of run, study and command")
+        if not self.expect:
+            raise ValueError("expect: a recipe without a figure has nothing to verify; valid: one figure or more")
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Read and validate a recipe file."""
+    data = parse_toml(read_bounded(path, MAX_SPEC_BYTES), str(path))
+    if isinstance(data.get("expect"), dict):
+        # One figure may be written as a plain table.
+        data["expect"] = [data["expect"]]
+    return parse_object(Recipe, data, str(path))
+
+
+def plan(recipe: Recipe, folder: Path, *, name: str, jobs: int, run: dict[str, Any] | None = None) -> Expansion:
+    """The recipe's runs as a study called `name`: those of the cells that have a documented figure.
+
+    `run` are the settings that the recipe's command was read to. `folder` is where the recipe lies; files that it names
+    must lie there or below.
+    """
+    settings: dict[str, Any] = {"run": run if run is not None else recipe.run or {}}
+    place = folder
+    if recipe.study is not None:
+        path = beside(folder, recipe.study, "study")
+        settings, place = to_json_object(load_study(path)), path.parent
+    data = {**settings, "name": name, "repeats": jobs, "seed": recipe.seed}
+    study = parse_object(Study, data, f"recipe {recipe.name}")
+    _refuse_many(study)
+    try:
+        whole = expand(study, place)
+    except InputError as error:
+        # Whoever wrote the recipe knows no study of that name.
+        what = error.what.replace(f"study {name}", f"the run of recipe {recipe.name}")
+        raise InputError(what, problems=error.problems, next_step=error.next_step) from None
+    names = {cell_of(whole, expected).name for expected in recipe.expect}
+    # Cells without a documented figure would cost time and decide nothing.
+    cells = tuple(cell for cell in whole.cells if cell.name in names)
+    return Expansion(whole.study, cells, tuple(spec for spec in whole.runs if spec.cell in names))
+
+
+def beside(folder: Path, name: str, field_name: str) -> Path:
+    """A file that a recipe names; one outside its folder is refused, because a recipe comes from anybody."""
+    try:
+        path = (folder / name).resolve()
+        there = path.is_file()
+    except (OSError, ValueError, RuntimeError):
+        # Too long for a name, with characters that no name may have, or links that lead to themselves.
+        problem = Problem(field_name, f"{name[:MAX_SHOWN]!r} cannot be the name of a file", "a file beside the recipe")
+        raise InputError("the recipe is not allowed", problems=(problem,)) from None
+    if not path.is_relative_to(folder.resolve()):
+        problem = Problem(field_name, f"{name!r} lies outside the recipe's folder", "a file beside the recipe or below")
+        raise InputError("the recipe is not allowed", problems=(problem,))
+    if not there:
+        problem = Problem(field_name, f"{name[:MAX_SHOWN]!r} is no file", "a study file beside the recipe or below")
+        raise InputError("the recipe's study cannot be read", problems=(problem,))
+    return path
+
+
+def _refuse_many(study: Study) -> None:
+    cells = math.prod(len(values) for values in study.sweep.values())
+    if cells > MAX_CELLS or cells * study.repeats > MAX_RUNS:
+        problem = Problem(
+            "study",
+            f"{cells:,} cells with {study.repeats:,} jobs each",
+            f"at most {MAX_CELLS:,} cells and {MAX_RUNS:,} jobs",
+        )
+        raise InputError("the recipe's study is too large", problems=(problem,))
+
+
+def cell_of(expansion: Expansion, expected: Expect) -> Cell:
+    """The one cell that a figure is documented for."""
+    found = [cell for cell in expansion.cells if all(_has(cell, key, value) for key, value in expected.at.items())]
+    if len(found) == 1:
+        return found[0]
+    asked = label(dict(expected.at))[:MAX_SHOWN] if expected.at else "no settings"
+    cells = "; ".join(label(cell.swept)[:MAX_SHOWN] for cell in expansion.cells[:8])
+    problem = Problem(
+        "expect.at", f"{asked} names {len(found)} of {len(expansion.cells)} cells", f"settings of one of: {cells}"
+    )
+    raise InputError("a figure must be documented for one cell", problems=(problem,))
+
+
+def _has(cell: Cell, key: str, value: Any) -> bool:
+    there: Any = to_json_object(cell.spec)
+    for part in key.split("."):
+        there = there.get(part) if isinstance(there, dict) else None
+    # In Python True is 1; in a recipe it is not.
+    return bool(isinstance(there, bool) == isinstance(value, bool) and there == value)

@@ -1,0 +1,1 @@
+"""Container images: what one is, found before anything is queued."""

@@ -1,0 +1,143 @@
+"""Asks an image and the tools that know images: bounded answers of commands, and torch inside an image.
+
+Knows how to start the measured side's probe in a container; gives no verdict on anything but torch's build.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import steelyard
+from steelyard.doctor.torch_build import MAKER_OF, PROBE_LIMIT_S, WHEELS
+from steelyard.errors import InputError, Problem, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.inputs.site import Place
+
+ASK_LIMIT_S: Final = 60.0
+MAX_ANSWER_BYTES: Final = 8 << 20
+MAX_WORDS: Final = 300
+
+# Not on a login node: options that ask for devices it may not have, or that the probe sets itself.
+_NODE_OPTIONS = re.compile(r"--(nv|nvccli|rocm|gpus|device|network|net|cgroups|read-only|timeout|pull)(=|$)")
+_PROBE_PLACE = "/opt/steelyard-probe"
+
+
+@dataclass(frozen=True)
+class Torch:
+    """What torch in an image is."""
+
+    text: str | None
+    """Version and build; None: unknown."""
+    why: str = ""
+    """Why it is unknown."""
+    broken: bool = False
+    """Whether it was asked and cannot be used."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Of a command."""
+
+    text: bytes | None
+    """None: the command failed."""
+    why: str = ""
+
+
+def ask(command: Sequence[str], *, limit_s: float = ASK_LIMIT_S) -> Answer:
+    """What a command prints, within bounds of time and size."""
+    with tempfile.TemporaryFile() as said:
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said)
+        except OSError as error:
+            return Answer(None, f"{command[0]}: {error.strerror}")
+        timer = threading.Timer(limit_s, process.kill)
+        timer.start()
+        with process:
+            assert process.stdout is not None
+            text = process.stdout.read(MAX_ANSWER_BYTES + 1)
+            if len(text) > MAX_ANSWER_BYTES:
+                process.kill()
+        timer.cancel()
+        if process.returncode == 0 and len(text) <= MAX_ANSWER_BYTES:
+            return Answer(text)
+        said.seek(max(0, said.tell() - 4000))
+        lines = said.read(4000).decode("utf-8", "replace").strip().splitlines()
+    why = lines[-1] if lines else f"ended with code {process.returncode}"
+    return Answer(None, printable(why)[:MAX_WORDS])
+
+
+def torch_in(place: Place, reference: str, architecture: str | None, *, here: bool) -> Torch:
+    """What torch is in the image, by a process of the measured side in it; InputError when it is for other devices."""
+    runtime = place.site.container.runtime
+    if architecture != platform.machine():
+        return Torch(None, "torch was not asked: images for the nodes do not run on this machine")
+    if not here:
+        return Torch(None, "torch was not asked: the image is not unpacked on this machine")
+    if shutil.which(runtime) is None:
+        return Torch(None, f"torch was not asked: {runtime} is not on this machine")
+    answer = _asked(tuple(_probe_command(place, reference)))
+    try:
+        found = json.loads(answer.text or b"")
+        facts, error = dict(found["facts"]), found["error"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return Torch(None, f"torch was not asked: {answer.why or 'the image gave no answer'}")
+    if error:
+        return Torch(None, f"torch in the image: {printable(str(error)[:MAX_WORDS])}", broken=True)
+    _refuse_other_build(place, facts)
+    return Torch(printable(_described(facts))[:MAX_WORDS])
+
+
+@cache
+def _asked(command: tuple[str, ...]) -> Answer:
+    """Once a process: the checks of a site ask, and so does the plan."""
+    return ask(command, limit_s=PROBE_LIMIT_S)
+
+
+def _described(facts: dict[str, Any]) -> str:
+    built = [f"{WHEELS[maker]} {facts[name]}" for name, maker in MAKER_OF.items() if name in facts]
+    return f"{facts.get('torch.version')}, {' and '.join(built) or 'CPU only'}"
+
+
+def _refuse_other_build(place: Place, facts: dict[str, Any]) -> None:
+    makers = {maker.lower() for name, maker in MAKER_OF.items() if name in facts}
+    devices = place.site.container.devices
+    if devices == "none" or devices in makers:
+        return
+    problem = Problem("container.images", f"its torch is {_described(facts)}", f"one built for {devices} devices")
+    raise InputError("torch in the image cannot use the devices that the container is given", problems=(problem,))
+
+
+def _probe_command(place: Place, reference: str) -> list[str]:
+    container = place.site.container
+    options = [option for option in container.options if not _NODE_OPTIONS.match(option)]
+    package = Path(steelyard.__file__).parent
+    target = f"{_PROBE_PLACE}/steelyard"
+    command = [place.site.python or "python3", "-m", "steelyard.worker.probe"]
+    variables = [f"--env=PYTHONPATH={_PROBE_PLACE}", "--env=PYTHONSAFEPATH=1", "--env=PYTHONNOUSERSITE=1"]
+    # What the site mounts may be torch itself, or a library it needs; a mount of the nodes alone is left out.
+    mounts = [(mount.source, mount.target or mount.source) for mount in container.mounts if Path(mount.source).exists()]
+    mounts.append((str(package), target))
+    if container.runtime == "apptainer":
+        start = ["apptainer", "exec", "--cleanenv", "--no-eval", "--no-home"]
+        start += [f"--bind={source}:{inside}:ro" for source, inside in mounts]
+        return [*start, *variables, *options, reference, *command]
+    start = [container.runtime, "run", "--rm", "--pull=never", "--network=none", "--read-only"]
+    start += ["--tmpfs=/tmp:rw,mode=1777", "--security-opt=label=disable"]
+    start += [f"--mount=type=bind,source={source},target={inside},readonly" for source, inside in mounts]
+    if container.runtime == "podman":
+        start.append(f"--timeout={round(PROBE_LIMIT_S) + 10}")
+    rooted = ["--rootfs", f"{reference}:O"] if reference.startswith("/") else [reference]
+    return [*start, *variables, *options, *rooted, *command]

@@ -1,0 +1,320 @@
+"""What a container image is, found before anything is queued: its architecture, digest and torch. Starts no run.
+
+Images are files (Apptainer's SIF, the OCI's layout as a folder or archive, a folder with a root file system) or names
+that Podman, Docker or a registry know. What cannot be found out from a login node stays unknown, with the reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steelyard.doctor.node import Check
+from steelyard.doctor.torch_build import elf_machine
+from steelyard.errors import InputError, Problem, printable
+from steelyard.launch.campaign import Image
+from steelyard.launch.images import oci
+from steelyard.launch.images.ask import MAX_WORDS, ask, torch_in
+from steelyard.launch.images.sif import is_sif, sif_architecture
+
+if TYPE_CHECKING:
+    from steelyard.inputs.site import Place
+
+# Programs of every system; of a root file system one of them tells its architecture.
+_PROGRAMS = ("bin/sh", "usr/bin/env", "bin/bash", "usr/bin/dash", "usr/bin/busybox", "usr/bin/python3")
+_STEPS = 100
+_PODMAN_NAME = re.compile(r"(/[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*)+", re.ASCII)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """An image as far as it can be seen from here."""
+
+    reference: str
+    architecture: str | None
+    digest: str | None = None
+    file: Path | None = None
+    """Whose digest is the image's."""
+    here: bool = False
+    """Whether it could be started on this machine, without fetching it."""
+    why: str = ""
+
+
+def look(place: Place) -> Image | None:
+    """The image for the place's nodes; None without a container. InputError when it is for another architecture."""
+    name = _name(place)
+    if name is None:
+        return None
+    seen = _see(place, name)
+    _refuse_other_architecture(place, name, seen)
+    torch = torch_in(place, seen.reference, seen.architecture, here=seen.here)
+    digest = seen.digest if seen.file is None else _file_digest(seen.file)
+    why = "; ".join(text for text in (seen.why, torch.why) if text)
+    return Image(
+        name=name,
+        reference=seen.reference,
+        architecture=seen.architecture,
+        digest=digest,
+        torch=torch.text,
+        unknown=why[:MAX_WORDS],
+    )
+
+
+def check(place: Place) -> Check:
+    """Whether the image fits the nodes. Its digest is not taken: that of a large file takes long."""
+    try:
+        name = _name(place)
+        if name is None:
+            return Check("container image", "ok", "none is used")
+        seen = _see(place, name)
+        _refuse_other_architecture(place, name, seen)
+        torch = torch_in(place, seen.reference, seen.architecture, here=seen.here)
+    except InputError as error:
+        found = "; ".join([error.what, *(problem.problem for problem in error.problems)])
+        return Check("container image", "wrong", printable(found), printable(error.next_step or ""))
+    if torch.broken:
+        return Check("container image", "wrong", f"{name}: {torch.why}", "an image with torch for the nodes' devices")
+    known = f"{name}: {seen.architecture or 'architecture unknown'}, torch {torch.text or 'unknown'}"
+    why = "; ".join(text for text in (seen.why, torch.why) if text)
+    if seen.architecture is None:
+        return Check(
+            "container image", "note", f"{known} ({why})", "on a node: uname -m, and the image's own architecture"
+        )
+    return Check("container image", "ok", f"{known} ({why})" if why else known)
+
+
+def _name(place: Place) -> str | None:
+    container = place.site.container
+    needed = container.runtime != "none"
+    if place.image is None and needed:
+        there = ", ".join(container.images) or "none"
+        problem = Problem(
+            "container.images", f"there is no image for {place.pool.architecture}", f"a name or path (now: {there})"
+        )
+        raise InputError(
+            f"the nodes of {place.site.name}:{place.pool_name} have no image",
+            problems=(problem,),
+            next_step=f'{place.pool.architecture} = "IMAGE" in [container.images]',
+        )
+    return place.image
+
+
+# -- seeing it ---------------------------------------------------------------------------------------------------
+
+
+def _see(place: Place, name: str) -> _Seen:
+    runtime = place.site.container.runtime
+    transport, _, rest = name.partition(":")
+    if runtime != "none":
+        if transport in ("oci", "oci-archive") and rest.startswith("/"):
+            return _see_layout(place, name, *_split_tag(rest))
+        if name.startswith("/"):
+            return _see_path(place, name)
+        if runtime == "apptainer" and "://" not in name:
+            raise InputError(
+                f"the image {name!r} is no whole path",
+                next_step="give the path from / on, or a name with docker:// before it",
+            )
+    return _see_name(place, name)
+
+
+def _split_tag(text: str) -> tuple[Path, str | None]:
+    """A path, and the tag after its last colon; a path that is there is taken whole."""
+    path, colon, tag = text.rpartition(":")
+    return (Path(text), None) if not colon or "/" in tag or Path(text).exists() else (Path(path), tag)
+
+
+def _see_path(place: Place, name: str) -> _Seen:
+    path, runtime = Path(name), place.site.container.runtime
+    try:
+        if path.is_file() and is_sif(path):
+            if runtime != "apptainer":
+                raise _unfit(name, runtime, "an Apptainer image", "apptainer, or an image in the OCI's layout")
+            return _Seen(name, sif_architecture(path), file=path, here=True)
+        if (
+            path.is_dir()
+            and not (path / "oci-layout").is_file()
+            and any((path / part).is_dir() for part in ("usr", "bin"))
+        ):
+            if runtime == "docker":
+                raise _unfit(
+                    name,
+                    runtime,
+                    "a folder with a root file system",
+                    f"docker import: tar -C {name} -c . | docker import - NAME",
+                )
+            return _see_root(path)
+    except OSError as error:
+        raise InputError(f"the image {name} cannot be read: {error.strerror}") from None
+    if not path.exists():
+        raise InputError(
+            f"the image {name} is not there",
+            next_step="apptainer build IMAGE.sif, or see the path in [container.images]",
+        )
+    return _see_layout(place, name, path, None)
+
+
+def _see_root(path: Path) -> _Seen:
+    found = next((machine for part in _PROGRAMS if (machine := _machine_below(path, part))), None)
+    why = "a root file system has no digest" if found else "a root file system without a program that we know"
+    return _Seen(str(path), found, here=True, why=why)
+
+
+def _machine_below(root: Path, part: str) -> str | None:
+    """For which machine a program of a root file system is. Links are followed as they would be inside."""
+    done: list[str] = []
+    todo = part.split("/")[::-1]
+    for _ in range(_STEPS):
+        if not todo:
+            path = root.joinpath(*done)
+            return elf_machine(path) if path.is_file() else None
+        step = todo.pop()
+        link = root.joinpath(*done, step)
+        if step == "..":
+            done = done[:-1]
+        elif link.is_symlink():
+            target = str(link.readlink())
+            done = [] if target.startswith("/") else done
+            todo += target.split("/")[::-1]
+        elif step not in ("", "."):
+            done.append(step)
+    return None
+
+
+def _see_layout(place: Place, name: str, path: Path, tag: str | None) -> _Seen:
+    runtime, wanted = place.site.container.runtime, place.pool.architecture
+    if runtime == "docker":
+        raise _unfit(
+            name, runtime, "a layout of files", f"a name, after: skopeo copy oci:{path} docker-daemon:NAME:TAG"
+        )
+    try:
+        with oci.open_layout(path) as documents:
+            if documents is None:
+                raise InputError(
+                    f"{path} is no image that we know: neither SIF, nor the OCI's layout, nor a root file system",
+                    next_step=f"skopeo copy docker-archive:{path} oci-archive:NEW.tar, if `docker save` has made it",
+                )
+            found = oci.choose(oci.images_in(documents, tag, str(path)), wanted, str(path))
+    except OSError as error:
+        raise InputError(f"the image {path} cannot be read: {error.strerror}") from None
+    transport = "oci" if path.is_dir() else "oci-archive"
+    if runtime == "podman" and transport == "oci" and not _PODMAN_NAME.fullmatch(str(path)):
+        raise InputError(
+            f"Podman names an image after its folder, and cannot do that with {path}",
+            next_step="use a folder with lower-case letters and digits, and single . _ - between them, or an archive",
+        )
+    reference = f"{transport}:{path}" + (f":{tag}" if tag else "")
+    return _Seen(reference, found.architecture, found.digest)
+
+
+def _unfit(name: str, runtime: str, what: str, valid: str) -> InputError:
+    problem = Problem("container.runtime", f"{runtime} cannot start {what}", valid)
+    return InputError(f"the image {name} and {runtime} do not fit", problems=(problem,))
+
+
+def _see_name(place: Place, name: str) -> _Seen:
+    """A name: what Podman or Docker have of it here, else what the registry says."""
+    runtime, wanted = place.site.container.runtime, place.pool.architecture
+    bare = name.removeprefix("docker://")
+    if runtime == "apptainer" and bare == name:
+        return _Seen(name, None, why=f"{name.partition(':')[0]} images cannot be looked into from here")
+    local = _local(runtime, bare, wanted) if runtime in ("podman", "docker") else None
+    if local is not None and local.architecture == wanted:
+        return local
+    registered = _registered(bare, wanted, "docker://" if runtime == "apptainer" else "")
+    if local is not None and registered.architecture != wanted:
+        return local
+    return registered
+
+
+def _local(runtime: str, name: str, wanted: str) -> _Seen | None:
+    """The image as this machine's Podman or Docker has it; None when it has it not."""
+    if shutil.which(runtime) is None:
+        return None
+    if runtime == "podman" and ask([runtime, "manifest", "exists", "--", name]).text is not None:
+        answer = ask([runtime, "manifest", "inspect", "--", name])
+        found = oci.images_of_raw(answer.text, name) if answer.text is not None else None
+        if found is not None:
+            one = oci.choose(found, wanted, name)
+            return _Seen(f"{_without_tag(name)}@{one.digest}", one.architecture, one.digest, here=True)
+    answer = ask([runtime, "image", "inspect", "--", name])
+    entry = _first_object(answer.text)
+    return None if entry is None else _from_inspection(entry)
+
+
+def _from_inspection(entry: dict[str, Any]) -> _Seen:
+    architecture = oci.architecture_of_config(json.dumps({"architecture": entry.get("Architecture")}).encode(), "image")
+    given = entry.get("RepoDigests")
+    names = [one for one in given if isinstance(one, str) and "@sha256:" in one] if isinstance(given, list) else []
+    digest = entry.get("Digest")
+    if not isinstance(digest, str):
+        digest = names[0].partition("@")[2] if names else None
+    # Podman lists a name with the index's digest, too; the image of one architecture is what is started.
+    named = [one for one in names if digest is not None and one.endswith(digest)] or names
+    identity = str(entry.get("Id") or "")
+    return _Seen((named[0] if named else identity)[:1000], architecture, digest or identity or None, here=True)
+
+
+def _first_object(text: bytes | None) -> dict[str, Any] | None:
+    try:
+        answer = json.loads(text or b"")
+    except (ValueError, RecursionError):
+        return None
+    return answer[0] if isinstance(answer, list) and answer and isinstance(answer[0], dict) else None
+
+
+def _registered(name: str, wanted: str, prefix: str) -> _Seen:
+    """What the registry says of a name."""
+    unknown = _Seen(prefix + name, None)
+    if shutil.which("skopeo") is None:
+        return replace(unknown, why="skopeo, which asks a registry, is not here")
+    answer = ask(["skopeo", "inspect", "--raw", "--", f"docker://{name}"])
+    if answer.text is None:
+        return replace(unknown, why=f"skopeo: {answer.why}")
+    found = oci.images_of_raw(answer.text, name)
+    if found is None:
+        config = ask(["skopeo", "inspect", "--config", "--", f"docker://{name}"])
+        architecture = None if config.text is None else oci.architecture_of_config(config.text, name)
+        one = oci.Found(architecture, "sha256:" + hashlib.sha256(answer.text).hexdigest())
+    else:
+        one = oci.choose(found, wanted, name)
+    return _Seen(f"{prefix}{_without_tag(name)}@{one.digest}", one.architecture, one.digest)
+
+
+def _without_tag(name: str) -> str:
+    """A name without its digest, and without its tag: a colon before a slash belongs to the registry's port."""
+    name = name.partition("@")[0]
+    start, colon, tag = name.rpartition(":")
+    return start if colon and "/" not in tag else name
+
+
+def _refuse_other_architecture(place: Place, name: str, seen: _Seen) -> None:
+    wanted = place.pool.architecture
+    if seen.architecture in (None, wanted):
+        return
+    field = f"pools.{place.pool_name}.image" if place.pool.image else f"container.images.{wanted}"
+    problem = Problem(field, f"{name} is for {seen.architecture}", f"an image for {wanted}")
+    where = f"{place.site.name}:{place.pool_name}"
+    raise InputError(
+        f"the image is for {seen.architecture}, the nodes of {where} are {wanted}: it could not start there",
+        problems=(problem,),
+        next_step=_how_to_get(place, wanted),
+    )
+
+
+def _how_to_get(place: Place, wanted: str) -> str:
+    if place.site.container.runtime == "apptainer":
+        node = f"on a node of {place.site.name}:{place.pool_name}"
+        return f"use an image for {wanted}; {node}: apptainer build {wanted}.sif DEFINITION"
+    tool = "docker" if place.site.container.runtime == "docker" else "podman"
+    return f"use an image for {wanted}: {tool} pull --platform=linux/{oci.GO_NAMES[wanted]} NAME"
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()

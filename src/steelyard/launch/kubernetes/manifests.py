@@ -1,0 +1,396 @@
+"""What a campaign's job is on Kubernetes: its objects as plain data. Pure: asks nobody, creates nothing.
+
+A task is an Indexed Job, with a headless Service where it has several pods; or a JobSet, which brings its own. Its code
+and its specs are ConfigMaps, because a platform may share no file system with us.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+import re
+import zipfile
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from steelyard.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from steelyard.inputs.site import Mount, Pool
+    from steelyard.launch.campaign import Job, Plan
+
+Object = dict[str, Any]
+
+ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+"""What Kubernetes calls them, in the label kubernetes.io/arch that every node has."""
+CAMPAIGN_LABEL, JOB_LABEL, TASK_LABEL = "steelyard-campaign", "steelyard-job", "steelyard-task"
+QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+JOBSET_GROUP, JOBSET_VERSION = "jobset.x-k8s.io", "v1alpha2"
+SET_MEMBER: Final = "w"
+CONTAINER: Final = "worker"
+CODE, TASK, RESULTS = "/steelyard/code", "/steelyard/task", "/steelyard/results"
+# The API takes 1 MiB; the rest is for names and labels.
+MAX_CONFIG_BYTES: Final = 1_000_000
+MEETING_S: Final = 900
+"""How long the first pod of a task waits for the others, holding its devices: nothing else starts them together."""
+PULL_S: Final = 900
+"""For the pull of the image, which a pod's own deadline includes."""
+GRACE_S: Final = 60
+_CAMPAIGN = re.compile(r"[a-z0-9]{1,20}")
+# Of a fixed date, so that the same code gives the same archive.
+_ZIP_DATE: Final = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Code:
+    """The measured side as it is sent."""
+
+    archive: bytes
+    entry: str
+    """The pod's entry, which unpacks the archive."""
+
+    @property
+    def sha256(self) -> str:
+        """Of the archive."""
+        return hashlib.sha256(self.archive).hexdigest()
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a job's pods are given to read."""
+
+    code: Code
+    specs: Mapping[str, Object]
+    """By run id."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Users' own workload files by their SHA-256."""
+
+
+def pack_code(worker: Path) -> Code:
+    """A campaign's worker folder as one archive."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for path in sorted(worker.rglob("*")):
+            if path.is_file() and path.suffix in (".py", ".json"):
+                entry = zipfile.ZipInfo(path.relative_to(worker).as_posix(), _ZIP_DATE)
+                entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+                archive.writestr(entry, path.read_bytes())
+    entry_file = worker / "steelyard" / "worker" / "pod.py"
+    return Code(packed.getvalue(), entry_file.read_text(encoding="utf-8"))
+
+
+# -- names -------------------------------------------------------------------------------------------------------
+
+
+def prefix(plan: Plan) -> str:
+    """With which the names of all objects of a campaign begin."""
+    if not _CAMPAIGN.fullmatch(plan.campaign):
+        raise InputError(f"no object can be named after the campaign {plan.campaign!r}")
+    return f"sy-{plan.campaign}"
+
+
+def task_name(plan: Plan, job: Job, task: int) -> str:
+    """Of a task's Job or JobSet, Service and ConfigMap."""
+    return f"{prefix(plan)}-{job.number:03d}-{task}"
+
+
+def job_id(plan: Plan, job: Job) -> str:
+    """What a submitted job is called: namespace, and what its tasks' names begin with."""
+    return f"{plan.site.cluster.namespace}/{prefix(plan)}-{job.number:03d}"
+
+
+def selector(plan: Plan) -> str:
+    """Finds every object of a campaign."""
+    return f"{CAMPAIGN_LABEL}={plan.campaign}"
+
+
+def literal(text: str) -> str:
+    """Text as Kubernetes hands it on unchanged: `$(NAME)` in a variable or argument is otherwise replaced."""
+    return text.replace("$", "$$")
+
+
+# -- a job -------------------------------------------------------------------------------------------------------
+
+
+def manifest(plan: Plan, job: Job, content: Content, *, jobset: bool) -> Object:
+    """All objects of a job, in the order in which they are to be created."""
+    _refuse(plan, job)
+    items = [_code_map(plan, content.code)]
+    for task in range(len(job.tasks)):
+        items += task_objects(plan, job, task, content, jobset=jobset)
+    return {"apiVersion": "v1", "kind": "List", "items": items}
+
+
+def task_objects(plan: Plan, job: Job, task: int, content: Content, *, jobset: bool) -> Iterator[Object]:
+    """Of one task: its ConfigMap, a Service where its pods must find each other, and what runs it."""
+    several = job.shape.nodes > 1
+    as_set = jobset and several
+    name = task_name(plan, job, task)
+    yield _task_map(plan, job, task, content, _meeting_host(plan, name, as_set=as_set) if several else None)
+    pods = {"metadata": {"labels": _labels(plan, job, task)}, "spec": _pod(plan, job, task)}
+    if several and not as_set:
+        # The name of the Service is the domain below which pods have names.
+        pods["spec"]["subdomain"] = name
+        yield _service(plan, job, task)
+    nodes = job.shape.nodes
+    spec: Object = {
+        "completions": nodes,
+        "parallelism": nodes,
+        "completionMode": "Indexed",
+        # A run begins once: what failed is a result, and never tried again by the platform.
+        "backoffLimit": 0,
+        "template": pods,
+    }
+    yield _job_set(plan, job, task, spec) if as_set else _job(plan, job, task, spec)
+
+
+def _refuse(plan: Plan, job: Job) -> None:
+    pool, problems = plan.place.pool, []
+    if plan.image is None:
+        valid = f'[container] images = {{{pool.architecture} = "IMAGE"}}'
+        problems.append(Problem("container.images", f"none for {pool.architecture}", valid))
+    if job.kind == "search" and job.shape.nodes > 1:
+        valid = "ranks of one node: nothing tells the other pods which batch is next"
+        problems.append(Problem("search", f"over {job.shape.nodes} pods", valid))
+    memory_mib = pool.memory_per_node_mib
+    if memory_mib is not None and pool.shm_mib >= memory_mib:
+        valid = f"less than memory_per_node_mib = {memory_mib}, which it is a part of"
+        problems.append(Problem("shm_mib", str(pool.shm_mib), valid))
+    if problems:
+        raise InputError("the platform cannot run this", problems=(*problems,), next_step="steelyard site check SITE")
+
+
+def _labels(plan: Plan, job: Job, task: int) -> dict[str, str]:
+    return {**_campaign_labels(plan), JOB_LABEL: str(job.number), TASK_LABEL: str(task)}
+
+
+def _campaign_labels(plan: Plan) -> dict[str, str]:
+    return {"app.kubernetes.io/managed-by": "steelyard", CAMPAIGN_LABEL: plan.campaign}
+
+
+def _metadata(plan: Plan, job: Job, task: int) -> Object:
+    return {
+        "name": task_name(plan, job, task),
+        "labels": _labels(plan, job, task),
+        # Labels take few characters; these anybody may read.
+        "annotations": {"steelyard/study": plan.study, "steelyard/job": job.name},
+    }
+
+
+def _queued(plan: Plan, metadata: Object, spec: Object) -> None:
+    """Kueue starts what it admits; until then it must not run."""
+    if (queue := plan.site.cluster.queue) is not None:
+        metadata["labels"][QUEUE_LABEL] = queue
+        spec["suspend"] = True
+
+
+def _job(plan: Plan, job: Job, task: int, spec: Object) -> Object:
+    metadata = _metadata(plan, job, task)
+    _queued(plan, metadata, spec)
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+def _job_set(plan: Plan, job: Job, task: int, spec: Object) -> Object:
+    metadata = _metadata(plan, job, task)
+    member = {
+        "name": SET_MEMBER,
+        "replicas": 1,
+        "template": {"metadata": {"labels": _labels(plan, job, task)}, "spec": spec},
+    }
+    whole: Object = {
+        "failurePolicy": {"maxRestarts": 0},
+        "network": {"enableDNSHostnames": True},
+        "replicatedJobs": [member],
+    }
+    _queued(plan, metadata, whole)
+    return {"apiVersion": f"{JOBSET_GROUP}/{JOBSET_VERSION}", "kind": "JobSet", "metadata": metadata, "spec": whole}
+
+
+def _meeting_host(plan: Plan, name: str, *, as_set: bool) -> str:
+    """The first pod's name: that of its Job with its index, below the Service's."""
+    first = f"{name}-{SET_MEMBER}-0-0" if as_set else f"{name}-0"
+    return plan.site.meeting_host or f"{first}.{name}"
+
+
+def _service(plan: Plan, job: Job, task: int) -> Object:
+    # Names are wanted before anything is ready: the pods are what waits for each other.
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": _labels(plan, job, task)}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(plan, job, task), "spec": spec}
+
+
+# -- ConfigMaps --------------------------------------------------------------------------------------------------
+
+
+def _code_map(plan: Plan, code: Code) -> Object:
+    _refuse_large(len(code.archive) + len(code.entry), "the measured side's code", "this version cannot be sent")
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": f"{prefix(plan)}-worker", "labels": _campaign_labels(plan)},
+        "immutable": True,
+        "data": {"pod.py": code.entry},
+        "binaryData": {"worker.zip": base64.b64encode(code.archive).decode("ascii")},
+    }
+
+
+def _task_map(plan: Plan, job: Job, task: int, content: Content, host: str | None) -> Object:
+    specs: Object = {run_id: content.specs[run_id] for run_id in job.tasks[task]}
+    used = {spec["source"]["sha256"] for spec in specs.values() if spec.get("source")}
+    specs["sources"] = {sha256: content.sources[sha256] for sha256 in sorted(used & content.sources.keys())}
+    packed = gzip.compress(json.dumps(specs, sort_keys=True).encode(), mtime=0)
+    told = json.dumps(_told(plan, job, task, content.code, host), indent=1)
+    _refuse_large(len(packed) + len(told), f"the specs of task {task}", "fewer runs a task: raise limits.max_submitted")
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(plan, job, task),
+        "immutable": True,
+        "data": {"task.json": told},
+        "binaryData": {"specs.json.gz": base64.b64encode(packed).decode("ascii")},
+    }
+
+
+def _refuse_large(size_bytes: int, what: str, next_step: str) -> None:
+    if size_bytes > MAX_CONFIG_BYTES:
+        raise InputError(
+            f"{what} take {size_bytes:,} bytes; a ConfigMap holds {MAX_CONFIG_BYTES:,}", next_step=next_step
+        )
+
+
+def _told(plan: Plan, job: Job, task: int, code: Code, host: str | None) -> Object:
+    """What the pod's entry must know, beside the specs."""
+    shape = job.shape
+    return {
+        "name": task_name(plan, job, task),
+        "kind": job.kind,
+        "runs": list(job.tasks[task]),
+        "nodes": shape.nodes,
+        "processes": shape.processes_per_node,
+        "threads": shape.threads,
+        "cpus": _share(plan.place.pool, job, plan.place.pool.cpus_per_node),
+        "run_limit_s": shape.run_limit_s,
+        "task_limit_s": job.task_limit_s,
+        "meeting_s": MEETING_S,
+        "log_bytes": plan.site.limits.log_mib << 20,
+        "master": host,
+        "worker_sha256": code.sha256,
+    }
+
+
+# -- pods --------------------------------------------------------------------------------------------------------
+
+
+def _pod(plan: Plan, job: Job, task: int) -> Object:
+    pool, cluster, name = plan.place.pool, plan.site.cluster, task_name(plan, job, task)
+    spec: Object = {
+        "restartPolicy": "Never",
+        # Of the pod, not of the Job: a Job's deadline counts the time in the queue, and takes the logs away with the
+        # pods. The entry keeps to the task's limit itself; this ends it when it does not.
+        "activeDeadlineSeconds": job.task_limit_s + PULL_S + (MEETING_S if job.shape.nodes > 1 else 0),
+        "terminationGracePeriodSeconds": GRACE_S,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "nodeSelector": {**pool.node_selector, "kubernetes.io/arch": ARCHITECTURES[pool.architecture]},
+        "containers": [_container(plan, job, name)],
+        "volumes": [
+            {"name": "code", "configMap": {"name": f"{prefix(plan)}-worker"}},
+            {"name": "task", "configMap": {"name": name}},
+            {"name": "results", "emptyDir": {}},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{pool.shm_mib}Mi"}},
+            *(_mounted(number, mount) for number, mount in enumerate(plan.site.container.mounts)),
+        ],
+    }
+    if pool.tolerations:
+        spec["tolerations"] = [_toleration(entry) for entry in pool.tolerations]
+    if cluster.service_account is not None:
+        spec["serviceAccountName"] = cluster.service_account
+    if cluster.pull_secret is not None:
+        spec["imagePullSecrets"] = [{"name": cluster.pull_secret}]
+    if cluster.run_as is not None:
+        # All that the security standard `restricted` asks of a pod; the rest is said of the container.
+        spec["securityContext"] = {
+            "runAsNonRoot": True,
+            "runAsUser": cluster.run_as,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
+    if job.shape.nodes > 1:
+        # Several pods on one node would be called nodes, and would not be.
+        apart = {"labelSelector": {"matchLabels": _labels(plan, job, task)}, "topologyKey": "kubernetes.io/hostname"}
+        spec["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
+    return spec
+
+
+def _container(plan: Plan, job: Job, name: str) -> Object:
+    mounts = [
+        {"name": "code", "mountPath": CODE, "readOnly": True},
+        {"name": "task", "mountPath": TASK, "readOnly": True},
+        {"name": "results", "mountPath": RESULTS},
+        {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 -- the volume itself is mounted there
+    ]
+    for number, mount in enumerate(plan.site.container.mounts):
+        entry: Object = {"name": f"mount-{number}", "mountPath": mount.target or mount.source}
+        if mount.claim is not None and (within := mount.source.strip("/")):
+            entry["subPath"] = within
+        mounts.append({**entry, "readOnly": not mount.writable})
+    environment = {**plan.site.environment, **plan.place.pool.environment}
+    resources = _resources(plan.place.pool, job)
+    return {
+        "name": CONTAINER,
+        "image": plan.image.reference if plan.image is not None else "",
+        "imagePullPolicy": "IfNotPresent",
+        "command": [literal(word) for word in (plan.python, f"{CODE}/pod.py", CODE, TASK, RESULTS)],
+        "workingDir": RESULTS,
+        "env": [
+            *({"name": key, "value": literal(value)} for key, value in environment.items()),
+            {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            # What a record calls the allocation of a run.
+            {"name": "STEELYARD_ALLOCATION", "value": name},
+        ],
+        # The same both ways: a pod is promised what it uses, and uses what it is promised.
+        "resources": {"requests": resources, "limits": dict(resources)},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        # Where the entry cannot even start, its last words tell why.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }
+
+
+def _share(pool: Pool, job: Job, whole: int | None) -> int | None:
+    """Of what a node has, the part of the devices that the job asks for; all of it where nodes are to be whole."""
+    if whole is None or pool.exclusive:
+        return whole
+    return max(1, whole * min(job.shape.processes_per_node, pool.devices_per_node) // pool.devices_per_node)
+
+
+def _resources(pool: Pool, job: Job) -> dict[str, str]:
+    found: dict[str, str] = {}
+    cpus = _share(pool, job, pool.cpus_per_node)
+    whole_mib = pool.memory_per_node_mib
+    memory_mib = _share(pool, job, whole_mib)
+    if cpus is not None:
+        found["cpu"] = str(cpus)
+    if memory_mib is not None and whole_mib is not None:
+        # What lies in shared memory counts as the pod's: a share of a node must have room for that, too.
+        found["memory"] = f"{min(whole_mib, max(memory_mib, 2 * pool.shm_mib))}Mi"
+    devices = pool.devices_per_node if pool.exclusive and job.shape.devices_per_node else job.shape.devices_per_node
+    if pool.resource is not None and devices:
+        found[pool.resource] = str(devices)
+    return found
+
+
+def _toleration(entry: Any) -> Object:
+    found = {"key": entry.key, "operator": entry.operator, "value": entry.value, "effect": entry.effect}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _mounted(number: int, mount: Mount) -> Object:
+    """A folder of the node, or a volume that the platform keeps."""
+    if mount.claim is not None:
+        return {"name": f"mount-{number}", "persistentVolumeClaim": {"claimName": mount.claim}}
+    return {"name": f"mount-{number}", "hostPath": {"path": mount.source}}

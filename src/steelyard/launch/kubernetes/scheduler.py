@@ -1,0 +1,419 @@
+"""Campaigns on Kubernetes: creates, follows, fetches and ends. What is created and what answers mean is said beside it.
+
+No object is made that is not in the job's manifest.json, and nothing is kept here that the platform does not know,
+but which tasks were sent and which were given up: those two must outlive whoever asks.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from steelyard.contracts.base import to_json_object
+from steelyard.contracts.observe import SPEC_FILE, Scheduled
+from steelyard.errors import InputError, SteelyardError, printable
+from steelyard.inputs.validate import MAX_SPEC_BYTES, parse_json, read_bounded
+from steelyard.launch.campaign import MANIFEST_FILE, TaskState
+from steelyard.launch.kubernetes import events, manifests
+from steelyard.launch.kubernetes.api import FORBIDDEN, NOT_FOUND, Api, ApiError
+from steelyard.launch.kubernetes.check import platform_checks
+from steelyard.launch.kubernetes.logs import LogReader, PodLog, lay_down
+from steelyard.launch.scripts.bash import line as shell_line
+from steelyard.results.store import write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from steelyard.doctor.node import Check
+    from steelyard.inputs.site import Place
+    from steelyard.launch.campaign import Campaign, Job, Plan
+
+Object = dict[str, Any]
+Key = tuple[int, int]
+
+SENT_FILE: Final = "sent"
+"""Numbers of the tasks that were created: one that is gone later is not created again."""
+SERVER_FILE: Final = "server"
+"""The API that was given them: at another, whose context is now the current one, they are not gone."""
+MAX_MANIFEST_BYTES: Final = 1 << 29
+MAX_SOURCE_BYTES: Final = 200_000
+LOG_SLACK_BYTES: Final = 1 << 20
+MAX_EVENTS: Final = 20_000
+MAX_SERVER_CHARACTERS: Final = 1000
+PASSING: Final = (401, 408, 429)
+"""What the API answers when it will not do now what it may do later."""
+SERVER_FAULT: Final = 500
+LOG_PATIENCE_S: Final = 900
+"""How long after a pod's end its node may fail to hand out the log before the log counts as lost."""
+_PATHS: Final = {
+    "Job": "/apis/batch/v1/namespaces/{}/jobs",
+    "JobSet": f"/apis/{manifests.JOBSET_GROUP}/{manifests.JOBSET_VERSION}/namespaces/{{}}/jobsets",
+    "Service": "/api/v1/namespaces/{}/services",
+    "ConfigMap": "/api/v1/namespaces/{}/configmaps",
+    "Pod": "/api/v1/namespaces/{}/pods",
+    "Event": "/api/v1/namespaces/{}/events",
+}
+
+
+class Kubernetes:
+    """One object a task: an Indexed Job, or a JobSet."""
+
+    name = "kubernetes"
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._apis: dict[str | None, Api] = {}
+
+    def _api(self, place: Place) -> Api:
+        context = place.site.cluster.context
+        if context not in self._apis:
+            self._apis[context] = Api(context)
+        return self._apis[context]
+
+    def _path(self, plan: Plan, kind: str, name: str = "") -> str:
+        path = _PATHS[kind].format(plan.site.cluster.namespace)
+        return f"{path}/{name}" if name else path
+
+    # -- before
+
+    def check(self, place: Place) -> Iterator[Check]:
+        """What would go wrong there, found from here before anything is queued."""
+        yield from platform_checks(lambda: self._api(place), place)
+
+    def render(self, campaign: Campaign, job: Job) -> dict[str, str]:
+        """The manifest, and how to create what is in it by hand."""
+        plan = campaign.plan
+        specs = _specs(campaign, job)
+        code = manifests.pack_code(campaign.path / "worker")
+        content = manifests.Content(code, specs, _sources(specs.values()))
+        whole = manifests.manifest(plan, job, content, jobset=job.shape.nodes > 1 and self._uses_jobset(plan.place))
+        cluster = plan.site.cluster
+        context = [f"--context={cluster.context}"] if cluster.context is not None else []
+        create = shell_line(["kubectl", f"--namespace={cluster.namespace}", *context, "create", "-f", MANIFEST_FILE])
+        script = f'#!/bin/bash\n# Creates all tasks of the job {job.name}.\ncd "$(dirname "$0")" && exec {create}\n'
+        return {MANIFEST_FILE: json.dumps(whole, indent=1) + "\n", "job.sh": script}
+
+    def _uses_jobset(self, place: Place) -> bool:
+        said = place.site.cluster.jobset
+        if said is not None:
+            return said
+        try:
+            groups = self._api(place).get("/apis").get("groups") or []
+        except SteelyardError as error:
+            raise InputError(
+                f"whether the platform has JobSet cannot be asked: {error.what}",
+                next_step="set cluster.jobset to true or false in the site's file to plan without asking",
+            ) from None
+        return any(group.get("name") == manifests.JOBSET_GROUP for group in groups)
+
+    # -- sending
+
+    def submit(self, campaign: Campaign, job: Job) -> str:
+        """Create all tasks of a job that are not there; its id.
+
+        Once a part of it is created the job counts as submitted: tasks that the platform does not take then are given
+        up, with its words.
+        """
+        items = _manifest(campaign, job)["items"]
+        self._same_server(campaign, job)
+        api, plan, sent = self._api(campaign.plan.place), campaign.plan, _sent(campaign, job)
+        for number, parts in enumerate(_by_task(items)):
+            task = number - 1
+            if task in sent or _given_up(campaign, job, task) is not None:
+                continue
+            try:
+                for item in parts:
+                    api.create(self._path(plan, item["kind"]), item)
+            except ApiError as error:
+                # Too busy, broken or tired of our token: that is no word about this task, and may be over soon.
+                if task < 0 or not sent or error.status in PASSING or error.status >= SERVER_FAULT:
+                    raise
+                self._give_up(campaign, job, task, _refused(plan, job, task, error))
+                continue
+            if task >= 0:
+                if not sent:
+                    (campaign.job_folder(job) / SERVER_FILE).write_text(f"{api.host}\n", encoding="utf-8")
+                sent.add(task)
+                with (campaign.job_folder(job) / SENT_FILE).open("a", encoding="ascii") as file:
+                    file.write(f"{task}\n")
+        return manifests.job_id(plan, job)
+
+    def _same_server(self, campaign: Campaign, job: Job) -> None:
+        try:
+            with (campaign.job_folder(job) / SERVER_FILE).open(encoding="utf-8", errors="replace") as file:
+                server = file.read(MAX_SERVER_CHARACTERS).strip()
+        except FileNotFoundError:
+            return
+        host = self._api(campaign.plan.place).host
+        if server != host:
+            raise SteelyardError(
+                f"the jobs were given to {printable(server)}, and the current context is of {host}",
+                next_step="kubectl config use-context NAME, or cluster.context in the site's file",
+            )
+
+    def find(self, campaign: Campaign, jobs: Sequence[Job]) -> dict[int, str]:
+        """Ids of those that the platform has. One of which it has a part is completed: that part may be running."""
+        there = {events.place_of(item) for item in self._list(campaign, "Job")}
+        if any(job.shape.nodes > 1 for job in jobs):
+            there |= {events.place_of(item) for item in self._sets(campaign)}
+        known = {place[0] for place in there if place is not None}
+        return {
+            job.number: self.submit(campaign, job)
+            for job in jobs
+            if job.number in known or _sent(campaign, job)
+        }  # fmt: skip
+
+    # -- following
+
+    def _list(self, campaign: Campaign, kind: str) -> Iterator[Object]:
+        query = {"labelSelector": manifests.selector(campaign.plan)}
+        return self._api(campaign.plan.place).list(self._path(campaign.plan, kind), query)
+
+    def _sets(self, campaign: Campaign) -> list[Object]:
+        if campaign.plan.site.cluster.jobset is False:
+            return []
+        try:
+            return list(self._list(campaign, "JobSet"))
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+            return []
+
+    def poll(self, campaign: Campaign, jobs: Sequence[Job]) -> dict[tuple[int, int], TaskState]:
+        """One list of Jobs, one of pods; one of JobSets where there can be any; events only where something is stuck.
+
+        A task that waits for what will not come is taken away here, unless it has begun to move meanwhile.
+        """
+        seen = self._seen(campaign, jobs)
+        now_s = self._clock()
+        if any(events.is_stuck(task, now_s) for task in seen.values()):
+            told = list(self._events(campaign))
+            seen = {key: replace(task, events=told) for key, task in seen.items()}
+        states: dict[Key, TaskState] = {}
+        for job in jobs:
+            sent = _sent(campaign, job)
+            for task in range(len(job.tasks)):
+                state = self._state(campaign, job, task, seen.get((job.number, task)), sent=task in sent)
+                if state is not None:
+                    states[job.number, task] = state
+        return states
+
+    def _seen(self, campaign: Campaign, jobs: Sequence[Job]) -> dict[Key, events.Seen]:
+        found: dict[Key, Object | None] = {}
+        if any(job.shape.nodes > 1 for job in jobs):
+            found |= {key: None for item in self._sets(campaign) if (key := events.place_of(item)) is not None}
+        found |= {key: item for item in self._list(campaign, "Job") if (key := events.place_of(item)) is not None}
+        pods: dict[Key, list[Object]] = {}
+        for pod in self._list(campaign, "Pod"):
+            if (key := events.place_of(pod)) is not None:
+                pods.setdefault(key, []).append(pod)
+        return {key: events.Seen(item, pods.get(key, ())) for key, item in found.items()}
+
+    def _events(self, campaign: Campaign) -> Iterator[Object]:
+        """Of the whole namespace, but those that everything has; as many as are kept for an hour, mostly."""
+        query = {"fieldSelector": ",".join(f"reason!={reason}" for reason in events.ORDINARY_EVENTS)}
+        start = manifests.prefix(campaign.plan)
+        with suppress(ApiError):
+            for number, event in enumerate(
+                self._api(campaign.plan.place).list(self._path(campaign.plan, "Event"), query)
+            ):
+                if number >= MAX_EVENTS:
+                    return
+                if str((event.get("involvedObject") or {}).get("name")).startswith(start):
+                    yield event
+
+    def _state(
+        self, campaign: Campaign, job: Job, task: int, seen: events.Seen | None, *, sent: bool
+    ) -> TaskState | None:
+        if (said := _given_up(campaign, job, task)) is not None:
+            return TaskState("ended", said)
+        if seen is None:
+            if not sent:
+                return None
+            self._same_server(campaign, job)
+            name = manifests.task_name(campaign.plan, job, task)
+            reason = "its Job is no longer there: somebody, or the platform, has deleted it"
+            return TaskState(
+                "ended",
+                Scheduled(scheduler=self.name, job=name, state="Deleted", cause="cancelled", reason=reason),
+            )
+        state, hopeless = events.state_of(seen, self._clock())
+        if (
+            hopeless is not None
+            and state.said is not None
+            and not self._take_away(campaign, job, task, seen, state.said)
+        ):
+            return TaskState("queued", why=hopeless.reason)
+        return state
+
+    def _take_away(self, campaign: Campaign, job: Job, task: int, seen: events.Seen, said: Scheduled) -> bool:
+        """End a task that is stuck, so that it cannot begin later; False when it has moved since it was looked at."""
+        plan, name = campaign.plan, manifests.task_name(campaign.plan, job, task)
+        metadata = (seen.job or {}).get("metadata") or {}
+        version = {"preconditions": {"resourceVersion": metadata.get("resourceVersion")}}
+        api = self._api(plan.place)
+        if not api.delete(self._path(plan, "Job", events.name_of(seen.job or {})), body=version):
+            return False
+        if events.name_of(seen.job or {}) != name:
+            api.delete(self._path(plan, "JobSet", name))
+        self._give_up(campaign, job, task, said)
+        return True
+
+    def _give_up(self, campaign: Campaign, job: Job, task: int, said: Scheduled) -> None:
+        write_json(_given_up_file(campaign, job, task), to_json_object(said))
+
+    # -- fetching
+
+    def fetch(self, campaign: Campaign, job: Job, task: int) -> None:
+        """The results of a task out of its pods' logs, into the campaign's folder."""
+        key = f"{manifests.JOB_LABEL}={job.number},{manifests.TASK_LABEL}={task}"
+        query = {"labelSelector": f"{manifests.selector(campaign.plan)},{key}"}
+        api = self._api(campaign.plan.place)
+        self._bring(campaign, job, task, list(api.list(self._path(campaign.plan, "Pod"), query)))
+
+    def _bring(self, campaign: Campaign, job: Job, task: int, pods: Iterable[Object]) -> None:
+        scratch = Path(tempfile.mkdtemp(prefix=".fetch-", dir=campaign.path))
+        try:
+            logs: dict[int, PodLog] = {}
+            for pod in pods:
+                log = self._read_log(campaign, job, task, pod, scratch)
+                # The platform replaces no pod of ours; were there two of one index, the one that ended counts.
+                if log is not None and (log.index not in logs or log.whole):
+                    logs[log.index] = log
+            lay_down(campaign, job, task, list(logs.values()))
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _read_log(self, campaign: Campaign, job: Job, task: int, pod: Object, scratch: Path) -> PodLog | None:
+        """None: it has none, or no more."""
+        index = events.index_of(pod)
+        if index is None or index >= job.shape.nodes:
+            return None
+        node = events.text((pod.get("spec") or {}).get("nodeName"), 253)
+        limit_bytes = (campaign.plan.site.limits.log_mib << 20) + LOG_SLACK_BYTES
+        place = Path(tempfile.mkdtemp(dir=scratch))
+        reader = LogReader(job.tasks[task], place, limit_bytes, PodLog(index, node))
+        path = f"{self._path(campaign.plan, 'Pod', events.name_of(pod))}/log"
+        query = {"container": manifests.CONTAINER, "limitBytes": limit_bytes}
+        try:
+            return reader.read(self._api(campaign.plan.place).stream(path, query, limit_bytes))
+        except ApiError as error:
+            if self._may_come(pod, error.status):
+                raise
+            # Never started, or its node is gone: what the platform says of the task must do.
+            return None
+
+    def _may_come(self, pod: Object, status: int) -> bool:
+        """Whether a log that cannot be read now is still to be had: who goes on without it loses what was measured."""
+        end_s = events.ended_s(pod)
+        if end_s is None:
+            return False
+        recent = self._clock() - end_s < LOG_PATIENCE_S
+        return status in (*PASSING, FORBIDDEN) or (status >= SERVER_FAULT and recent)
+
+    # -- ending
+
+    def cancel(self, campaign: Campaign, jobs: Sequence[Job]) -> None:
+        """End them. Logs go with their pods, so what has been measured until now is brought here first."""
+        for job in jobs:
+            self._same_server(campaign, job)
+        numbers = {job.number: job for job in jobs}
+        pods: dict[Key, list[Object]] = {}
+        for pod in self._list(campaign, "Pod"):
+            key = events.place_of(pod)
+            if key is not None and key[0] in numbers and (pod.get("status") or {}).get("phase") != "Pending":
+                pods.setdefault(key, []).append(pod)
+        for (number, task), some in pods.items():
+            if task < len(numbers[number].tasks):
+                self._bring(campaign, numbers[number], task, some)
+        self._remove(campaign, jobs)
+
+    def clean(self, campaign: Campaign, jobs: Sequence[Job]) -> None:
+        """Remove every object of jobs that are collected; the code, too, with the last of them."""
+        self._remove(campaign, jobs)
+        if {job.number for job in jobs} == {job.number for job in campaign.plan.jobs}:
+            plan = campaign.plan
+            self._api(plan.place).delete(self._path(plan, "ConfigMap", f"{manifests.prefix(plan)}-worker"))
+
+    def _remove(self, campaign: Campaign, jobs: Sequence[Job]) -> None:
+        plan, api = campaign.plan, self._api(campaign.plan.place)
+        numbers = ",".join(str(job.number) for job in jobs)
+        query = {"labelSelector": f"{manifests.selector(plan)},{manifests.JOB_LABEL} in ({numbers})"}
+        kinds = ["Job", "ConfigMap"]
+        if any(job.shape.nodes > 1 for job in jobs):
+            # A set first: it would make its Job again.
+            kinds = [*(["JobSet"] if plan.site.cluster.jobset is not False else []), *kinds, "Service"]
+        for kind in kinds:
+            api.delete(self._path(plan, kind), query)
+
+
+# -- files of a campaign -----------------------------------------------------------------------------------------
+
+
+def _specs(campaign: Campaign, job: Job) -> dict[str, Object]:
+    return {
+        run_id: json.loads(read_bounded(campaign.raw(run_id) / SPEC_FILE, MAX_SPEC_BYTES))
+        for task in job.tasks
+        for run_id in task
+    }
+
+
+def _sources(specs: Iterable[Object]) -> dict[str, str]:
+    """Users' own files, as they are now: each spec says which it was planned with."""
+    found: dict[str, str] = {}
+    for source in (spec["source"] for spec in specs if spec.get("source")):
+        if source["sha256"] not in found:
+            found[source["sha256"]] = read_bounded(Path(source["path"]), MAX_SOURCE_BYTES).decode("utf-8")
+    return found
+
+
+def _manifest(campaign: Campaign, job: Job) -> Object:
+    path = campaign.job_folder(job) / MANIFEST_FILE
+    whole: Object = json.loads(read_bounded(path, MAX_MANIFEST_BYTES))
+    return whole
+
+
+def _by_task(items: Iterable[Object]) -> Iterator[list[Object]]:
+    """First the code, then each task: what runs it is the last of its objects."""
+    parts: list[Object] = []
+    for number, item in enumerate(items):
+        parts.append(item)
+        if number == 0 or item["kind"] in ("Job", "JobSet"):
+            yield parts
+            parts = []
+
+
+def _sent(campaign: Campaign, job: Job) -> set[int]:
+    try:
+        text = (campaign.job_folder(job) / SENT_FILE).read_text(encoding="ascii")
+    except FileNotFoundError:
+        return set()
+    return {int(word) for word in text.split() if word.isdigit()}
+
+
+def _given_up_file(campaign: Campaign, job: Job, task: int) -> Path:
+    return campaign.job_folder(job) / f"{task}.given-up.json"
+
+
+def _given_up(campaign: Campaign, job: Job, task: int) -> Scheduled | None:
+    path = _given_up_file(campaign, job, task)
+    if not path.exists():
+        return None
+    return parse_json(Scheduled, read_bounded(path, MAX_SPEC_BYTES), str(path))
+
+
+def _refused(plan: Plan, job: Job, task: int, error: ApiError) -> Scheduled:
+    return Scheduled(
+        scheduler=Kubernetes.name,
+        job=manifests.task_name(plan, job, task),
+        state="Refused",
+        cause="refused",
+        reason=f"the platform did not take it: {error.said}",
+        evidence={"http_status": error.status},
+    )

@@ -1,0 +1,165 @@
+"""Makes the runs of a study, one after the other, and skips what is there: starting again is resuming.
+
+Knows the result folder and a launcher. What a run's failure means is in its record; only our own end stops a study.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, get_args
+
+from steelyard.contracts import observe
+from steelyard.contracts.base import to_json_object
+from steelyard.derive.record import derive
+from steelyard.errors import DISK_FULL, InputError, Problem, SteelyardError
+from steelyard.results.store import RAW, ResultFolder, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from steelyard.contracts.record import RunRecord
+    from steelyard.contracts.spec import RunSpec
+    from steelyard.inputs.study import Expansion
+
+
+class Launcher(Protocol):
+    """What a campaign asks of a launcher."""
+
+    def run(self, spec: RunSpec, raw: Path, tick: Callable[[], None]) -> observe.Launch:
+        """Make one run; its observations are in `raw` when this returns."""
+
+
+class Watcher(Protocol):
+    """Who is told how a campaign goes."""
+
+    def begin(self, spec: RunSpec, done: int, total: int) -> None:
+        """A run starts."""
+
+    def tick(self, raw: Path) -> None:
+        """A run goes on."""
+
+    def end(self, record: RunRecord, done: int, total: int) -> None:
+        """A run has its record."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a campaign did."""
+
+    made: tuple[RunRecord, ...]
+    skipped: int
+    """Runs that were there already."""
+
+
+def run_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, watcher: Watcher) -> Outcome:
+    """Every run of the study that the folder does not have, in the study's order."""
+    try:
+        return _run_all(folder, expansion, launcher, watcher)
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        raise SteelyardError(
+            f"the disk of {folder.path} is full: {error.strerror}",
+            next_step="free some space, then give the same command again: what is finished is kept",
+        ) from None
+
+
+def _run_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, watcher: Watcher) -> Outcome:
+    folder.prepare()
+    refuse_other_seed(folder, expansion)
+    write_plan(folder, expansion)
+    made: list[RunRecord] = []
+    total = len(expansion.runs)
+    for number, spec in enumerate(expansion.runs):
+        # Asked anew each time: another launcher may be at the same study.
+        if folder.has(spec):
+            continue
+        watcher.begin(spec, number, total)
+        record = collect(folder, spec, launcher, watcher.tick)
+        made.append(record)
+        watcher.end(record, number + 1, total)
+    # Once more: a worker of a killed launcher may have been writing while we swept the first time.
+    folder.sweep_scratch()
+    return Outcome(tuple(made), total - len(made))
+
+
+def collect(folder: ResultFolder, spec: RunSpec, launcher: Launcher, tick: Callable[[Path], None]) -> RunRecord:
+    """One fresh launch, from spec to the record in its place; or the record that another launcher put there first."""
+    scratch = folder.open_scratch(spec)
+    raw = scratch / RAW
+    try:
+        launch = launcher.run(spec, raw, lambda: tick(raw))
+        for path in [raw / observe.RESERVE_FILE, raw / observe.COMPILING_FILE, *raw.glob(f"{observe.PROGRESS_FILE}*")]:
+            path.unlink(missing_ok=True)
+        write_json(raw / observe.LAUNCH_FILE, launch)
+        record = derive(raw)
+        if not folder.commit(scratch, record):
+            record = folder.read(folder.run_path(spec))
+    finally:
+        # After a commit there is nothing left here; after an interrupt the run counts as not made.
+        shutil.rmtree(scratch, ignore_errors=True)
+    return record
+
+
+def trial(spec: RunSpec, launcher: Launcher) -> RunRecord:
+    """The record of one run whose files are thrown away."""
+    with tempfile.TemporaryDirectory(prefix="steelyard-trial-") as scratch:
+        folder = ResultFolder(Path(scratch))
+        folder.prepare()
+        return collect(folder, spec, launcher, lambda _raw: None)
+
+
+def set_aside(folder: ResultFolder, expansion: Expansion, codes: str) -> int:
+    """Move runs of the study that ended with one of these statuses to where nobody counts them; how many.
+
+    They are made again by whatever makes what the study lacks. `codes`: statuses with commas between them.
+    """
+    wanted = _statuses(codes)
+    searched = (spec for group in expansion.searches for spec in group.runs)
+    count = 0
+    for spec in (*expansion.runs, *searched):
+        if folder.has(spec) and folder.read(folder.run_path(spec)).status.code in wanted:
+            folder.set_aside(folder.run_path(spec), spec.study)
+            count += 1
+    return count
+
+
+def _statuses(text: str) -> set[str]:
+    known = [code for code in get_args(observe.StatusCode) if code != "completed"]
+    given = {code.strip() for code in text.split(",")}
+    if unknown := sorted(given.difference(known)):
+        problem = Problem("--again", f"{', '.join(unknown)!r}", f"one or more of {', '.join(known)}")
+        raise InputError("no runs end like this, or they need not be made again", problems=(problem,))
+    return given
+
+
+def refuse_other_seed(folder: ResultFolder, expansion: Expansion) -> None:
+    """A study's seed is part of what it is: runs of two seeds under one name would look like one study."""
+    there = next((spec for spec in expansion.runs if folder.has(spec)), None)
+    if there is None:
+        return
+    record = folder.read(folder.run_path(there))
+    if record.spec.seed != there.seed:
+        raise InputError(
+            f"{folder.path} has runs of study {there.study!r} that were made with another seed",
+            next_step="give the study another name, or the old seed",
+        )
+
+
+def write_plan(folder: ResultFolder, expansion: Expansion) -> Path:
+    """Keep what was asked and in which order, under a name that depends on both."""
+    plan = {"study": to_json_object(expansion.study), "order": [spec.run_id for spec in expansion.runs]}
+    digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
+    path = folder.path / "studies" / f"{expansion.study.name}-{digest}.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        write_json(beside, plan)
+        beside.replace(path)
+    return path

@@ -1,0 +1,1 @@
+"""The shell scripts of a campaign, with or without a container."""

@@ -1,0 +1,254 @@
+"""How a command is started inside a container: Apptainer, Podman and Docker. Knows their options, not what is run.
+
+A vendor's image is used as it is: nothing is installed into it, its root is read-only, our worker is mounted into it
+read-only, and what the image sets in its environment stays, but for the variables that a run names.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from steelyard.doctor.node import Check
+from steelyard.errors import InputError
+from steelyard.launch.images import image
+from steelyard.launch.scripts.bash import Raw, Word
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from steelyard.inputs.site import Mount, Place
+    from steelyard.launch.campaign import Plan
+
+TIMEOUT_SLACK_S: Final = 120
+"""So long after the longest task has to be over Podman ends what is left of a container by itself."""
+SCRATCH: Final = "/tmp"  # noqa: S108 -- inside the container
+
+# Commas and colons part the fields of a mount, quotes and backslashes are read differently by each runtime.
+_MOUNTABLE = re.compile(r'[^\x00-\x1f\x7f:,"\\]+')
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+# Set inside whatever the image says: packages in a home folder would be taken before the image's own.
+_OWN: Final = {"PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1", "USER": "steelyard", "LOGNAME": "steelyard"}
+
+# A record names these where they are set, as it does without a container.
+_ALSO: Final = ("CUDA_DEVICE_ORDER", "SLURM_JOB_PARTITION", "SLURM_JOB_QOS", "SLURM_CPUS_PER_TASK", "SLURM_NNODES")
+
+# Our folder comes first, and the image's own PYTHONPATH stays. The first word is what to add.
+_INSIDE = 'export PYTHONPATH="$1${PYTHONPATH:+:$PYTHONPATH}"; shift; '
+# A container of Podman or Docker is no child of the process that starts it: whoever kills that one, as a scheduler
+# does, would leave the container running. So its standard input is a lifeline: it ends when the starter is gone, and
+# then the first process inside ends, and with it all others.
+_LIFELINE = 'exec "$@" 0<> <(:)'
+_INSIDE_WATCHED = (
+    _INSIDE
+    + 'exec 3<&0; "$@" & child=$!; trap \'kill -TERM "$child"\' TERM INT; trap \'kill -KILL "$child"; exit 129\' HUP; '
+    + '(cat <&3 >/dev/null; kill -HUP $$) & wait "$child"; code=$?; '
+    + 'while kill -0 "$child" 2>/dev/null; do wait "$child"; code=$?; done; exit "$code"'
+)
+# Apptainer shares /tmp with the host: each start gets a home of its own in it, so that no run finds what another has
+# compiled, and takes it away. The shell stays for that; a signal ends the command, not the shell.
+_INSIDE_HOME = (
+    'HOME=$(mktemp -d) || exit; export HOME TMPDIR="$HOME"; trap \'rm -rf "$HOME"\' EXIT; trap : TERM INT; '
+    + _INSIDE
+    + '"$@"'
+)
+# Apptainer takes variables for the container under another name. They are looked up when everything is set; a name
+# that is not set stays so. The first word says how many names follow.
+_OUTSIDE = (
+    "unset APPTAINERENV_PYTHONPATH; n=$1; shift; "
+    'while ((n-- > 0)); do [[ -v $1 ]] && export "APPTAINERENV_$1=${!1}"; shift; done; exec "$@"'
+)
+# On the node, because only there is it known which it has.
+_FABRIC_DEVICES = Raw("$(ls -d /dev/infiniband /dev/hfi1* /dev/cxi* 2>/dev/null | sed 's/^/--device=/')")
+_USER = Raw('--user="$(id -u):$(id -g)"')
+
+
+def run_words(plan: Plan, campaign: Path, variables: Sequence[str]) -> list[Word]:
+    """The words that start a command inside the container; none without a container.
+
+    `variables` are names: their values are taken from the environment that the words are started in.
+    """
+    container = plan.site.container
+    if plan.image is None or container.runtime == "none":
+        return []
+    names = [name for name in dict.fromkeys([*variables, *_ALSO]) if name != "PYTHONPATH"]
+    for name in names:
+        if not _VARIABLE.fullmatch(name):
+            raise InputError(f"{name!r} is no name of a variable", next_step="letters, digits and _")
+    words = _RUNTIMES[container.runtime](plan, campaign, names)
+    inside = _INSIDE_HOME if container.runtime == "apptainer" else _INSIDE_WATCHED
+    return [*words, "/bin/sh", "-c", inside, "sh", _python_path(plan, campaign)]
+
+
+def _python_path(plan: Plan, campaign: Path) -> str:
+    given = {**plan.site.environment, **plan.place.pool.environment}.get("PYTHONPATH")
+    worker = str(campaign / "worker")
+    return worker if given is None else f"{worker}:{given}"
+
+
+def _apptainer(plan: Plan, campaign: Path, names: list[str]) -> list[Word]:
+    assert plan.image is not None
+    container = plan.site.container
+    # `--no-eval`: without it a shell inside would carry out `$(...)` in the values of variables.
+    words: list[Word] = ["apptainer", "exec", "--cleanenv", "--no-eval", "--no-home"]
+    words += [Raw('--bind="${TMPDIR:-/tmp}":/tmp')]
+    for source, target, writable in _mounts(plan, campaign):
+        words.append(f"--bind={source}:{target}{'' if writable else ':ro'}")
+    words += _set_inside(plan, names, _OWN)
+    words += {"nvidia": ["--nv"], "amd": ["--rocm"]}.get(container.devices, [])
+    words += [f"--pwd={campaign}", *container.options, plan.image.reference]
+    return ["bash", "-c", _OUTSIDE, "bash", str(len(names)), *names, *words]
+
+
+def _podman(plan: Plan, campaign: Path, names: list[str]) -> list[Word]:
+    assert plan.image is not None
+    longest_s = max((job.task_limit_s for job in plan.jobs), default=0) + TIMEOUT_SLACK_S
+    # Root inside is the user who starts it, unless root does; limits of memory and files are those of the job.
+    words = _oci(plan, campaign, names, {"user": "--user=0:0", "timeout": f"--timeout={longest_s}"})
+    words += {"nvidia": ["--device=nvidia.com/gpu=all"]}.get(plan.site.container.devices, [])
+    reference = plan.image.reference
+    if reference.startswith("/"):
+        # A folder with a root file system; what is written to make it a container's root goes into a layer above it.
+        words += ["--rootfs", f"{_mountable(reference)}:O"]
+    else:
+        words.append(reference)
+    return ["bash", "-c", _LIFELINE, "bash", "podman", *words]
+
+
+def _docker(plan: Plan, campaign: Path, names: list[str]) -> list[Word]:
+    assert plan.image is not None
+    # The daemon starts it with its own limits and as root: neither is what the user has.
+    words = [*_oci(plan, campaign, names, {"user": _USER}), "--ulimit=memlock=-1:-1"]
+    devices: dict[str, Word] = {"nvidia": "--gpus=all", "amd": Raw('--group-add="$(stat -c %g /dev/kfd)"')}
+    if plan.site.container.devices in devices:
+        words.append(devices[plan.site.container.devices])
+    return ["bash", "-c", _LIFELINE, "bash", "docker", *words, plan.image.reference]
+
+
+_RUNTIMES: Final[dict[str, Callable[[Plan, Path, list[str]], list[Word]]]] = {
+    "apptainer": _apptainer,
+    "podman": _podman,
+    "docker": _docker,
+}
+
+
+def _oci(plan: Plan, campaign: Path, names: list[str], more: dict[str, Word]) -> list[Word]:
+    """What Podman and Docker have in common. A site's own option replaces ours of that name."""
+    container = plan.site.container
+    ours: dict[str, Word] = {
+        "read-only": "--read-only",
+        # Several nodes meet by the host's addresses, and no bridge stands between them and the fabric.
+        "network": "--network=host",
+        # Loader processes and collectives hand over batches in shared memory.
+        "ipc": "--ipc=host",
+        # A run's record names its node.
+        "uts": "--uts=host",
+        "workdir": f"--workdir={campaign}",
+        "log-driver": "--log-driver=none",
+        **more,
+    }
+    if plan.place.pool.start == "tasks":
+        # Ranks of a node are in different containers: devices share memory only between processes that see each other.
+        ours["pid"] = "--pid=host"
+    given = {option[2:].partition("=")[0] for option in container.options}
+    words: list[Word] = ["run", "--rm", "--interactive", *(word for name, word in ours.items() if name not in given)]
+    # Shared file systems cannot be labelled for SELinux.
+    words += ["--security-opt=label=disable", f"--tmpfs={SCRATCH}:rw,exec,nosuid,nodev,mode=1777"]
+    for source, target, writable in _mounts(plan, campaign):
+        words.append(f"--mount=type=bind,source={source},target={target}{'' if writable else ',readonly'}")
+    words += [f"--env={name}" for name in names]
+    words += _set_inside(plan, names, {"HOME": SCRATCH, "TMPDIR": SCRATCH, **_OWN})
+    if container.devices == "amd":
+        words.append("--device=/dev/kfd")
+    if container.devices in ("amd", "intel"):
+        words.append("--device=/dev/dri")
+    return [*words, _FABRIC_DEVICES, *container.options]
+
+
+def _set_inside(plan: Plan, names: list[str], values: dict[str, str]) -> list[str]:
+    """Our own values, where the site has set none."""
+    given = {*names, *plan.site.environment, *plan.place.pool.environment}
+    return [f"--env={name}={value}" for name, value in values.items() if name not in given]
+
+
+def _mounts(plan: Plan, campaign: Path) -> Iterator[tuple[str, str, bool]]:
+    """Source, target and whether it may be written; ours last, so that none hides them."""
+    for mount in plan.site.container.mounts:
+        yield _mountable(mount.source), _mountable(mount.target or mount.source), mount.writable
+    folder = _mountable(str(campaign))
+    yield folder, folder, True
+    yield f"{folder}/worker", f"{folder}/worker", False
+
+
+def _mountable(path: str) -> str:
+    if _MOUNTABLE.fullmatch(path):
+        return path
+    raise InputError(
+        f"a container cannot be given the path {path!r}",
+        next_step='use a path without : , " \\ and control characters, such as another folder with --results',
+    )
+
+
+# -- checks ------------------------------------------------------------------------------------------------------
+
+
+def container_checks(place: Place) -> Iterator[Check]:
+    """What of the container would stop or spoil a run, found from here."""
+    container = place.site.container
+    if container.runtime == "none" and place.image is None:
+        return
+    yield image.check(place)
+    if container.runtime == "none":
+        return
+    if shutil.which(container.runtime) is None:
+        said = f"{container.runtime} is not on this machine: torch in the image is not asked; the nodes need it"
+        yield Check("container", "note", said, f"on a node: {container.runtime} --version")
+    yield from _device_checks(place)
+    yield from (_mount_check(mount) for mount in container.mounts)
+    if place.site.scheduler == "slurm" and container.runtime != "apptainer":
+        yield _outside_the_job(place)
+
+
+_DEVICE_OPTIONS = re.compile(r"--(nv|nvccli|rocm|gpus|device|runtime)(=|$)")
+
+
+def _device_checks(place: Place) -> Iterator[Check]:
+    container, pool = place.site.container, place.pool
+    if pool.gpus is None and pool.device in ("auto", "cpu"):
+        return
+    if container.devices == "none" and not any(_DEVICE_OPTIONS.match(option) for option in container.options):
+        yield Check(
+            "container devices",
+            "wrong",
+            "the nodes have devices, and the container is given none of them: runs would use the CPU or fail",
+            'devices = "nvidia", "amd" or "intel" in [container]',
+        )
+
+
+def _mount_check(mount: Mount) -> Check:
+    if Path(mount.source).exists():
+        return Check("container mount", "ok", mount.source)
+    return Check(
+        "container mount",
+        "note",
+        f"{mount.source} is not on this machine: the nodes need it",
+        f"on a node: ls {mount.source}",
+    )
+
+
+def _outside_the_job(place: Place) -> Check:
+    container, name = place.site.container, "container limits"
+    if container.runtime == "podman" and "--cgroups=disabled" in container.options:
+        return Check(name, "ok", "the container stays in the job's control group")
+    remedy = (
+        'options = ["--cgroups=disabled"] with the runtime crun' if container.runtime == "podman" else "use Apptainer"
+    )
+    said = f"{container.runtime} leaves the job's control group: Slurm neither limits nor counts the container's memory"
+    if place.pool.gpus is not None and not place.pool.exclusive:
+        # Slurm counts a job's devices from 0 inside its control group: outside of it 0 is another job's, too.
+        shared = f"{said}, and two jobs on one node would measure on the same device"
+        return Check(name, "wrong", shared, f"exclusive = true in the pool, or {remedy}")
+    return Check(name, "note", said, remedy)

@@ -1,0 +1,410 @@
+"""The scripts of a campaign: what a task does, and what each node does for a run. Knows bash, no scheduler.
+
+They are plain bash 4 with coreutils, because a node's host may have no Python, and a person can read them and run them
+by hand. Every value from outside is quoted here: a stranger's file reaches no shell as anything but one word.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from steelyard.contracts import observe
+from steelyard.errors import DamagedDataError, InputError
+from steelyard.launch.scripts.bash import Raw, Word, line, quoted
+from steelyard.launch.scripts.container import run_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from steelyard.launch.campaign import Campaign, Job
+
+MEETING_HOST, MEETING_PORT = "STEELYARD_MEETING_HOST", "STEELYARD_MEETING_PORT"
+# Below the ports that systems give to outgoing connections, above those of well-known services.
+FIRST_PORT, PORTS = 10_000, 20_000
+LIMIT_HIT = 124
+"""Exit code in a line of TASK.done: the run's time limit ended it. (What `timeout` says.)"""
+GRACE_S = 30
+MAX_DONE_LINE = 1000
+MAX_EXIT = 255
+READABLE_COLUMNS = 110
+
+# Where a process is among those of its job, and what it may use: a container is given these from outside.
+PLACE_VARIABLES = (
+    *("SLURM_JOB_ID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"),
+    *("SLURM_STEP_TASKS_PER_NODE", "SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+    *("HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
+)
+# A task may be started by hand from inside another job.
+FOREIGN_RANKS = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT"
+
+
+# -- quoting -----------------------------------------------------------------------------------------------------
+
+# -- what a task does --------------------------------------------------------------------------------------------
+
+_TASK = """\
+# One task of the job {name}. The scheduler starts it; by hand: bash job.sh TASK_NUMBER
+# A task is a line of the file `tasks`, counted from 0: the ids of its runs.
+{modules}
+campaign={campaign}
+job="$campaign"/jobs/{folder}
+task=${{1:-$SLURM_ARRAY_TASK_ID}}
+[[ $task =~ ^[0-9]{{1,9}}$ ]] || {{ echo 'give the number of a task: bash job.sh TASK_NUMBER' >&2; exit 2; }}
+task=$((10#$task))
+read -r -a runs < <(sed -n "$((task + 1))p" "$job"/tasks)
+((${{#runs[@]}})) || {{ echo "there is no task $task" >&2; exit 2; }}
+
+{start}{meeting}
+# The scheduler signals this script before its time limit, a person may at any time. What runs is told, too, and
+# nothing is begun or written down any more: how it ended is then the scheduler's to say.
+told= child=
+trap 'told=yes; [[ $child ]] && kill -TERM "$child"' TERM INT HUP
+await() {{
+  "$@" </dev/null &
+  child=$!
+  [[ $told ]] && kill -TERM "$child"
+  wait "$child"
+  code=$?
+  while [[ $told ]] && kill -0 "$child" 2>/dev/null; do wait "$child"; done
+  child=
+}}
+"""
+
+_ONE_RUN = """
+# One run, unless it was begun before: the claim is a file that only one can create.
+make_run() {{
+  local raw="$campaign"/runs/$1/raw since=$SECONDS began said
+  if ! said=$( (set -C; echo "$HOSTNAME ${{SLURM_JOB_ID:-$$}}" >"$raw"/{claim}) 2>&1 ); then
+    echo "$1: begun before, or its folder is gone (${{said##*: }})"
+    return 1
+  fi
+  began=$(date +%s.%3N)
+  await timeout --kill-after={grace} {limit} "${{start[@]}}" bash "$job"/node.sh "$raw" >"$raw"/{log} 2>&1
+  rm -rf "$raw"/torchrun
+  [[ $told ]] && return 1
+  # At the limit `timeout` says {hit}, but not when it had to kill.
+  ((code == 137 && SECONDS - since >= {limit})) && code={hit}
+{judge}  echo "$1 $code $began $(date +%s.%3N)" >>"$job/$task".done
+}}
+"""
+
+_EACH = """
+for run in "${{runs[@]}}"; do
+  [[ $told ]] && exit 143
+  make_run "$run"
+done
+[[ $told ]] && exit 143
+exit 0
+"""
+
+_PACKED = """
+# All runs in one process, which claims each, and writes a line to TASK.done after each. Its time limit is the task's,
+# which the scheduler keeps: whoever else ended it would hide that from the records.
+await "${{start[@]}}" bash "$job"/node.sh "$task"
+[[ $told ]] && exit 143
+exit "$code"
+"""
+
+# Before the run is said to have ended, because its folder may be collected from then on.
+_JUDGE = """\
+  verdict='out of memory'
+  if ((code == 0)); then
+    verdict=fits
+  elif ! grep -qs '^{{"kind": "status", "code": "out_of_memory"' "$raw"/events-*.jsonl &&
+      ! grep -qsiE '{memory_words}' "$raw"/{log}; then
+    verdict="ended with exit code $code for another reason than memory: the search ends here"
+  fi
+"""
+
+_SEARCH = """
+# The runs differ in the batch alone, which rises from one to the next. The largest that fits is sought: the batch is
+# doubled until it does not fit, then the gap is halved. `low` is the last that fits, `high` the first that does not.
+mapfile -t batches < <(for run in "${{runs[@]}}"; do
+  sed -n 's/^ "batch": \\([0-9]*\\),\\{{0,1\\}}$/\\1/p' "$campaign"/runs/"$run"/raw/{spec}
+done)
+count=${{#runs[@]}}
+((${{#batches[@]}} == count)) || {{ echo 'the batches of the runs cannot be read' >&2; exit 1; }}
+low=-1 high=$count next=0 tries=0
+while ((high - low > 1)); do
+  [[ $told ]] && exit 143
+  if ((tries++ && SECONDS + {limit} >= {task_limit})); then
+    echo 'the time of this task is too short for another run: the same command again goes on from here'
+    break
+  fi
+  make_run "${{runs[next]}}" || break
+  echo "batch ${{batches[next]}}: $verdict"
+  case $verdict in
+    fits) low=$next ;;
+    'out of memory') high=$next ;;
+    *) break ;;
+  esac
+  if ((high < count)); then
+    next=$(((low + high) / 2))
+  else
+    while ((next < count - 1 && batches[next] < 2 * batches[low])); do ((next++)); done
+  fi
+done
+[[ $told ]] && exit 143
+((low < 0)) && echo 'no batch is known to fit' || echo "largest batch known to fit: ${{batches[low]}}"
+exit 0
+"""
+
+# What Slurm and the C++ library say when the host's memory is exhausted, and nobody was left to say it in the events.
+MEMORY_WORDS = r"oom.kill|exceeded memory limit|std::bad_alloc"
+
+
+def task_script(campaign: Campaign, job: Job, *, head: Sequence[str] = (), start: Sequence[Word] = ()) -> str:
+    """job.sh. `head`: lines right after the first, such as #SBATCH; `start`: words that start a command on all nodes,
+    such as srun.
+    """
+    values: dict[str, object] = {
+        "grace": GRACE_S,
+        "limit": job.shape.run_limit_s,
+        "task_limit": job.task_limit_s,
+        "hit": LIMIT_HIT,
+        "claim": observe.CLAIM_FILE,
+        "log": observe.WORKER_LOG,
+        "spec": observe.SPEC_FILE,
+        "memory_words": MEMORY_WORDS,
+    }
+    task = _TASK.format(
+        name=job.name,
+        modules=_modules(campaign),
+        campaign=quoted(str(campaign.path.absolute())),
+        folder=campaign.job_folder(job).name,
+        start=_start(campaign, job, start),
+        meeting=_meeting(campaign, job),
+    )
+    values["judge"] = _JUDGE.format(**values) if job.kind == "search" else ""
+    ends = {"runs": (_ONE_RUN, _EACH), "packed": (_PACKED,), "search": (_ONE_RUN, _SEARCH)}[job.kind]
+    end = "".join(text.format(**values) for text in ends)
+    return "".join(["#!/bin/bash\n", *(f"{entry}\n" for entry in head), task, end])
+
+
+def _modules(campaign: Campaign) -> str:
+    modules = campaign.plan.site.modules
+    lines = []
+    if modules.init is not None:
+        lines.append(f"source {quoted(modules.init)} || exit")
+    if modules.load:
+        lines.append(f"{line(['module', 'load', *modules.load])} || {{ echo 'modules cannot be loaded' >&2; exit 1; }}")
+    return "\n".join(
+        ["", "# Before anything else, so that the runs see what the modules set.", *lines, ""] if lines else [""]
+    )
+
+
+def _start(campaign: Campaign, job: Job, words: Sequence[Word]) -> str:
+    """What starts a command on all nodes, and what to do where no scheduler has started the task."""
+    if not words and not _needs_starter(campaign, job):
+        return "start=()\n"
+    alone = "  start=()"
+    if _needs_starter(campaign, job):
+        nodes = job.shape.nodes
+        say = f"a run of this job needs srun on {nodes} node(s): start it inside an allocation, salloc --nodes={nodes}"
+        alone = f"  echo {quoted(say)} >&2\n  exit 2"
+    said = "# What starts a command on every node of the task. Without Slurm it is started here.\n"
+    return f"{said}start=({line(words)})\nif [[ -z $SLURM_JOB_ID ]]; then\n{alone}\nfi\n"
+
+
+def _needs_starter(campaign: Campaign, job: Job) -> bool:
+    by_tasks = campaign.plan.place.pool.start == "tasks" and job.shape.processes_per_node > 1
+    return job.shape.nodes > 1 or by_tasks
+
+
+def _meeting(campaign: Campaign, job: Job) -> str:
+    """Where the ranks meet. Tasks that share a host have different ports, because their jobs have different ids."""
+    if not _needs_starter(campaign, job):
+        return ""
+    host = campaign.plan.site.meeting_host
+    first = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"'
+    return (
+        "\n# Where the ranks meet: on the first node, at a port that no other job has.\n"
+        f"export {MEETING_HOST}={first if host is None else quoted(host)}\n"
+        f"export {MEETING_PORT}=$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))\n"
+    )
+
+
+# -- what each node does -----------------------------------------------------------------------------------------
+
+_NODE = """\
+#!/bin/bash
+# What each node does for {what}
+cd {folder} || exit
+unset {foreign}
+{threads}exec {before} \\
+  {words}
+"""
+
+
+def node_script(campaign: Campaign, job: Job, *, node_rank: Raw, master: Raw, port: Raw) -> str:
+    """node.sh. The three say which node of the run it is on, and where the ranks meet."""
+    what = f"one run of the job {job.name}; $1: the run's raw folder. job.sh starts it."
+    if job.kind == "packed":
+        what = f"one task of the job {job.name}; $1: its number. job.sh starts it."
+    assigned = _assignments(campaign, job, master, port)
+    before, starter = _container(campaign, [*assigned])
+    if starter:
+        # The container's words put our worker first themselves, and keep what the image has.
+        assigned.pop("PYTHONPATH")
+    command = [*starter, *_command(campaign, job, node_rank, master, port)]
+    if _by_apptainer(campaign):
+        assigned = {_inside(name): value for name, value in assigned.items()}
+    if "=" in str(command[0][0]):
+        # `env` would take it for a variable.
+        command.insert(0, ["nice", "-n", "0", "--"])
+    lines = [*(f"{name}={value}" for name, value in assigned.items()), *(_folded(words) for words in command)]
+    return _NODE.format(
+        what=what,
+        folder=quoted(str(campaign.job_folder(job).absolute())),
+        foreign=FOREIGN_RANKS,
+        threads=_threads(campaign, job),
+        before=_folded([*before, "env"]),
+        words=" \\\n  ".join(lines),
+    )
+
+
+def _folded(words: Sequence[Word]) -> str:
+    """A command in lines that a person can read."""
+    lines = [""]
+    for text in map(quoted, words):
+        if lines[-1] and len(lines[-1]) + len(text) > READABLE_COLUMNS:
+            lines.append("")
+        lines[-1] += f" {text}" if lines[-1] else text
+    return " \\\n    ".join(lines)
+
+
+def _assignments(campaign: Campaign, job: Job, master: Raw, port: Raw) -> dict[str, str]:
+    """Variables of the run with their quoted values. They are given to `env`, not to this shell: it would take some,
+    such as PATH or IFS, for its own.
+    """
+    place, shape = campaign.plan.place, job.shape
+    values: dict[str, str] = {}
+    if shape.threads is None and shape.processes_per_node > 1:
+        values["OMP_NUM_THREADS"] = '"${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}"'
+    if not _needs_starter(campaign, job) and shape.processes_per_node > 1:
+        # All ranks are here; a host name that resolves to nowhere must not matter.
+        values["GLOO_SOCKET_IFNAME"] = '"${GLOO_SOCKET_IFNAME:-lo}"'
+    given = {**place.site.environment, **place.pool.environment}
+    values |= {name: quoted(value) for name, value in given.items()}
+    if shape.threads is not None:
+        values["OMP_NUM_THREADS"] = str(shape.threads)
+    if _needs_starter(campaign, job) and place.pool.start == "tasks":
+        values |= {"MASTER_ADDR": quoted(master), "MASTER_PORT": quoted(port)}
+    values["PYTHONPATH"] = _python_path(campaign, given.get("PYTHONPATH"))
+    values["PYTHONSAFEPATH"] = "1"
+    return values
+
+
+def _python_path(campaign: Campaign, given: str | None) -> str:
+    """Our worker first; without a container, what modules have set after it."""
+    worker = str((campaign.path / "worker").absolute())
+    if ":" in worker:
+        raise InputError(
+            f"Python cannot import from a path with a colon: {worker}", next_step="give another folder with --results"
+        )
+    if given is not None:
+        return quoted(f"{worker}:{given}")
+    return quoted(worker) + ("" if campaign.plan.image else '"${PYTHONPATH:+:$PYTHONPATH}"')
+
+
+def _container(campaign: Campaign, names: list[str]) -> tuple[list[Word], list[list[Word]]]:
+    """What starts a container, in two parts: shells of ours come before the variables, for a shell would take some of
+    them, such as BASH_ENV, for its own and even carry them out; the runtime itself comes after them.
+    """
+    if campaign.plan.image is None:
+        return [], []
+    # Apptainer is given ours under another name, and only the node's own are looked up.
+    passed = [] if _by_apptainer(campaign) else names
+    of_node = [name for name in PLACE_VARIABLES if name not in names]
+    words = run_words(campaign.plan, campaign.path.absolute(), [*passed, *of_node])
+    first = words.index(campaign.plan.site.container.runtime) if words else 0
+    return words[:first], [words[first:]] if words else []
+
+
+def _by_apptainer(campaign: Campaign) -> bool:
+    return campaign.plan.image is not None and campaign.plan.site.container.runtime == "apptainer"
+
+
+def _inside(name: str) -> str:
+    """Apptainer sets what has this prefix inside, and nothing on the node's side sees it; its own settings it needs
+    outside.
+    """
+    return name if name.startswith(("APPTAINER", "SINGULARITY")) else f"APPTAINERENV_{name}"
+
+
+def _command(campaign: Campaign, job: Job, node_rank: Raw, master: Raw, port: Raw) -> list[list[Word]]:
+    """The worker, or the starter of several and the worker.
+
+    Not `python -P`: the worker may run on a Python that does not know it yet. PYTHONSAFEPATH says the same, and older
+    ones import from the job's folder, in which nothing lies that can be imported.
+    """
+    python: list[Word] = [campaign.plan.python, "-m"]
+    shape = job.shape
+    if job.kind == "packed":
+        folder = quoted(str(campaign.job_folder(job).absolute()))
+        done, tasks = Raw(f'{folder}/"$1".done'), Raw(f"{folder}/tasks")
+        return [[*python, "steelyard.worker", "--claim", "--done", done, "--task", tasks, Raw('"$1"')]]
+    worker: list[Word] = [*python, "steelyard.worker", Raw('"$1"')]
+    if shape.nodes * shape.processes_per_node == 1:
+        return [worker]
+    if campaign.plan.place.pool.start == "tasks":
+        return [[*worker, "--ranks-from", "slurm"]]
+    # Without a place for its own logs torchrun would leave a folder in /tmp on every start.
+    torchrun: list[Word] = [*python, "torch.distributed.run", Raw('--log-dir="$1"/torchrun')]
+    if shape.nodes == 1:
+        meeting: list[Word] = ["--standalone"]
+    else:
+        meeting = [f"--nnodes={shape.nodes}", Raw(f"--node-rank={node_rank}"), "--rdzv-backend=static"]
+        meeting += [Raw(f"--master-addr={master}"), Raw(f"--master-port={port}")]
+    return [[*torchrun, *meeting, f"--nproc-per-node={shape.processes_per_node}", "--no-python"], worker]
+
+
+def _threads(campaign: Campaign, job: Job) -> str:
+    count = job.shape.processes_per_node
+    if job.shape.threads is not None or count == 1:
+        return ""
+    said = "# Each process gets an equal share of the CPUs, unless somebody has set something else.\n"
+    cpus = "$(env -u OMP_NUM_THREADS nproc)"
+    if campaign.plan.place.pool.start == "tasks":
+        # A task of Slurm may be bound to its own CPUs already, or not.
+        share = f"threads=$((${{SLURM_CPUS_ON_NODE:-1}} / {count})) cpus={cpus}\n"
+        return f"{said}{share}((threads > cpus)) && threads=$cpus\n"
+    return f"{said}threads=$(({cpus} / {count}))\n"
+
+
+# -- what a task has said ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Done:
+    """A line of TASK.done: a run that has ended."""
+
+    run_id: str
+    exit_code: int
+    """As bash tells it: 128 and more for a signal, LIMIT_HIT for the time limit."""
+    began_unix_s: float
+    ended_unix_s: float
+
+
+_DONE = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,79}) (\d{1,3}) (\d{1,10}\.\d{1,9}) (\d{1,10}\.\d{1,9})\n", re.ASCII)
+
+
+def read_done(path: Path) -> Iterator[Done]:
+    """The runs of a task that have ended; none while there is no file. A line cut short ends it."""
+    try:
+        file = path.open(encoding="ascii", errors="replace")
+    except FileNotFoundError:
+        return
+    with file:
+        while text := file.readline(MAX_DONE_LINE):
+            found = _DONE.fullmatch(text)
+            if found is None:
+                if not text.endswith("\n") and len(text) < MAX_DONE_LINE:
+                    return
+                raise DamagedDataError(f"{path}: a line is not RUN_ID EXIT BEGAN ENDED: {text[:80]!r}")
+            if int(found[2]) > MAX_EXIT:
+                raise DamagedDataError(f"{path}: {found[2]} is no exit code")
+            yield Done(found[1], int(found[2]), float(found[3]), float(found[4]))

@@ -1,0 +1,1 @@
+"""Campaigns on Slurm: its commands, the states it reports, and checks of a site."""

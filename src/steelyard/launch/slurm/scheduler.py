@@ -1,0 +1,369 @@
+"""Slurm: renders, queues, follows and ends a campaign's jobs by its commands. Knows nothing of studies or records.
+
+Every question is one call for all jobs: squeue for what is queued or has just ended, sacct for what is over.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import os
+import re
+import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from steelyard.errors import InputError, SteelyardError
+from steelyard.launch.scripts.bash import Raw
+from steelyard.launch.scripts.task import MEETING_HOST, MEETING_PORT, node_script, task_script
+from steelyard.launch.slurm import check
+from steelyard.launch.slurm.states import (
+    SACCT_FIELDS,
+    SQUEUE_FIELDS,
+    Told,
+    Traces,
+    gone,
+    read_exit_codes,
+    read_sacct,
+    read_squeue,
+    state_of,
+    wait_status,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from steelyard.doctor.node import Check
+    from steelyard.inputs.site import Place, Pool
+    from steelyard.launch.campaign import Campaign, Job, TaskState
+    from steelyard.launch.scripts.bash import Word
+    from steelyard.launch.slurm.states import TaskKey
+
+PATIENCE_S: Final = 180.0
+"""For one answer: a busy controller may take its MessageTimeout several times."""
+# Texts in UTC, in one form, with nothing cut off. Not for sbatch: a job inherits what it is given.
+SPEECH: Final = {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C"}
+# What tells Slurm's commands about the site. All else of theirs is of a job we may be in, or would change what the
+# script says without a trace of it there.
+KEPT: Final = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
+_FOREIGN: Final = re.compile(r"(SLURM|SBATCH|SQUEUE|SACCT|SCANCEL|SINFO|SALLOC|SRUN|SCONTROL)_")
+_ANSWER: Final = re.compile(r"(\d{1,10})(?:;([\w.-]{1,100}))?")
+_CLUSTER: Final = re.compile(r"^ClusterName\s*=\s*([\w.-]{1,100})\s*$", re.MULTILINE)
+_FORGOTTEN: Final = re.compile(r"Invalid job id|already complet|Job/step already complet", re.IGNORECASE)
+
+
+class Slurm:
+    """A site whose scheduler is Slurm."""
+
+    name = "slurm"
+
+    def __init__(self, variables: Mapping[str, str] | None = None) -> None:
+        """`variables`: the environment in which its commands are started; None: ours."""
+        self._variables = variables
+        self._cluster: str | None = None
+        self.calls = 0
+        """Commands started so far."""
+
+    # -- before anything is queued
+
+    def check(self, place: Place) -> Iterator[Check]:
+        """What would go wrong there, asked with a handful of calls however large the site is."""
+        return check.checks(place, self._call)
+
+    def render(self, campaign: Campaign, job: Job) -> dict[str, str]:
+        """job.sh, which sbatch takes, and node.sh."""
+        place = campaign.plan.place
+        if "\\" in str(campaign.path.absolute()):
+            raise InputError(
+                f"Slurm writes no output below a path with a backslash: {campaign.path.absolute()}",
+                next_step="give another folder with --results",
+            )
+        return {
+            "job.sh": task_script(campaign, job, head=head(campaign, job), start=start_words(place.pool, job)),
+            "node.sh": node_script(
+                campaign,
+                job,
+                node_rank=Raw('"$SLURM_NODEID"'),
+                master=Raw(f'"${MEETING_HOST}"'),
+                port=Raw(f'"${MEETING_PORT}"'),
+            ),
+        }
+
+    # -- acting
+
+    def submit(self, campaign: Campaign, job: Job) -> str:
+        """One sbatch for the whole array; `ID;CLUSTER`.
+
+        The cluster is part of it because a job that another cluster's controller does not know has not ended.
+        """
+        script = campaign.job_folder(job).absolute() / "job.sh"
+        # Asked before: once the job is queued nothing may stand between it and its id.
+        cluster = self._cluster_name()
+        words = ["sbatch", "--parsable", f"--chdir={campaign.path.absolute()}"]
+        if "%" in str(campaign.path.absolute()):
+            # Slurm would replace it, in the folder too: the one case in which the script's relative path will not do.
+            words.append(f"--output={str(script.parent).replace('%', '%%')}/{_output_name(campaign, job)}")
+        answer = self._ask([*words, str(script), *([] if is_array(campaign, job) else ["0"])], speak={})
+        found = _ANSWER.fullmatch(answer.strip().splitlines()[-1] if answer.strip() else "")
+        if found is None:
+            raise SteelyardError(
+                f"sbatch gave no id: {answer[:400]!r}", next_step="give the same command again: it looks for the job"
+            )
+        return f"{found[1]};{found[2] or cluster}"
+
+    def find(self, campaign: Campaign, jobs: Sequence[Job]) -> dict[int, str]:
+        """By their names, which no other job has; also those that have ended already."""
+        names = {job.name: job.number for job in jobs}
+        told = [*self._queue().values()]
+        if names.keys() - {entry.name for entry in told}:
+            told += (self._account(campaign, f"--name={','.join(names)}") or {}).values()
+        return {
+            names[entry.name]: f"{entry.job_id};{self._cluster_name()}"
+            for entry in reversed(told)
+            if entry.name in names
+        }
+
+    def poll(self, campaign: Campaign, jobs: Sequence[Job]) -> dict[tuple[int, int], TaskState]:
+        """One squeue, and once something has ended one sacct; without accounting a second squeue for exit codes."""
+        names = {job.name for job in jobs}
+        queue = {key: told for key, told in self._queue().items() if told.name in names}
+        by_name = {told.name: told.job_id for told in queue.values()}
+        ids = {job.number: (campaign.job_id(job) or by_name.get(job.name, "")) for job in jobs}
+        wanted = [(job, task, (ids[job.number].partition(";")[0], task)) for job, task in _open_tasks(campaign, jobs)]
+        account: dict[TaskKey, Told] | None = {}
+        if any(key not in queue or queue[key].phase == "ended" for _, _, key in wanted):
+            known = sorted({key[0] for _, _, key in wanted} - {""})
+            account = self._account(campaign, f"--jobs={','.join(known)}") if known else {}
+            queue = queue if account else self._with_exit_codes(queue)
+        found: dict[tuple[int, int], TaskState] = {}
+        for job, task, key in wanted:
+            traces = Traces(campaign.output_file(job, task), campaign.done_file(job, task), len(job.tasks[task]))
+            told = of_task((account or {}).get(key), job)
+            state = state_of(queue.get(key), told, traces, task, job.task_limit_s)
+            # Slurm knows it no more. While the account cannot be asked that is no end, unless its own traces say so.
+            if state is None and key[0] and (account is not None or traces.settled()):
+                self._same_cluster(ids[job.number])
+                state = gone(key[0], traces, task)
+            if state is not None:
+                found[job.number, task] = state
+        return found
+
+    def fetch(self, campaign: Campaign, job: Job, task: int) -> None:
+        """Nothing: tasks write into the campaign's folder themselves."""
+
+    def cancel(self, campaign: Campaign, jobs: Sequence[Job]) -> None:
+        """One scancel for all; what has ended already is none of its errors."""
+        ids = {job.number: found for job in jobs if (found := campaign.job_id(job)) is not None}
+        lost = [job for job in jobs if job.number not in ids]
+        if lost:
+            ids |= self.find(campaign, lost)
+        if not ids:
+            return
+        for job_id in ids.values():
+            self._same_cluster(job_id)
+        numbers = [job_id.partition(";")[0] for job_id in ids.values()]
+        # The file may be a stranger's: a word such as --me would take back what is none of this campaign's.
+        if wrong := [number for number in numbers if not (number.isascii() and number.isdigit())]:
+            raise SteelyardError(
+                f"{campaign.path} names a job {wrong[0]!r}, which is no number", next_step="squeue --me"
+            )
+        done = self._call(["scancel", *numbers])
+        complaints = [line for line in done.stderr.splitlines() if line.strip() and not _FORGOTTEN.search(line)]
+        if done.returncode and complaints:
+            raise SteelyardError(f"scancel: {' '.join(complaints)[:1000]}", next_step="squeue --me")
+
+    def clean(self, campaign: Campaign, jobs: Sequence[Job]) -> None:
+        """Nothing: Slurm forgets by itself."""
+
+    # -- asking
+
+    def _queue(self) -> dict[TaskKey, Told]:
+        words = ["squeue", "--all", "--noheader", "--states=all", f"--user={os.getuid()}", f"--format={SQUEUE_FIELDS}"]
+        return read_squeue(self._ask(words))
+
+    def _with_exit_codes(self, queue: dict[TaskKey, Told]) -> dict[TaskKey, Told]:
+        """The same with the exit codes of what failed, which only squeue's other form of output has."""
+        if not any(told.state == "FAILED" for told in queue.values()):
+            return queue
+        fields = "ArrayJobID:12,ArrayTaskID:12,exit_code:12"
+        words = ["squeue", "--all", "--noheader", "--states=failed", f"--user={os.getuid()}", f"--Format={fields}"]
+        codes = read_exit_codes(self._ask(words))
+        for key, told in queue.items():
+            if key in codes:
+                exit_code, signal = wait_status(codes[key])
+                queue[key] = replace(told, exit_code=exit_code, signal=signal)
+        return queue
+
+    def _account(self, campaign: Campaign, which: str) -> dict[TaskKey, Told] | None:
+        """What accounting knows; nothing where there is none, None where it does not answer."""
+        # From the day before: clocks of two machines may differ.
+        since = f"--starttime={_day_before(campaign.plan.created_at)}"
+        words = ["sacct", "--noheader", "--parsable2", "--allocations", which, since, f"--format={SACCT_FIELDS}"]
+        done = self._call(words)
+        if done.returncode:
+            return {} if "accounting storage is disabled" in done.stderr else None
+        return read_sacct(done.stdout)
+
+    def _same_cluster(self, job_id: str) -> None:
+        cluster = job_id.partition(";")[2]
+        if cluster and cluster != self._cluster_name():
+            raise SteelyardError(
+                f"the jobs are on the cluster {cluster!r}, and Slurm here is of {self._cluster_name()!r}",
+                next_step=f"give the command where Slurm is of {cluster!r}",
+            )
+
+    def _cluster_name(self) -> str:
+        if self._cluster is None:
+            found = _CLUSTER.search(self._ask(["scontrol", "show", "config"]))
+            if found is None:
+                raise SteelyardError("Slurm does not say the name of its cluster", next_step="scontrol show config")
+            self._cluster = found[1]
+        return self._cluster
+
+    def _ask(self, words: Sequence[str], speak: Mapping[str, str] = SPEECH) -> str:
+        """What a command prints; SteelyardError with its own words when it fails."""
+        done = self._call(words, speak)
+        if done.returncode:
+            said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+            raise SteelyardError(f"{words[0]} refused: {said[:2000]}", next_step="steelyard site check SITE")
+        return done.stdout
+
+    def _call(self, words: Sequence[str], speak: Mapping[str, str] = SPEECH) -> subprocess.CompletedProcess[str]:
+        self.calls += 1
+        try:
+            return subprocess.run(
+                words,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                check=False,
+                timeout=PATIENCE_S,
+                env={**own_variables(os.environ if self._variables is None else self._variables), **speak},
+            )
+        except FileNotFoundError:
+            raise SteelyardError(
+                f"Slurm's command {words[0]!r} is not here",
+                next_step="give the command on a login node of the site, or load its module of Slurm",
+            ) from None
+        except subprocess.TimeoutExpired:
+            raise SteelyardError(
+                f"{words[0]} gave no answer within {PATIENCE_S:g} s", next_step="give the same command again later"
+            ) from None
+
+
+def _open_tasks(campaign: Campaign, jobs: Sequence[Job]) -> list[tuple[Job, int]]:
+    """Those with runs that nobody has collected: of the others nothing need be asked."""
+    left = {entry.name for entry in os.scandir(campaign.path / "runs")}
+    return [(job, task) for job in jobs for task, runs in enumerate(job.tasks) if not left.isdisjoint(runs)]
+
+
+def of_task(told: Told | None, job: Job) -> Told | None:
+    """What the account says, if it is about this task.
+
+    Of a job of less than a second it may have a line without array and name ("allocation", seen in 22.05): then the id
+    says which job it is, and a job of one task which task.
+    """
+    if told is None or (told.name != job.name and told.numbered):
+        return None
+    return told if told.numbered or len(job.tasks) == 1 else None
+
+
+def _day_before(moment: str) -> str:
+    return (dt.datetime.fromisoformat(moment) - dt.timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def own_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Without those of Slurm's that are of another job, or would change what the script says."""
+    return {name: value for name, value in variables.items() if name in KEPT or not _FOREIGN.match(name)}
+
+
+# -- what a job asks for
+
+
+def is_array(campaign: Campaign, job: Job) -> bool:
+    """Where arrays of one task are all there can be, there may be none at all."""
+    return campaign.plan.site.limits.array_size > 1 or len(job.tasks) > 1
+
+
+def head(campaign: Campaign, job: Job) -> list[str]:
+    """The #SBATCH lines. Each value is a number of ours or has the form that the site contract allows."""
+    pool, shape = campaign.plan.place.pool, job.shape
+    tasks = tasks_per_node(pool, job)
+    options = [f"--job-name={job.name}", *_array(campaign, job)]
+    options += [f"--nodes={shape.nodes}", f"--ntasks-per-node={tasks}"]
+    if (cpus := cpus_per_task(pool, job)) is not None:
+        options.append(f"--cpus-per-task={cpus}")
+    if pool.memory_per_node_mib is not None:
+        options.append(f"--mem={_share(pool.memory_per_node_mib, pool, job)}M")
+    if pool.gpus is not None and shape.devices_per_node:
+        options.append(f"--gres={pool.gpus}:{shape.devices_per_node}")
+    # Slurm counts whole minutes, upwards.
+    minutes = math.ceil(job.task_limit_s / 60)
+    options += [f"--time={minutes}", "--no-requeue"]
+    named = {
+        "partition": pool.partition,
+        "account": pool.account,
+        "qos": pool.qos,
+        "constraint": pool.constraint,
+        "reservation": pool.reservation,
+    }
+    options += [f"--{name}={value}" for name, value in named.items() if value is not None]
+    options += ["--exclusive"] if pool.exclusive else []
+    return [f"#SBATCH {option}" for option in [*options, *pool.options]]
+
+
+def _array(campaign: Campaign, job: Job) -> list[str]:
+    output = f"--output=jobs/{campaign.job_folder(job).name}/{_output_name(campaign, job)}"
+    if not is_array(campaign, job):
+        return [output]
+    most = campaign.plan.site.limits.max_running
+    # Slurm knows a limit an array, not one for all of them.
+    together = f"%{max(1, most // len(campaign.plan.jobs))}" if most is not None else ""
+    return [f"--array=0-{len(job.tasks) - 1}{together}", output]
+
+
+def _output_name(campaign: Campaign, job: Job) -> str:
+    return "%a.out" if is_array(campaign, job) else "0.out"
+
+
+def tasks_per_node(pool: Pool, job: Job) -> int:
+    """Slurm's tasks: one torchrun a node, or one a process."""
+    return job.shape.processes_per_node if pool.start == "tasks" and job.kind != "packed" else 1
+
+
+def cpus_per_task(pool: Pool, job: Job) -> int | None:
+    """CPUs for each of Slurm's tasks; None: what the scheduler gives."""
+    if pool.cpus_per_node is None:
+        return None
+    return max(1, _share(pool.cpus_per_node, pool, job) // tasks_per_node(pool, job))
+
+
+def _share(amount: int, pool: Pool, job: Job) -> int:
+    """Of a node's CPUs or memory: as much as of its devices, so that a run on one device leaves room for others."""
+    if pool.exclusive:
+        return amount
+    devices = max(1, job.shape.devices_per_node, job.shape.processes_per_node)
+    return max(1, math.ceil(amount * min(devices, pool.devices_per_node) / pool.devices_per_node))
+
+
+def start_words(pool: Pool, job: Job) -> list[Word]:
+    """What starts node.sh on every node, or once a process.
+
+    A step for each run, also on one node: what Slurm ends for its memory is then that run, and the next one goes on.
+    """
+    if job.kind == "packed":
+        return []
+    tasks = tasks_per_node(pool, job)
+    words: list[Word] = ["srun", f"--nodes={job.shape.nodes}", f"--ntasks={job.shape.nodes * tasks}"]
+    words.append(f"--ntasks-per-node={tasks}")
+    # Since 22.05 srun does not take it from the job.
+    if (cpus := cpus_per_task(pool, job)) is not None:
+        words.append(f"--cpus-per-task={cpus}")
+    elif pool.exclusive and tasks == 1:
+        # One torchrun has the whole node; a site's automatic binding would give it one core, as it asks for none.
+        words.append("--cpu-bind=none")
+    # A rank that died must not leave the others waiting; and the input is the script's.
+    # Where the job was queued with --export=NONE, srun would keep from the run what modules and the script have set.
+    return [*words, "--export=ALL", "--kill-on-bad-exit=1", "--input=none", "--unbuffered"]

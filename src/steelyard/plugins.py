@@ -1,0 +1,176 @@
+"""The only extension table: kind and name to "module:attribute". Knows names; imports nothing until asked."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import Any
+
+from steelyard.errors import InputError, Problem
+
+BUILTIN: dict[str, dict[str, str]] = {
+    "device": {
+        "sim": "steelyard.worker.engine.sim_job:SimJob",
+        **dict.fromkeys(("auto", "cpu", "cuda", "xpu", "hpu", "mps"), "steelyard.worker.engine.torch_entry:open_job"),
+    },
+    "workload": {
+        "sim": "steelyard.worker.workloads.sim:SimWorkload",
+        "tiny": "steelyard.worker.workloads.tiny:build",
+        "resnet50": "steelyard.worker.workloads.vision:resnet50",
+        "resnet152": "steelyard.worker.workloads.vision:resnet152",
+        "vit-l-16": "steelyard.worker.workloads.vision:vit_l_16",
+        "vit-h-14": "steelyard.worker.workloads.vision:vit_h_14",
+        "swin-t": "steelyard.worker.workloads.vision:swin_t",
+        "swin-b": "steelyard.worker.workloads.vision:swin_b",
+        "efficientnet-b0": "steelyard.worker.workloads.vision:efficientnet_b0",
+        "efficientnet-b4": "steelyard.worker.workloads.vision:efficientnet_b4",
+        "mobilenet-v3-small": "steelyard.worker.workloads.vision:mobilenet_v3_small",
+        "mobilenet-v3-large": "steelyard.worker.workloads.vision:mobilenet_v3_large",
+        "wideresnet28-10": "steelyard.worker.workloads.wideresnet:build",
+        "timm": "steelyard.worker.workloads.timm_models:build",
+        "fasterrcnn-r50-fpn": "steelyard.worker.workloads.detection:fasterrcnn",
+        "deformable-detr-swin-l": "steelyard.worker.workloads.detection:deformable_detr",
+        "segformer-b4": "steelyard.worker.workloads.segmentation:segformer",
+        "deeplabv3plus-r101": "steelyard.worker.workloads.segmentation:deeplab",
+        "gpt": "steelyard.worker.workloads.gpt:build",
+        "llama": "steelyard.worker.workloads.llama:build",
+        "bert-base": "steelyard.worker.workloads.bert:base",
+        "bert-large": "steelyard.worker.workloads.bert:large",
+        "autoencoder": "steelyard.worker.workloads.autoencoder:build",
+        "matmul": "steelyard.worker.workloads.ceilings:matmul",
+        "memory-bandwidth": "steelyard.worker.workloads.ceilings:memory_bandwidth",
+        "host-device-copy": "steelyard.worker.workloads.ceilings:host_device_copy",
+        "all-reduce": "steelyard.worker.workloads.collectives:all_reduce",
+        "all-gather": "steelyard.worker.workloads.collectives:all_gather",
+        "reduce-scatter": "steelyard.worker.workloads.collectives:reduce_scatter",
+    },
+    "data": {
+        "cifar10": "steelyard.data.cifar:CIFAR10",
+        "cifar100": "steelyard.data.cifar:CIFAR100",
+        "mnist": "steelyard.data.mnist:MNIST",
+        "imagefolder": "steelyard.data.folder:IMAGEFOLDER",
+        "food101": "steelyard.data.folder:FOOD101",
+        "webdataset": "steelyard.data.shards:WEBDATASET",
+        "coco": "steelyard.data.coco:COCO",
+        "cityscapes": "steelyard.data.cityscapes:CITYSCAPES",
+        "tokens": "steelyard.data.tokens:TOKENS",
+        "squad": "steelyard.data.squad:SQUAD",
+    },
+    "rule": {
+        "SY101": "steelyard.rules.settings.runs:NotInEffect",
+        "SY102": "steelyard.rules.settings.pairs:OtherWork",
+        "SY103": "steelyard.rules.settings.pairs:OtherArithmetic",
+        "SY104": "steelyard.rules.settings.pairs:OtherBatch",
+        "SY105": "steelyard.rules.settings.pairs:OtherInput",
+        "SY106": "steelyard.rules.settings.pairs:OtherImplementation",
+        "SY107": "steelyard.rules.settings.pairs:OtherData",
+        "SY108": "steelyard.rules.settings.pairs:UnknownSetting",
+        "SY109": "steelyard.rules.settings.pairs:OtherDeviceCount",
+        "SY110": "steelyard.rules.settings.pairs:OtherSoftware",
+        "SY111": "steelyard.rules.settings.pairs:FactorUnchanged",
+        "SY112": "steelyard.rules.settings.pairs:OtherSystem",
+        "SY113": "steelyard.rules.settings.pairs:OtherTraining",
+        "SY114": "steelyard.rules.settings.pairs:OtherUnit",
+        "SY115": "steelyard.rules.settings.pairs:MixedJobs",
+        "SY120": "steelyard.rules.claims:Unfair",
+        "SY121": "steelyard.rules.claims:Confounded",
+        "SY201": "steelyard.rules.statistics.runs:NotSteady",
+        "SY202": "steelyard.rules.statistics.runs:StoppedEarly",
+        "SY203": "steelyard.rules.statistics.runs:ApproximateInterval",
+        "SY204": "steelyard.rules.statistics.runs:FirstEpoch",
+        "SY205": "steelyard.rules.statistics.pairs:TooFewJobs",
+        "SY206": "steelyard.rules.statistics.pairs:OneNodeOnly",
+        "SY207": "steelyard.rules.statistics.pairs:UnsoundRuns",
+        "SY208": "steelyard.rules.statistics.pairs:OtherWindow",
+        "SY209": "steelyard.rules.statistics.pairs:JobsLost",
+        "SY210": "steelyard.rules.claims:NotShown",
+        "SY220": "steelyard.rules.statistics.history:Drifted",
+        "SY301": "steelyard.rules.scaling.tables:Superlinear",
+        "SY303": "steelyard.rules.scaling.tables:ConfoundedScaling",
+        "SY310": "steelyard.rules.scaling.curves:Extrapolated",
+        "SY311": "steelyard.rules.scaling.curves:BaseOfSeveral",
+        "SY312": "steelyard.rules.scaling.curves:NeitherStrongNorWeak",
+        "SY313": "steelyard.rules.scaling.curves:TwoCounts",
+        "SY314": "steelyard.rules.scaling.curves:Gap",
+        "SY315": "steelyard.rules.request:JobNotMeasured",
+        "SY401": "steelyard.rules.energy.tables:PowerAboveLimit",
+        "SY402": "steelyard.rules.energy.runs:EnergyInvalid",
+        "SY403": "steelyard.rules.energy.runs:EnergyDoubtful",
+        "SY404": "steelyard.rules.energy.runs:CounterAgainstIntegral",
+        "SY405": "steelyard.rules.energy.runs:DevicesMissing",
+        "SY406": "steelyard.rules.energy.runs:RunAboveLimit",
+        "SY407": "steelyard.rules.energy.runs:WindowMismatch",
+        "SY408": "steelyard.rules.energy.runs:SamplerDied",
+        "SY409": "steelyard.rules.energy.runs:HoldsHost",
+        "SY410": "steelyard.rules.energy.runs:EnergiesNotAlike",
+        "SY501": "steelyard.rules.arithmetic.runs:ClocksDisagree",
+        "SY502": "steelyard.rules.arithmetic.runs:SynchronisedDiffers",
+        "SY503": "steelyard.rules.arithmetic.tables:OtherWorkInRow",
+        "SY504": "steelyard.rules.arithmetic.tables:FigureContradicts",
+        "SY505": "steelyard.rules.arithmetic.tables:UnitSlip",
+        "SY506": "steelyard.rules.arithmetic.tables:ScopeSlip",
+        "SY507": "steelyard.rules.arithmetic.tables:WrongDeviceCount",
+        "SY508": "steelyard.rules.arithmetic.tables:WrongBase",
+        "SY509": "steelyard.rules.arithmetic.tables:BatchProduct",
+        "SY510": "steelyard.rules.request:HoursDoNotFollow",
+        "SY520": "steelyard.rules.claims:BaseDiffers",
+        "SY521": "steelyard.rules.claims:DoesNotFollow",
+        "SY601": "steelyard.rules.environment.runs:RanksMissing",
+        "SY602": "steelyard.rules.environment.runs:TooFewCpus",
+        "SY603": "steelyard.rules.environment.runs:FellBack",
+        "SY604": "steelyard.rules.environment.pairs:OtherNode",
+        "SY605": "steelyard.rules.environment.pairs:OtherHost",
+        "SY606": "steelyard.rules.environment.pairs:OtherDeviceState",
+        "SY607": "steelyard.rules.environment.pairs:OtherScope",
+        "SY608": "steelyard.rules.environment.pairs:OtherTiming",
+        "SY701": "steelyard.rules.plausibility.runs:RanAway",
+        "SY702": "steelyard.rules.plausibility.runs:DoesNotLearn",
+        "SY703": "steelyard.rules.plausibility.tables:Outlier",
+        "SY704": "steelyard.rules.plausibility.tables:StaleRow",
+    },
+    "sensor": {
+        "nvml": "steelyard.worker.sensors.nvml:open_nvml",
+        "rapl": "steelyard.worker.sensors.rapl:open_rapl",
+        "hwmon": "steelyard.worker.sensors.hwmon:open_hwmon",
+        "amd": "steelyard.worker.sensors.amd:open_amd",
+        "ipu": "steelyard.worker.sensors.ipu:open_ipu",
+        "xpu": "steelyard.worker.sensors.xpu:open_xpu",
+    },
+    "launcher": {
+        "local": "steelyard.launch.local:LocalLauncher",
+        "allocation": "steelyard.launch.allocation:AllocationLauncher",
+    },
+    "scheduler": {
+        "slurm": "steelyard.launch.slurm.scheduler:Slurm",
+        "kubernetes": "steelyard.launch.kubernetes.scheduler:Kubernetes",
+    },
+}
+
+
+def names(kind: str) -> list[str]:
+    """Every name of a kind: ours, then those that installed packages add by entry point."""
+    return sorted({*BUILTIN[kind], *_entry_points(kind)})
+
+
+def require(kind: str, name: str) -> str:
+    """Where a registered object is, without importing it; InputError when there is none of that name."""
+    target = BUILTIN[kind].get(name) or _entry_points(kind).get(name)
+    if target is None:
+        known = names(kind)
+        near = difflib.get_close_matches(name, known, n=1)
+        problem = Problem(kind, f"no {kind} is called {name!r}", ", ".join(known))
+        raise InputError(f"unknown {kind}", problems=(problem,), next_step=f"use {near[0]!r}" if near else None)
+    return target
+
+
+def load(kind: str, name: str) -> Any:
+    """The registered object. A package adds one with the entry point group `steelyard.<kind>`."""
+    module, _, attribute = require(kind, name).partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _entry_points(kind: str) -> dict[str, str]:
+    # Imported late: reading package metadata costs more than the whole help text.
+    from importlib.metadata import entry_points
+
+    return {point.name: point.value for point in entry_points(group=f"steelyard.{kind}")}

@@ -1,0 +1,1 @@
+"""The pages of an audit and of the built-in documents."""

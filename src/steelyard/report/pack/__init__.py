@@ -1,0 +1,1 @@
+"""The allocation pack: the part of a proposal on performance and resources."""

@@ -1,0 +1,170 @@
+"""The allocation pack: a study and a plan as the part of a proposal that speaks of performance, and a check of itself.
+
+Knows which analyses a pack is made of and the order of its sections; what stands in a section is for `pack_sections` to
+say, and which demand it answers for `checklist`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from steelyard.analysis.energy import cells_with_energy
+from steelyard.analysis.request import basis_of, request
+from steelyard.analysis.scaling import scaling
+from steelyard.analysis.select import select
+from steelyard.audit.subject import audit
+from steelyard.errors import InputError, Problem
+from steelyard.report.pack.checklist import checklist_section
+from steelyard.report.pack.claims import own_audit, own_claims, own_table
+from steelyard.report.pack.model import Pack
+from steelyard.report.pack.sections import (
+    audit_section,
+    energy_section,
+    machine_section,
+    performance_section,
+    request_section,
+    scaling_section,
+    use_section,
+)
+from steelyard.report.page import Chart, Page, Prose
+from steelyard.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.analysis.request import Plan, Tariff
+    from steelyard.analysis.scaling import Declared, Scaling
+    from steelyard.analysis.summary import CellSummary
+    from steelyard.inputs.scheme import Found
+    from steelyard.report.page import Section
+    from steelyard.results.store import ResultFolder
+
+PROJECTED = "SY310"
+NOT_MEASURED = "asked for, not measured"
+MAX_CURVES_NAMED = 6
+HANDED_IN = "scaling-throughput"
+"""The one picture that forms ask for; the others are in the pack."""
+
+
+def gather(
+    folder: ResultFolder,
+    selection: str,
+    plan: Plan,
+    *,
+    schemes: Sequence[Found],
+    tariff: Tariff | None = None,
+    declared: Declared | None = None,
+) -> Pack:
+    """All analyses of a pack; InputError where the selection is not one curve or has no figure."""
+    cells, curve, no_curve = _one_curve(select(folder, selection), plan, declared, selection)
+    energies = tuple(cells_with_energy(folder, cells))
+    found = request(plan, cells, curve, tariff, energies)
+    table = own_table(cells, curve, found)
+    claims = own_claims(curve)
+    return Pack(
+        selection=selection,
+        cells=tuple(cells),
+        curve=_with_asked(_on_speed(curve), plan),
+        no_curve=no_curve,
+        request=found,
+        projected=tuple(entry for entry in curve.findings if entry.code == PROJECTED) if curve else (),
+        energies=energies,
+        schemes=tuple(schemes),
+        study_audit=audit(cells[0].study, folder),
+        own_audit=own_audit(table, claims),
+        table_csv=table,
+        claims_toml=claims,
+    )
+
+
+def _one_curve(
+    cells: Sequence[CellSummary], plan: Plan, declared: Declared | None, selection: str
+) -> tuple[list[CellSummary], Scaling | None, str]:
+    """The cells of the one curve that is meant, by their number of devices."""
+    counts = [cell.records[0].spec.ranks for cell in cells]
+    if len(set(counts)) == 1:
+        if len(cells) > 1:
+            raise _several([f"cell {cell.cell}" for cell in cells], selection)
+        basis_of(plan, cells, None)
+        return list(cells), None, f"one number of devices was measured: {counts[0]}"
+    largest = max((count for cell, count in zip(cells, counts, strict=True) if cell.throughput.value), default=0)
+    curves = scaling(cells, declared, at=plan.devices if plan.devices > largest else None)
+    if len(curves) > 1:
+        raise _several([curve.label for curve in curves], selection)
+    on_curve = {point.cell for point in curves[0].points}
+    lost = {count for count, _ in curves[0].missing}
+    kept = [cell for cell in cells if cell.cell in on_curve or cell.records[0].spec.ranks in lost]
+    return sorted(kept, key=lambda cell: cell.records[0].spec.ranks), curves[0], ""
+
+
+def _several(names: Sequence[str], selection: str) -> InputError:
+    listed = "; ".join(names[:MAX_CURVES_NAMED])
+    problem = Problem("STUDY", f"{len(names)} of them: {listed}", "one curve over devices, or one cell")
+    study = selection.partition(":")[0]
+    return InputError(
+        "a pack speaks of one configuration", problems=(problem,),
+        next_step=f"select by a setting: steelyard pack {study}:key=value",
+    )  # fmt: skip
+
+
+def _on_speed(curve: Scaling | None) -> Scaling | None:
+    """Without findings on energies and on the projection, which stand in sections of their own; what blocks stays."""
+    if curve is None:
+        return None
+    elsewhere = ("SY4", PROJECTED)
+    kept = [found for found in curve.findings if found.severity == "blocks" or not found.code.startswith(elsewhere)]
+    return replace(curve, findings=tuple(kept))
+
+
+def _with_asked(curve: Scaling | None, plan: Plan) -> Scaling | None:
+    """With the job that is asked for as one without a figure, where it has none: it is drawn as such."""
+    if curve is None or plan.devices in {point.devices for point in curve.points} | {n for n, _ in curve.missing}:
+        return curve
+    return replace(curve, missing=(*curve.missing, (plan.devices, NOT_MEASURED)))
+
+
+# -- pages
+
+
+def pack_page(pack: Pack) -> Page:
+    """The whole pack: what is handed in with all its pictures, the audit of it, and the checklist."""
+    sections = (*_sections(pack), audit_section(pack), *(checklist_section(pack, found) for found in pack.schemes))
+    downloads = {"table.csv": pack.table_csv.encode(), "claims.toml": pack.claims_toml.encode()}
+    return replace(_page(pack, "Allocation pack"), sections=sections, downloads=downloads)
+
+
+def hand_in_page(pack: Pack) -> Page:
+    """The part that goes into the proposal, kept short: one picture, and answers where they belong and not twice."""
+    return replace(_page(pack, "Performance and resources"), sections=tuple(map(_short, _sections(pack))))
+
+
+def _sections(pack: Pack) -> tuple[Section, ...]:
+    return (
+        request_section(pack),
+        scaling_section(pack),
+        performance_section(pack),
+        use_section(pack),
+        energy_section(pack),
+        machine_section(pack),
+    )
+
+
+def _short(section: Section) -> Section:
+    charts = [block for block in section.blocks if isinstance(block, Chart)]
+    kept = [block for block in section.blocks if block not in charts or block.name == HANDED_IN]
+    return replace(section, question="", answer="", blocks=(Prose((section.answer,)), *kept))
+
+
+def _page(pack: Pack, title: str) -> Page:
+    subtitle = "; ".join(found.scheme.title for found in pack.schemes) or "for no scheme in particular"
+    if pack.simulated:
+        subtitle += ". Figures of a simulated device: they say nothing of any hardware"
+    return Page(
+        title=f"{title}: {pack.selection}",
+        subtitle=subtitle,
+        sections=(),
+        made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        made_by=f"steelyard {VERSION}",
+    )

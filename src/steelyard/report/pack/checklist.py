@@ -1,0 +1,218 @@
+"""Which demand of a scheme is answered where in a pack, and what to do where it is not. Knows needs and sections."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from steelyard.report.pack.sections import utilisation
+from steelyard.report.page import Cell, Column, Prose, Section, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from steelyard.inputs.scheme import Demand, Found, Need
+    from steelyard.report.pack.model import Pack
+
+TITLES = {
+    "device-hours": "Resources asked for", "scaling": "Scaling", "performance": "Base performance",
+    "use": "Use of the devices", "energy": "Energy", "machine": "Hardware and software",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether one need is met."""
+
+    section: str
+    """Where the answer is, or would be."""
+    todo: str = ""
+    """Empty: it is met."""
+
+
+def _met(section: str, holds: object, todo: str) -> Answer:
+    return Answer(section, "" if holds else todo)
+
+
+def _scaling(pack: Pack) -> Answer:
+    if pack.curve is None:
+        return Answer("scaling", "measure two numbers of devices or more: [sweep] ranks = [1, 2, 4, 8]")
+    codes = sorted({found.code for found in pack.curve.findings if found.severity == "blocks"})
+    return _met("scaling", not pack.curve.blocked, f"mend what blocks the scaling: {', '.join(codes)}")
+
+
+def _kind(pack: Pack, kind: str) -> Answer:
+    found = pack.curve.kind if pack.curve is not None and not pack.curve.blocked else "none"
+    return _met("scaling", found == kind, f"measure {kind} scaling too; this study shows {found}")
+
+
+def _one_and_two(pack: Pack) -> Answer:
+    if pack.curve is not None and pack.curve.blocked:
+        return _scaling(pack)
+    points = () if pack.curve is None else pack.curve.points
+    counts = {point.devices for point in points}
+    missing = " and ".join(str(count) for count in (1, 2) if count not in counts)
+    return _met("scaling", not missing, f"measure {missing} device(s) with the same settings")
+
+
+def _largest(pack: Pack) -> Answer:
+    asked, largest = pack.request.plan.devices, pack.request.basis.largest
+    todo = f"measure {asked} devices: {largest} are the most measured; or ask for no more than {largest}"
+    return _met("scaling", asked <= largest, todo)
+
+
+def _uncertainty(pack: Pack) -> Answer:
+    if pack.request.blocked_by:
+        return _hours(pack)
+    known = pack.request.worked_out.amount.low is not None and pack.request.measured_jobs > 1
+    todo = f"launch the job at {pack.request.plan.devices} devices at least three times: --repeats 3"
+    return _met("device-hours", known, todo)
+
+
+def _buffer(pack: Pack, found: Found) -> Answer:
+    wanted, has = found.scheme.buffer, pack.request.plan.buffer_percent
+    if wanted is None:
+        return _met("device-hours", has, "give a buffer: --buffer PERCENT")
+    todo = f"give --buffer {wanted.low_percent:g} to {wanted.high_percent:g}; this pack has {has:g} %"
+    return _met("device-hours", wanted.low_percent <= has <= wanted.high_percent, todo)
+
+
+def _production(pack: Pack) -> Answer:
+    records = [record for record in pack.request.basis.cell.records if record.status.code == "completed"]
+    read = bool(records) and all(record.data is not None and record.spec.loader.place == "host" for record in records)
+    return _met("machine", read, "measure with the real data read from its file system: [run.data] and loader workers")
+
+
+def _energy(pack: Pack) -> Answer:
+    return _met(
+        "energy", pack.request.energy, f"measure energy: {pack.request.energy_reason}; steelyard doctor says why"
+    )
+
+
+def _use(pack: Pack) -> Answer:
+    known = any(
+        (quantity := record.quantities.get("compute_share")) is not None and quantity.value is not None
+        for record in pack.request.basis.cell.records
+    )
+    return _met(
+        "use", known or utilisation(pack) is not None, "run with crosscheck_steps = 50, which tells the parts of a step"
+    )
+
+
+def _hours(pack: Pack) -> Answer:
+    codes = pack.request.blocked_by
+    return _met("device-hours", not codes, f"mend what forbids the rate that the hours rest on: {', '.join(codes)}")
+
+
+def _measured(pack: Pack) -> Answer:
+    return _met("performance", any(cell.throughput.value for cell in pack.cells), "make a run that completes")
+
+
+CHECKS: dict[Need, Callable[[Pack, Found], Answer]] = {
+    "pilot": lambda pack, _: _measured(pack),
+    "timings": lambda pack, _: Answer("scaling", _measured(pack).todo),
+    "base": lambda pack, _: _measured(pack),
+    "scaling": lambda pack, _: _scaling(pack),
+    "strong": lambda pack, _: _kind(pack, "strong"),
+    "weak": lambda pack, _: _kind(pack, "weak"),
+    "efficiency": lambda pack, _: _scaling(pack),
+    "one-and-two": lambda pack, _: _one_and_two(pack),
+    "largest-job": lambda pack, _: _largest(pack),
+    "linear-plot": lambda pack, _: _scaling(pack),
+    "device": lambda _, __: Answer("performance"),
+    "device-hours": lambda pack, _: _hours(pack),
+    "uncertainty": lambda pack, _: _uncertainty(pack),
+    "overhead": lambda _, __: Answer("device-hours"),
+    "buffer": _buffer,
+    "charge": lambda pack, _: _met(
+        "device-hours", pack.request.charge, "give the site's rate: --site SITE, or --charge '1.5 SU/device-hour'"
+    ),
+    "utilisation": lambda pack, _: _met(
+        "use", utilisation(pack), "use a workload and a device whose operations and peak are known: steelyard workloads"
+    ),
+    "device-use": lambda pack, _: _use(pack),
+    "energy": lambda pack, _: _energy(pack),
+    "software": lambda _, __: Answer("machine"),
+    "hardware": lambda _, __: Answer("machine"),
+    "production-input": lambda pack, _: _production(pack),
+    "yours": lambda _, __: Answer("", "no measurement tells this: it is yours to write"),
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One demand of a scheme, as a pack answers it."""
+
+    demand: Demand
+    sections: tuple[str, ...]
+    todo: tuple[str, ...]
+
+
+def lines(pack: Pack, found: Found) -> list[Line]:
+    """Every demand of a scheme."""
+    made = []
+    for demand in found.scheme.demand:
+        answers = [CHECKS[need](pack, found) for need in demand.needs]
+        todo = [answer.todo for answer in answers if answer.todo]
+        todo += [demand.advice] if demand.advice and todo else []
+        sections = dict.fromkeys(answer.section for answer in answers if answer.section and not answer.todo)
+        made.append(Line(demand, tuple(sections), tuple(dict.fromkeys(todo))))
+    return made
+
+
+def fits(pack: Pack, found: Found) -> bool:
+    """Whether the part to be handed in keeps the limit of pages, as far as that is known."""
+    limit = found.scheme.page_limit
+    return limit is None or pack.pages is None or pack.pages <= limit
+
+
+def checklist_section(pack: Pack, found: Found) -> Section:
+    """The demands of one scheme, each answered where, or not and what to do; and its limit of pages."""
+    scheme, made = found.scheme, lines(pack, found)
+    rows = [_row(line) for line in made]
+    rows += [_pages_row(pack, scheme.page_limit)] if scheme.page_limit is not None else []
+    columns = (
+        Column("demand", align="left"), Column("answered", align="left"), Column("where", align="left"),
+        Column("what to do", align="left"),
+    )  # fmt: skip
+    answered = sum(not line.todo for line in made)
+    name = f"checklist-{found.name.lower()}"
+    table = Table(name, f"Demands of {scheme.title}", columns, tuple(rows), tuple(_notes(found)))
+    missing = ", ".join(line.demand.id for line in made if line.todo)
+    answer = f"{answered} of {len(made)} demands are answered" + (f"; not: {missing}." if missing else ".")
+    return Section(
+        name, f"Checklist: {scheme.title}", f"Does the pack answer what {scheme.title} demands?", answer,
+        (table, *((Prose((scheme.about,)),) if scheme.about else ())),
+    )  # fmt: skip
+
+
+def _row(line: Line) -> tuple[Cell, ...]:
+    where = ", ".join(TITLES[name] for name in line.sections)
+    word = "NOT answered" if line.todo and not line.sections else "in part" if line.todo else "yes"
+    return (
+        Cell(line.demand.demand, line.demand.id),
+        Cell(word, word),
+        Cell(where or "-", where or None),
+        Cell("; ".join(line.todo) or "-", "; ".join(line.todo) or None),
+    )
+
+
+def _pages_row(pack: Pack, limit: float) -> tuple[Cell, ...]:
+    demand = Cell(f"At most {limit:g} pages.", "pages")
+    if pack.pages is None:
+        return demand, Cell("not counted", "not counted"), Cell("-"), Cell("make the PDF: --pdf")
+    if pack.pages <= limit:
+        return demand, Cell("yes", "yes"), Cell(f"{pack.pages} pages as set here", pack.pages), Cell("-")
+    todo = f"leave out what the form does not ask for: section.tex has {pack.pages} pages"
+    return demand, Cell("NOT answered", "NOT answered"), Cell(f"{pack.pages} pages", pack.pages), Cell(todo, todo)
+
+
+def _notes(found: Found) -> list[str]:
+    scheme = found.scheme
+    address = f", {scheme.address}" if scheme.address else ""
+    notes = [f"Source: {scheme.source}{address}; seen {scheme.seen}. Forms change: read the current one."]
+    if scheme.state == "historic":
+        notes.append("Historic: the scheme has ended.")
+    if scheme.axes == "linear":
+        notes.append("Plots on linear axes: all plots of scaling here are.")
+    return notes

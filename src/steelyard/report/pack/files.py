@@ -1,0 +1,166 @@
+"""An allocation pack as files: HTML, Markdown, LaTeX with its figures, tables, and what a reviewer's audit reads.
+
+Knows file names and how TeX is run; nothing of what is in a section. TeX is run without its shell, on text in which
+everything from a stranger is escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from steelyard.contracts.base import to_json_object
+from steelyard.errors import InputError, Problem, SteelyardError
+from steelyard.report.pack.build import hand_in_page, pack_page
+from steelyard.report.pack.checklist import lines
+from steelyard.report.pack.claims import TABLE_FILE
+from steelyard.report.page import Chart
+from steelyard.report.render import draw
+from steelyard.report.render.csv_table import csv_table
+from steelyard.report.render.html import html
+from steelyard.report.render.latex import latex
+from steelyard.report.render.markdown import markdown
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from steelyard.report.pack.model import Pack
+    from steelyard.report.page import Page
+
+WHOLE, HAND_IN = "pack", "section"
+CLAIMS_FILE = "claims.toml"
+FIGURES = "figures"
+TEX_S = 120.0
+TEX_PACKAGES = "apt-get install --no-install-recommends texlive-latex-recommended lmodern"
+_PAGES = re.compile(r"Output written on [^(]*\((\d+) pages?")
+
+
+@dataclass(frozen=True)
+class Written:
+    """A pack on disk."""
+
+    pack: Pack
+    """With the pages that were counted."""
+    files: tuple[str, ...]
+    """Relative to the folder."""
+
+
+def write_pack(pack: Pack, folder: Path, *, pdf: bool = False) -> Written:
+    """All files of a pack. With `pdf` TeX sets them, and pages are counted before the checklist is written."""
+    tex = _tex() if pdf else None
+    _prepare(folder)
+    page = pack_page(pack)
+    pictures = _draw(page, folder)
+    documents = {name: f"{FIGURES}/{name}.pdf" for name in pictures}
+    # The part to be handed in has no checklist, so that what it says of pages changes none of them.
+    _write(folder / f"{HAND_IN}.tex", latex(hand_in_page(pack), documents))
+    if tex is not None:
+        pack = replace(pack, pages=_set(tex, folder, HAND_IN))
+        page = pack_page(pack)
+    drawings = {name: f"{FIGURES}/{name}.svg" for name in pictures}
+    _write(folder / f"{WHOLE}.html", html(page))
+    _write(folder / f"{WHOLE}.md", markdown(page, drawings))
+    _write(folder / f"{WHOLE}.tex", latex(page, documents))
+    if tex is not None:
+        _set(tex, folder, WHOLE)
+    for table in page.tables:
+        _write(folder / "tables" / f"{table.name}.csv", csv_table(table))
+    _write(folder / TABLE_FILE, pack.table_csv)
+    if pack.own_audit.judgements:
+        _write(folder / CLAIMS_FILE, pack.claims_toml)
+    _write(folder / f"{WHOLE}.json", json.dumps(pack_object(pack), indent=1, allow_nan=False) + "\n")
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return Written(pack, tuple(files))
+
+
+def pack_object(pack: Pack) -> dict[str, Any]:
+    """Plan, derivation, findings and checklists as plain data."""
+    request = pack.request
+    return {
+        "selection": pack.selection,
+        "plan": to_json_object(request.plan),
+        "tariff": to_json_object(request.tariff),
+        "basis": {"kind": request.basis.kind, "devices": request.basis.devices, "largest": request.basis.largest},
+        "measured_jobs": request.measured_jobs,
+        "derivation": [to_json_object(term) for term in (*request.terms, *request.energy)],
+        "not_counted": list(request.uncounted),
+        "pages": pack.pages,
+        "passes": pack.study_audit.passes and pack.own_audit.passes,
+        "findings": to_json_object(pack.findings),
+        "checklists": {
+            found.name: [
+                {"id": line.demand.id, "demand": line.demand.demand, "sections": list(line.sections),
+                 "answered": not line.todo, "to_do": list(line.todo)}
+                for line in lines(pack, found)
+            ]
+            for found in pack.schemes
+        },
+    }  # fmt: skip
+
+
+def _prepare(folder: Path) -> None:
+    """Make the folder; what an older pack left in it must not be taken for part of this one."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file", next_step="give a folder with -o")
+    old = folder / f"{WHOLE}.json"
+    if folder.is_dir() and any(folder.iterdir()) and not old.is_file():
+        problem = Problem("-o", f"{folder} holds other files", "a new folder, or that of an older pack")
+        raise InputError("the folder is not empty", problems=(problem,))
+    for name in (FIGURES, "tables"):
+        if (folder / name).is_dir():
+            for path in (folder / name).glob("*.*"):
+                path.unlink()
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for suffix in ("pdf", "log", "aux"):
+        for stem in (WHOLE, HAND_IN):
+            (folder / f"{stem}.{suffix}").unlink(missing_ok=True)
+
+
+def _draw(page: Page, folder: Path) -> list[str]:
+    """Charts as PDF for TeX and SVG for Markdown; none where they cannot be drawn."""
+    if not draw.available():
+        return []
+    charts = [block for section in page.sections for block in section.blocks if isinstance(block, Chart)]
+    for chart in charts:
+        (folder / FIGURES / f"{chart.name}.pdf").write_bytes(draw.pdf(chart, titled=False))
+        _write(folder / FIGURES / f"{chart.name}.svg", draw.svg(chart, titled=False))
+    return [chart.name for chart in charts]
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+# -- TeX
+
+
+def _tex() -> str:
+    found = shutil.which("pdflatex")
+    if found is None:
+        problem = Problem("--pdf", "there is no pdflatex here", "without --pdf the .tex files are written all the same")
+        raise InputError("TeX is not installed", problems=(problem,), next_step=f"Debian: {TEX_PACKAGES}")
+    return found
+
+
+def _set(tex: str, folder: Path, stem: str) -> int:
+    """Set a document twice, because long tables learn their widths in the first run; how many pages it has."""
+    command = [tex, "-no-shell-escape", "-interaction=nonstopmode", "-halt-on-error", f"{stem}.tex"]
+    said = ""
+    for _ in range(2):
+        try:
+            done = subprocess.run(command, cwd=folder, capture_output=True, timeout=TEX_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise SteelyardError(f"TeX did not finish {stem}.tex in {TEX_S:g} s") from None
+        said = done.stdout.decode("utf-8", errors="replace")
+        if done.returncode != 0:
+            wrong = next((line for line in said.splitlines() if line.startswith("!")), "see the log beside it")
+            raise SteelyardError(f"TeX refuses {stem}.tex: {wrong[:200]}", next_step=f"read {folder / stem}.log")
+    found = _PAGES.search(said.replace("\n", ""))
+    (folder / f"{stem}.aux").unlink(missing_ok=True)
+    if found is None:
+        raise SteelyardError(f"TeX made no page of {stem}.tex", next_step=f"read {folder / stem}.log")
+    return int(found[1])

@@ -1,0 +1,1 @@
+"""Pages as files: HTML, LaTeX, Markdown, CSV, and charts as pictures."""

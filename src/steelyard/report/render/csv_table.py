@@ -1,0 +1,125 @@
+"""A table for machines: CSV that no spreadsheet executes, and plain objects. Knows nothing of what the figures mean."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from steelyard.report.render.plain import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.report.page import Cell, Column, Table
+
+# What makes a spreadsheet compute a text, also in its full-width form (OWASP, "CSV Injection"). Where the separator is
+# a semicolon by the reader's locale, a cell may begin inside a text of ours too.
+_ACTIVE = "=+\\-@\uff1d\uff0b\uff0d\uff20"
+_FORMULA = re.compile(rf"(^|[;,|])([\s'\"]*)(?=[{_ACTIVE}])")
+# How a table for people says that there is nothing.
+NOTHING = ("", "-", "\u2013", "\u2014")
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+
+
+def csv_table(table: Table) -> str:
+    """Values in full precision, each followed by the ends of its interval; then run ids, findings and remarks.
+
+    An entry without a value is empty, and its text is among the remarks.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    plans = [_Plan(column, [row[i] for row in table.rows]) for i, column in enumerate(table.columns)]
+    with_runs = any(cell.runs for row in table.rows for cell in row)
+    with_codes = any(cell.codes for row in table.rows for cell in row)
+    remarks = [_remarks(plans, row) for row in table.rows]
+    header = [name for plan in plans for name in plan.header]
+    header += ["runs"] * with_runs + ["findings"] * with_codes + ["remarks"] * any(remarks)
+    writer.writerow(inert(name) for name in header)
+    for row, remark in zip(table.rows, remarks, strict=True):
+        entries = [entry for plan, cell in zip(plans, row, strict=True) for entry in plan.entries(cell)]
+        entries += [inert(" ".join(union(cell.runs for cell in row)))] * with_runs
+        entries += [inert(" ".join(union(cell.codes for cell in row)))] * with_codes
+        entries += [inert(remark)] * any(remarks)
+        writer.writerow(entries)
+    return out.getvalue()
+
+
+def inert(text: str) -> str:
+    """A text that a spreadsheet shows and does not compute; a number stays one."""
+    text = one_line(text)
+    return text if _NUMBER.fullmatch(text) else _FORMULA.sub(r"\1\2'", text)
+
+
+def union(parts: Any) -> tuple[str, ...]:
+    """What is in any of them, each once, in the order of its first place."""
+    return tuple(dict.fromkeys(entry for part in parts for entry in part))
+
+
+def table_object(table: Table) -> dict[str, Any]:
+    """A table as plain data for JSON: every entry with text, value, interval, run ids and codes."""
+    return {
+        "name": table.name,
+        "title": table.title,
+        "columns": [{"name": column.name, "unit": column.unit} for column in table.columns],
+        "rows": [[_cell_object(cell) for cell in row] for row in table.rows],
+        "notes": list(table.notes),
+    }
+
+
+class _Plan:
+    """Which columns of the file one column of the table becomes."""
+
+    def __init__(self, column: Column, cells: Sequence[Cell]) -> None:
+        self.name = f"{column.name} ({column.unit})" if column.unit else column.name
+        self.numbers = any(_is_number(cell.value) for cell in cells)
+        self.interval = any(cell.low is not None or cell.high is not None for cell in cells)
+
+    @property
+    def header(self) -> list[str]:
+        return [self.name, f"{self.name} low", f"{self.name} high"] if self.interval else [self.name]
+
+    def entries(self, cell: Cell) -> list[str]:
+        ends = [_number(cell.low), _number(cell.high)] if self.interval else []
+        return [self._value(cell), *ends]
+
+    def _value(self, cell: Cell) -> str:
+        if isinstance(cell.value, str):
+            return inert(cell.value)
+        if cell.value is not None:
+            return _number(cell.value)
+        return "" if self.numbers or cell.text in NOTHING else inert(cell.text)
+
+    def remark(self, cell: Cell) -> str:
+        """Why a column of numbers has none here."""
+        told = self.numbers and not _is_number(cell.value) and cell.text not in NOTHING
+        return f"{self.name}: {cell.text}" if told else ""
+
+
+def _remarks(plans: Sequence[_Plan], row: Sequence[Cell]) -> str:
+    return "; ".join(remark for plan, cell in zip(plans, row, strict=True) if (remark := plan.remark(cell)))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _number(value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return ""
+    # A float of numpy's would tell its type too.
+    return repr(float(value)) if isinstance(value, float) else str(value)
+
+
+def _cell_object(cell: Cell) -> dict[str, Any]:
+    data: dict[str, Any] = {"text": cell.text}
+    if cell.value is not None and (isinstance(cell.value, str) or math.isfinite(cell.value)):
+        data["value"] = cell.value
+    data |= {
+        key: end for key, end in (("low", cell.low), ("high", cell.high)) if end is not None and math.isfinite(end)
+    }
+    if cell.runs:
+        data["runs"] = list(cell.runs)
+    return data | ({"codes": list(cell.codes)} if cell.codes else {})

@@ -1,0 +1,100 @@
+"""A page as files: one HTML or Markdown file, a folder for LaTeX or CSV. Knows paths and pictures, no meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from steelyard.errors import InputError, Problem
+from steelyard.report.page import Chart, Drawing
+from steelyard.report.render import draw
+from steelyard.report.render.csv_table import csv_table
+from steelyard.report.render.html import html
+from steelyard.report.render.latex import latex
+from steelyard.report.render.markdown import markdown
+from steelyard.report.render.plain import file_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from steelyard.report.page import Page
+
+Format = Literal["html", "markdown", "latex", "csv"]
+FORMATS: tuple[Format, ...] = ("html", "markdown", "latex", "csv")
+ENDINGS: dict[Format, str] = {"html": ".html", "markdown": ".md", "latex": "-latex", "csv": "-csv"}
+FOLDERS = ("latex", "csv")
+FIGURES = "figures"
+MAIN_TEX = "report.tex"
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written: the file or folder, and how large it is in all."""
+
+    path: Path
+    files: int
+    size_bytes: int
+
+
+def default_name(words: str, kind: Format) -> str:
+    """The file or folder that a page goes to when nobody names one."""
+    return f"{file_name(words)}{ENDINGS[kind]}"
+
+
+def require_place(path: Path, kind: Format) -> None:
+    """Refuse a place that cannot be written, before anything is made."""
+    problem = ""
+    if kind in FOLDERS and path.exists() and not path.is_dir():
+        problem = "it is a file, and this format needs a folder"
+    elif kind not in FOLDERS and path.is_dir():
+        problem = "it is a folder, and this format is one file"
+    elif not path.absolute().parent.is_dir():
+        problem = f"there is no folder {path.absolute().parent}"
+    if problem:
+        name = "FOLDER" if kind in FOLDERS else f"FILE{ENDINGS[kind]}"
+        raise InputError("the report cannot be written", problems=(Problem(str(path), problem, f"-o {name}"),))
+
+
+def write(page: Page, path: Path, kind: Format) -> Written:
+    """The page at this place. A folder's files of the same names are replaced, others in it stay."""
+    require_place(path, kind)
+    if kind == "html":
+        return _written(path, {"": html(page).encode()})
+    if kind == "markdown":
+        return _written(path, {"": markdown(page).encode()})
+    if kind == "csv":
+        return _written(path, {f"{file_name(table.name)}.csv": csv_table(table).encode() for table in page.tables})
+    files, pictures = _pictures(page)
+    return _written(path, {MAIN_TEX: latex(page, pictures).encode(), **files})
+
+
+def _pictures(page: Page) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Charts as PDF where they can be drawn; without them a document has their tables."""
+    files: dict[str, bytes] = {}
+    names: dict[str, str] = {}
+    if not draw.available():
+        return files, names
+    for section in page.sections:
+        for block in section.blocks:
+            if isinstance(block, Chart | Drawing):
+                names[block.name] = f"{FIGURES}/{file_name(block.name)}.pdf"
+                files[names[block.name]] = _pdf(block)
+    return files, names
+
+
+def _pdf(block: Chart | Drawing) -> bytes:
+    if isinstance(block, Chart):
+        return draw.pdf(block, titled=False)
+    # Late, as wherever pictures are drawn: nobody waits for it who draws none.
+    import vl_convert
+
+    made: bytes = vl_convert.svg_to_pdf(block.svg)
+    return made
+
+
+def _written(path: Path, files: dict[str, bytes]) -> Written:
+    for name, content in files.items():
+        place = path / name if name else path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+    return Written(path, len(files), sum(map(len, files.values())))

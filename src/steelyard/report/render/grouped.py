@@ -1,0 +1,43 @@
+"""Findings put together by code for a page. Knows that a large study says the same thing thousands of times."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from steelyard.terminal.findings import rule_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.contracts.record import Finding
+
+
+@dataclass(frozen=True)
+class Group:
+    """Findings with one code, one severity and one remedy."""
+
+    code: str
+    rule: str
+    severity: str
+    remedy: str
+    findings: tuple[Finding, ...]
+
+
+def by_code(findings: Sequence[Finding]) -> list[Group]:
+    """Groups in the order of their first finding; what is said twice in the same words is said once."""
+    groups: dict[tuple[str, str, str], dict[Finding, None]] = defaultdict(dict)
+    for found in findings:
+        groups[found.code, found.severity, found.remedy][found] = None
+    return [
+        Group(code, _rule_name(code), severity, remedy, tuple(same))
+        for (code, severity, remedy), same in groups.items()
+    ]
+
+
+@cache
+def _rule_name(code: str) -> str:
+    # The registry looks through every installed package each time it is asked.
+    return rule_name(code)

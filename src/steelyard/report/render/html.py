@@ -1,0 +1,200 @@
+"""A page as one HTML file that opens offline and asks for nothing. Knows markup; knows not what the figures mean.
+
+Every text is escaped. The file's own policy allows the one style sheet and the one script that it carries, by their
+hashes, and no request at all. Pictures are SVG inside image elements, where nothing in them can run or load.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from importlib.resources import files
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from steelyard.report.page import Chart, Drawing, Prose, Table
+from steelyard.report.render import draw
+from steelyard.report.render.csv_table import table_object
+from steelyard.report.render.html_parts import Book, findings_block, note_list, table_block, text
+from steelyard.report.render.plain import code_lines, one_line
+from steelyard.terminal.findings import tally
+
+if TYPE_CHECKING:
+    from steelyard.report.page import Page, Section
+
+    Block = Table | Chart | Drawing | Prose
+
+NAV_SECTIONS = 3
+"""With fewer there is nothing to find one's way in."""
+
+NO_PICTURE = (
+    "The picture cannot be drawn where this was written. To have it: pip install 'steelyard[report]', and again."
+)
+
+
+def html(page: Page, *, charts: bool = True) -> str:
+    """The page as one self-contained file; without `charts`, or where they cannot be drawn, their tables stand open."""
+    style, script = (files("steelyard.report").joinpath("assets", name).read_text("utf-8") for name in
+                     ("report.css", "report.js"))  # fmt: skip
+    book = Book()
+    book.find_runs(page)
+    book.find_explanations(page)
+    anchors = [book.anchor(section.name) for section in page.sections]
+    pictures = charts and draw.available()
+    parts = [_section(part, anchor, book, pictures) for part, anchor in zip(page.sections, anchors, strict=True)]
+    body = [
+        '<a class="skip" href="#main">Skip to the answers</a>',
+        f"<header><h1>{text(page.title)}</h1>{f'<p>{text(page.subtitle)}</p>' if page.subtitle else ''}</header>",
+        f'<div class="body{" wide" if len(parts) >= NAV_SECTIONS else ""}">',
+        _nav(page, anchors),
+        f'<main id="main">{_short(page, anchors)}{"".join(parts)}</main></div>',
+        _footer(page, book),
+        *(f'<script type="text/plain" id="payload-{n}">{data}</script>' for n, data in enumerate(book.payloads, 1)),
+        f"<script>{script}</script>",
+    ]
+    return "\n".join(
+        ["<!DOCTYPE html>", '<html lang="en">', _head(page, style, script), "<body>", *body, "</body></html>", ""]
+    )
+
+
+def _head(page: Page, style: str, script: str) -> str:
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; base-uri 'none'; "
+        "form-action 'none'"
+    )
+    return (
+        f'<head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="referrer" content="no-referrer"><link rel="icon" href="data:,">'
+        f'<meta name="generator" content="{text(page.made_by)}">'
+        f"<title>{text(page.title)}</title><style>{style}</style></head>"
+    )
+
+
+def _hash(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode('ascii')}'"
+
+
+def _nav(page: Page, anchors: list[str]) -> str:
+    if len(anchors) < NAV_SECTIONS:
+        return ""
+    links = (
+        f'<li><a href="#{at}">{text(part.title)}</a></li>' for part, at in zip(page.sections, anchors, strict=True)
+    )
+    return f'<nav aria-labelledby="contents"><h2 id="contents">Contents</h2><ul>{"".join(links)}</ul></nav>'
+
+
+def _short(page: Page, anchors: list[str]) -> str:
+    """All questions and answers, before anything else; a page with one answer has it on top anyway."""
+    answered = [(part, at) for part, at in zip(page.sections, anchors, strict=True) if part.answer]
+    if len(answered) < 2:
+        return ""
+    entries = []
+    for part, at in answered:
+        count = tally(part.findings).partition(";")[0]
+        told = f' <span class="count">({count})</span>' if part.findings else ""
+        entries.append(
+            f'<div><dt><a href="#{at}">{text(part.question or part.title)}</a></dt>'
+            f"<dd>{text(part.answer)}{told}</dd></div>"
+        )
+    inner = "".join(entries)
+    return (
+        f'<section class="short" aria-labelledby="in-short"><h2 id="in-short">In short</h2><dl>{inner}</dl></section>'
+    )
+
+
+def _section(section: Section, anchor: str, book: Book, pictures: bool) -> str:
+    title = f'<h2 id="{anchor}">{text(section.title)}</h2>'
+    told = f'<p class="question">{text(section.question)}</p>' if section.question else ""
+    told += f'<p class="answer">{text(section.answer)}</p>' if section.answer else ""
+    found = findings_block(section.findings, anchor, book)
+    blocks = "".join(_group(list(group), kind, book, pictures) for kind, group in groupby(section.blocks, _is_picture))
+    beside = " with" if found and blocks else ""
+    inside = f'<div class="inside{beside}">{found}<div class="blocks">{blocks}</div></div>' if found or blocks else ""
+    if section.folded:
+        inner = f'<details class="fold"><summary>{title}</summary><div class="inside">{told}{inside}</div></details>'
+        return f'<section class="part" aria-labelledby="{anchor}">{inner}</section>'
+    return f'<section class="part" aria-labelledby="{anchor}">{title}{told}{inside}</section>'
+
+
+def _is_picture(block: Block) -> bool:
+    return isinstance(block, Chart | Drawing)
+
+
+def _group(blocks: list[Block], together: bool, book: Book, pictures: bool) -> str:
+    made = "".join(_block(block, book, pictures) for block in blocks)
+    return f'<div class="pictures">{made}</div>' if together and len(blocks) > 1 else made
+
+
+def _block(block: Block, book: Book, pictures: bool) -> str:
+    if isinstance(block, Table):
+        return table_block(block, book)
+    if isinstance(block, Prose):
+        return _prose(block)
+    if isinstance(block, Drawing):
+        return _picture(block.title, block.svg, block.alt, (), block.table, block.name, book)
+    if pictures:
+        drawn = draw.svg(block, titled=False)
+        return _picture(block.title, drawn, block.alt, block.notes, block.table, block.name, book)
+    missing = "The picture is left out." if draw.available() else NO_PICTURE
+    table = table_block(block.table, book)
+    return f'<div class="block"><p>{text(block.alt)}</p>{note_list([*block.notes, missing])}{table}</div>'
+
+
+def _picture(title: str, svg: str, alt: str, notes: tuple[str, ...], table: Table | None, name: str, book: Book) -> str:
+    anchor = book.anchor(name)
+    source = f"data:image/svg+xml;base64,{base64.b64encode(svg.encode('utf-8', 'replace')).decode('ascii')}"
+    save = book.save_button("Save as SVG", f"{name}.svg", "image/svg+xml", svg.encode("utf-8", "replace"))
+    under = table_block(table, book, folded="The same as a table") if table else ""
+    words = book.anchor(f"{name}-words")
+    return (
+        f'<figure class="block" aria-labelledby="{anchor}"><div class="head"><h3 id="{anchor}">{text(title)}</h3>{save}'
+        f'</div><div class="scroll picture" role="group" tabindex="0" aria-labelledby="{anchor}">'
+        # What it shows is told once, to everybody, below it.
+        f'<img src="{source}" alt="{text(title)}" aria-describedby="{words}"></div>'
+        f'<p class="swipe">Swipe the picture sideways to see all of it.</p>'
+        f'<figcaption class="alt" id="{words}">{text(alt)}</figcaption>{note_list(notes)}{under}</figure>'
+    )
+
+
+def _prose(prose: Prose) -> str:
+    made = [f"<p>{text(paragraph)}</p>" for paragraph in prose.paragraphs if one_line(paragraph)]
+    if prose.facts:
+        facts = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in prose.facts)
+        made.append(f'<dl class="facts">{facts}</dl>')
+    if prose.code:
+        code = "\n".join(_code_line(line) for line in code_lines(prose.code))
+        made.append(f'<pre tabindex="0"><code>{code}</code></pre>')
+    return f'<div class="block">{"".join(made)}</div>'
+
+
+def _code_line(line: str) -> str:
+    return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _footer(page: Page, book: Book) -> str:
+    everything = {"title": page.title, "made_at": page.made_at, "made_by": page.made_by,
+                  "tables": [table_object(table) for table in page.tables]}  # fmt: skip
+    content = json.dumps(everything, ensure_ascii=True, separators=(",", ":")).encode("ascii")
+    buttons = (
+        [book.save_button("All tables as JSON", "tables.json", "application/json", content)] if page.tables else []
+    )
+    for name, data in page.downloads.items():
+        kind = "application/json" if name.endswith((".json", ".jsonl")) else "application/octet-stream"
+        buttons.append(book.save_button(f"{name} ({_size(len(data))})", name, kind, data))
+    files_line = (
+        f'<p class="files script">Save from this file: {" ".join(buttons)}</p>'
+        '<p class="plain">Tables and raw data are inside this file; saving them needs JavaScript, reading does not.</p>'
+        if buttons
+        else ""
+    )
+    made = f"<p>Made {text(page.made_at)} by {text(page.made_by)}.</p>"
+    return f"<footer>{made}{files_line}</footer>"
+
+
+def _size(size_bytes: int) -> str:
+    for limit, unit in ((1e6, "MB"), (1e3, "kB")):
+        if size_bytes >= limit:
+            return f"{size_bytes / limit:.1f} {unit}"
+    return f"{size_bytes} bytes"

@@ -1,0 +1,234 @@
+"""A page as a LaTeX document, and a table for anybody's paper. Knows packages and page widths; knows no meaning.
+
+Debian: `apt-get install --no-install-recommends texlive-latex-recommended lmodern`, then `pdflatex` twice. Every text
+goes through tex_text, so that nothing a stranger wrote is a command.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from steelyard.report.page import Cell, Chart, Column, Drawing, Prose, Table
+from steelyard.report.render.csv_table import union
+from steelyard.report.render.grouped import by_code
+from steelyard.report.render.plain import code_lines, file_name, one_line, picture_file
+from steelyard.report.render.tex_text import tex, tex_line
+from steelyard.terminal.findings import tally
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from steelyard.contracts.record import Finding
+    from steelyard.report.page import Page, Section
+
+PREAMBLE = r"""\documentclass[a4paper,10pt]{article}
+\usepackage[T1]{fontenc}
+\usepackage{lmodern}
+\usepackage[margin=22mm]{geometry}
+\usepackage{array,booktabs,graphicx,longtable}
+\setlength{\parindent}{0pt}
+\setlength{\parskip}{0.5\baselineskip}
+\setlength{\emergencystretch}{3em}
+\setlength{\LTcapwidth}{\linewidth}
+\setlength{\LTpost}{2pt}
+\newcommand{\maybe}[1]{\IfFileExists{#1}{\includegraphics[width=\linewidth,height=0.42\textheight,keepaspectratio]{#1}}%
+  {\textit{(the picture is not beside this file)}}}
+"""
+SHOWN = 10
+"""Findings of one code in a section."""
+LONG_ROWS = 30
+"""A table with more rows is broken over pages."""
+# A4 with the margins above is 166 mm wide, which is 472 points of TeX's; a column's two gaps take 12 of them.
+LINE_PT, GAPS_PT = 472.0, 12.0
+# Mean width of a letter or digit in Latin Modern, and the smaller sizes of a ten point document.
+SIZES = (("\\small", 4.9), ("\\footnotesize", 4.4), ("\\scriptsize", 3.9))
+LONGEST_WORD = 22
+MAX_BOXED, MAX_HEADING = 400, 80
+"""Letters of a caption, label or entry, and of a column's heading; CSV and HTML have them all."""
+
+_NEGATIVE = re.compile(r"(?<![^\s\[(])-(?=\d)")
+
+
+def latex_table(table: Table, *, floating: bool = True, line_pt: float = LINE_PT) -> str:
+    """One table for booktabs, array and (where it is long, or not `floating`) longtable, for a line of this width."""
+    shown = _with_codes(table)
+    layout = _layout(shown, line_pt)
+    head = [_row([_short(column.name, MAX_HEADING) for column in shown.columns])]
+    if any(column.unit for column in shown.columns):
+        head.append(_row([f"({_short(column.unit, MAX_HEADING)})" if column.unit else "" for column in shown.columns]))
+    rows = [_row([_short(_minus(cell.text), breakable=layout.wraps) for cell in row]) for row in shown.rows]
+    caption = rf"\caption{{{_short(table.title)}}}\label{{tab:{file_name(table.name)}}}"
+    notes = [rf"{{\footnotesize {tex(note, breakable=True)}\par}}" for note in table.notes]
+    if floating and len(rows) <= LONG_ROWS:
+        lines = [r"\begin{table}[htbp]", r"\centering", caption, layout.size, rf"\begin{{tabular}}{{{layout.columns}}}"]
+        lines += [r"\toprule", *head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", r"\par\smallskip", *notes]
+        return "\n".join([*lines, r"\end{table}"]) + "\n"
+    lines = [
+        r"\begingroup",
+        layout.size,
+        rf"\begin{{longtable}}{{{layout.columns}}}",
+        caption + r"\\",
+        r"\toprule",
+        *head,
+    ]
+    lines += [r"\midrule", r"\endfirsthead", r"\toprule", *head, r"\midrule", r"\endhead", r"\bottomrule", r"\endfoot"]
+    return "\n".join([*lines, *rows, r"\end{longtable}", *notes, r"\endgroup"]) + "\n"
+
+
+@dataclass(frozen=True)
+class _Layout:
+    size: str
+    columns: str
+    wraps: bool
+
+
+def _with_codes(table: Table) -> Table:
+    """The codes of a row's findings in a column of their own: a figure's column holds figures."""
+    if not any(cell.codes for row in table.rows for cell in row):
+        return table
+    rows = tuple((*row, Cell(" ".join(union(cell.codes for cell in row)))) for row in table.rows)
+    return Table(table.name, table.title, (*table.columns, Column("findings", align="left")), rows, table.notes)
+
+
+def _layout(table: Table, line_pt: float) -> _Layout:
+    """The largest letters in which the table fits the line; where none do, columns that wrap."""
+    texts = [[column.name, column.unit and f"({column.unit})", *(row[i].text for row in table.rows)]
+             for i, column in enumerate(table.columns)]  # fmt: skip
+    wanted = [max(2, *(len(text) for text in column)) for column in texts]
+    for size, letter_pt in SIZES[:2]:
+        if sum(wanted) * letter_pt + GAPS_PT * len(wanted) <= line_pt:
+            return _Layout(
+                size, "".join("r" if column.align == "right" else "l" for column in table.columns), wraps=False
+            )
+    # One letter more: the widths are means.
+    least = [1 + min(LONGEST_WORD, max(2, *(_longest_word(text) for text in column))) for column in texts]
+    size, letter_pt = next(
+        (entry for entry in SIZES[1:] if sum(least) * entry[1] + GAPS_PT * len(least) <= line_pt), SIZES[-1]
+    )
+    widths = _shared(least, wanted, (line_pt - GAPS_PT * len(least)) / letter_pt)
+    shares = [width * letter_pt / line_pt for width in widths]
+    made = [_wrapping(column.align, share) for column, share in zip(table.columns, shares, strict=True)]
+    return _Layout(size, "".join(made), wraps=True)
+
+
+def _longest_word(text: str) -> int:
+    return max((len(word) for word in text.split()), default=0)
+
+
+def _shared(least: Sequence[int], wanted: Sequence[int], room: float) -> list[float]:
+    """Letters for each column: what its words need, and of the rest as much as its lines ask for."""
+    spare = room - sum(least)
+    if spare < 0:
+        return [m * room / sum(least) for m in least]
+    more = [max(0, w - m) for w, m in zip(wanted, least, strict=True)]
+    return [m + spare * extra / (sum(more) or 1) for m, extra in zip(least, more, strict=True)]
+
+
+def _wrapping(align: str, share: float) -> str:
+    side = "raggedleft" if align == "right" else "raggedright"
+    # A share of the line, so that it also fits where the line is of another width.
+    return rf">{{\{side}\arraybackslash}}p{{{share:.4f}\linewidth}}"
+
+
+def _row(entries: Sequence[str]) -> str:
+    return " & ".join(entries) + r" \\"
+
+
+def _minus(words: str) -> str:
+    """A number's hyphen as the sign that it stands for."""
+    return _NEGATIVE.sub("\u2212", words)
+
+
+def _short(words: str, most: int = MAX_BOXED, *, breakable: bool = True) -> str:
+    """A text for what TeX cannot break over pages: a caption, a label, a row of a table."""
+    return tex(words if len(words) <= most else f"{words[:most]} ...", breakable=breakable)
+
+
+def latex(page: Page, pictures: Mapping[str, str]) -> str:
+    """A whole document; `pictures` are PDF or PNG files by a chart's or drawing's name, relative to the document.
+
+    A picture without a file is told in words, with its table.
+    """
+    lines = [PREAMBLE, r"\begin{document}", rf"{{\LARGE\bfseries {tex(page.title, breakable=True)}\par}}"]
+    lines += [rf"{{\large {tex(page.subtitle, breakable=True)}\par}}"] if page.subtitle else []
+    answered = [section for section in page.sections if section.answer]
+    if len(answered) > 1:
+        lines += [
+            r"\section*{In short}",
+            r"\begin{itemize}",
+            *(_answer(section) for section in answered),
+            r"\end{itemize}",
+        ]
+    for section in page.sections:
+        lines += _section(section, pictures)
+    lines += [rf"\bigskip{{\footnotesize Made {tex(page.made_at)} by {tex(page.made_by)}.\par}}", r"\end{document}"]
+    return "\n".join(lines) + "\n"
+
+
+def _answer(section: Section) -> str:
+    count = f" ({tex(tally(section.findings).partition(';')[0])})" if section.findings else ""
+    return (
+        rf"\item {{}}{tex(section.question or section.title)} \textbf{{{tex(section.answer, breakable=True)}}}{count}"
+    )
+
+
+def _section(section: Section, pictures: Mapping[str, str]) -> list[str]:
+    lines = [rf"\section{{{tex(section.title, breakable=True)}}}"]
+    lines += [rf"\textit{{{tex(section.question, breakable=True)}}}\par"] if section.question else []
+    lines += [rf"\textbf{{{tex(section.answer, breakable=True)}}}\par"] if section.answer else []
+    lines += _findings(section.findings)
+    for block in section.blocks:
+        if isinstance(block, Table):
+            lines.append(latex_table(block, floating=False))
+        elif isinstance(block, Prose):
+            lines += _prose(block)
+        else:
+            lines += _picture(block, pictures)
+    return lines
+
+
+def _findings(findings: Sequence[Finding]) -> list[str]:
+    items = []
+    for group in by_code(findings):
+        items.append(rf"\item[{{{tex(group.code)}}}] {{}}{tex(group.rule)} ({tex(group.severity)}).")
+        for found in group.findings[:SHOWN]:
+            place = f"{tex(found.place, breakable=True)}: " if found.place else ""
+            evidence = f" (evidence: {tex(found.evidence, breakable=True)})" if found.evidence else ""
+            items.append(f"{place}{tex(found.message, breakable=True)}{evidence}" + r"\par")
+        if len(group.findings) > SHOWN:
+            items.append(rf"And {len(group.findings) - SHOWN} more of this code.\par")
+        items.append(rf"\textit{{Remedy:}} {tex(group.remedy, breakable=True)}")
+    return [r"\begin{description}", *items, r"\end{description}"] if items else []
+
+
+def _picture(block: Chart | Drawing, pictures: Mapping[str, str]) -> list[str]:
+    title, words = tex(block.title, breakable=True), tex(block.alt, breakable=True)
+    if block.name not in pictures:
+        table = [latex_table(block.table, floating=False)] if block.table else []
+        return [rf"\textbf{{{title}}}\par {words}\par", *table]
+    file = picture_file(pictures[block.name])
+    return [
+        r"\begin{center}\begin{minipage}{\linewidth}\centering",
+        rf"\maybe{{\detokenize{{{file}}}}}\par\smallskip",
+        rf"\refstepcounter{{figure}}\small\textbf{{Figure \thefigure: {title}.}} {words}",
+        r"\end{minipage}\end{center}",
+    ]
+
+
+def _prose(prose: Prose) -> list[str]:
+    lines = [tex(paragraph, breakable=True) + r"\par" for paragraph in prose.paragraphs if one_line(paragraph)]
+    if prose.facts:
+        items = [rf"\item[{{{_short(name)}}}] {{}}{tex(value, breakable=True)}" for name, value in prose.facts]
+        lines += [r"\begin{description}\setlength{\itemsep}{0pt}", *items, r"\end{description}"]
+    if prose.code:
+        lines += [r"\begingroup\footnotesize\ttfamily\raggedright\setlength{\parskip}{0pt}"]
+        lines += [_code(line) for line in code_lines(prose.code)]
+        lines += [r"\endgroup"]
+    return lines
+
+
+def _code(line: str) -> str:
+    indent = len(line) - len(line.lstrip(" "))
+    return rf"\mbox{{}}{'~' * indent}{tex_line(line.lstrip(' '), breakable=True)}\par"

@@ -1,0 +1,151 @@
+"""A page as Markdown for GitHub and for mkdocs. Knows both dialects; knows nothing of what the figures mean.
+
+What one of the two would take for markup is written as a character reference, which both leave alone: a backslash
+does not help before every mark in Python-Markdown. The same holds for what common extensions of both look for (macros,
+snippets, mathematics, mentions, links without brackets).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from steelyard.report.page import Chart, Drawing, Prose, Table
+from steelyard.report.render.csv_table import union
+from steelyard.report.render.grouped import by_code
+from steelyard.report.render.plain import code_lines, one_line, picture_file
+from steelyard.terminal.findings import tally
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from steelyard.contracts.record import Finding
+    from steelyard.report.page import Cell, Page, Section
+
+SHOWN = 20
+"""Findings of one code in a section."""
+_MARKS = str.maketrans(
+    {mark: f"&#{ord(mark)};" for mark in "|{}~$^\\`"}
+    | {mark: f"\\{mark}" for mark in "*_[]"}
+    # GitHub looks for people's names in what is already HTML: a comment keeps the mark and the name apart.
+    | {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "@<!-- -->"}
+)
+_CODE = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {mark: f"&#{ord(mark)};" for mark in "{}`~"})
+# Links and emoji need a colon or a point inside a word; two of the others are marks of extensions.
+_INSIDE = re.compile(r":(?=\S)|(?<=\bwww)\.|={2,}|\+{2,}", re.IGNORECASE)
+_NUMBERED = re.compile(r"(\d{1,9})([.)])")
+
+
+def inline(words: str) -> str:
+    """A stranger's text inside a line."""
+    # References are made after the marks: their own signs must stay.
+    return _INSIDE.sub(_references, one_line(words).translate(_MARKS))
+
+
+def beginning(words: str) -> str:
+    """A stranger's text where a line begins, and a mark would begin a list, a heading or a block."""
+    made = inline(words)
+    if made[:1] and made[0] in "#+-=:!?%":
+        return f"&#{ord(made[0])};{made[1:]}"
+    return _NUMBERED.sub(lambda found: f"{found[1]}&#{ord(found[2])};", made, count=1) if made[:1].isdigit() else made
+
+
+def _strong(words: str) -> str:
+    made = inline(words)
+    return f"**{made}**" if made else ""
+
+
+def _references(found: re.Match[str]) -> str:
+    return "".join(f"&#{ord(mark)};" for mark in found.group())
+
+
+def markdown_table(table: Table) -> str:
+    """One table with its title above and its notes below."""
+    codes = any(cell.codes for row in table.rows for cell in row)
+    names = [f"{column.name} ({column.unit})" if column.unit else column.name for column in table.columns]
+    header = [inline(name) for name in names] + ["findings"] * codes
+    rules = ["---:" if column.align == "right" else "---" for column in table.columns] + ["---"] * codes
+    lines = [_row(header), _row(rules), *(_row(_entries(row, codes)) for row in table.rows)]
+    notes = [f"- {beginning(note)}" for note in table.notes]
+    return "\n\n".join(filter(None, [_strong(table.title), "\n".join(lines), "\n".join(notes)])) + "\n"
+
+
+def _entries(row: Sequence[Cell], codes: bool) -> list[str]:
+    return [inline(cell.text) for cell in row] + [inline(" ".join(union(cell.codes for cell in row)))] * codes
+
+
+def _row(entries: Sequence[str]) -> str:
+    return f"| {' | '.join(entries)} |"
+
+
+def markdown(page: Page, pictures: Mapping[str, str] | None = None) -> str:
+    """The whole page; `pictures` are files by the name of a chart or drawing, relative to the Markdown file.
+
+    A picture without a file is told in words, with its table.
+    """
+    parts = [f"# {inline(page.title)}", beginning(page.subtitle)]
+    answered = [section for section in page.sections if one_line(section.answer)]
+    if len(answered) > 1:
+        parts.append("\n".join(_answer(section) for section in answered))
+    for section in page.sections:
+        parts += _section(section, pictures or {})
+    parts.append(f"Made {inline(page.made_at)} by {inline(page.made_by)}.")
+    return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
+
+
+def _answer(section: Section) -> str:
+    count = f" ({tally(section.findings).partition(';')[0]})" if section.findings else ""
+    return f"- {beginning(section.question or section.title)} {_strong(section.answer)}{count}"
+
+
+def _section(section: Section, pictures: Mapping[str, str]) -> list[str]:
+    told = [beginning(section.question), _strong(section.answer), _findings(section.findings)]
+    parts = [f"## {inline(section.title)}", *told]
+    for block in section.blocks:
+        if isinstance(block, Table):
+            parts.append(markdown_table(block))
+        elif isinstance(block, Prose):
+            parts += _prose(block)
+        else:
+            parts += _picture(block, pictures)
+    return parts
+
+
+def _findings(findings: Sequence[Finding]) -> str:
+    lines = []
+    for group in by_code(findings):
+        lines.append(f"- **{inline(group.code)} {inline(group.rule)}** ({inline(group.severity)})")
+        for found in group.findings[:SHOWN]:
+            place = f"{beginning(found.place)}: " if one_line(found.place) else ""
+            message = inline(found.message) if place else beginning(found.message)
+            evidence = f" (evidence: {inline(found.evidence)})" if found.evidence else ""
+            lines.append(f"    - {place}{message}{evidence}")
+        if len(group.findings) > SHOWN:
+            lines.append(f"    - and {len(group.findings) - SHOWN:,} more of this code")
+        lines.append(f"    - Remedy: {inline(group.remedy)}")
+    return "\n".join(["Findings:", "", *lines]) if lines else ""
+
+
+def _picture(block: Chart | Drawing, pictures: Mapping[str, str]) -> list[str]:
+    parts = [_strong(block.title)]
+    if block.name in pictures:
+        # A bracket ends the words for those who do not see it, escaped or not, in some readers.
+        words = inline(block.alt.replace("[", "(").replace("]", ")"))
+        parts.append(f"![{words}]({picture_file(pictures[block.name])})")
+    else:
+        parts.append(beginning(block.alt))
+    notes = block.notes if isinstance(block, Chart) else ()
+    parts.append("\n".join(f"- {beginning(note)}" for note in notes))
+    return parts + ([markdown_table(block.table)] if block.table else [])
+
+
+def _prose(prose: Prose) -> list[str]:
+    parts = [beginning(paragraph) for paragraph in prose.paragraphs]
+    if prose.facts:
+        rows = [_row([inline(name), inline(value)]) for name, value in prose.facts]
+        parts.append("\n".join([_row(["fact", "value"]), _row(["---", "---"]), *rows]))
+    if prose.code:
+        # Between fences the extensions still look for snippets and macros; here they find references alone.
+        code = "\n".join(line.translate(_CODE) for line in code_lines(prose.code))
+        parts.append(f"<pre><code>{code}</code></pre>")
+    return parts

@@ -1,0 +1,99 @@
+"""A stranger's text as LaTeX: seven-bit, and made of commands from a short list. Knows characters, not documents.
+
+What TeX cannot print becomes its code point in words. The commands need nothing but LaTeX itself, in every encoding of
+fonts, so that a table can be pasted into anybody's paper.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from functools import cache
+
+from steelyard.report.render.plain import one_line
+
+_ACCENTS = {
+    "\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0304": "=", "\u0306": "u", "\u0307": ".",
+    "\u0308": '"', "\u030a": "r", "\u030b": "H", "\u030c": "v", "\u0327": "c",
+}  # fmt: skip
+_MATHS = {
+    "\u00b5": r"\mu", "\u00d7": r"\times", "\u00f7": r"\div", "\u00b1": r"\pm", "\u00b0": r"^\circ", "\u00b7": r"\cdot",
+    "\u00b9": "^1", "\u00b2": "^2", "\u00b3": "^3", "\u00ac": r"\neg", "\u2190": r"\leftarrow",
+    "\u2192": r"\rightarrow",
+    "\u2191": r"\uparrow", "\u2193": r"\downarrow", "\u2194": r"\leftrightarrow", "\u21d2": r"\Rightarrow",
+    "\u2212": "-", "\u2215": "/", "\u221a": r"\surd", "\u221d": r"\propto", "\u221e": r"\infty", "\u2211": r"\sum",
+    "\u220f": r"\prod", "\u2208": r"\in", "\u2248": r"\approx", "\u2260": r"\neq", "\u2261": r"\equiv",
+    "\u2264": r"\leq",
+    "\u2265": r"\geq", "\u226a": r"\ll", "\u226b": r"\gg", "\u2022": r"\bullet", "\u2032": r"\prime",
+    "\u03b1": r"\alpha", "\u03b2": r"\beta", "\u03b3": r"\gamma", "\u03b4": r"\delta", "\u03b5": r"\varepsilon",
+    "\u03b6": r"\zeta", "\u03b7": r"\eta", "\u03b8": r"\theta", "\u03b9": r"\iota", "\u03ba": r"\kappa",
+    "\u03bb": r"\lambda", "\u03bc": r"\mu", "\u03bd": r"\nu", "\u03be": r"\xi", "\u03c0": r"\pi", "\u03c1": r"\rho",
+    "\u03c3": r"\sigma", "\u03c4": r"\tau", "\u03c5": r"\upsilon", "\u03c6": r"\varphi", "\u03c7": r"\chi",
+    "\u03c8": r"\psi", "\u03c9": r"\omega", "\u0393": r"\Gamma", "\u0394": r"\Delta", "\u0398": r"\Theta",
+    "\u039b": r"\Lambda", "\u039e": r"\Xi", "\u03a0": r"\Pi", "\u03a3": r"\Sigma", "\u03a6": r"\Phi", "\u03a8": r"\Psi",
+    "\u03a9": r"\Omega",
+}  # fmt: skip
+_PLAIN = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
+    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    # Marks of an argument or of a star form after a command of ours; shorthand in some documents.
+    "[": "{[}", "]": "{]}", "*": "{*}", '"': r"{\char34}",
+    "\u00a0": "~", "\u202f": r"\,", "\u2009": r"\,", "\u2010": "-", "\u2011": "-", "\u2013": r"\textendash{}",
+    "\u2014": r"\textemdash{}", "\u2018": "`{}", "\u2019": "'{}", "\u201c": "``{}", "\u201d": "''{}",
+    "\u2026": r"\dots{}", "\u00a3": r"\pounds{}", "\u00a7": r"\S{}", "\u00b6": r"\P{}", "\u00a9": r"\copyright{}",
+    "\u00df": r"\ss{}", "\u00e6": r"\ae{}", "\u00c6": r"\AE{}", "\u00f8": r"\o{}", "\u00d8": r"\O{}",
+    "\u0153": r"\oe{}", "\u0152": r"\OE{}", "\u0142": r"\l{}", "\u0141": r"\L{}", "\u0131": r"\i{}", "\u20ac": "EUR",
+    "\u2030": r"0/00", "\u25cf": r"\ensuremath{\bullet}",
+}  # fmt: skip
+# Two characters that TeX's fonts would make one of: an option's dashes must stay two.
+_LIGATURES = frozenset(("--", "''", "``", ",,", "!`", "?`"))
+LONG_WORD = 30
+"""Letters after which a line may end where it must: longer words are ids and paths."""
+BREAK = r"\allowbreak{}"
+
+
+def tex(words: str, *, breakable: bool = False) -> str:
+    """The text; `breakable`: a line may also end after the marks inside paths and names."""
+    return tex_line(one_line(words), breakable=breakable)
+
+
+def tex_line(line: str, *, breakable: bool = False) -> str:
+    """A line that holds nothing hidden, its spaces as they are."""
+    made, since = [], 0
+    for place, character in enumerate(line):
+        following = line[place + 1 : place + 2]
+        made.append(_character(character))
+        if character + following in _LIGATURES:
+            made.append("{}")
+        since = 0 if character == " " else since + 1
+        if breakable and (following.isalnum() if character in "/_-.=" else since >= LONG_WORD and following > " "):
+            made.append(BREAK)
+            since = 0
+    return "".join(made)
+
+
+@cache
+def _character(character: str) -> str:
+    if character in _PLAIN:
+        return _PLAIN[character]
+    if character in _MATHS:
+        return rf"\ensuremath{{{_MATHS[character]}}}"
+    if " " <= character <= "~":
+        return character
+    accented = _accented(unicodedata.normalize("NFD", character))
+    if accented:
+        return accented
+    simple = unicodedata.normalize("NFKC", character)
+    if simple != character and simple.isprintable():
+        return "".join(_character(part) for part in simple)
+    return f"{{[}}U+{ord(character):04X}{{]}}"
+
+
+def _accented(parts: str) -> str:
+    """A Latin letter with one mark, or nothing."""
+    base, mark = parts[0], parts[1:]
+    if mark not in _ACCENTS or not (base.isascii() and base.isalpha()):
+        return ""
+    # A mark stands above a letter without its dot.
+    dotless = base in "ij" and mark != "\u0327"
+    return f"\\{_ACCENTS[mark]}{{{chr(92) if dotless else ''}{base}}}"

@@ -1,0 +1,282 @@
+"""Curves of a study: over devices, over the batch size, and both as a map. Knows which cells make one; draws none."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from steelyard.analysis.batch import batch_curve
+from steelyard.analysis.scaling import scaling
+from steelyard.errors import SteelyardError
+from steelyard.report.charts.batch import batch_chart
+from steelyard.report.charts.heat import heat_chart
+from steelyard.report.charts.loss import loss_chart
+from steelyard.report.charts.scaling import efficiency_chart, throughput_chart
+from steelyard.report.charts.style import blocking_codes
+from steelyard.report.page import Cell, Column, Prose, Section, Table
+from steelyard.report.study.subject import brief, merged, rate, written
+from steelyard.terminal.batch import knee_answer, knee_notes, what_fits
+from steelyard.terminal.scaling import answer, models, where_to_stop
+from steelyard.terminal.text import number, sentence, with_interval
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.analysis.batch import BatchCurve
+    from steelyard.analysis.scaling import Scaling
+    from steelyard.analysis.summary import CellSummary
+    from steelyard.report.study.subject import Subject
+    from steelyard.stats.quotient import Estimate
+
+T = TypeVar("T")
+DRAWN = 2
+"""Curves of one kind that are all drawn; of more, the one with the fastest cell is, and a table has the others."""
+ANALYSED = 12
+"""Curves of one kind that are looked at: a sweep over four settings has hundreds."""
+BLOCKED = "No speed-up is given before the findings that block are mended."
+
+
+def drawn(curves: Sequence[T]) -> Sequence[T]:
+    """Those of which there are pictures."""
+    return curves if len(curves) <= DRAWN else curves[:1]
+
+
+def left_out(entry: Subject, groups: int, key: str) -> list[str]:
+    """What is said of curves that are not drawn, and of those that are not looked at."""
+    if groups <= DRAWN:
+        return []
+    others = ",".join(f"{name}=VALUE" for name in entry.swept if name != key)
+    more = groups - ANALYSED
+    unseen = f" {more:,} more curves are not in the table either." if more > 0 else ""
+    another = f"steelyard report {entry.cells[0].study}:{others} draws another one"
+    which = "the curve with the highest throughput" if any(map(rate, entry.cells)) else "the first curve"
+    return [f"Drawn is {which}; {another}.{unseen}"]
+
+
+def _which(label: str, groups: Sequence[tuple[str, list[CellSummary]]]) -> str:
+    """How the curve that is told first is called. Where no rate may be used, or the fastest has no curve: by order."""
+    fastest = bool(groups) and label == groups[0][0] and any(map(rate, groups[0][1]))
+    return f"The one with the highest throughput ({label})" if fastest else f"The first ({label})"
+
+
+# -- over devices
+
+
+def scaling_section(entry: Subject, name: str = "scaling", title: str = "Scaling over devices") -> Section | None:
+    """Throughput, efficiency and loss over devices; None where one number of devices was run."""
+    if "ranks" not in entry.swept:
+        return None
+    groups = entry.groups("ranks")
+    question = "How far does the work scale over devices, and what is lost?"
+    try:
+        curves = _scalings(entry, groups)
+    except SteelyardError as error:
+        return Section(name, title, question, f"No scaling is given: {error.what}.", (_problems(error),))
+    blocks: list[Any] = [_curve_table(curves, entry, name)] if len(curves) > 1 else []
+    for place, curve in enumerate(drawn(curves), 1):
+        blocks += _drawn(curve, entry, name if place == 1 else f"{name}-{place}")
+    told = left_out(entry, len(groups), "ranks")
+    blocks += [Prose(tuple(told))] if told else []
+    findings = merged(
+        dataclasses.replace(found, place=": ".join(filter(None, (curve.label, found.place))))
+        for curve in curves
+        for found in curve.findings
+    )
+    return Section(name, title, question, _scaling_answer(curves, groups), tuple(blocks), findings)
+
+
+def _problems(error: SteelyardError) -> Prose:
+    step = (f"Next: {error.next_step}",) if error.next_step else ()
+    return Prose(tuple(sentence(str(problem)) for problem in error.problems[:5]) + step)
+
+
+def _scalings(entry: Subject, groups: Sequence[tuple[str, list[CellSummary]]]) -> list[Scaling]:
+    """One analysis a curve. Where no cells differ in the devices alone, the batch may have changed with them."""
+    if not groups:
+        return scaling(entry.cells)
+    found, refused = [], []
+    for label, cells in groups[:ANALYSED]:
+        try:
+            found += [dataclasses.replace(curve, label=label) for curve in scaling(cells)]
+        except SteelyardError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    return found
+
+
+def _scaling_answer(curves: Sequence[Scaling], groups: Sequence[tuple[str, list[CellSummary]]]) -> str:
+    first = curves[0]
+    text = BLOCKED if first.blocked else answer(first)
+    if len(curves) == 1:
+        return text
+    return f"{_curves(len(curves), len(groups))} {_which(first.label, groups)}: {text}"
+
+
+def _curves(seen: int, groups: int) -> str:
+    return f"{groups:,} curves, {seen} of them looked at here." if groups > seen else f"{seen} curves."
+
+
+def _drawn(curve: Scaling, entry: Subject, name: str) -> list[Any]:
+    blocks: list[Any] = [throughput_chart(curve, f"{name}-throughput", runs=entry.runs)]
+    if curve.blocked:
+        return blocks
+    blocks.append(efficiency_chart(curve, f"{name}-efficiency", runs=entry.runs))
+    blocks.append(loss_chart(curve, f"{name}-loss", runs=entry.runs))
+    said = [where_to_stop(curve), *([models(curve)] if curve.fits else [])]
+    return [*blocks, *(Prose((f"{part[0]}:", *map(sentence, part[1:]))) for part in said)]
+
+
+def _curve_table(curves: Sequence[Scaling], entry: Subject, name: str) -> Table:
+    columns = (
+        Column("curve", align="left"), Column("base", "devices"), Column("largest", "devices"),
+        Column("throughput there", curves[0].base.throughput.unit), Column("speed-up"), Column("efficiency", "%"),
+    )  # fmt: skip
+    rows = []
+    for curve in curves:
+        last = curve.points[-1]
+        ids = entry.runs.get(last.cell, ())
+        codes = blocking_codes(curve.findings)
+        ratios = (Cell("blocked", codes=codes),) * 2
+        if not curve.blocked:
+            ratios = (_estimate(last.speedup, ids), _estimate(last.split.total.scaled(100), ids))
+        rows.append(
+            (
+                Cell(curve.label, curve.label), Cell(str(curve.base.devices), curve.base.devices),
+                Cell(str(last.devices), last.devices), brief(last.throughput, ids), *ratios,
+            )
+        )  # fmt: skip
+    return Table(f"{name}-curves", "Each curve at its largest number of devices", columns, tuple(rows))
+
+
+def _estimate(found: Estimate, ids: tuple[str, ...]) -> Cell:
+    text = number(found.value, 4)
+    if found.low is not None and found.high is not None:
+        text += f" [{number(found.low, 4)}, {number(found.high, 4)}]"
+    return Cell(text, found.value, found.low, found.high, ids)
+
+
+# -- over the batch size
+
+
+def batch_section(entry: Subject, name: str = "batch", title: str = "Batch size") -> Section | None:
+    """Throughput over the batch, its knee and what fits; None where one batch was run."""
+    if "batch" not in entry.swept:
+        return None
+    groups = entry.groups("batch")
+    question = "Which batch size is enough, and which is the largest that fits?"
+    curves: list[tuple[str, BatchCurve]] = []
+    refused: list[SteelyardError] = []
+    for label, cells in groups[:ANALYSED]:
+        try:
+            curves.append((label, batch_curve(cells)))
+        except SteelyardError as error:
+            refused.append(error)
+    if not curves:
+        said = refused[0].what if refused else "no two cells differ in the batch alone"
+        return Section(name, title, question, f"No curve is given: {said}.")
+    blocks: list[Any] = [_knee_table(curves, name)] if len(curves) > 1 else []
+    for place, (label, curve) in enumerate(drawn(curves), 1):
+        own = name if place == 1 else f"{name}-{place}"
+        chart = batch_chart(curve, f"{own}-throughput")
+        blocks.append(dataclasses.replace(chart, title=f"{chart.title} ({label})") if label else chart)
+        blocks += _how(curve)
+    told = left_out(entry, len(groups), "batch")
+    blocks += [Prose(tuple(told))] if told else []
+    findings = merged(
+        dataclasses.replace(found, place=": ".join(filter(None, (label, found.place))))
+        for label, curve in curves
+        for found in curve.findings
+    )
+    return Section(name, title, question, _batch_answer(curves, groups), tuple(blocks), findings)
+
+
+def _batch_answer(curves: Sequence[tuple[str, BatchCurve]], groups: Sequence[tuple[str, list[CellSummary]]]) -> str:
+    label, curve = curves[0]
+    text = knee_words(curve)
+    if len(curves) == 1:
+        return text
+    return f"{_curves(len(curves), len(groups))} {_which(label, groups)}: {text[:1].lower()}{text[1:]}"
+
+
+def knee_words(curve: BatchCurve) -> str:
+    """Knee and largest batch, as the verb `batch` says it."""
+    return f"{sentence(knee_answer(curve))} {sentence(what_fits(curve))}"
+
+
+def _how(curve: BatchCurve) -> list[Prose]:
+    """How the knee was found."""
+    # The brackets are explained where they stand, below the picture.
+    said = [text.partition("; [] of the knee")[0] for text in knee_notes(curve) if not text.startswith("[]")]
+    return [Prose(tuple(map(sentence, said)))] if said else []
+
+
+def _knee_table(curves: Sequence[tuple[str, BatchCurve]], name: str) -> Table:
+    columns = (
+        Column("curve", align="left"), Column("knee", "samples"), Column("largest that fits", "samples"),
+        Column("smallest out of memory", "samples"),
+    )  # fmt: skip
+    rows = []
+    for label, curve in curves:
+        ids = tuple(record.run_id for cell in curve.cells for record in cell.cell.records)
+        sizes = [
+            Cell("none" if size is None else f"{size:,}", size, runs=ids)
+            for size in (curve.largest_fitting, curve.smallest_out_of_memory)
+        ]
+        rows.append((Cell(label, label), _knee(curve, ids), *sizes))
+    notes = ("The knee is the batch at which throughput reaches most of what any batch could give.",)
+    return Table(f"{name}-curves", "Each curve", columns, tuple(rows), notes)
+
+
+def _knee(curve: BatchCurve, ids: tuple[str, ...]) -> Cell:
+    found = curve.knee
+    if found is None:
+        return Cell("blocked", codes=blocking_codes(curve.findings))
+    if found.answer == "found" and found.value is not None:
+        return Cell(number(found.value, 3), found.value, found.low, found.high, ids)
+    swept = [entry.batch for entry in curve.cells if entry.throughput.value is not None]
+    if found.answer == "cannot tell" or not swept:
+        return Cell("cannot tell")
+    return Cell(f"beyond {max(swept):,}" if found.answer == "beyond the sweep" else f"at or below {min(swept):,}")
+
+
+# -- two settings as a map
+
+
+def heat_section(entry: Subject, name: str = "heat", title: str = "Map of two settings") -> Section | None:
+    """Throughput by the two settings with the most values; None where fewer were swept or no map can be made."""
+    if len(entry.swept) < 2:
+        return None
+    x, y = _sides(entry)
+    others = [key for key in entry.swept if key not in (x, y)]
+    best = max(entry.cells, key=rate)
+    cells = [
+        cell
+        for cell in entry.cells
+        if all(repr(entry.value(cell, key)) == repr(entry.value(best, key)) for key in others)
+    ]
+    if (
+        len({repr(entry.value(cell, x)) for cell in cells}) < 2
+        or len({repr(entry.value(cell, y)) for cell in cells}) < 2
+    ):
+        return None
+    try:
+        chart = heat_chart(cells, x, y, f"{name}-map")
+    except SteelyardError:
+        return None
+    at = ", ".join(f"{key}={written(entry.value(best, key))}" for key in others)
+    if at:
+        chart = dataclasses.replace(chart, title=f"{chart.title} ({at})", notes=(*chart.notes, f"All at {at}."))
+    lost = sum(cell.throughput.value is None for cell in cells)
+    words = "not told: no cell has a figure that may be used"
+    if rate(best):
+        words = f"highest at {entry.name(best)}: {with_interval(best.throughput)} {best.throughput.unit}"
+    words += f"; {lost} of {len(cells)} fields without a figure" if lost else ""
+    return Section(name, title, f"Where is it fastest, by {x} and {y}?", sentence(words), (chart,))
+
+
+def _sides(entry: Subject) -> tuple[str, str]:
+    if {"batch", "ranks"} <= set(entry.swept):
+        return "batch", "ranks"
+    first, second = sorted(entry.swept, key=lambda key: -len(entry.swept[key]))[:2]
+    return first, second

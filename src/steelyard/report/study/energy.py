@@ -1,0 +1,139 @@
+"""What the cells of a study cost in energy, and the power of one run over time. Knows words and columns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from steelyard.analysis.energy import plotted
+from steelyard.errors import SteelyardError
+from steelyard.report.charts.energy import energy_chart
+from steelyard.report.charts.power import power_drawing
+from steelyard.report.page import Cell, Column, Prose, Section, Table
+from steelyard.report.study.subject import brief, merged, shortened
+from steelyard.terminal.energy import answers
+from steelyard.terminal.text import sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.analysis.energy import CellEnergy
+    from steelyard.contracts.record import Finding
+    from steelyard.report.study.subject import Subject
+    from steelyard.results.store import ResultFolder
+
+SHOWN_REASONS = 6
+WORK = (
+    ("energy_per_sample", "of a sample", "J"), ("energy_per_sample_net", "of a sample, net", "J"),
+    ("samples_per_wh", "samples for energy", "1/Wh"), ("energy_per_token", "of a token", "J"),
+    ("tokens_per_wh", "tokens for energy", "1/Wh"), ("power_job", "mean power", "W"),
+    ("idle_power_job", "idle power", "W"), ("energy_first_epoch", "of the first epoch", "J"),
+    ("energy_later_epochs", "of a later epoch", "J"),
+)  # fmt: skip
+PHASES = (
+    ("energy_compile", "compile", "J"), ("energy_warmup", "warm-up", "J"), ("energy_job", "steady", "J"),
+    ("energy_all_steps", "all steps", "J"), ("energy_run", "whole run", "J"), ("energy_host", "host beside it", "J"),
+)  # fmt: skip
+
+
+def energy_section(
+    folder: ResultFolder, entry: Subject, energies: Sequence[CellEnergy], name: str = "energy", title: str = "Energy"
+) -> Section | None:
+    """What a sample costs, by cell; None where no run of the selection has an energy."""
+    known = [one for one in energies if one.main.value is not None]
+    if not known:
+        return None
+    blocks: list[Any] = []
+    if len(known) > 1:
+        blocks += _charts(energies, name)
+    blocks += _tables(entry, known, name)
+    doubts = _doubts(entry, energies)
+    blocks += [Prose(tuple(doubts))] if doubts else []
+    found = plotted(folder, known)
+    if found is not None:
+        blocks.append(power_drawing(*found, name=f"{name}-power"))
+        told = [sentence(text) for text in found[1].held[:SHOWN_REASONS]]
+        blocks += [Prose(tuple(told))] if told else []
+    question = "What does a sample cost in energy?"
+    return Section(name, title, question, energy_words(energies), tuple(blocks), _findings(entry, energies))
+
+
+def energy_words(energies: Sequence[CellEnergy]) -> str:
+    """The answer that the verb `energy` gives."""
+    return sentence(answers(energies))
+
+
+def _charts(energies: Sequence[CellEnergy], name: str) -> list[Any]:
+    try:
+        return [energy_chart(energies, f"{name}-throughput")]
+    except SteelyardError:
+        # Energies without an energy of a sample: the table has what there is.
+        return []
+
+
+def _tables(entry: Subject, known: Sequence[CellEnergy], name: str) -> list[Table]:
+    """What work costs, and the joules of a job by its phases; a column that no cell has is left out."""
+    work, phases = _there(WORK, known), _there(PHASES, known)
+    notes = tuple(_notes(known))
+    found = [Table(f"{name}-work", "What work costs", *_filled(entry, known, work, judged=True), notes)] if work else []
+    if phases:
+        title = "Energy of a job by its phases"
+        found.append(Table(f"{name}-phases", title, *_filled(entry, known, phases, judged=False), notes))
+    return found
+
+
+def _there(wanted: Sequence[tuple[str, str, str]], known: Sequence[CellEnergy]) -> list[tuple[str, str, str]]:
+    return [column for column in wanted if any(_value(one, column[0]) is not None for one in known)]
+
+
+def _filled(
+    entry: Subject, known: Sequence[CellEnergy], wanted: Sequence[tuple[str, str, str]], *, judged: bool
+) -> tuple[tuple[Column, ...], tuple[tuple[Cell, ...], ...]]:
+    columns = [Column("cell", align="left"), Column("jobs"), *(Column(words, unit) for _, words, unit in wanted)]
+    columns += [Column("counted", align="left"), Column("verdict", align="left")] if judged else []
+    rows = []
+    for one in known:
+        ids = tuple(record.run_id for record in one.cell.records)
+        codes = tuple(dict.fromkeys(found.code for found in one.findings))
+        label = entry.name(one.cell)
+        cells = [Cell(label, label), Cell(str(one.jobs), one.jobs)]
+        cells += [Cell("-") if _value(one, key) is None else brief(one.figures[key], ids) for key, _, _ in wanted]
+        cells += [Cell(one.scope, one.scope), Cell(one.verdict, one.verdict, codes=codes)] if judged else []
+        rows.append(tuple(cells))
+    return tuple(columns), tuple(rows)
+
+
+def _value(one: CellEnergy, key: str) -> float | None:
+    return one.figures[key].value if key in one.figures else None
+
+
+def _notes(known: Sequence[CellEnergy]) -> list[str]:
+    notes: dict[str, None] = {}
+    for one in known:
+        interval = one.main.interval
+        if interval is not None:
+            notes[f"[]: {100 * interval.level:g} % interval for {interval.covers}; {interval.method}."] = None
+    if any(_value(one, "energy_per_sample_net") is not None for one in known):
+        notes["Net: without what the same hardware draws when idle."] = None
+    return list(notes)[:SHOWN_REASONS]
+
+
+def _doubts(entry: Subject, energies: Sequence[CellEnergy]) -> list[str]:
+    """What speaks against an energy, and which completed jobs are in no mean."""
+    said: dict[str, list[str]] = {}
+    for one in energies:
+        validity = one.main.validity
+        if validity is not None and one.main.value is not None:
+            for reason in validity.reasons[:SHOWN_REASONS]:
+                said.setdefault(f"{validity.verdict}: {reason}", []).append(entry.name(one.cell))
+        for left in one.left_out:
+            # How runs ended is told in the overview.
+            if not left.reason.startswith("the run ended as"):
+                said.setdefault(f"in no mean: {left.reason}", []).append(left.run_id)
+    told = [sentence(f"{text} ({shortened(places)})") for text, places in list(said.items())[:SHOWN_REASONS]]
+    left_over = len(said) - SHOWN_REASONS
+    return told + ([f"{left_over} more doubts: steelyard energy {entry.text}"] if left_over > 0 else [])
+
+
+def _findings(entry: Subject, energies: Sequence[CellEnergy]) -> tuple[Finding, ...]:
+    return merged(replace(found, place=entry.name(one.cell)) for one in energies for found in one.findings)

@@ -1,0 +1,369 @@
+"""What was asked and what came of it: the overview of a study, its cells, and what did not complete. Knows words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from steelyard.analysis.summary import MEASURED
+from steelyard.inputs.study import chosen_settings
+from steelyard.report.charts.style import blocking_codes, figure_cell, in_time
+from steelyard.report.page import Cell, Column, Prose, Section, Table
+from steelyard.report.study.subject import brief, counted_statuses, default, merged, rate, shortened, statuses, written
+from steelyard.terminal.text import capital, number, sentence, with_interval
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.analysis.energy import CellEnergy
+    from steelyard.analysis.summary import CellSummary
+    from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.report.study.subject import Subject
+
+MAX_SWEPT_COLUMNS = 5
+SHOWN_VALUES = 12
+SHOWN_NODES = 6
+SHOWN_NOTES = 6
+LONGEST_CAUSE = 600
+LONGEST_EVIDENCE = 300
+SIMULATED = "Simulated: the figures come from a scripted device, and no accelerator was measured."
+# Of the simulated device there is one that no accelerator has.
+HIDDEN = ("sim.", "run_id", "study", "cell")
+
+
+# -- overview
+
+
+def overview(subjects: Sequence[Subject], energies: dict[str, list[CellEnergy]]) -> Section:
+    """Question and answer, what was asked, and every run that did not complete with its cause."""
+    blocks: list[Any] = [Prose(facts=tuple(_facts(entry, energies.get(entry.text, [])))) for entry in subjects]
+    rows = [row for entry in subjects for row in _not_completed(entry, several=len(subjects) > 1)]
+    if rows:
+        columns = (
+            Column("cell", align="left"), Column("ended as", align="left"), Column("count"),
+            Column("cause", align="left"), Column("evidence", align="left"),
+        )  # fmt: skip
+        blocks.append(Table("not-completed", "Runs that did not complete, and why", columns, tuple(rows)))
+    return Section(
+        "overview", "Overview", "What was asked, and what came of it?",
+        " ".join([*(_answer(entry, named=len(subjects) > 1) for entry in subjects), *_about_device(subjects)]),
+        tuple(blocks),
+    )  # fmt: skip
+
+
+def _answer(entry: Subject, *, named: bool) -> str:
+    runs, cells = len(entry.records), len(entry.cells)
+    over = f" over {_listed(list(entry.swept))}" if entry.swept else ""
+    size = f"{_count(runs, 'run')} in {_count(cells, 'cell')}{over}" if cells > 1 else _count(runs, "run")
+    counts = counted_statuses(entry.cells)
+    ended = "all completed" if set(counts) == {"completed"} else statuses(counts)
+    if runs == 1:
+        ended = statuses(counts).removeprefix("1 ")
+    text = f"{entry.text + ': ' if named else ''}{size}: {ended}."
+    best = max(entry.cells, key=rate)
+    if rate(best) and cells > 1:
+        unit = best.throughput.unit
+        text += f" The highest throughput is {with_interval(best.throughput)} {unit}, at {entry.name(best)}."
+    elif rate(best):
+        text += f" Throughput: {with_interval(best.throughput)} {best.throughput.unit}."
+    return text
+
+
+def _about_device(subjects: Sequence[Subject]) -> list[str]:
+    return [SIMULATED] if any(simulated(entry) for entry in subjects) else []
+
+
+def simulated(entry: Subject) -> bool:
+    """Whether any of its runs had no real device."""
+    return any(cell.records[0].spec.device_family == "sim" for cell in entry.cells)
+
+
+def _count(count: int, word: str) -> str:
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def _listed(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _facts(entry: Subject, energies: Sequence[CellEnergy]) -> list[tuple[str, str]]:
+    """What was asked of the runs, and where and when they were made."""
+    records = entry.records
+    spec = records[0].spec
+    facts = [("Selected", entry.text), ("Workload", _workloads(records))]
+    facts += [(f"Varied: {key}", _values(values)) for key, values in entry.swept.items()]
+    facts.append(("The same in all", _shared(entry) or "nothing but defaults was set"))
+    devices = dict.fromkeys(_device(record) for record in records)
+    facts += [("Device", shortened(list(devices))), ("Jobs of a cell", _jobs(entry))]
+    nodes = sorted({node for cell in entry.cells for node in cell.nodes})
+    facts.append(("Nodes", f"{len(nodes):,}: {shortened(nodes, SHOWN_NODES)}" if nodes else "not told by the records"))
+    times = sorted(record.launch.started_at for record in records if record.launch)
+    if times:
+        facts.append(("Started", times[0] if times[0] == times[-1] else f"{times[0]} to {times[-1]}"))
+    facts.append(("Energy", _energy(energies)))
+    if spec.mode != "train":
+        facts.insert(2, ("Mode", spec.mode))
+    return facts
+
+
+def _workloads(records: Sequence[RunRecord]) -> str:
+    names = dict.fromkeys(f"{record.spec.workload} ({record.spec.mode})" for record in records)
+    return shortened(list(names))
+
+
+def _values(values: Sequence[Any]) -> str:
+    more = f" and {len(values) - SHOWN_VALUES} more" if len(values) > SHOWN_VALUES else ""
+    return ", ".join(written(value) for value in values[:SHOWN_VALUES]) + more
+
+
+def _shared(entry: Subject) -> str:
+    """Settings other than the defaults that every cell has."""
+    chosen = chosen_settings(entry.cells[0].records[0].spec)
+    kept = {key: value for key, value in chosen.items() if key not in entry.swept and not key.startswith(HIDDEN)}
+    for key in ("precision", "ranks", "batch"):
+        if key not in entry.swept:
+            kept.setdefault(key, default(key) if key not in chosen else chosen[key])
+    return ", ".join(f"{key} {written(value)}" for key, value in sorted(kept.items()) if key != "workload")
+
+
+def _device(record: RunRecord) -> str:
+    if record.spec.device_family == "sim":
+        return "simulated"
+    if record.device is not None:
+        return record.device.model or record.device.name
+    return f"{record.spec.device} (not told by the run)"
+
+
+def _jobs(entry: Subject) -> str:
+    counts = sorted({len(cell.records) for cell in entry.cells})
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+
+def _energy(energies: Sequence[CellEnergy]) -> str:
+    known = [entry for entry in energies if entry.main.value is not None]
+    if known:
+        return f"{len(known)} of {_count(len(energies), 'cell')}"
+    reasons = list(dict.fromkeys(entry.main.reason or "" for entry in energies))
+    others = f" (in other cells: {_count(len(reasons) - 1, 'other reason')})" if len(reasons) > 1 else ""
+    return f"none: {reasons[0]}{others}" if energies else "none"
+
+
+def _not_completed(entry: Subject, *, several: bool) -> list[tuple[Cell, ...]]:
+    """A row for each way in which runs of a cell ended, and one for runs that are not there."""
+    rows: list[tuple[Cell, ...]] = []
+    most = max(len(cell.records) for cell in entry.cells)
+    for cell in entry.cells:
+        name = f"{cell.study}, {entry.name(cell)}" if several else entry.name(cell)
+        causes: dict[tuple[str, str], list[RunRecord]] = {}
+        for record in cell.records:
+            if record.status.code != "completed":
+                causes.setdefault((record.status.code, record.status.reason), []).append(record)
+        for (code, reason), records in causes.items():
+            ids = tuple(record.run_id for record in records)
+            word = code.replace("_", " ")
+            rows.append(
+                (
+                    Cell(name, name, runs=ids), Cell(word, code), Cell(str(len(ids)), len(ids)),
+                    Cell(reason[:LONGEST_CAUSE] or "no reason was left"), Cell(_evidence(records[0])),
+                )
+            )  # fmt: skip
+        if len(cell.records) < most:
+            lacking = most - len(cell.records)
+            said = f"other cells have {most} runs: these were not made yet, or are lost without a record"
+            rows.append((Cell(name, name), Cell("not there"), Cell(str(lacking), lacking), Cell(said), Cell("-")))
+    return rows
+
+
+def _evidence(record: RunRecord) -> str:
+    """What the run left behind, without its log: that is in the record."""
+    found = {key: value for key, value in (record.status.evidence or {}).items() if key != "log_tail"}
+    text = "; ".join(f"{key} {_plain(value)}" for key, value in found.items())
+    return text[:LONGEST_EVIDENCE] + ("..." if len(text) > LONGEST_EVIDENCE else "") or "-"
+
+
+def _plain(value: float | int | str) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if float(value).is_integer() else number(value)
+
+
+# -- cells
+
+
+def cells_section(entry: Subject, energies: Sequence[CellEnergy], name: str = "cells", title: str = "Cells") -> Section:
+    """A row a cell, whether or not it has a figure, with all findings on their runs."""
+    return Section(
+        name, title, "What did each cell reach?", _reached(entry), (_cell_table(entry, energies, name),),
+        cell_findings(entry),
+    )  # fmt: skip
+
+
+def cell_findings(entry: Subject) -> tuple[Finding, ...]:
+    """What the runs of the cells say of themselves, each once, with the cells that it holds for."""
+    measured = [cell for cell in entry.cells if cell.throughput.value is not None]
+    places: dict[tuple[str, str], int] = Counter((one.code, one.severity) for cell in measured for one in cell.findings)
+    found = merged(
+        replace(one, place="" if len(entry.cells) == 1 else entry.name(cell))
+        for cell in entry.cells
+        for one in cell.findings
+    )
+    alone = Counter(one.code for one in found)
+    return tuple(
+        replace(
+            one,
+            place="every cell with a figure"
+            + (", such as " + one.place.partition(", and with")[0]) * (", and with" in one.place),
+        )
+        if 1 < len(measured) == places[one.code, one.severity] and alone[one.code] == 1
+        else one
+        for one in found
+    )
+
+
+def _reached(entry: Subject) -> str:
+    known = [cell for cell in entry.cells if cell.throughput.value is not None]
+    sound = sorted((cell for cell in known if rate(cell)), key=rate)
+    parts = []
+    if len(sound) > 1:
+        low, high = (with_interval(cell.throughput) for cell in (sound[0], sound[-1]))
+        parts.append(f"{len(sound)} cells have a throughput, from {low} to {high} {sound[0].throughput.unit}")
+    elif sound:
+        parts.append(f"{with_interval(sound[0].throughput)} {sound[0].throughput.unit}")
+    blocked = len(known) - len(sound)
+    if blocked:
+        parts.append(f"{_count(blocked, 'cell')} with a figure that findings forbid to use")
+    none = len(entry.cells) - len(known)
+    if none:
+        lost = counted_statuses([cell for cell in entry.cells if cell.throughput.value is None])
+        parts.append(f"{_count(none, 'cell')} without {'one' if known else 'a throughput'} ({statuses(lost)})")
+    return sentence("; ".join(parts))
+
+
+def _cell_table(entry: Subject, energies: Sequence[CellEnergy], name: str) -> Table:
+    keys = list(entry.swept) if 0 < len(entry.swept) <= MAX_SWEPT_COLUMNS else []
+    costs = {one.cell.cell: one for one in energies if one.main.value is not None}
+    factor, unit = _step_unit(entry)
+    columns = [Column(key, align="right" if _numbers(entry, key) else "left") for key in keys] or [
+        Column("cell", align="left")
+    ]
+    spread = any(len(cell.nodes) > 1 for cell in entry.cells)
+    columns += [Column("ended", align="left"), *([Column("nodes")] if spread else [])]
+    columns += [Column("throughput of the job", _rate_unit(entry)), Column("step time", unit)]
+    columns += [Column("energy of a sample", "J")] if costs else []
+    shared = _everywhere(entry)
+    rows = []
+    for cell in entry.cells:
+        ids = tuple(record.run_id for record in cell.records)
+        first = [_setting_cell(entry.value(cell, key)) for key in keys] or [Cell(entry.name(cell), entry.name(cell))]
+        row = [*first, Cell(statuses(counted_statuses([cell])))]
+        row += [Cell(str(len(cell.nodes)), len(cell.nodes))] if spread else []
+        row += [_throughput(cell, ids, shared), _step(entry, cell, factor, ids)]
+        row += [_cost(costs.get(cell.cell), ids)] if costs else []
+        rows.append(tuple(row))
+    return Table(f"{name}-table", "Every cell", tuple(columns), tuple(rows), tuple(_notes(entry)))
+
+
+def _numbers(entry: Subject, key: str) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in entry.swept[key])
+
+
+def _setting_cell(value: Any) -> Cell:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Cell(f"{value:,}" if isinstance(value, int) else f"{value:,g}", value)
+    return Cell(written(value), written(value))
+
+
+def _rate_unit(entry: Subject) -> str:
+    return next((cell.throughput.unit for cell in entry.cells if cell.throughput.value is not None), "samples/s")
+
+
+def _everywhere(entry: Subject) -> set[str]:
+    """Codes that every figure has: they stand beside the table, and would only fill its rows.
+
+    What forbids a figure stays with it: as a file of its own the table has nothing beside it.
+    """
+    measured = [cell for cell in entry.cells if cell.throughput.value is not None]
+    codes = [{found.code for found in cell.findings} - set(blocking_codes(cell.findings)) for cell in measured]
+    return set.intersection(*codes) if len(codes) > 1 else set()
+
+
+def _throughput(cell: CellSummary, ids: tuple[str, ...], shared: set[str]) -> Cell:
+    codes = tuple(dict.fromkeys(one.code for one in cell.findings if one.severity != "note" and one.code not in shared))
+    if cell.throughput.value is None:
+        lost = {code: count for code, count in counted_statuses([cell]).items() if code not in MEASURED}
+        return Cell(f"none: {statuses(lost) or cell.throughput.reason}", runs=ids, codes=codes)
+    found = brief(cell.throughput, ids, codes)
+    if blocking_codes(cell.findings):
+        return Cell(f"{found.text}, not to be used", found.value, found.low, found.high, ids, codes)
+    return found
+
+
+def _step_unit(entry: Subject) -> tuple[float, str]:
+    times = [row.figures["step_time_mean"].value for row in entry.rows.values() if "step_time_mean" in row.figures]
+    return in_time(sorted(times)[len(times) // 2]) if times else (1.0, "s")
+
+
+def _step(entry: Subject, cell: CellSummary, factor: float, ids: tuple[str, ...]) -> Cell:
+    found = entry.rows[cell.cell].figures.get("step_time_mean")
+    if found is None:
+        return Cell("-")
+    value, low, high = found.value / factor, found.low / factor, found.high / factor
+    held = ", not to be used" if blocking_codes(cell.findings) else ""
+    if not low < high:
+        return Cell(f"{number(value, 4)}{held}", value, runs=ids)
+    return Cell(f"{number(value, 4)} [{number(low, 4)}, {number(high, 4)}]{held}", value, low, high, ids)
+
+
+def _cost(entry: CellEnergy | None, ids: tuple[str, ...]) -> Cell:
+    found = entry.figures.get("energy_per_sample") if entry is not None else None
+    if entry is None or found is None or found.value is None:
+        return Cell("-")
+    cell = brief(found, ids, tuple(dict.fromkeys(one.code for one in entry.findings)))
+    text = cell.text if entry.verdict == "valid" else f"{cell.text}, {entry.verdict}"
+    text += ", not to be used" if blocking_codes(entry.cell.findings) else ""
+    return Cell(text, cell.value, cell.low, cell.high, ids, cell.codes)
+
+
+def _notes(entry: Subject) -> list[str]:
+    """What the brackets are: the interval, what it speaks for, and how it was made."""
+    notes: dict[str, None] = {}
+    for cell in entry.cells:
+        interval = cell.throughput.interval
+        if interval is not None:
+            notes[f"[]: {100 * interval.level:g} % interval for {interval.covers}; {interval.method}."] = None
+            if interval.approximate:
+                notes[f"~: approximate, {'; '.join(interval.approximate)}."] = None
+    bare = [
+        entry.name(cell) for cell in entry.cells if cell.throughput.value is not None and not cell.throughput.interval
+    ]
+    listed = list(notes)[:SHOWN_NOTES]
+    listed += [f"{len(notes) - SHOWN_NOTES:,} more notes are in the records."] if len(notes) > SHOWN_NOTES else []
+    return listed + ([f"No interval: {shortened(bare)}."] if bare else [])
+
+
+def quality_section(entry: Subject, name: str = "quality", title: str = "Time to quality") -> Section | None:
+    """How long training takes to be good enough; None where no quality was to be reached."""
+    there = [cell for cell in entry.cells if cell.time_to_quality is not None]
+    if not there:
+        return None
+    rows, told = [], []
+    for cell in there:
+        found, spec = cell.time_to_quality, cell.records[0].spec
+        assert found is not None
+        target = spec.quality.target if spec.quality is not None else None
+        metric = next((one.metric for record in cell.records for one in record.evaluations), "the metric")
+        ids = tuple(record.run_id for record in cell.records)
+        goal = f"{metric} {target:g}" if target is not None else metric
+        rows.append((Cell(entry.name(cell), entry.name(cell)), Cell(goal, goal), Cell(str(len(ids)), len(ids)),
+                     figure_cell(found, ids)))  # fmt: skip
+        unit = "" if found.value is None else " s"
+        told.append(f"{entry.name(cell)}: {goal} after {with_interval(found)}{unit}")
+    columns = (
+        Column("cell", align="left"), Column("quality", align="left"), Column("jobs"), Column("time to it", "s"),
+    )  # fmt: skip
+    notes = ("Each job has a seed of its own. Where one did not reach the quality no mean is given.",)
+    table = Table(f"{name}-table", "Time to quality", columns, tuple(rows), notes)
+    return Section(
+        name, title, "How long until the model is good enough?", sentence(capital(shortened(told, 3))), (table,)
+    )

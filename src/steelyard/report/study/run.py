@@ -1,0 +1,210 @@
+"""A run, or a few: step times, phases and all figures. Knows a run's record and raw files; compares nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from steelyard.analysis.summary import MEASURED
+from steelyard.errors import SteelyardError
+from steelyard.report.charts.style import blocking_codes, figure_cell
+from steelyard.report.charts.trace import trace_chart
+from steelyard.report.page import Cell, Column, Prose, Section, Table
+from steelyard.report.study.subject import rate
+from steelyard.results.store import RAW
+from steelyard.terminal.text import number, seconds, sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.analysis.summary import CellSummary
+    from steelyard.contracts.record import RunRecord
+    from steelyard.report.study.subject import Subject
+    from steelyard.results.store import ResultFolder
+
+FEW = 3
+"""Runs that are shown one by one."""
+TRACES = 3
+WORDS = {"warmup": "warm-up", "crosscheck": "cross-check"}
+MAX_EVALUATIONS = 200
+
+
+# -- step times
+
+
+def trace_section(
+    folder: ResultFolder, entry: Subject, name: str = "steps", title: str = "Step times"
+) -> Section | None:
+    """Traces of a few runs that stand for the others; None where no run made a step."""
+    answers = Counter(record.steady.answer for record in entry.records if record.steady is not None)
+    if not answers:
+        return None
+    chosen = representative(entry) if len(entry.records) > FEW else [("", record) for record in entry.records]
+    blocks: list[Any] = []
+    lost = []
+    for place, (why, record) in enumerate(chosen, 1):
+        try:
+            chart = trace_chart(folder.run_path(record.spec) / RAW, record, f"{name}-{place}")
+            blocks.append(replace(chart, notes=(why, *chart.notes)) if why else chart)
+        except (SteelyardError, OSError) as error:
+            lost.append(f"{record.run_id}: {getattr(error, 'what', None) or error}")
+    blocks += (
+        [Prose((f"No trace of {'; '.join(lost)}. Raw files may have been left where the runs were made.",))]
+        if lost
+        else []
+    )
+    return Section(name, title, "Are the step times steady?", _steady(answers), tuple(blocks))
+
+
+def _steady(answers: Counter[Any]) -> str:
+    total = sum(answers.values())
+    if total == 1:
+        return sentence(next(iter(answers)))
+    if set(answers) == {"steady"}:
+        return f"All {total:,} runs that made steps reached a steady state."
+    return sentence(
+        f"of {total:,} runs: " + ", ".join(f"{count:,} {answer}" for answer, count in answers.most_common())
+    )
+
+
+def representative(entry: Subject) -> list[tuple[str, RunRecord]]:
+    """The median job of the fastest and of the slowest cell, and one job that did not get steady; each with its why."""
+    measured = sorted((cell for cell in entry.cells if rate(cell)), key=rate)
+    found: dict[str, tuple[str, RunRecord]] = {}
+    for word, cell in (("highest", measured[-1:]), ("lowest", measured[:1])):
+        for one in cell:
+            record = median_job(one)
+            found.setdefault(
+                record.run_id, (f"The median job of the cell with the {word} throughput, {entry.name(one)}.", record)
+            )
+    for record in entry.records:
+        if record.steady is not None and record.steady.answer != "steady" and record.run_id not in found:
+            found[record.run_id] = (f"A job of {entry.names[record.spec.cell]}, {record.steady.answer}.", record)
+            break
+    return list(found.values())[:TRACES]
+
+
+def median_job(cell: CellSummary) -> RunRecord:
+    """The job in the middle of those that were measured, by throughput."""
+    done = [record for record in cell.records if record.status.code in MEASURED] or list(cell.records)
+    return sorted(done, key=_rate)[(len(done) - 1) // 2]
+
+
+def _rate(record: RunRecord) -> float:
+    found = record.quantities.get("throughput_job")
+    return found.value or 0.0 if found is not None else 0.0
+
+
+# -- everything of a run
+
+
+def run_sections(entry: Subject) -> list[Section]:
+    """Phases, figures and evaluations of each run."""
+    found = [phases_section(entry.records), figures_section(entry.records), _evaluations(entry.records)]
+    return [section for section in found if section is not None]
+
+
+def phases_section(records: Sequence[RunRecord]) -> Section | None:
+    """How long each part of a run took; warm-up and steady state are parts of the steps."""
+    rows = [row for record in records for row in _phase_rows(record)]
+    if not rows:
+        return None
+    columns = (
+        Column("run", align="left"), Column("phase", align="left"), Column("times"), Column("begins at", "s"),
+        Column("length in all", "s"), Column("share of the run", "%"),
+    )  # fmt: skip
+    notes = (
+        "By the worker's clock, which begins at 0. Warm-up and steady lie inside steps, idle may lie inside setup.",
+    )
+    longest = max(rows, key=lambda row: row[4].value if row[1].value not in ("warmup", "steady") else 0.0)  # type: ignore[arg-type,return-value]
+    words = "The run took no time that its clock can tell."
+    if longest[5].value is not None:
+        words = f"Mostly {longest[1].text}: {longest[4].text} s, {longest[5].text} % of the run."
+    table = Table("phases", "Phases", columns, tuple(rows), notes)
+    return Section("phases", "Phases", "Where did the time of the run go?", words, (table,))
+
+
+def _phase_rows(record: RunRecord) -> list[tuple[Cell, ...]]:
+    parts: dict[str, list[tuple[float, float]]] = {}
+    for phase in record.phases:
+        parts.setdefault(phase.name, []).append((phase.start_s, phase.end_s))
+    if not parts:
+        return []
+    begin = min(start for spans in parts.values() for start, _ in spans)
+    whole = max(end for spans in parts.values() for _, end in spans) - begin
+    rows: list[tuple[Cell, ...]] = []
+    for name, spans in sorted(parts.items(), key=lambda part: part[1][0]):
+        length = sum(end - start for start, end in spans)
+        share = 100 * length / whole if whole > 0 else None
+        rows.append(
+            (
+                Cell(record.run_id, record.run_id, runs=(record.run_id,)), Cell(WORDS.get(name, name), name),
+                Cell(f"{len(spans):,}", len(spans)), Cell(number(spans[0][0], 4), spans[0][0]),
+                Cell(number(length, 4), length), Cell("-" if share is None else f"{share:.1f}", share),
+            )
+        )  # fmt: skip
+    return rows
+
+
+def figures_section(records: Sequence[RunRecord]) -> Section | None:
+    """Every quantity of the records with unit, scope and window."""
+    tables = []
+    for place, record in enumerate(records, 1):
+        rows = [
+            (
+                Cell(name, name), figure_cell(found, (record.run_id,)) if found.value is not None else
+                Cell(f"unknown: {found.reason}", runs=(record.run_id,)), Cell(_unit(found.unit), found.unit),
+                Cell(found.scope, found.scope), Cell(found.window, found.window),
+                Cell(found.aggregation, found.aggregation),
+            )
+            for name, found in record.quantities.items()
+        ]  # fmt: skip
+        columns = (
+            Column("quantity", align="left"), Column("value"), Column("unit", align="left"),
+            Column("scope", align="left"), Column("window", align="left"), Column("made as", align="left"),
+        )  # fmt: skip
+        if rows:
+            tables.append(Table(f"figures-{place}", f"Figures of run {record.run_id}", columns, tuple(rows)))
+    if not tables:
+        return None
+    words = "; ".join(_headline(record) for record in records)
+    return Section("figures", "Figures", "What was measured?", sentence(words), tuple(tables))
+
+
+def _unit(unit: str) -> str:
+    return "share" if unit == "1" else unit
+
+
+def _headline(record: RunRecord) -> str:
+    step, found = record.quantities.get("step_time_mean"), record.quantities.get("throughput_job")
+    if found is None or found.value is None:
+        return f"run {record.run_id} has no throughput"
+    each = f", a step of {seconds(step.value)} on average" if step is not None and step.value is not None else ""
+    codes = blocking_codes(record.findings)
+    held = f" (not to be used: {', '.join(codes)})" if codes else ""
+    return f"run {record.run_id}: {number(found.value)} {found.unit}{each}{held}"
+
+
+def _evaluations(records: Sequence[RunRecord]) -> Section | None:
+    """Quality over the time of training."""
+    rows = [
+        (
+            Cell(record.run_id, record.run_id, runs=(record.run_id,)), Cell(f"{one.epoch:,}", one.epoch),
+            Cell(f"{one.steps:,}", one.steps), Cell(number(one.at_s, 4), one.at_s),
+            Cell("not finite" if one.value is None else number(one.value, 4), one.value), Cell(one.metric, one.metric),
+        )
+        for record in records
+        for one in record.evaluations[-MAX_EVALUATIONS:]
+    ]  # fmt: skip
+    if not rows:
+        return None
+    columns = (
+        Column("run", align="left"), Column("epoch"), Column("steps"), Column("after", "s"), Column("value"),
+        Column("metric", align="left"),
+    )  # fmt: skip
+    last = rows[-1]
+    words = f"{last[5].text} {last[4].text} after epoch {last[1].text} and {last[3].text} s."
+    notes = (f"The last {MAX_EVALUATIONS} of each run at most.",)
+    table = Table("evaluations", "Evaluations", columns, tuple(rows), notes)
+    return Section("evaluations", "Quality", "How good was the model, and when?", sentence(words), (table,))

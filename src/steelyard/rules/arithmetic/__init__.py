@@ -1,0 +1,1 @@
+"""SY5xx: figures, clocks and units that contradict each other."""

@@ -1,0 +1,1 @@
+"""SY4xx: energy and power, measured and published."""

@@ -1,0 +1,1 @@
+"""SY6xx: nodes, hosts, drivers and clocks."""

@@ -1,0 +1,1 @@
+"""SY3xx: speed-ups and efficiencies over the number of devices."""

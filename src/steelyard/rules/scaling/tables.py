@@ -1,0 +1,298 @@
+"""Rules on rows of different device counts in a table (SY301 to SY309). Knows which row a reader would divide by."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from steelyard.rules.rule import Example, TableRule
+from steelyard.rules.table.peers import WORK_ROLES, keys_of, peers_of, system_key
+from steelyard.rules.table.phrases import number, percent, printed, times
+from steelyard.rules.table.relations import Bounds, variable
+from steelyard.rules.table.row import Pair
+from steelyard.rules.table.settings import Difference, blocks, confounders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from steelyard.contracts.record import Finding, Severity
+    from steelyard.rules.table.row import Row, Table
+
+MARGIN = 0.03
+"""Two runs of the same thing may differ by this much; an efficiency of 103 % wants no explanation yet."""
+MAX_BASES = 20
+SPEEDS = (("throughput", 1), ("epoch_time", -1), ("train_time", -1))
+"""What says how fast a row is, and whether more is faster."""
+
+
+class Speed(NamedTuple):
+    """How fast a row is, by one of its figures."""
+
+    row: Row
+    devices: float
+    by: dict[str, Bounds]
+
+    def over(self, base: Speed) -> Bounds | None:
+        """Logarithm of how many times faster it is, by a figure that both have."""
+        for name, sign in SPEEDS:
+            own, other = self.by.get(name), base.by.get(name)
+            if own and other:
+                high, low = own.high - other.low, own.low - other.high
+                return Bounds(low, high) if sign > 0 else Bounds(-high, -low)
+        return None
+
+
+class Superlinear(TableRule):
+    """More devices that are each faster than one alone."""
+
+    code = "SY301"
+    name = "superlinear"
+    severity = "disclose"
+    why = (
+        "Four devices can rarely do more than four times the work of one. Where a table says so, the rows often differ "
+        "in something that it does not show: the batch of a device, the input, a cache that now holds the data, or a "
+        "slow first run. The efficiency is not yet evidence of good scaling."
+    )
+    detected = (
+        "The speed-up over the row of fewest devices with otherwise equal settings, by throughput or else by time, is "
+        "divided by the ratio of the devices. Its lower bound by rounding must exceed 103 %: two runs of the same "
+        "thing may differ by so much. A printed efficiency above that is reported too."
+    )
+    bad = Example(
+        "devices,model,metric,value,unit\n1,detector,train_time,4.59,h\n4,detector,train_time,1.08,h\n",
+        "4.25 times as fast on 4 devices: 106 %.",
+    )
+    good = Example(
+        "devices,model,metric,value,unit\n1,detector,train_time,4.59,h\n4,detector,train_time,1.18,h\n",
+        "3.89 times as fast on 4 devices: 97 %.",
+    )
+    remedy = "repeat both rows with the same batch, input and warm-up; if it stays, say where the gain comes from"
+
+    def check(self, table: Table) -> Iterator[Finding]:
+        """One finding for each row."""
+        recomputed: set[int] = set()
+        for group in _by_system(table):
+            group.sort(key=lambda speed: speed.devices)
+            for speed in group:
+                found = _efficiency(speed, group)
+                if found:
+                    recomputed.add(id(speed.row))
+                    if found[1].low > math.log1p(MARGIN):
+                        yield self._told(speed, *found)
+        for row in table.rows:
+            for metric, amount in row.figures.items():
+                printed_alone = variable(row, metric) == "efficiency" and id(row) not in recomputed
+                if printed_alone and amount.low > 1 + MARGIN:
+                    yield self.found(f"{printed(metric, amount)} is above 100 %", place=row.place)
+
+    def _told(self, speed: Speed, base: Speed, efficiency: Bounds) -> Finding:
+        factor = speed.devices / base.devices
+        share = efficiency.middle
+        message = f"{times(share * factor)} as fast on {factor:g} times the devices: efficiency {percent(share)}"
+        evidence = f"{_shown(speed, base)}; by rounding at least {percent(math.exp(efficiency.low))}"
+        return self.found(message, place=speed.row.place, evidence=evidence)
+
+
+class ConfoundedScaling(TableRule):
+    """A series of device counts in which other settings change with the count."""
+
+    code = "SY303"
+    name = "confounded-scaling"
+    severity = "blocks"
+    why = (
+        "Rows of 1, 4 and 8 devices are read as a scaling series. When the batch, the precision or the input changed "
+        "together with the count, the speed-up is the product of all these changes, and none of it can be credited to "
+        "the devices."
+    )
+    detected = (
+        "Rows of one model, data set and system with different numbers of devices form a series: inside a table, or "
+        "over the tables of a source that each have one count. For each larger count the rows without a base of equal "
+        "settings at the smallest count are looked at; the fastest is held against the base that is most like it and "
+        "has no partner of its own at this count. Keeping the batch of a device (weak scaling) or of the job (strong "
+        "scaling) is no change. It is to be disclosed only where a base of equal settings exists at another count, or "
+        "where the work and the arithmetic stayed."
+    )
+    bad = Example(
+        "devices,precision,batch_per_device,metric,value,unit\n"
+        "1,fp32,32,throughput,2640,images/s\n4,fp16,256,throughput,37510,images/s\n",
+        "14.2 times as fast on 4 devices, but precision and batch changed as well.",
+    )
+    good = Example(
+        "devices,precision,batch_per_device,metric,value,unit\n"
+        "1,fp16,256,throughput,9900,images/s\n4,fp16,256,throughput,37510,images/s\n",
+        "Only the number of devices changed.",
+    )
+    remedy = "measure the small configuration with the settings of the large one, and divide by that"
+
+    def check(self, table: Table) -> Iterator[Finding]:
+        """One finding for each larger count of a series."""
+        for series in _series(table):
+            least = min(speed.devices for speed in series)
+            bases = [speed for speed in series if speed.devices == least][:MAX_BASES]
+            for count in sorted({speed.devices for speed in series if speed.devices > least}):
+                pair = _confounded([speed for speed in series if speed.devices == count], bases)
+                if pair:
+                    yield self._told(*pair, series)
+
+    def _told(self, speed: Speed, base: Speed, series: list[Speed]) -> Finding:
+        ratio = speed.over(base)
+        assert ratio is not None
+        factor, changes = speed.devices / base.devices, changed(base.row, speed.row)
+        what = ", ".join(f"{change.key} {_value(change.a)} to {_value(change.b)}" for change in changes[:5])
+        share = percent(ratio.middle / factor)
+        message = f"{times(ratio.middle)} on {factor:g} times the devices ({share}) is not their doing alone: {what}"
+        evidence = _shown(speed, base)
+        other = _nearest_clean(speed, series)
+        clean = speed.over(other) if other else None
+        if other is None or clean is None:
+            pair = Pair(base.row, speed.row, "devices")
+            severity: Severity = "blocks" if any(blocks(pair, change) for change in changes) else "disclose"
+            return self.found(message, place=speed.row.place, evidence=evidence, severity=severity)
+        share = percent(clean.middle / (speed.devices / other.devices))
+        evidence += f"; with equal settings {times(clean.middle)} over {other.devices:g} devices, {share}"
+        return self.found(message, place=speed.row.place, evidence=evidence, severity="disclose")
+
+
+def _confounded(at_count: list[Speed], bases: list[Speed]) -> tuple[Speed, Speed] | None:
+    """The fastest row of a count without a base of equal settings, and the base that a reader would take for it.
+
+    A base that has a partner of equal settings at this count is not taken: the reader would take that partner.
+    """
+    taken: set[int] = set()
+    orphans: list[Speed] = []
+    for speed in at_count:
+        clean = [number for number, base in enumerate(bases) if not changed(base.row, speed.row)]
+        taken.update(clean)
+        if not clean:
+            orphans.append(speed)
+    free = [base for number, base in enumerate(bases) if number not in taken]
+    pairs = [(speed, base, ratio) for speed in orphans for base in free if (ratio := speed.over(base))]
+    if not pairs:
+        return None
+    fastest = max(pairs, key=lambda pair: pair[2].middle if pair[1] is pairs[0][1] else 0)[0]
+    nearest = min(
+        (pair for pair in pairs if pair[0] is fastest), key=lambda pair: len(changed(pair[1].row, fastest.row))
+    )
+    return fastest, nearest[1]
+
+
+def speeds_of(table: Table) -> list[Speed]:
+    """How fast each row is, printed or deduced. A row that does not say on how many devices is taken for one.
+
+    A row whose figures are missing still says that its settings were measured; it has no figure to compare by.
+    """
+    peers, made = peers_of(table), []
+    for row, given, solved in zip(peers.rows, peers.given, peers.solved, strict=True):
+        known = solved.known if solved.clash is None else given
+        by = {name: known[name] for name, _ in SPEEDS if name in known}
+        made.append(Speed(row, row.number("devices") or 1.0, by))
+    return made
+
+
+def changed(base: Row, row: Row) -> list[Difference]:
+    """Settings that changed with the number of devices and that do not follow from it."""
+    found = confounders(Pair(base, row, "devices"))
+    growth = (row.number("devices") or 1) / (base.number("devices") or 1)
+    keys = {entry.key for entry in found}
+    kept = []
+    for entry in found:
+        ratio = float(entry.b) / float(entry.a) if _numbers(entry) else 0.0
+        # Where a table gives one of the two batches, weak and strong scaling show as its growth or its division.
+        alone = not {"batch_per_device", "global_batch"} <= keys
+        if (
+            alone
+            and entry.key == "global_batch"
+            and math.isclose(ratio, growth)
+            and "batch_per_device" not in row.settings
+        ):
+            continue
+        if (
+            alone
+            and entry.key == "batch_per_device"
+            and math.isclose(ratio * growth, 1)
+            and "global_batch" not in row.settings
+        ):
+            continue
+        if entry.key == "global_batch" and "batch_per_device" in keys:
+            continue
+        kept.append(entry)
+    return kept
+
+
+def _numbers(entry: Difference) -> bool:
+    return all(isinstance(value, int | float) and value for value in (entry.a, entry.b))
+
+
+def _clean(base: Speed, speed: Speed) -> bool:
+    return not changed(base.row, speed.row)
+
+
+def _nearest_clean(speed: Speed, series: list[Speed]) -> Speed | None:
+    smaller = [base for base in series if base.devices < speed.devices and base.over(speed)]
+    return next((base for base in smaller[: 5 * MAX_BASES] if _clean(base, speed)), None)
+
+
+def _efficiency(speed: Speed, group: Sequence[Speed]) -> tuple[Speed, Bounds] | None:
+    """The natural base of a row, in a group by size, and its efficiency over it."""
+    tried = 0
+    for base in group:
+        if base.devices >= speed.devices or tried >= MAX_BASES:
+            return None
+        ratio = speed.over(base) if _maybe_clean(base.row, speed.row) else None
+        if ratio is None:
+            continue
+        tried += 1
+        if _clean(base, speed):
+            factor = math.log(speed.devices / base.devices)
+            return base, Bounds(ratio.low - factor, ratio.high - factor)
+    return None
+
+
+def _maybe_clean(base: Row, row: Row) -> bool:
+    """A quick look before the thorough one: numbers that both state are alike, but for the batch."""
+    return all(
+        (a := base.get(key)) is None or (b := row.get(key)) is None or a == b
+        for key in ("workers_per_device", "grad_accumulation", "sequence_length")
+    )
+
+
+def _by_system(table: Table) -> list[list[Speed]]:
+    """Rows of one table, work and system that say on how many devices they ran."""
+    groups: defaultdict[object, list[Speed]] = defaultdict(list)
+    for speed in speeds_of(table):
+        if speed.row.number("devices"):
+            groups[system_key(speed.row)].append(speed)
+    return list(groups.values())
+
+
+def _series(table: Table) -> Iterator[list[Speed]]:
+    """Rows that a reader takes for a scaling series."""
+    whole: defaultdict[object, list[Speed]] = defaultdict(list)
+    for group in _by_system(table):
+        if len({speed.devices for speed in group}) > 1:
+            yield group
+        else:
+            row = group[0].row
+            whole[row.source, *(row.get(key) for key in keys_of(*WORK_ROLES, "system"))] += group
+    yield from (group for group in whole.values() if len({speed.devices for speed in group}) > 1)
+
+
+def _shown(speed: Speed, base: Speed) -> str:
+    """The two figures that were divided."""
+    for name, _ in SPEEDS:
+        if name in speed.by and name in base.by:
+            parts = [
+                printed(metric, amount)
+                for entry in (speed, base)
+                for metric, amount in entry.row.figures.items()
+                if variable(entry.row, metric) == name
+            ]
+            if len(parts) == 2:
+                return f"{parts[0]} against {parts[1]} ({base.row.place})"
+            return f"{name} {number(speed.by[name].middle)} against {number(base.by[name].middle)} ({base.row.place})"
+    return ""
+
+
+def _value(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)[:40]

@@ -1,0 +1,1 @@
+"""SY2xx: how many jobs there are, how steady they ran, and what they can show."""

@@ -1,0 +1,136 @@
+"""The rule on one figure that was measured again and again (SY22x). Knows dates and steps; not what machines did."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from steelyard.rules.rule import Example, TableRule
+from steelyard.rules.table.settings import SETTINGS
+from steelyard.stats.drift import changes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from steelyard.contracts.record import Finding
+    from steelyard.rules.table.row import Row, Table
+    from steelyard.stats.drift import Change
+
+DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+# What may change over time without making it another figure; a step that comes with such a change has found its cause.
+AROUND = ("software", "environment", "evidence")
+MIN_ROWS = 2
+MAX_ROWS = 10_000
+SHOWN = 6
+
+
+class Drifted(TableRule):
+    """A figure that is no longer what it was."""
+
+    code = "SY220"
+    name = "figure-drifted"
+    severity = "disclose"
+    why = (
+        "A figure is read as what the machine does today. Where it changed at some day (a driver, a library, a "
+        "throttled device), figures from before and after speak of two machines, and their mean of none."
+    )
+    detected = (
+        "Rows that share their settings and whose notes begin with a date (2026-11-15) are one figure over time. Every "
+        "day is tried as the day of a change: the difference between earlier and later rows, in standard errors. The "
+        "largest is a step if noise alone would give one so large in at most 1 % of histories. From 8 rows on the "
+        "scatter of the rows counts; with fewer, that of their jobs."
+    )
+    bad = Example(
+        "system,metric,value,unit,note\n"
+        "A,throughput,1003.1,images/s,2026-03-01\n"
+        "A,throughput,998.7,images/s,2026-03-08\n"
+        "A,throughput,1001.9,images/s,2026-03-15\n"
+        "A,throughput,997.2,images/s,2026-03-22\n"
+        "A,throughput,1002.4,images/s,2026-03-29\n"
+        "A,throughput,948.8,images/s,2026-04-05\n"
+        "A,throughput,951.6,images/s,2026-04-12\n"
+        "A,throughput,947.3,images/s,2026-04-19\n"
+        "A,throughput,950.2,images/s,2026-04-26\n",
+        "Since 5 April the machine is 5 % slower; a mean over all nine weeks hides it.",
+    )
+    good = Example(
+        "system,metric,value,unit,note\n"
+        "A,throughput,1003.1,images/s,2026-03-01\n"
+        "A,throughput,998.7,images/s,2026-03-08\n"
+        "A,throughput,1001.9,images/s,2026-03-15\n"
+        "A,throughput,997.2,images/s,2026-03-22\n"
+        "A,throughput,1002.4,images/s,2026-03-29\n"
+        "A,throughput,999.8,images/s,2026-04-05\n"
+        "A,throughput,1000.6,images/s,2026-04-12\n"
+        "A,throughput,998.3,images/s,2026-04-19\n"
+        "A,throughput,1001.2,images/s,2026-04-26\n",
+        "The figure varies from week to week, but no day parts it in two.",
+    )
+    remedy = "say from which day on the figure holds; find out what changed on that day, and measure both again"
+
+    def check(self, table: Table) -> Iterator[Finding]:
+        """One finding a step."""
+        for metric, rows in _histories(table):
+            amounts = [row.figures[metric] for row in rows]
+            values = [amount.jobs or (amount.value,) for amount in amounts]
+            if any(value <= 0 for jobs in values for value in jobs):
+                continue
+            # Half a unit of the last printed digit, either way, is no step.
+            rounding = max((amount.high - amount.low for amount in amounts if not amount.jobs), default=0.0)
+            for step in changes(values):
+                if abs(step.after - step.before) > rounding:
+                    yield self._found(metric, rows, step)
+
+    def _found(self, metric: str, rows: Sequence[Row], step: Change) -> Finding:
+        percent = 100 * (step.ratio - 1)
+        word = "higher" if percent > 0 else "lower"
+        day = _day(rows[step.index])
+        unit = rows[0].figures[metric].unit
+        between = ""
+        if step.earliest != step.latest:
+            between = f", or on another day between {_day(rows[step.earliest])} and {_day(rows[step.latest])}"
+        around = _changed(rows[: step.index], rows[step.index :])
+        evidence = (
+            f"{step.before:.5g} {unit} before, {step.after:.5g} from then on; "
+            f"chance alone would do this in {_chance(step.p_value)} of histories"
+        )
+        if step.unit == "jobs":
+            evidence += ", if days differ no more than the jobs of one day"
+        return self.found(
+            f"{metric} is {abs(percent):.1f} % {word} since {day}{between}",
+            place=rows[step.index].place,
+            evidence="; ".join([evidence, *([f"changed with it: {around}"] if around else [])]),
+        )
+
+
+def _histories(table: Table) -> Iterator[tuple[str, list[Row]]]:
+    """Rows of one figure over time, oldest first."""
+    groups: dict[tuple[str, tuple[object, ...]], list[Row]] = {}
+    for row in table.rows[:MAX_ROWS]:
+        if DATE.match(row.note):
+            same = [(key, str(row.get(key))) for key, role in SETTINGS.items() if role not in AROUND]
+            for metric in row.figures:
+                groups.setdefault((metric, (row.source, *same)), []).append(row)
+    for (metric, _), rows in groups.items():
+        if len(rows) >= MIN_ROWS:
+            yield metric, sorted(rows, key=lambda row: row.note)
+
+
+def _day(row: Row) -> str:
+    return row.note[:10]
+
+
+def _chance(p_value: float) -> str:
+    return f"less than {100 * p_value:.2g} %" if p_value < 0.001 else f"{100 * p_value:.1g} %"
+
+
+def _changed(before: Sequence[Row], after: Sequence[Row]) -> str:
+    """Settings around the figure that are one thing in all rows before and another in all after."""
+    found = []
+    for key, role in SETTINGS.items():
+        if role not in ("software", "environment"):
+            continue
+        first, second = ({row.get(key) for row in rows} for rows in (before, after))
+        if len(first) == len(second) == 1 and None not in first | second and first != second:
+            found.append(f"{key} {first.pop()} -> {second.pop()}")
+    return "; ".join(found[:SHOWN])

@@ -1,0 +1,376 @@
+"""Finds rows whose figures cannot all be true, and the slip that explains each best. Knows relations, peers and slips.
+
+A slip explains a clash when it alone puts everything right: a unit, a scope, a count of devices, another base row. What
+none of them explains is other work, where only the work of the epoch is in doubt, or a plain contradiction.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from steelyard.rules.table.peers import BASES, WORK, Peers, peers_of, work_key
+from steelyard.rules.table.phrases import in_unit_of, label, listed, number, percent, places, printed, whole
+from steelyard.rules.table.relations import (
+    EXTENSIVE,
+    TINY,
+    Bounds,
+    exactly,
+    metric_kind,
+    samples_of,
+    solve,
+    variable,
+    without,
+)
+from steelyard.rules.table.units import ENERGIES, POWERS, PREFIXES, TIMES, counted, unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from steelyard.contracts.record import Severity
+    from steelyard.rules.table.row import Amount, Row, Table
+
+SMALL, LARGE = 0.02, 0.10
+"""How far figures miss each other beyond rounding: below the first it is a note, above the second it blocks."""
+# An interval as wide as this would hold some factor whatever had happened.
+WIDEST_FACTOR = math.log(1.5)
+SCOPED = {
+    *EXTENSIVE,
+    *(f"{name}_per_{scope}" for name in EXTENSIVE for scope in ("device", "node")),
+    "items_per_energy",
+}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What is wrong with a row, as the rule of that code says it."""
+
+    code: str
+    rows: tuple[Row, ...]
+    gap: float
+    """How far the figures miss each other beyond rounding, as a logarithm."""
+    message: str
+    evidence: str
+
+    @property
+    def severity(self) -> Severity:
+        """By the size of the gap."""
+        if self.gap < math.log1p(SMALL):
+            return "note"
+        return "disclose" if self.gap < math.log1p(LARGE) else "blocks"
+
+    @property
+    def place(self) -> str:
+        """Where the rows are."""
+        return places(self.rows)
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A figure that, left out, leaves no contradiction; and what the others give in its place."""
+
+    name: str
+    stated: Bounds
+    deduced: Bounds | None
+
+    @property
+    def gap(self) -> float:
+        """How far the two intervals are apart."""
+        return max(self.deduced.low - self.stated.high, self.stated.low - self.deduced.high) if self.deduced else 0.0
+
+    def off_by(self, factor: float) -> bool:
+        """Whether the printed figure times a factor would fit, with intervals that tell such a factor from others."""
+        if self.deduced is None or factor <= 0 or math.isclose(factor, 1.0):
+            return False
+        low, high = self.deduced.low - self.stated.high, self.deduced.high - self.stated.low
+        return high - low < WIDEST_FACTOR and low - TINY <= math.log(factor) <= high + TINY
+
+
+_MADE_FROM_OTHERS = {"efficiency": 5, "speedup": 4, "items_per_energy": 3, "energy_per_epoch": 1, "energy": 1}
+_MADE_FROM_OTHERS |= {name: 2 for name in SCOPED if name not in (*EXTENSIVE, "items_per_energy")}
+_last: list[tuple[Table, list[Diagnosis]]] = []
+
+
+def diagnose(table: Table) -> list[Diagnosis]:
+    """All that is wrong with the figures of a table. Several rules ask for one table; the last answer is kept."""
+    if not _last or _last[0][0] is not table:
+        _last[:] = [(table, _diagnose(peers_of(table)))]
+    return _last[0][1]
+
+
+def _diagnose(peers: Peers) -> list[Diagnosis]:
+    found = [made for index in range(len(peers.rows)) if (made := Clash.of(peers, index))]
+    return [*_gathered(found), *(_split(peers, *camps) for camps in peers.split)]
+
+
+class Clash:
+    """The figures of one row that cannot all be true."""
+
+    def __init__(self, peers: Peers, index: int, given: dict[str, Bounds], names: frozenset[str]) -> None:
+        self.peers, self.index, self.row, self.names = peers, index, peers.rows[index], names
+        self.amounts: dict[str, tuple[str, Amount]] = {}
+        for metric, amount in self.row.figures.items():
+            name = variable(self.row, metric)
+            if name is not None:
+                self.amounts.setdefault(name, (metric, amount))
+        self.suspects: dict[str, Suspect] = {}
+        for name in sorted(names):
+            rest = solve(without(given, (name,)))
+            if rest.clash is None:
+                self.suspects[name] = Suspect(name, given[name], rest.known.get(name))
+
+    @staticmethod
+    def of(peers: Peers, index: int) -> Diagnosis | None:
+        """What is wrong with a row, or None."""
+        given = {**peers.constants(index), **peers.given[index]}
+        solved = solve(given)
+        if solved.clash is None:
+            return None
+        return Clash(peers, index, given, solved.clash).explained()
+
+    def explained(self) -> Diagnosis:
+        """By the first slip that fits."""
+        for slip in (self._unit, self._base, self._scope, self._count):
+            made = slip()
+            if made:
+                return made
+        if any(name in self.suspects for name in WORK):
+            return self._work()
+        return self._plain()
+
+    def _unit(self) -> Diagnosis | None:
+        best: tuple[float, Suspect, str] | None = None
+        for suspect in self._figures():
+            for unit in other_units(self.amounts[suspect.name][1].unit):
+                factor = _factor(unit) / _factor(self.amounts[suspect.name][1].unit)
+                if suspect.off_by(factor):
+                    off = abs(_middle_ratio(suspect) - math.log(factor))
+                    # Times are printed in many units, so theirs is the likeliest slip of several that fit.
+                    off += 0 if metric_kind(suspect.name) == "time" else TINY
+                    if best is None or off < best[0]:
+                        best = (off, suspect, unit)
+        if best is None:
+            return None
+        metric, amount = self.amounts[best[1].name]
+        message = f"{printed(metric, amount)} would fit the other figures in {best[2]}"
+        return self._made("SY505", best[1], f"{message}: a slip of the unit")
+
+    def _base(self) -> Diagnosis | None:
+        for name in ("speedup", "efficiency"):
+            suspect = self.suspects.get(name)
+            if suspect is None or name not in self.amounts or not self.names.intersection(BASES):
+                continue
+            other = next((row for row in self._other_bases(name) if row is not None), None)
+            if other is not None:
+                what = printed(*self.amounts[name])
+                telling = label(other, self._group())
+                message = f"{what} follows when divided by the row with {telling}, not by the base of the other rows"
+                return self._made("SY508", suspect, message)
+        return None
+
+    def _scope(self) -> Diagnosis | None:
+        devices, nodes = self.row.number("devices") or 1.0, self.row.number("nodes") or 1.0
+        scopes = {devices / nodes: "devices of a node", nodes: "nodes", devices: "devices"}
+        for suspect in self._figures():
+            for count, what in scopes.items():
+                if suspect.name not in SCOPED or count <= 1:
+                    continue
+                for factor in (count, 1 / count):
+                    if suspect.off_by(factor):
+                        metric, amount = self.amounts[suspect.name]
+                        small = "too small" if factor > 1 else "too large"
+                        message = f"{printed(metric, amount)} is {small} by {number(count, 3)}, the number of {what}"
+                        return self._made("SY506", suspect, f"{message}: another scope than its name says")
+        return None
+
+    def _count(self) -> Diagnosis | None:
+        suspect = self.suspects.get("devices")
+        if suspect is None or suspect.deduced is None:
+            return None
+        low, high = math.exp(suspect.deduced.low), math.exp(suspect.deduced.high)
+        whole = max(1, round(suspect.deduced.middle))
+        if not low - 1e-6 <= whole <= high + 1e-6:
+            return None
+        stated = math.exp(suspect.stated.low)
+        return self._made("SY507", suspect, f"the figures are those of {whole} devices, the row says {stated:g}")
+
+    def _work(self) -> Diagnosis:
+        name = next(name for name in WORK if name in self.suspects)
+        suspect = self.suspects[name]
+        own, item = self._central(suspect), counted(self._rate_unit()) or "samples"
+        stated = samples_of(self.row, self.row.number("epoch_samples")) if name == "epoch_work" else None
+        stated = stated or suspect.stated.middle
+        agreed = self.peers.agreed[self.index].get(name)
+        count = f"{whole(stated)} {item}"
+        if (name == "epoch_work" and self._states_work()) or agreed is None:
+            whose = f"the {count} that it states"
+        else:
+            whose = f"the {count} that {len(agreed.rows)} of the {len(agreed.group)} rows of this work agree on"
+        change = f"{percent(abs(own / stated - 1))} {'more' if own > stated else 'fewer'}"
+        message = f"the row counts {whole(own)} {item}, {change} than {whose}"
+        return self._made("SY503", suspect, message)
+
+    def _plain(self) -> Diagnosis:
+        named = [suspect for suspect in self._figures() if suspect.deduced]
+        if named:
+            metric, amount = self.amounts[named[0].name]
+            others = [
+                self.amounts[name][0] if name in self.amounts else _spoken(name) for name in self._others(named[0])
+            ]
+            given = f"but {' and '.join(others)} give {in_unit_of(amount, self._central(named[0]))}"
+            return self._made("SY504", named[0], f"{printed(metric, amount)}, {given}")
+        parts = [self.amounts[name][0] for name in self._ordered() if name in self.amounts]
+        return self._made("SY504", None, f"{', '.join(parts[:5])} contradict each other in more than one way")
+
+    def _others(self, suspect: Suspect) -> list[str]:
+        """What a figure is held against, printed figures first."""
+        return sorted(self._basis(suspect), key=lambda name: (name not in self.amounts, name))
+
+    def _basis(self, suspect: Suspect) -> frozenset[str]:
+        """The figures that give another value: those of the row itself where they suffice, and as few as need be."""
+        alone = solve(without(self.peers.given[self.index], (suspect.name,))).known.get(suspect.name)
+        if alone is not None and Suspect(suspect.name, suspect.stated, alone).gap > TINY:
+            return min(alone.low_from, alone.high_from, key=len)
+        deduced = suspect.deduced
+        return min(deduced.low_from, deduced.high_from, key=len) if deduced else frozenset()
+
+    def _made(self, code: str, suspect: Suspect | None, message: str) -> Diagnosis:
+        gap = suspect.gap if suspect else math.log1p(LARGE)
+        return Diagnosis(code, (self.row,), gap, message, self._evidence(suspect))
+
+    def _evidence(self, suspect: Suspect | None) -> str:
+        parts = [printed(*self.amounts[name]) for name in self._ordered() if name in self.amounts]
+        parts += [f"{key} {self.row.number(key):g}" for key in ("devices", "nodes") if key in self.names]
+        if suspect and suspect.deduced and suspect.name in self.amounts:
+            factor = number(math.exp(abs(_middle_ratio(suspect))), 3)
+            what = "smaller" if _middle_ratio(suspect) > 0 else "larger"
+            parts.append(f"{self.amounts[suspect.name][0]} is {factor} times {what} than these give")
+        product = self._product()
+        return listed([product, *parts[2:]] if product else parts, 8)
+
+    def _product(self) -> str:
+        """Rate and time as the product that they are, where nothing else is in doubt."""
+        names = set(self._ordered())
+        times_of = names & {"epoch_time", "train_time"}
+        if len(names) != 2 or "throughput" not in names or not times_of or self.names & set(BASES):
+            return ""
+        return f"{printed(*self.amounts['throughput'])} x {printed(*self.amounts[times_of.pop()])}"
+
+    def _central(self, suspect: Suspect) -> float:
+        """What the others give, from the figures as printed."""
+        basis = self._basis(suspect)
+        if suspect.deduced is None:
+            return suspect.stated.middle
+        exact = {name: exactly(amount.value) for name, (_, amount) in self.amounts.items()}
+        given = {**self.peers.constants(self.index), **self.peers.given[self.index], **exact}
+        found = solve({name: given[name] for name in basis}).known.get(suspect.name)
+        return (found or suspect.deduced).middle
+
+    def _ordered(self) -> list[str]:
+        return [name for name in self.amounts if name in self.names]
+
+    def _figures(self) -> list[Suspect]:
+        """Suspects that are printed figures; those that are made from others first, for they are likelier wrong."""
+        found = [suspect for name, suspect in self.suspects.items() if name in self.amounts]
+        return sorted(found, key=lambda suspect: (-_MADE_FROM_OTHERS.get(suspect.name, 0), suspect.name))
+
+    def _states_work(self) -> bool:
+        return "epoch_work" in self.peers.given[self.index]
+
+    def _rate_unit(self) -> str:
+        return next((amount.unit for _, amount in self.amounts.values() if counted(amount.unit)), "")
+
+    def _group(self) -> list[Row]:
+        key = work_key(self.row)
+        return [row for row in self.peers.rows if work_key(row) == key]
+
+    def _other_bases(self, name: str) -> Iterator[Row | None]:
+        """Rows of the same table that the printed ratio follows from."""
+        own, stated = self.peers.solved[self.index].known, self.suspects[name].stated
+        metrics = ("throughput", "epoch_time", "train_time") if name == "speedup" else ("throughput_per_device",)
+        for index, row in enumerate(self.peers.rows):
+            if index == self.index or (row.source, row.table) != (self.row.source, self.row.table):
+                continue
+            for metric in metrics:
+                here, there = own.get(metric), self.peers.solved[index].known.get(metric)
+                if here and there and _ratio_holds(here, there, stated, inverse=metric.endswith("time")):
+                    yield row
+
+
+def other_units(unit: str) -> list[str]:
+    """Units of the same kind that a figure could have been meant in."""
+    known = unit_of(unit)
+    if known is None:
+        return []
+    if known[0] in ("rate", "per_energy"):
+        item = counted(unit)
+        per = TIMES if known[0] == "rate" else ENERGIES
+        made = [f"{prefix}{item}/{name}" for name in per for prefix in PREFIXES]
+        # By the same time or energy first: of several units with one factor, the likelier is named.
+        return sorted(
+            (name for name in made if name != unit), key=lambda name: name.partition("/")[2] != unit.partition("/")[2]
+        )
+    if known[0] == "ratio":
+        return ["fraction"] if unit == "%" else ["%"]
+    tables = {"time": TIMES, "energy": ENERGIES, "power": POWERS}
+    return [name for name in tables.get(known[0], {}) if name != unit]
+
+
+def _factor(unit: str) -> float:
+    known = unit_of(unit)
+    return known[1] if known else 1.0
+
+
+def _middle_ratio(suspect: Suspect) -> float:
+    """Logarithm of what the printed figure must be multiplied by."""
+    assert suspect.deduced is not None
+    return (suspect.deduced.low + suspect.deduced.high - suspect.stated.low - suspect.stated.high) / 2
+
+
+def _ratio_holds(here: Bounds, there: Bounds, stated: Bounds, *, inverse: bool) -> bool:
+    low, high = (
+        (there.low - here.high, there.high - here.low) if inverse else (here.low - there.high, here.high - there.low)
+    )
+    return low <= stated.high + TINY and stated.low <= high + TINY
+
+
+def _spoken(name: str) -> str:
+    words = {
+        "epoch_work": "the work of an epoch",
+        "train_work": "the work of the training",
+        "step_work": "the global batch",
+    }
+    return "the base of the other rows" if name in BASES else words.get(name, name)
+
+
+def _gathered(found: list[Diagnosis]) -> list[Diagnosis]:
+    """Small disagreements about the work are told together: one by one they would hide the large ones."""
+    small = [made for made in found if made.code == "SY503" and made.severity == "note"]
+    if len(small) < 2:
+        return found
+    out = [made for made in found if made not in small]
+    by_work: dict[object, list[Diagnosis]] = {}
+    for made in small:
+        by_work.setdefault(work_key(made.rows[0]), []).append(made)
+    for group in by_work.values():
+        rows = tuple(made.rows[0] for made in group)
+        first = max(group, key=lambda made: made.gap)
+        more = f"{first.message}; {len(group) - 1} more by less" if len(group) > 1 else first.message
+        lines = [f"{label(made.rows[0], rows)}: {made.evidence.replace('; ', ', ')}" for made in group]
+        out.append(Diagnosis("SY503", rows, first.gap, more, listed(lines, 4)))
+    return out
+
+
+def _split(peers: Peers, one: tuple[int, ...], other: tuple[int, ...]) -> Diagnosis:
+    """Two camps of the same size: which of them counts other work cannot be told."""
+    rows = tuple(peers.rows[index] for index in sorted((*one, *other)))
+    first, second = peers.bounds(one[0], "epoch_work"), peers.bounds(other[0], "epoch_work")
+    assert first is not None
+    assert second is not None
+    gap = max(first.low - second.high, second.low - first.high)
+    message = (
+        f"rate x time gives {whole(first.middle)} in one row and {whole(second.middle)} in another of the same work"
+    )
+    parts = [f"{label(row, rows)}: {number(made.middle)}" for row, made in zip(rows, (first, second), strict=False)]
+    return Diagnosis("SY503", rows, gap, message, listed(parts))

@@ -1,0 +1,288 @@
+"""What the rows of a table must share: the work of an epoch, and the row that speed-ups are divided by.
+
+Each row gives its own interval for such an amount; where most rows agree, the others are measured against them. Knows
+which rows belong together and how they vote; makes no finding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from steelyard.rules.table.relations import (
+    ALIASES,
+    SAMPLES,
+    TINY,
+    Bounds,
+    Solved,
+    item_of,
+    last_batch,
+    observed,
+    solve,
+    without,
+)
+from steelyard.rules.table.settings import SETTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+
+    from steelyard.rules.table.row import Row, Table
+
+WORK = ("epoch_work", "train_work")
+WORK_ROLES = ("work", "data", "amount")
+"""What is computed, on which data and how much of it: rows that share all three do the same."""
+BASES = (
+    "base_throughput",
+    "base_epoch_time",
+    "base_train_time",
+    "base_throughput_per_device",
+    "base_devices",
+)
+# Training to a quality may take other epochs in every row; only rows that mostly agree are meant to do the same.
+SHARE = {"train_work": 2 / 3}
+AT_LEAST = {"train_work": 3}
+MAX_CAMPS = 8
+BASE_SHARE = 0.6
+"""Of the rows with a speed-up: as many must follow from one base before the others are held against it."""
+
+
+Camp = tuple[Bounds, tuple[int, ...]]
+"""What some intervals have in common, and which of them these are."""
+
+
+@lru_cache(maxsize=32)
+def keys_of(*roles: str) -> tuple[str, ...]:
+    """The settings that play a role."""
+    return tuple(key for key, role in SETTINGS.items() if role in roles)
+
+
+class Agreed(NamedTuple):
+    """What most rows of a group say of an amount, and which rows those are."""
+
+    bounds: Bounds
+    rows: tuple[int, ...]
+    group: tuple[int, ...]
+
+
+class Peers:
+    """The rows of a table with what each of them states and deduces, and what they agree on."""
+
+    def __init__(self, table: Table) -> None:
+        self.rows = table.rows
+        self.given = [observed(row) for row in table.rows]
+        self.items = ["samples" if (item := item_of(row)) in SAMPLES else item for row in table.rows]
+        self.solved = [solve(given) for given in self.given]
+        self.agreed: list[dict[str, Agreed]] = [{} for _ in table.rows]
+        self.split: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        """Camps of equal size that count other work in an epoch, so that nobody can say which is right."""
+        self._groups: dict[Callable[[Row], Hashable], list[list[int]]] = {}
+        for name in WORK:
+            self._share(name, self._grouped(work_key))
+        if any("speedup" in given or "efficiency" in given for given in self.given):
+            for name in BASES:
+                self._share(name, self._best_grouping(name))
+
+    def constants(self, index: int) -> dict[str, Bounds]:
+        """What the other rows say, as a row must see it."""
+        row, agreed = self.rows[index], self.agreed[index]
+        # Rates are the better base: two epochs may differ by their last batch, and then their times do too.
+        left_out = ("base_epoch_time", "base_train_time") if "base_throughput" in agreed else ()
+        seen = {name: entry.bounds for name, entry in agreed.items() if name not in left_out}
+        work = self.bounds(index, "epoch_work") or seen.get("epoch_work")
+        if "epoch_work" in seen:
+            seen["epoch_work"] = last_batch(seen["epoch_work"], row)
+        by_time = [name for name in seen if name == "base_epoch_time" or name.startswith("base_throughput")]
+        if work and not any(name.startswith("throughput") for name in self.given[index]):
+            wide = last_batch(work, row)
+            for name in by_time:
+                base = seen[name]
+                seen[name] = Bounds(base.low + wide.low - work.low, base.high + wide.high - work.high)
+        return seen
+
+    def bounds(self, index: int, name: str) -> Bounds | None:
+        """A row's own interval for an amount; none where its figures clash already."""
+        solved: Solved = self.solved[index]
+        if name.startswith("base_throughput") and not _prints_rate(self.given[index]):
+            # Without a rate people divide times, which may hold one batch more or less than rate and energy say.
+            solved = solve(without(self.given[index], ("items_per_energy",)))
+        found = solved.known.get(name) if solved.clash is None else None
+        return last_batch(found, self.rows[index]) if found and name == "epoch_work" else found
+
+    def _grouped(self, key: Callable[[Row], Hashable]) -> list[list[int]]:
+        if key in self._groups:
+            return self._groups[key]
+        groups: defaultdict[Hashable, list[int]] = defaultdict(list)
+        counting: dict[Hashable, str] = {}
+        keys = [key(row) for row in self.rows]
+        for own, item in zip(keys, self.items, strict=True):
+            if item:
+                counting.setdefault(own, item)
+        # Tokens and samples are not the same work; a row without any rate goes with the first kind there is.
+        for index, (own, item) in enumerate(zip(keys, self.items, strict=True)):
+            groups[own, item or counting.get(own, "")].append(index)
+        self._groups[key] = list(groups.values())
+        return self._groups[key]
+
+    def _share(self, name: str, groups: list[list[int]]) -> None:
+        for group in groups:
+            having, first = self._voices(group, name)
+            camps = vote([found for _, found in having])
+            won = _merged(camps)
+            if won is None or not _enough(name, len(won[1]), len(having)):
+                if len(camps) == 2 and name == "epoch_work":
+                    self._note_split(having, camps)
+                # Of camps of the same size, the one with the base itself is right about the base.
+                won = next((camp for camp in camps if first is not None and having[camp[1][0]][0] == first), None)
+                won = won or next((camp for camp in camps if first in [having[at][0] for at in camp[1]]), None)
+            if won is not None:
+                entry = Agreed(won[0], tuple(having[at][0] for at in won[1]), tuple(index for index, _ in having))
+                for index in group:
+                    self.agreed[index][name] = entry
+
+    def _voices(self, group: list[int], name: str) -> tuple[list[tuple[int, Bounds]], int | None]:
+        """What each row says of an amount, and the row that speaks as the base: its ratio is 1, or it has none.
+
+        Many tables leave the ratio of the base itself empty; the row of fewest devices is the base then.
+        """
+        having = [(index, found) for index in group if (found := self.bounds(index, name))]
+        plain = name.removeprefix("base_")
+        if name == plain or not having:
+            return having, None
+        ratio = "efficiency" if name == "base_throughput_per_device" else "speedup"
+        said = [index for index in group if _is_one(self.rows[index], ratio)]
+        speaking = {index for index, _ in having}
+        ones = [index for index in said if index in speaking]
+        silent = [index for index in group if index not in speaking and self.bounds(index, plain)]
+        least = min((self.rows[index].number("devices") or 0 for index in group), default=0)
+        silent = [index for index in silent if self.rows[index].number("devices") == least]
+        if not said and len(silent) == 1 and (found := self.bounds(silent[0], plain)):
+            return [*having, (silent[0], found)], silent[0]
+        return having, ones[0] if len(ones) == 1 else None
+
+    def _note_split(self, having: list[tuple[int, Bounds]], camps: list[Camp]) -> None:
+        one, other = (set(members) for _, members in camps)
+        first, second = [having[at] for at in sorted(one - other)], [having[at] for at in sorted(other - one)]
+        if not _grows_with_batch(self.rows[first[0][0]], first[0][1], self.rows[second[0][0]], second[0][1]):
+            self.split.append((tuple(index for index, _ in first), tuple(index for index, _ in second)))
+
+    def _best_grouping(self, name: str) -> list[list[int]]:
+        """Rows are divided by one base for the whole table, or by one for each system, or for each size.
+
+        The table does not say which; the way that explains most rows is taken, the simplest first.
+        """
+        best: list[list[int]] = []
+        most = 0.0
+        for key in (work_key, system_key, settings_key, size_key):
+            groups = self._grouped(key)
+            explained = against = 0.0
+            for group in groups:
+                having, first = self._voices(group, name)
+                largest = max((float(len(members)) for _, members in vote([found for _, found in having])), default=0.0)
+                # A base that says so itself is an explanation even where only one other row is held against it, if
+                # nothing but the size differs.
+                alone = 1.5 if first is not None and key is settings_key else 0.0
+                largest = largest if largest >= 2 else alone
+                if len(having) >= 2:
+                    explained += largest
+                    against += len(having) - largest
+            enough = explained >= BASE_SHARE * (explained + against)
+            if enough and explained - against > most:
+                best, most = groups, explained - against
+        return best
+
+
+def vote(bounds: Sequence[Bounds]) -> list[Camp]:
+    """The camps that hold the most intervals: what they agree on, and whose these are. Mostly there is one camp."""
+    begins, ends = sorted(entry.low for entry in bounds), sorted(entry.high for entry in bounds)
+    levels: list[tuple[int, float]] = []
+    opened = closed = 0
+    # The most intervals overlap where one of them begins. Both lists are sorted, so one pass counts them.
+    for start in begins:
+        while opened < len(begins) and begins[opened] <= start + TINY:
+            opened += 1
+        while ends[closed] < start - TINY:
+            closed += 1
+        levels.append((opened - closed, start))
+    most = max((level for level, _ in levels), default=0)
+    camps: dict[tuple[int, ...], Bounds] = {}
+    for start in [start for level, start in levels if level == most][: MAX_CAMPS + 1]:
+        members = tuple(
+            index for index, entry in enumerate(bounds) if entry.low <= start + TINY and entry.high >= start - TINY
+        )
+        high = min(bounds[index].high for index in members)
+        camps[members] = Bounds(start, max(start, high))
+    return [(agreed, members) for members, agreed in camps.items()]
+
+
+def _merged(camps: list[Camp]) -> Camp | None:
+    """One camp of those that nearly all intervals belong to: rounding alone parts the few that do not meet."""
+    if not camps:
+        return None
+    core = set.intersection(*(set(members) for _, members in camps))
+    everyone = set().union(*(members for _, members in camps))
+    if 2 * len(core) <= len(everyone) or len(camps) > MAX_CAMPS:
+        return None
+    return Bounds(min(b.low for b, _ in camps), max(b.high for b, _ in camps)), tuple(sorted(everyone))
+
+
+def work_key(row: Row) -> tuple[object, ...]:
+    """Rows of one table that compute the same."""
+    return (row.source, row.table, *(row.get(key) for key in keys_of(*WORK_ROLES)))
+
+
+def system_key(row: Row) -> tuple[object, ...]:
+    """The same, on one system."""
+    return (*work_key(row), *(row.get(key) for key in keys_of("system")))
+
+
+_FOLLOWS_SIZE = {*keys_of("size", "evidence"), "batch_per_device", "global_batch", "parallelism"}
+_BESIDE_SIZE = tuple(key for key in SETTINGS if key not in _FOLLOWS_SIZE)
+
+
+def settings_key(row: Row) -> tuple[object, ...]:
+    """The same, with all settings alike but for the size and what follows from it."""
+    return (row.source, row.table, *(row.get(key) for key in _BESIDE_SIZE))
+
+
+def size_key(row: Row) -> tuple[object, ...]:
+    """The same work, on the same number of devices."""
+    return (*work_key(row), *(row.get(key) for key in keys_of("size")))
+
+
+_last: list[tuple[Table, Peers]] = []
+
+
+def peers_of(table: Table) -> Peers:
+    """The rows of a table, deduced and grouped. Many rules ask for one table; the last answer is kept."""
+    if not _last or _last[0][0] is not table:
+        _last[:] = [(table, Peers(table))]
+    return _last[0][1]
+
+
+def _prints_rate(given: Mapping[str, Bounds]) -> bool:
+    return any(name.startswith("throughput") for name in given) or "items_per_energy" not in given
+
+
+def _is_one(row: Row, ratio: str) -> bool:
+    """Whether a row calls itself the base, by a speed-up of 1 or an efficiency of 100 %."""
+    return any(
+        math.isclose(amount.value, 1.0)
+        for metric, amount in row.figures.items()
+        if ALIASES.get(metric, metric) == ratio
+    )
+
+
+def _enough(name: str, agreeing: int, having: int) -> bool:
+    return (
+        agreeing >= AT_LEAST.get(name, 2) and agreeing > SHARE.get(name, 0.5) * having - TINY and 2 * agreeing > having
+    )
+
+
+def _grows_with_batch(row: Row, own: Bounds, other_row: Row, other: Bounds) -> bool:
+    """Some call a fixed number of batches an epoch; then the work grows with the batch and nothing is wrong."""
+    a, b = row.number("global_batch"), other_row.number("global_batch")
+    if not a or not b or a == b:
+        return False
+    return other.low - own.high - TINY <= math.log(b / a) <= other.high - own.low + TINY

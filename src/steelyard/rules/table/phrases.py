@@ -1,0 +1,94 @@
+"""How rules speak of rows and figures: short, with the digits that matter. Knows words, no relation and no rule."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from steelyard.rules.table.settings import SETTINGS
+from steelyard.rules.table.units import unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from steelyard.rules.table.row import Amount, Row
+
+# Readers know a row by its size and its batch first; how much work an epoch is tells them least.
+_ORDER = ("size", "batch", "arithmetic", "system", "input")
+_TELLING = (
+    *(key for wanted in _ORDER for key, role in SETTINGS.items() if role == wanted),
+    *(key for key, role in SETTINGS.items() if role not in (*_ORDER, "amount", "evidence")),
+)
+MAX_LISTED = 6
+MAX_SETTING = 40
+
+
+def number(value: float, digits: int = 4, plain_below: int = 12) -> str:
+    """A number with so many significant digits, thousands apart, with an exponent from `plain_below` digits on."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    # The magnitude after rounding: 9.99999 is shown as 10.000, not as 10.0000.
+    magnitude = int(f"{value:.{digits - 1}e}".partition("e")[2])
+    if -4 <= magnitude < plain_below:
+        return f"{value:,.{max(0, digits - 1 - magnitude)}f}"
+    return f"{value:.{digits - 1}e}"
+
+
+def whole(value: float) -> str:
+    """A count, which has no fraction unless it is small."""
+    return f"{round(value):,}" if value >= 1000 else number(value)
+
+
+def times(ratio: float) -> str:
+    """A ratio as people read it: `14.2x`."""
+    return f"{number(ratio, 3)}x"
+
+
+def percent(share: float) -> str:
+    """A share in per cent."""
+    return f"{number(100 * share, 3)} %"
+
+
+def printed(metric: str, amount: Amount) -> str:
+    """A figure as its table has it."""
+    unit = f" {amount.unit}" if amount.unit not in ("", "1") else ""
+    return f"{metric} {amount.text or number(amount.value)}{unit}"
+
+
+def in_unit_of(amount: Amount, value: float) -> str:
+    """An amount in the unit that a figure of the table is printed in."""
+    known = unit_of(amount.unit)
+    unit = f" {amount.unit}" if amount.unit not in ("", "1") else ""
+    return f"{number(value / (known[1] if known else 1.0))}{unit}"
+
+
+def setting(row: Row, key: str) -> str:
+    """A setting with its name; a long text is cut."""
+    value = row.get(key)
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{key} {text if len(text) <= MAX_SETTING else text[: MAX_SETTING - 3] + '...'}"
+
+
+def label(row: Row, among: Iterable[Row]) -> str:
+    """What tells a row from others: as few of its settings as need be, else its place."""
+    left = [other for other in among if other is not row]
+    telling: list[str] = []
+    for key in _TELLING:
+        same = [other for other in left if other.get(key) == row.get(key)]
+        if row.get(key) is not None and len(same) < len(left):
+            telling.append(setting(row, key))
+            left = same
+    return ", ".join(telling[:3]) or row.place
+
+
+def places(rows: Sequence[Row]) -> str:
+    """Where several rows are."""
+    if len(rows) <= 2:
+        return " and ".join(row.place for row in rows)
+    return f"{rows[0].place} and {len(rows) - 1} other rows"
+
+
+def listed(parts: Sequence[str], most: int = MAX_LISTED) -> str:
+    """The first few of a list, and how many more there are."""
+    more = [f"{len(parts) - most} more"] if len(parts) > most else []
+    return "; ".join([*parts[:most], *more])

@@ -1,0 +1,1 @@
+"""What people see in a terminal: tables, verdicts and findings as text. Computes nothing."""

@@ -1,0 +1,333 @@
+"""Energy of cells as lines for a terminal and as plain data. Knows words and widths, computes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from steelyard.analysis.energy import MAIN
+from steelyard.analysis.power_trace import total
+from steelyard.analysis.summary import labels
+from steelyard.contracts.base import to_json_object
+from steelyard.errors import printable
+from steelyard.terminal.findings import finding_lines
+from steelyard.terminal.text import number, seconds, table, with_interval, wrapped
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from steelyard.analysis.energy import CellEnergy
+    from steelyard.analysis.meters import CrossCheck
+    from steelyard.analysis.power_trace import PowerTrace
+    from steelyard.contracts.record import Quantity
+
+DIGITS = 4
+SHOWN_JOBS = 8
+SHOWN_REASONS = 6
+MAX_LABEL = 28
+CHART_ROWS = 5
+CHART_COLUMNS = 66
+
+PER_WORK = (
+    ("energy_per_sample", "J a sample"), ("energy_per_sample_net", "J a sample, net"), ("samples_per_wh", "samples/Wh"),
+    ("energy_per_token", "J a token"), ("tokens_per_wh", "tokens/Wh"),
+    ("energy_first_epoch", "J, first epoch"), ("energy_later_epochs", "J, a later epoch"),
+    ("power_job", "W, mean"), ("idle_power_job", "W, idle"), ("energy_device", "J of one device"),
+)  # fmt: skip
+"""What a job's energy is divided by, with its heading."""
+PHASES = (
+    ("energy_compile", "compile"), ("energy_warmup", "warm-up"), (MAIN, "steady"), ("energy_all_steps", "all steps"),
+    ("energy_run", "run"),
+)  # fmt: skip
+PHASE_MARKS = {
+    "setup": "s", "data": "d", "compile": "c", "steps": "=", "warmup": "w", "steady": "=", "evaluation": "e",
+    "crosscheck": "x",
+}  # fmt: skip
+MARK_WORDS = {"warmup": "warm-up", "crosscheck": "cross-check"}
+
+
+def energy_lines(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> list[str]:
+    """The answer first; then the figures of each cell, its phases, the power over time, and what speaks against it."""
+    names = _names(cells)
+    lines = wrapped(answers(cells))
+    shown = [entry for entry in cells if entry.main.value is not None]
+    if shown:
+        lines += ["", *_compared(shown, names)] if len(cells) > 1 else ["", *_figures(shown[0])]
+        lines += ["", *_phases(shown, names)]
+        lines += _notes(shown)
+    if trace is not None and trace.lines:
+        lines += ["", *power_chart(trace)]
+        lines += [line for held in trace.held[:SHOWN_JOBS] for line in wrapped(held)]
+    if len(cells) > 1:
+        lines += _without(cells, names)
+    for entry in cells:
+        lines += _doubts(entry, "" if len(cells) == 1 else f"{names[entry.cell.cell]}: ")
+    if not shown:
+        lines += ["", "next: steelyard doctor says what can be measured here and how to be allowed to"]
+    return lines
+
+
+def answers(cells: Sequence[CellEnergy]) -> str:
+    """What a sample costs, or where it costs the least, and what forbids to use that."""
+    return (answer(cells[0]) if len(cells) == 1 else _least(cells, _names(cells))) + _unusable(cells)
+
+
+def _unusable(cells: Sequence[CellEnergy]) -> str:
+    """Where findings forbid the figures of the runs: a sound sensor does not mend a clock or a run that drifts."""
+    there = [entry for entry in cells if entry.main.value is not None]
+    codes = [{one.code for one in entry.cell.findings if one.severity == "blocks"} for entry in there]
+    found = sorted(set().union(*codes))
+    if not found:
+        return ""
+    whose = "it" if len(cells) == 1 else f"the figures of {sum(map(bool, codes))} of {len(there)} cells"
+    return f"; not to be used: {', '.join(found)} {'forbids' if len(found) == 1 else 'forbid'} {whose}"
+
+
+def _names(cells: Sequence[CellEnergy]) -> dict[str, str]:
+    """Cells by the settings in which they differ, or as their study calls them where that would be too long."""
+    found = labels([entry.cell for entry in cells])
+    return {cell: label if len(label) <= MAX_LABEL else cell for cell, label in found.items()}
+
+
+def _least(cells: Sequence[CellEnergy], names: dict[str, str]) -> str:
+    """Which of several cells needs the least energy, where they count the same."""
+    there = [entry for entry in cells if entry.main.value is not None]
+    text = f"{len(there)} of {len(cells)} cells have an energy"
+    scopes = sorted({entry.scope for entry in there})
+    if len(scopes) > 1:
+        return f"{text}; they do not count the same and cannot be compared: {'; '.join(scopes)}"
+    costs = [(value, entry) for entry in there if (value := _cost(entry)) is not None]
+    if len(costs) < 2:
+        return text
+    best = min(costs, key=lambda pair: pair[0])[1]
+    # Also ran: whatever may need as little, by the intervals; one without an interval may need anything.
+    most = _bound(best, "high")
+    rivals = [entry for _, entry in costs if entry is not best and not _above(_bound(entry, "low"), most)]
+    told = f"{names[best.cell.cell]}, {answer(best)}"
+    if not rivals:
+        return f"{text}; least a sample: {told}"
+    count = "another cell" if len(rivals) == 1 else f"{len(rivals)} other cells"
+    return f"{text}; the lowest figure a sample is that of {told}; by the intervals {count} may need as little"
+
+
+def _cost(entry: CellEnergy) -> float | None:
+    return entry.figures["energy_per_sample"].value if "energy_per_sample" in entry.figures else None
+
+
+def _bound(entry: CellEnergy, side: Literal["low", "high"]) -> float | None:
+    interval = entry.figures["energy_per_sample"].interval
+    return None if interval is None else interval.low if side == "low" else interval.high
+
+
+def _above(low: float | None, most: float | None) -> bool:
+    return low is not None and most is not None and low > most
+
+
+def _without(cells: Sequence[CellEnergy], names: dict[str, str]) -> list[str]:
+    """Cells that have no energy, with the reason."""
+    lost = [entry for entry in cells if entry.main.value is None]
+    lines = [line for entry in lost[:SHOWN_JOBS] for line in wrapped(f"{names[entry.cell.cell]}: {answer(entry)}")]
+    more = [f"and {len(lost) - SHOWN_JOBS} more cells without an energy (--json)"] if len(lost) > SHOWN_JOBS else []
+    return ["", *lines, *more] if lost else []
+
+
+def answer(entry: CellEnergy) -> str:
+    """What a sample costs, in a sentence."""
+    if entry.main.value is None:
+        return f"no energy: {entry.main.reason}"
+    key = next((name for name in ("energy_per_sample", "energy_per_token", MAIN) if _known(entry, name)), MAIN)
+    unit = {"energy_per_sample": "J a sample", "energy_per_token": "J a token"}.get(key, "J")
+    rate = "tokens_per_wh" if key == "energy_per_token" else "samples_per_wh"
+    text = f"{with_interval(entry.figures[key])} {unit}"
+    if _known(entry, rate):
+        text += f", {_value(entry, rate)} {entry.figures[rate].unit}"
+    if _known(entry, "power_job"):
+        text += f", at {_value(entry, 'power_job')} W"
+    jobs = "1 job" if entry.jobs == 1 else f"{entry.jobs} jobs"
+    left = f", {len(entry.left_out)} left out" if entry.left_out else ""
+    return f"{text} ({entry.scope}; {entry.verdict}; {jobs}{left})"
+
+
+def _figures(entry: CellEnergy) -> list[str]:
+    """One cell: a figure a line, each with its interval."""
+    rows = [[heading, with_interval(entry.figures[name])] for name, heading in PER_WORK if _known(entry, name)]
+    window = entry.main.window if entry.main.window == "all steps" else f"{entry.main.window} window"
+    return table(["", f"{entry.scope}, {window}"], rows).splitlines() if rows else []
+
+
+def _compared(cells: Sequence[CellEnergy], names: dict[str, str]) -> list[str]:
+    """Several cells: a cell a line, without intervals where they would not fit."""
+    wanted = ("energy_per_sample", "energy_per_sample_net", "samples_per_wh", "energy_per_token", "power_job")
+    columns = [(name, heading) for name, heading in PER_WORK if name in wanted and any(_known(e, name) for e in cells)]
+    rows = [
+        [
+            names[entry.cell.cell],
+            str(entry.jobs),
+            *("-" if not _known(entry, name) else _value(entry, name) for name, _ in columns),
+            entry.verdict,
+        ]
+        for entry in cells
+    ]
+    short = {"J a sample": "J/sample", "J a sample, net": "net", "J a token": "J/token", "W, mean": "W"}
+    return table(["cell", "jobs", *(short.get(heading, heading) for _, heading in columns), ""], rows).splitlines()
+
+
+def _phases(cells: Sequence[CellEnergy], names: dict[str, str]) -> list[str]:
+    """Joules of each phase; what the host took beside them."""
+    # Of a run that never got steady the window is all its steps, which have a column of their own.
+    columns = [
+        (name, heading)
+        for name, heading in PHASES
+        if any(_known(entry, name) and _in_column(entry, name) for entry in cells)
+    ]
+    hosts = any(_known(entry, "energy_host") for entry in cells)
+    columns += [("energy_host", "host beside it")] if hosts else []
+    rows = []
+    for entry in cells:
+        figures = [
+            _value(entry, name) if _known(entry, name) and _in_column(entry, name) else "-" for name, _ in columns
+        ]
+        rows.append([*([] if len(cells) == 1 else [names[entry.cell.cell]]), *figures])
+    head = ["joules of"] if len(cells) == 1 else ["joules of a job"]
+    if len(cells) == 1:
+        rows = [["the job", *row] for row in rows]
+    return table([*head, *(heading for _, heading in columns)], rows).splitlines()
+
+
+def _in_column(entry: CellEnergy, name: str) -> bool:
+    return name != MAIN or entry.main.window == "steady" or not _known(entry, "energy_all_steps")
+
+
+def _notes(cells: Sequence[CellEnergy]) -> list[str]:
+    """What the brackets are, and what net means, each once."""
+    notes: dict[str, None] = {}
+    for entry in cells:
+        for name in ("energy_per_sample", "energy_per_token", MAIN):
+            interval = entry.figures[name].interval if name in entry.figures else None
+            if interval is not None:
+                level = f"{100 * interval.level:g} %"
+                notes[f"[]: {level} interval for {interval.covers}; {interval.method}"] = None
+                if interval.approximate:
+                    notes["~: approximate, " + "; ".join(interval.approximate)] = None
+                break
+        if _known(entry, "energy_per_sample_net"):
+            notes["net: without what the same hardware draws when idle"] = None
+    return [line for note in notes for line in wrapped(note)]
+
+
+def _doubts(entry: CellEnergy, place: str) -> list[str]:
+    """What speaks against the energy: reasons, jobs that were left out, findings."""
+    lines: list[str] = []
+    validity = entry.main.validity
+    if validity is not None and entry.main.value is not None and validity.reasons:
+        lines += ["", *wrapped(f"{place}{validity.verdict}:")]
+        lines += [line for reason in validity.reasons[:SHOWN_REASONS] for line in wrapped(f"- {reason}")]
+        if len(validity.reasons) > SHOWN_REASONS:
+            lines.append(f"- and {len(validity.reasons) - SHOWN_REASONS} more (--json)")
+    # Where no job is in the mean, and all for one reason, the answer has said why.
+    if entry.left_out and (entry.jobs or len({left.reason for left in entry.left_out}) > 1):
+        lines += ["", *wrapped(f"{place}in no mean:")]
+        lines += [line for left in entry.left_out[:SHOWN_JOBS] for line in wrapped(f"- {left.run_id}: {left.reason}")]
+        if len(entry.left_out) > SHOWN_JOBS:
+            lines.append(f"- and {len(entry.left_out) - SHOWN_JOBS} more jobs (--json)")
+    if entry.findings:
+        lines += ["", *finding_lines(entry.findings)]
+    return lines
+
+
+def summary_of(entry: CellEnergy, trace: PowerTrace) -> str:
+    """The picture in words; its figures are of the cell, so over all its jobs."""
+    steady = [phase for phase in trace.phases if phase.name in ("steady", "steps")]
+    parts = [f"job: {_value(entry, 'power_job')} W"] if _known(entry, "power_job") else []
+    parts += [f"{_value(entry, 'energy_per_sample')} J a sample"] if _known(entry, "energy_per_sample") else []
+    parts += [f"{entry.scope}, {entry.verdict}"]
+    parts += [f"mean of {entry.jobs} jobs"] if entry.jobs > 1 else []
+    parts += [f"over {seconds(steady[0].end_s - steady[0].start_s)}"] if steady else []
+    return "; ".join(parts)
+
+
+# -- power over time, in text
+
+
+def power_chart(trace: PowerTrace) -> list[str]:
+    """The power of all that is counted over time, and under it the phases."""
+    counted = [line for line in trace.lines if line.counted]
+    lines = counted or [line for line in trace.lines if line.scope == trace.lines[0].scope]
+    times, power = total(lines, 4 * CHART_COLUMNS)
+    columns = [_mean(part) for part in np.array_split(power, CHART_COLUMNS)]
+    top = max((value for value in columns if value is not None), default=0.0) or 1.0
+    what = "counted" if counted else f"of scope {lines[0].scope}"
+    word = "domain" if len(lines) == 1 else "domains"
+    out = [f"Power of the {len(lines)} {word} {what}, run {trace.run_id}:"]
+    for row in range(CHART_ROWS, 0, -1):
+        mark = f"{number(top, 3)} W" if row == CHART_ROWS else "0 W" if row == 1 else ""
+        out.append(f"{mark:>9} |{''.join(_block(value, row, top) for value in columns)}".rstrip())
+    moments = [float(part.mean()) for part in np.array_split(times, CHART_COLUMNS)]
+    out.append(f"{'phase':>9} |{''.join(_mark(trace, at) for at in moments)}".rstrip())
+    ends = f"{seconds(float(times[0]))} to {seconds(float(times[-1]))}"
+    seen = list(dict.fromkeys(phase.name for phase in trace.phases if phase.end_s > phase.start_s))
+    words = ", ".join(f"{PHASE_MARKS.get(name, '?')} {MARK_WORDS.get(name, name)}" for name in seen)
+    return [printable(line) for line in out] + wrapped(f"from {ends} of the run; {words}")
+
+
+def _mean(part: NDArray[np.float64]) -> float | None:
+    known = part[np.isfinite(part)]
+    return float(known.mean()) if known.size else None
+
+
+def _block(value: float | None, row: int, top: float) -> str:
+    """A row of a column: full, half or empty. A column of which nothing is known stays empty."""
+    filled = 0.0 if value is None else CHART_ROWS * value / top - (row - 1)
+    return "#" if filled >= 0.75 else ":" if filled >= 0.25 else "." if row == 1 and value is not None else " "
+
+
+def _mark(trace: PowerTrace, at_s: float) -> str:
+    inside = [phase for phase in trace.phases if phase.start_s <= at_s < phase.end_s]
+    return PHASE_MARKS.get(inside[-1].name, "?") if inside else " "
+
+
+# -- for machines
+
+
+def held_lines(checks: Mapping[str, CrossCheck]) -> list[str]:
+    """What others measured of the same run, and whether both can be right."""
+    lines = []
+    for name, check in checks.items():
+        lines += ["", *wrapped(f"{name}: {check.answer}")]
+        lines += [line for reason in check.reasons for line in wrapped(f"- {reason}")]
+        if check.difference_w is not None:
+            lines += wrapped(f"- it has {number(check.difference_w, 4)} W more on average")
+    return lines
+
+
+def energy_object(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> dict[str, Any]:
+    """The same as plain data."""
+    return {
+        "cells": [
+            {
+                "study": entry.cell.study,
+                "cell": entry.cell.cell,
+                "verdict": entry.verdict,
+                "scope": entry.scope,
+                "jobs": entry.jobs,
+                "left_out": [{"run_id": left.run_id, "reason": left.reason} for left in entry.left_out],
+                "figures": to_json_object(entry.figures),
+                "findings": to_json_object(entry.findings),
+            }
+            for entry in cells
+        ],
+        "trace": None if trace is None else {"run_id": trace.run_id, "domains": [line.name for line in trace.lines],
+                                             "notes": list(trace.notes), "held": list(trace.held)},
+    }  # fmt: skip
+
+
+def _known(entry: CellEnergy, name: str) -> bool:
+    return name in entry.figures and entry.figures[name].value is not None
+
+
+def _value(entry: CellEnergy, name: str) -> str:
+    found: Quantity = entry.figures[name]
+    return "-" if found.value is None else number(found.value, DIGITS)

@@ -1,0 +1,52 @@
+"""Findings as lines for a terminal, in the manner of a linter: place, code, what is wrong, evidence, what to do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from steelyard import plugins
+from steelyard.rules.rule import SEVERITIES
+from steelyard.terminal.text import wrapped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.contracts.record import Finding
+
+
+def finding_lines(findings: Sequence[Finding], *, remedies: bool = True) -> list[str]:
+    """Each finding in a few lines, in the order given."""
+    lines = []
+    for found in findings:
+        place = f"{found.place}: " if found.place else ""
+        lines += wrapped(f"{place}{found.code} {rule_name(found.code)} ({found.severity}): {found.message}", "", "    ")
+        if found.evidence:
+            lines += wrapped(f"evidence: {found.evidence}", "    ")
+        if remedies:
+            lines += wrapped(f"remedy: {found.remedy}", "    ")
+    return lines
+
+
+def tally(findings: Sequence[Finding]) -> str:
+    """How many findings of each severity there are, and how to learn more, in one line."""
+    if not findings:
+        return "no findings"
+    counts = Counter(found.severity for found in findings)
+    parts = [f"{counts[severity]} {_word(severity, counts[severity])}" for severity in SEVERITIES if counts[severity]]
+    example = min(found.code for found in findings)
+    return f"{', '.join(parts)}; steelyard explain {example} says what a code means"
+
+
+def rule_name(code: str) -> str:
+    """The name of a code's rule; the code of a rule that is not installed here has none."""
+    if code not in plugins.names("rule"):
+        return "(not a rule of this version)"
+    name: str = plugins.load("rule", code).name
+    return name
+
+
+def _word(severity: str, count: int) -> str:
+    plural = {"blocks": "block", "disclose": "to disclose", "note": "notes"}
+    single = {"blocks": "blocks", "disclose": "to disclose", "note": "note"}
+    return (single if count == 1 else plural)[severity]

@@ -1,0 +1,66 @@
+"""Progress of a study at a site, on standard error. Knows terminals, no scheduler."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from typing import TYPE_CHECKING, Self
+
+from steelyard.terminal.drawing import duration, grid
+from steelyard.terminal.live.pace import parallel_left_s
+from steelyard.terminal.live.progress import FOOT_ROWS, ROWS_ABOVE, Loudness
+from steelyard.terminal.live.screen import Screen
+from steelyard.terminal.status import grid_cells, progress_line, waiting_lines
+
+if TYPE_CHECKING:
+    from steelyard.launch.follow import Standing
+
+
+class Following:
+    """Says how a study at a site goes: a grid of its runs on a terminal, a line for each change elsewhere."""
+
+    def __init__(self, loud: Loudness = "normal") -> None:
+        self._loud = loud
+        self._screen = Screen(live=loud != "quiet")
+        self._said = ""
+        self._detail: list[str] = []
+        self._first: tuple[float, int] | None = None
+
+    def __enter__(self) -> Self:
+        self._screen.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """What was said last stays on the terminal; the grid does not."""
+        self._screen.__exit__()
+        if self._screen.live and self._said:
+            self._screen.above(self._said)
+
+    def tell(self, standing: Standing) -> None:
+        """After a look."""
+        line = progress_line(standing)
+        if self._loud == "verbose" and (lines := waiting_lines(standing)) != self._detail:
+            self._detail = lines
+            self._screen.above("\n".join(lines)) if lines else None
+        if self._screen.live:
+            self._show(standing, line)
+        elif line != self._said and self._loud != "quiet":
+            self._screen.above(line)
+        self._said = line
+
+    def _show(self, standing: Standing, line: str) -> None:
+        look = self._screen.look
+        lines = textwrap.wrap(f"{line}; {self._left(standing)}", look.columns - 1)
+        height = min(FOOT_ROWS, look.rows - ROWS_ABOVE) - len(lines)
+        self._screen.show([*lines, *grid(grid_cells(standing), look, height)])
+
+    def _left(self, standing: Standing) -> str:
+        """How long it will take at the pace since we look; runs that ended before say nothing of the queue now."""
+        now_s, ended = time.monotonic(), len(standing.runs)
+        begun_s, before = self._first = self._first or (now_s, ended)
+        left_s = parallel_left_s(ended - before, now_s - begun_s, len(standing.waiting))
+        if left_s is None:
+            return "time left: known after the next that ends"
+        runs = "1 run" if ended - before == 1 else f"{ended - before} runs"
+        said = duration(left_s, parts=1 if left_s < 3600 else 2)
+        return f"about {said} left at the pace of the last {duration(now_s - begun_s, parts=1)} ({runs})"

@@ -1,0 +1,166 @@
+"""Live progress on standard error: a grid of the study's runs on a terminal, one line a run elsewhere."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import textwrap
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Literal, Self
+
+from steelyard.analysis.summary import MEASURED
+from steelyard.errors import printable
+from steelyard.results.store import read_progress
+from steelyard.terminal.drawing import duration
+from steelyard.terminal.live.board import Board
+from steelyard.terminal.live.pace import Pace
+from steelyard.terminal.live.screen import Screen
+from steelyard.terminal.text import seconds, with_interval
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+    from steelyard.contracts.record import RunRecord
+    from steelyard.contracts.spec import RunSpec
+    from steelyard.inputs.study import Expansion
+    from steelyard.results.store import ResultFolder
+
+Loudness = Literal["quiet", "normal", "verbose"]
+FOOT_ROWS = 16
+"""Lines of the foot at most, however high the terminal is."""
+ROWS_ABOVE = 2
+"""Lines of the terminal that are left for what is printed above it."""
+
+
+def loudness(arguments: argparse.Namespace) -> Loudness:
+    """What the options of `verb.add_loudness` ask for."""
+    return "quiet" if arguments.quiet else "verbose" if arguments.verbose else "normal"
+
+
+def say(text: str, loud: Loudness = "normal") -> None:
+    """One line that is not a result."""
+    if loud != "quiet":
+        print(printable(text), file=sys.stderr, flush=True)
+
+
+class Progress:
+    """Says which run is being made, how far it is, how each ended, and how long the rest will take."""
+
+    def __init__(
+        self, loud: Loudness = "normal", plan: Expansion | None = None, folder: ResultFolder | None = None
+    ) -> None:
+        self._loud = loud
+        self._folder = folder
+        self._screen = Screen(live=loud != "quiet")
+        self._board = Board(plan, folder) if plan is not None and folder is not None and self._screen.live else None
+        self._pace = Pace()
+        self._begun_s = 0.0
+        self._running: RunSpec | None = None
+        self._raw: Path | None = None
+        self._stepping = False
+        self._made, self._total = 0, 0
+        self._line = ""
+
+    def __enter__(self) -> Self:
+        self._screen.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._screen.__exit__()
+
+    def say(self, text: str) -> None:
+        """One line that is not a result."""
+        if self._loud != "quiet":
+            self._screen.above(printable(text))
+
+    def begin(self, spec: RunSpec, done: int, total: int) -> None:
+        """A run starts."""
+        self._begun_s, self._running, self._raw, self._total = time.monotonic(), spec, None, total
+        self._line, self._stepping = f"[{done + 1}/{total}] {spec.run_id}", False
+        if self._board is not None:
+            self._board.begin(spec)
+        self._show("starting")
+
+    def tick(self, raw: Path) -> None:
+        """A run goes on."""
+        if self._raw is None:
+            self._raw = raw
+            self._detail(f"{self._line}: files meanwhile: {raw}")
+        if not self._screen.live and (self._loud != "verbose" or self._stepping):
+            return
+        progress = read_progress(raw)
+        if progress:
+            if not self._stepping:
+                self._stepping = True
+                self._detail(f"{self._line}: its first steps were there after {duration(self._spent_s())}")
+            width = progress.get("rel_half_width")
+            precision = "" if width is None else f", mean known within {100 * width:.2g} %"
+            self._show(f"{progress['steps']:,.0f} steps, {progress['seconds']:,.1f} s measured{precision}")
+        else:
+            self._show(f"waiting for its first steps, {duration(int(self._spent_s()), parts=1)}")
+
+    def end(self, record: RunRecord, done: int, total: int) -> None:
+        """A run has its record."""
+        self._pace.add(record.spec.cell, self._spent_s())
+        self._running, self._made = None, self._made + 1
+        if self._board is not None:
+            self._board.end(record)
+        self.say(f"[{done}/{total}] {record.run_id}: {_outcome(record)}")
+        if record.launch is not None:
+            self._detail(f"  command: {shlex.join(record.launch.command)}")
+        if self._folder is not None:
+            self._detail(f"  record: {self._folder.run_path(record.spec)}")
+        self._show("")
+
+    def _spent_s(self) -> float:
+        return time.monotonic() - self._begun_s
+
+    def _detail(self, text: str) -> None:
+        if self._loud == "verbose":
+            self._screen.above(printable(text))
+
+    def _show(self, text: str) -> None:
+        if not self._screen.live:
+            return
+        look = self._screen.look
+        head: list[str] = []
+        run = textwrap.wrap(f"{self._line}: {text}", look.columns - 1, break_on_hyphens=False) if text else []
+        if self._board is not None and self._total > 1:
+            head = textwrap.wrap(self._head(self._board), look.columns - 1)
+            # The run's line comes and goes: its room is kept, so that the grid stays as it is.
+            height = min(FOOT_ROWS, look.rows - ROWS_ABOVE) - len(head) - max(1, len(run))
+            head += self._board.lines(look, height)
+        self._screen.show([*head, *run])
+
+    def _head(self, board: Board) -> str:
+        """How many runs have ended, and how long the others will take."""
+        if board.searches:
+            said = f"{board.name}: {self._made} of at most {self._total} tries have ended"
+            queued = Counter({"": self._total - self._made - (self._running is not None)})
+        else:
+            said = f"{board.name}: {board.ended} of {self._total} runs have ended"
+            queued = board.queued
+        left_s = self._pace.left_s(queued, self._running.cell if self._running else None, self._spent_s())
+        if left_s is None:
+            return f"{said}; time left: known after the first"
+        rests = f"by {self._pace.runs} run" + ("" if self._pace.runs == 1 else "s")
+        most = "at most " if board.searches else ""
+        return f"{said}, {most}about {duration(left_s, parts=1 if left_s < 3600 else 2)} left ({rests})"
+
+
+def _outcome(record: RunRecord) -> str:
+    rate = record.quantities.get("throughput_job")
+    if record.status.code in MEASURED and rate is not None:
+        text = f"{with_interval(rate)} {rate.unit}, {record.steps_seen:,} steps of {_step(record)}"
+    else:
+        text = f"{record.status.code}: {record.status.reason}"
+    if record.status.code == "not_converged":
+        text += f"; not converged: {record.status.reason}"
+    return text
+
+
+def _step(record: RunRecord) -> str:
+    mean = record.quantities["step_time_mean"].value
+    return seconds(mean) if mean is not None else "unknown length"

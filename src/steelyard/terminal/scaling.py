@@ -1,0 +1,338 @@
+"""A scaling analysis as lines for a terminal and as plain data. Knows words and widths, computes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from steelyard.analysis.loss import FACTORS
+from steelyard.analysis.scaling import USABLE_ERROR_PERCENT
+from steelyard.contracts.base import to_json_object
+from steelyard.errors import printable
+from steelyard.stats.quotient import Estimate
+from steelyard.stats.ratio import MIN_JOBS
+from steelyard.stats.scaling_fit import CurveFit
+from steelyard.terminal.findings import finding_lines, tally
+from steelyard.terminal.text import number, seconds, table, with_interval, wrapped
+
+if TYPE_CHECKING:
+    from steelyard.analysis.loss import Factor
+    from steelyard.analysis.scaling import Point, Return, Scaling
+    from steelyard.stats.scaling_fit import Parameter, Refused
+
+KINDS = {
+    "strong": "strong scaling: the batch of the job stays the same",
+    "weak": "weak scaling: the batch of a device stays the same",
+    "neither": "neither strong nor weak: both batches change",
+    "unknown": "strong or weak is not known",
+}
+HEADINGS = {"input": "input", "balance": "balance", "communication": "communication", "computation": "computation"}
+# A factor that stays so close to one is no loss that people would look for.
+NOTHING_LOST = 0.995
+OWN_LOSS = 0.98
+NOTICED = 1.05
+# An interval wider than this share of its value is far from symmetric.
+WIDE = 0.2
+
+
+def scaling_lines(found: Scaling, name: str) -> list[str]:
+    """Question and answer first; then the figures, where to stop, the fits and the findings."""
+    about = f" ({found.label})" if found.label else ""
+    what = f"do the cells '{name}'" if ":" in name else f"does the study '{name}'"
+    lines = _wrapped(f"How {what}{about} scale over devices? ({KINDS[found.kind]})")
+    if found.blocked:
+        lines += _wrapped("Answer: no speed-up is given before the findings that block are mended.")
+        lines += ["", *_rates(found)]
+    else:
+        lines += _wrapped(f"Answer: {answer(found)}")
+        lines += ["", *_figures(found), "", *_loss(found)]
+        for texts in (where_to_stop(found), models(found)):
+            lines += ["", *(line for text in texts for line in _wrapped(text))]
+    lines += [f"{_devices(count)}: no figure: {printable(ended)}" for count, ended in found.missing]
+    lines += _wrapped(f"Left out, each alone with its settings: {'; '.join(found.alone)}.") if found.alone else []
+    return [*lines, "", *finding_lines(found.findings), tally(found.findings)]
+
+
+def answer(found: Scaling) -> str:
+    """How far it scales and what the loss is, in one or two sentences."""
+    last, base = found.points[-1], found.base
+    reach = f"{_interval(last.speedup, 3)} times the throughput of {_devices(base.devices)}"
+    text = f"{_devices(last.devices)} give {reach}, an efficiency of {_percent(last.split.total)}"
+    known = [(factor, factor.change.value) for factor in last.split.factors if factor.change is not None]
+    rest = last.split.rest
+    if not known and last.split.total.value < NOTHING_LOST:
+        return f"{text}. These records do not tell where the rest is lost."
+    if rest is not None:
+        lost = _or([FACTORS[name] for name in last.split.rest_is])
+        known_worst = min((value for _, value in known), default=1.0)
+        if rest.value < known_worst:
+            apart = "; these are not told apart here" if len(last.split.rest_is) > 1 else ""
+            return f"{text}. The largest loss is {lost}{apart}." if rest.value < NOTHING_LOST else f"{text}."
+    worst = min(known, key=lambda entry: entry[1], default=None)
+    if worst is None or worst[1] >= NOTHING_LOST:
+        return f"{text}. Nothing worth speaking of is lost."
+    return f"{text}. The largest loss is {FACTORS[worst[0].name]}: {100 * (1 - worst[1]):.1f} %."
+
+
+def _or(words: list[str]) -> str:
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _rates(found: Scaling) -> list[str]:
+    rows = [[str(point.devices), str(point.jobs), with_interval(point.throughput)] for point in found.points]
+    return table(["devices", "jobs", f"throughput, {found.base.throughput.unit}"], rows).splitlines()
+
+
+def _figures(found: Scaling) -> list[str]:
+    base = found.base
+    factor, unit = _unit(found)
+    rows = []
+    for point in found.points:
+        speedup, efficiency = "1", "100"
+        if point is not base:
+            speedup, efficiency = _interval(point.speedup, 3), _interval(point.split.total.scaled(100), 3)
+        rows.append([str(point.devices), str(point.jobs), _rate(point, factor), speedup, efficiency])
+    lines = table(["devices", "jobs", unit, "speed-up", "efficiency, %"], rows).splitlines()
+    jobs = f"{base.jobs} jobs" if base.jobs != 1 else "1 job"
+    lines += _wrapped(f"Base: {_devices(base.devices)} at {_rate(base, factor)} {unit}, {jobs}.")
+    if base.devices > 1:
+        lines += _wrapped(f"What is lost from 1 to {base.devices} devices is in none of these efficiencies.")
+    few = [str(point.devices) for point in found.points if point.jobs < MIN_JOBS]
+    if few:
+        text = f"No interval for ratios with fewer than {MIN_JOBS} jobs on a side: {_devices(', '.join(few))}."
+        alone = any(point.jobs == 1 for point in found.points)
+        lines += _wrapped(text + (" The interval of a single job's throughput speaks for that job." if alone else ""))
+    if any(point.split.total.low is not None and point is not base for point in found.points):
+        lines += _wrapped("[]: 95 % intervals from the spread between jobs.")
+    return lines
+
+
+def _loss(found: Scaling) -> list[str]:
+    """The factors. A column that is unknown everywhere is left out; the rest then has one of its own."""
+    others = [point for point in found.points if point is not found.base]
+    known = [name for name in FACTORS if any(_factor(point, name).change is not None for point in others)]
+    rest = any(point.split.rest is not None for point in others)
+    rows = []
+    for point in others:
+        cells = [_half(_factor(point, name).change) for name in known]
+        cells += [_half(point.split.rest)] if rest else []
+        rows.append([str(point.devices), *cells, _half(point.split.total)])
+    header = ["devices", *(HEADINGS[name] for name in known), *(["the rest"] if rest else []), "efficiency"]
+    lines = ["What the efficiency is made of: factors, in % of the base's, that multiply to it"]
+    lines += table(header, rows).splitlines()
+    return lines + _about_factors(found, others, rest=rest)
+
+
+def _about_factors(found: Scaling, others: list[Point], *, rest: bool) -> list[str]:
+    told = [name for name in FACTORS if any(_factor(point, name).change is not None for point in others)]
+    losses = "; ".join(f"{HEADINGS[name]}: {FACTORS[name]}" for name in told)
+    lines = _wrapped("Below 100, more is lost than at the base." + (f" {losses}." if losses else ""))
+    if rest:
+        parts = [HEADINGS[name] for name in FACTORS if any(name in point.split.rest_is for point in others)]
+        reasons = dict.fromkeys(f.reason for point in others for f in point.split.factors if f.reason)
+        lines += _wrapped(f"The rest: {' times '.join(parts)}; {'; '.join(filter(None, reasons))}.")
+    for point in others:
+        if point.slowest is not None and point.slowest > NOTICED:
+            lines += _wrapped(
+                f"{_devices(point.devices)}: the slowest computes {100 * (point.slowest - 1):.0f} % longer than the "
+                "mean of all."
+            )
+    own = [f for f in found.base.split.factors if f.own is not None and f.own < OWN_LOSS]
+    if own:
+        words = " and ".join(f"{100 * (1 - (f.own or 1)):.1f} % to {FACTORS[f.name]}" for f in own)
+        lines += _wrapped(f"The base itself loses {words}; a factor above 100 means less of that loss.")
+    if any(point.from_crosscheck for point in found.points):
+        lines += _wrapped("Communication was watched in the cross-check pass alone, for a few steps of each job.")
+    balance = [point for point in others if _factor(point, "balance").change is not None]
+    if any(point.from_crosscheck and point.devices > 1 for point in balance):
+        lines += _wrapped(
+            "The balance is that of means over this pass: where now one device is late and now another, their waiting "
+            "counts as communication."
+        )
+    return lines
+
+
+def where_to_stop(found: Scaling) -> list[str]:
+    """A heading, what the next devices return, and the largest count that is efficient enough."""
+    texts = ["Where to stop (100 %: more devices do as much as those before them)", *map(_return, found.returns)]
+    bar, enough = f"{100 * found.threshold:g} %", found.enough
+    if enough is None:
+        return [*texts, f"No count has an efficiency of at least {bar}."]
+    reached = "the base" if enough is found.base else _percent(enough.split.total)
+    after = [point for point in found.points if point.devices > enough.devices]
+    largest = "" if after else ", the largest count measured"
+    text = f"Largest count with at least {bar} efficiency: {_devices(enough.devices)}{largest} ({reached})."
+    if after:
+        text += f" {_devices(after[0].devices)} reach {_percent(after[0].split.total)}."
+    below = [point for point in found.points if point.devices < enough.devices and _below(point, found.threshold)]
+    if below:
+        named = ", ".join(str(point.devices) for point in below)
+        text += f" Fewer devices are below {bar}, though: {named}."
+    unsure = [point for point in found.points if _straddles(point, found.threshold)]
+    if unsure:
+        named = _devices(", ".join(str(point.devices) for point in unsure))
+        text += f" The interval of {named} lies on both sides of {bar}: more jobs would tell."
+    return [*texts, text]
+
+
+def _below(point: Point, threshold: float) -> bool:
+    return point.split.total.value < threshold
+
+
+def _straddles(point: Point, threshold: float) -> bool:
+    total = point.split.total
+    return total.low is not None and total.high is not None and total.low < threshold <= total.high
+
+
+def _return(entry: Return) -> str:
+    more = "the next doubling returns"
+    if entry.following != 2 * entry.devices:
+        added = entry.following - entry.devices
+        more = "one more returns" if added == 1 else f"{added} more return"
+    slower = ": the job gets slower" if entry.share.value < 0 else ""
+    return f"{_devices(entry.devices)}: {more} {_percent(entry.share, 2)}{slower}"
+
+
+def models(found: Scaling) -> list[str]:
+    """A heading, each fit with its error, and what may be foretold; no heading where nothing was fitted."""
+    texts = ["Models, each with its error", *map(_fit, found.fits)] if found.fits else []
+    if not found.projections:
+        fitted = any(isinstance(fit, CurveFit) for fit in found.fits)
+        reason = "no model is good enough for one" if fitted else "there is no model to make one with"
+        texts.append(f"No projection to {_devices(found.projected_to)}: {reason}.")
+    texts += [
+        f"Projected to {_devices(entry.devices)} by {entry.model}: {number(entry.throughput, 4)} "
+        f"{found.base.throughput.unit}, {number(entry.speedup, 4)} times the base, "
+        f"{100 * entry.efficiency:.0f} % efficiency"
+        for entry in found.projections
+    ]
+    return texts
+
+
+def _fit(fit: CurveFit | Refused) -> str:
+    if not isinstance(fit, CurveFit):
+        return f"{fit.name}: not fitted: {fit.reason}"
+    parameters = ", ".join(_parameter(entry) for entry in fit.parameters)
+    text = f"{fit.name}: {parameters}; error at a count left out: up to {number(fit.error_percent, 2)} %"
+    return text if fit.error_percent <= USABLE_ERROR_PERCENT else f"{text}, too much to project with"
+
+
+def _parameter(entry: Parameter) -> str:
+    if entry.unit == "s":
+        return f"{entry.name} {seconds(entry.value)} [{seconds(entry.low)}, {seconds(entry.high)}]"
+    return f"{entry.name} {100 * entry.value:.1f} % [{100 * entry.low:.1f}, {100 * entry.high:.1f}]"
+
+
+def _factor(point: Point, name: str) -> Factor:
+    return next(factor for factor in point.split.factors if factor.name == name)
+
+
+def _devices(count: int | str) -> str:
+    return "1 device" if str(count) == "1" else f"{count} devices"
+
+
+def _unit(found: Scaling) -> tuple[float, str]:
+    """In thousands or millions where the rates would not fit beside the rest."""
+    unit, largest = found.base.throughput.unit, max(point.throughput.value or 0.0 for point in found.points)
+    for factor, prefix in ((1e6, "M"), (1e3, "k")):
+        if largest >= 100 * factor:
+            return factor, f"{prefix}{unit}"
+    return 1.0, unit
+
+
+def _rate(point: Point, factor: float) -> str:
+    value, interval = point.throughput.value, point.throughput.interval
+    rate = Estimate((value or 0.0) / factor)
+    if interval is not None:
+        rate = Estimate(rate.value, interval.low / factor, interval.high / factor)
+    return _interval(rate)
+
+
+def _interval(estimate: Estimate, digits: int = 4) -> str:
+    text = number(estimate.value, digits)
+    if estimate.low is None or estimate.high is None:
+        return text
+    return f"{text} [{number(estimate.low, digits)}, {number(estimate.high, digits)}]"
+
+
+def _percent(estimate: Estimate, digits: int = 3) -> str:
+    scaled = estimate.scaled(100)
+    if scaled.low is None or scaled.high is None:
+        return f"{number(scaled.value, digits)} %"
+    return f"{number(scaled.value, digits)} % [{number(scaled.low, digits)}, {number(scaled.high, digits)}]"
+
+
+def _half(estimate: Estimate | None) -> str:
+    """With half of the interval, which is nearly symmetric where it is narrow, else with both ends."""
+    if estimate is None:
+        return "-"
+    if estimate.low is None or estimate.high is None:
+        return f"{100 * estimate.value:.1f}"
+    if estimate.high - estimate.low > WIDE * estimate.value:
+        return f"{100 * estimate.value:.0f} [{100 * estimate.low:.0f}, {100 * estimate.high:.0f}]"
+    return f"{100 * estimate.value:.1f} ±{50 * (estimate.high - estimate.low):.1f}"
+
+
+def _wrapped(text: str) -> list[str]:
+    # A number keeps its percent sign on its line.
+    lines = wrapped(text.replace(" %", "\u00a0%"))
+    return [line.replace("\u00a0", " ") for line in lines]
+
+
+# -- for machines
+
+
+def scaling_object(found: Scaling) -> dict[str, Any]:
+    """The whole analysis as plain data; ratios are left out where a finding blocks them."""
+    data: dict[str, Any] = {
+        "label": found.label,
+        "kind": found.kind,
+        "declared": found.declared,
+        "blocked": found.blocked,
+        "base_devices": found.base.devices,
+        "points": [_point_object(point, blocked=found.blocked) for point in found.points],
+        "alone": list(found.alone),
+        "missing": [{"devices": count, "ended": ended} for count, ended in found.missing],
+        "findings": to_json_object(found.findings),
+    }
+    if found.blocked:
+        return data
+    return data | {
+        "answer": answer(found),
+        "returns": [asdict(entry) for entry in found.returns],
+        "threshold": found.threshold,
+        "enough_devices": found.enough.devices if found.enough else None,
+        "fits": [_fit_object(fit) for fit in found.fits],
+        "projections": [asdict(entry) for entry in found.projections],
+    }
+
+
+def _point_object(point: Point, *, blocked: bool) -> dict[str, Any]:
+    data = {
+        "devices": point.devices,
+        "cell": point.cell,
+        "jobs": point.jobs,
+        "throughput": to_json_object(point.throughput),
+    }
+    if blocked:
+        return data
+    return data | {
+        "speedup": asdict(point.speedup),
+        "efficiency": asdict(point.split.total),
+        "factors": {factor.name: asdict(factor) for factor in point.split.factors},
+        "rest": asdict(point.split.rest) if point.split.rest else None,
+        "rest_is": list(point.split.rest_is),
+        "slowest_over_mean": point.slowest,
+        "from_crosscheck": point.from_crosscheck,
+    }
+
+
+def _fit_object(fit: CurveFit | Refused) -> dict[str, Any]:
+    if not isinstance(fit, CurveFit):
+        return {"name": fit.name, "refused": fit.reason}
+    return {
+        "name": fit.name,
+        "parameters": [asdict(entry) for entry in fit.parameters],
+        "points": fit.points,
+        "error_percent": fit.error_percent,
+    }

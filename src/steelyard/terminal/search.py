@@ -1,0 +1,65 @@
+"""What a search for the largest batch has found, as lines and as JSON. Knows no runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from steelyard.inputs.study import label
+from steelyard.terminal.text import table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.inputs.study import Expansion
+    from steelyard.launch.search import Found
+
+
+def search_lines(expansion: Expansion, searches: Sequence[Found]) -> list[str]:
+    """A line a search, and a sentence for each that did not come to its end."""
+    rows = [
+        [
+            label(_settings(expansion, found)),
+            "none" if found.largest_fitting is None else str(found.largest_fitting),
+            "none" if found.smallest_out_of_memory is None else str(found.smallest_out_of_memory),
+            str(found.tried),
+        ]
+        for found in searches
+    ]
+    lines = table(["largest batch", "that fits", "the next that does not", "tried"], rows).splitlines()
+    for found in searches:
+        if found.failed is not None:
+            lines.append(f"{found.failed.run_id} (batch {found.failed.batch}) ended for another reason than memory:")
+            lines.append(f"  steelyard show {found.failed.run_id}")
+    return lines
+
+
+def search_json(expansion: Expansion, searches: Sequence[Found]) -> list[dict[str, Any]]:
+    """The same for programs."""
+    return [
+        {
+            "settings": _settings(expansion, found),
+            "largest_fitting": found.largest_fitting,
+            "smallest_out_of_memory": found.smallest_out_of_memory,
+            "tried": found.tried,
+            "over": found.known.over,
+            "ended_by": found.failed.run_id if found.failed is not None else None,
+        }
+        for found in searches
+    ]
+
+
+def plan_lines(expansion: Expansion) -> list[str]:
+    """What the searches of a study may try."""
+    cells = {cell.name: cell for cell in expansion.cells}
+    rows = []
+    for group in expansion.searches:
+        first, last = group.runs[0], group.runs[-1]
+        swept = {key: value for key, value in cells[first.cell].swept.items() if key != "batch"}
+        rows.append([label(swept), str(first.ranks), f"{first.batch} to {last.batch}", str(group.most_tries)])
+    return table(["search", "devices", "batch", "runs at most"], rows).splitlines()
+
+
+def _settings(expansion: Expansion, found: Found) -> dict[str, Any]:
+    """What was swept beside the batch."""
+    cell = next(cell for cell in expansion.cells if cell.name == found.group.runs[0].cell)
+    return {key: value for key, value in cell.swept.items() if key != "batch"}

@@ -1,0 +1,70 @@
+"""The step times of a run in a few lines of text. Knows a trace and words, no chart."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from steelyard.contracts import observe
+from steelyard.derive.steps import StepSamples
+from steelyard.errors import DamagedDataError
+from steelyard.terminal.drawing import sparkline
+from steelyard.terminal.text import seconds, wrapped
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from steelyard.contracts.record import RunRecord
+    from steelyard.derive.steps import Trace
+    from steelyard.terminal.drawing import Look
+
+MOST_COLUMNS: Final = 60
+MOST_BYTES: Final = 200_000_000
+"""Of samples that are read for a line of text; it takes about a second."""
+HEADING: Final = "step time  "
+
+
+def step_time_lines(raw: Path, record: RunRecord, look: Look) -> list[str]:
+    """Pace over the run's steps as a sparkline, with its scale, and which part is the steady one; or why there is none.
+
+    `raw`: the folder of the run's raw files.
+    """
+    files = [path for path in raw.glob(observe.STEPS_PATTERN) if path.is_file()]
+    if not files:
+        return []
+    size_bytes = sum(path.stat().st_size for path in files)
+    if size_bytes > MOST_BYTES:
+        return wrapped(f"{HEADING}not drawn here: {size_bytes / 1e6:,.0f} MB of samples; see steelyard report")
+    try:
+        trace = StepSamples(raw, record.spec.ranks).trace()
+    except DamagedDataError as error:
+        return wrapped(f"{HEADING}cannot be read: {error.what}")
+    return _lines(trace, record, look) if len(trace.times) else []
+
+
+def _lines(trace: Trace, record: RunRecord, look: Look) -> list[str]:
+    columns = max(1, min(MOST_COLUMNS, look.columns - len(HEADING) - 1, len(trace.times)))
+    ends = [len(trace.times) * column // columns for column in range(columns + 1)]
+    paces = [float(trace.times[first:last].mean()) / trace.steps_per_bin for first, last in pairwise(ends)]
+    drawn = sparkline(paces, blocks=look.blocks)
+    steps = len(trace.times) * trace.steps_per_bin
+    lines = ["", HEADING + drawn.text]
+    steady = record.steady is not None and record.steady.answer == "steady"
+    if record.steady is not None and steady:
+        lines.append(" " * len(HEADING) + _underline(record.steady.start_step, record.steady.stop_step, steps, columns))
+    each = "a step" if steps == columns else f"the mean of {_about(steps, columns)} steps"
+    cut = f" (full height from {seconds(drawn.high)} on)" if drawn.cut else ""
+    scale = f"lowest {seconds(drawn.low)}, highest {seconds(max(paces))}{cut}"
+    marked = "; ^ the steady window" if steady else ""
+    return lines + wrapped(f"each character is {each}: {scale}{marked}", " " * len(HEADING), "")
+
+
+def _underline(start: int, stop: int, steps: int, columns: int) -> str:
+    """A mark below each column whose middle lies in the window."""
+    middles = ((column + 0.5) * steps / columns for column in range(columns))
+    return "".join("^" if start <= middle < stop else " " for middle in middles).rstrip()
+
+
+def _about(steps: int, columns: int) -> str:
+    low, high = steps // columns, -(-steps // columns)
+    return f"{low:,}" if low == high else f"{low:,} or {high:,}"

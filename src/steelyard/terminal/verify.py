@@ -1,0 +1,243 @@
+"""A recipe's plan, verdict and history as lines for a terminal and as plain data. Knows words and widths alone."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from steelyard.contracts.base import to_json_object
+from steelyard.errors import printable
+from steelyard.inputs.cost import cost
+from steelyard.inputs.recipe import cell_of
+from steelyard.inputs.study import label
+from steelyard.stats.band import Band
+from steelyard.terminal.findings import finding_lines
+from steelyard.terminal.text import number, table, wrapped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.analysis.verify import History, Outcome
+    from steelyard.inputs.recipe import Recipe
+    from steelyard.inputs.study import Expansion
+    from steelyard.stats.band import Judgement
+
+MAX_UNIT = 40
+MAX_CELL = 200
+
+
+def verdict_lines(recipe: Recipe, outcomes: Sequence[Outcome], *, again: str, study: str) -> list[str]:
+    """The verdict on each figure first; then the jobs that it rests on. `again` is the command line of this recipe."""
+    lines = []
+    for outcome in outcomes:
+        lines += [line for text in _outcome_lines(recipe, outcome) for line in wrapped(text)]
+        # In one line however long: it is there to be copied.
+        lines += [printable(f"next: {again}{words}") for words in _next_words(outcome)]
+    for outcome in outcomes:
+        if outcome.records:
+            heading = ["job", "status", _heading(outcome), "node", "started at (UTC)"]
+            lines += ["", *table(heading, _job_rows(outcome)).splitlines()]
+    lines += wrapped(f"kept as study {study}")
+    return lines + (wrapped(f"documented in {recipe.documents}") if recipe.documents else [])
+
+
+def _next_words(outcome: Outcome) -> list[str]:
+    if outcome.more_jobs:
+        return [f" --more {outcome.more_jobs}"]
+    return [] if outcome.records else [""]
+
+
+def _outcome_lines(recipe: Recipe, outcome: Outcome) -> list[str]:
+    found, expected = outcome.judgement, outcome.expect
+    where = f" at {label(dict(expected.at))}" if expected.at else ""
+    subject = f"{recipe.name}{where}"
+    if found is None:
+        return [f"{outcome.verdict}: {subject}: {outcome.why}"]
+    value = f"{expected.metric} {number(found.value)} {_brackets(found.low, found.high)}{outcome.unit}"
+    against = f"must be {_band(outcome.band)}{_documented(outcome, found.value)}"
+    verdict: str = outcome.verdict
+    if outcome.more_jobs:
+        verdict += f": needs {_count(outcome.more_jobs, 'more job')}"
+    lines = [f"{verdict}: {subject}: {value}; {against}", f"why: {outcome.why}"]
+    if found.low is not None:
+        spread = "" if found.spread is None else f"; jobs vary by {100 * found.spread:.2g} %"
+        lines.append(f"[]: {100 * found.level:g} % interval over {found.jobs} jobs{_where(outcome)}{spread}")
+    return lines
+
+
+def _where(outcome: Outcome) -> str:
+    """One node does not speak for the others."""
+    nodes = {record.environment.node for record in outcome.records if record.environment}
+    return f", all on node {nodes.pop()}" if len(nodes) == 1 else f" on {len(nodes)} nodes" if nodes else ""
+
+
+def _count(number_of: int, what: str) -> str:
+    return f"{number_of} {what}{'' if number_of == 1 else 's'}"
+
+
+def _brackets(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"[{number(low)}, {number(high)}] "
+
+
+def _band(band: Band) -> str:
+    if band.low is not None and band.high is not None:
+        return f"{number(band.low)} to {number(band.high)}"
+    edge = band.low if band.low is not None else band.high
+    assert edge is not None
+    return f"{'at least' if band.low is not None else 'at most'} {number(edge)}"
+
+
+def _documented(outcome: Outcome, value: float) -> str:
+    documented = outcome.expect.value
+    if documented is None:
+        return ""
+    percent = 100 * (value / documented - 1)
+    return f"; {abs(percent):.1f} % {'above' if percent > 0 else 'below'} the documented {number(documented)}"
+
+
+def _heading(outcome: Outcome) -> str:
+    return _with_unit(outcome.expect.metric, outcome.unit)
+
+
+def _with_unit(what: str, unit: str) -> str:
+    """A table's heading; the unit is a stranger's text."""
+    return printable(f"{what}, {unit[:MAX_UNIT]}" if unit and unit != "1" else what)
+
+
+def _job_rows(outcome: Outcome) -> list[list[str]]:
+    rows = []
+    for record in outcome.records:
+        quantity = record.quantities.get(outcome.expect.metric)
+        value = quantity.value if quantity is not None else None
+        node = record.environment.node if record.environment else "-"
+        started = record.launch.started_at[:19].replace("T", " ") if record.launch else "-"
+        shown = "-" if value is None else number(value)
+        rows.append([str(record.spec.repeat), record.status.code, shown, node, started])
+    return rows
+
+
+def plan_lines(recipe: Recipe, expansion: Expansion) -> list[str]:
+    """What would be run, and what it would be held against."""
+    price = cost(expansion)
+    hours = "unknown" if price.device_hours is None else f"at most {price.device_hours:.3g} device-hours"
+    cells = _count(len(expansion.cells), "cell")
+    runs = f"{_count(len(expansion.runs), 'run')}: {cells}, {_count(expansion.study.repeats, 'job')} each"
+    rows = [
+        [
+            label(cell_of(expansion, expected).swept)[:MAX_CELL],
+            expected.metric,
+            _band(Band(*expected.edges())),
+            (expected.unit or "")[:MAX_UNIT],
+        ]
+        for expected in recipe.expect
+    ]
+    return [
+        *wrapped(f"{recipe.name}: {recipe.title}".rstrip(": ")),
+        *wrapped(f"{runs}; measured time: {hours} ({price.basis})"),
+        "",
+        *table(["cell", "figure", "must be", "unit"], rows).splitlines(),
+    ]
+
+
+def plan_object(recipe: Recipe, expansion: Expansion) -> dict[str, Any]:
+    """The same for machines."""
+    return {
+        "recipe": recipe.name,
+        "jobs": expansion.study.repeats,
+        "runs": len(expansion.runs),
+        "figures": [
+            {"cell": cell_of(expansion, expected).name, "expect": to_json_object(expected), "band": expected.edges()}
+            for expected in recipe.expect
+        ],
+        "device_hours_at_most": cost(expansion).device_hours,
+    }
+
+
+def history_lines(recipe: Recipe, entry: History) -> list[str]:
+    """Whether and when a figure changed; then every occasion."""
+    where = f" at {label(dict(entry.expect.at))}" if entry.expect.at else ""
+    head = f"{recipe.name}{where}: {entry.expect.metric} on {_count(len(entry.occasions), 'occasion')}"
+    left_out = []
+    if entry.other_settings:
+        left_out = wrapped(f"left out, with other settings: {_count(entry.other_settings, 'occasion')}")
+    if not entry.occasions:
+        return [*wrapped(f"{head}: nothing has been run yet with these settings"), *left_out]
+    said = "; ".join(map(_step_text, _step_days(entry))) if entry.steps else _no_step(entry)
+    heading = ["started at (UTC)", "jobs", _with_unit("figure", entry.unit), "verdict", "change"]
+    lines = [*wrapped(f"{head}: {said}"), "", *table(heading, _history_rows(entry)).splitlines(), *left_out]
+    return lines + (["", *finding_lines(entry.findings)] if entry.findings else [])
+
+
+def _no_step(entry: History) -> str:
+    measured = [occasion for occasion in entry.occasions if occasion.values]
+    return "no change shown" if len(measured) > 1 else "a change needs two that were measured"
+
+
+def _step_days(entry: History) -> list[tuple[str, float]]:
+    measured = [occasion for occasion in entry.occasions if occasion.values]
+    return [(measured[step.change.index].started_at[:10], 100 * (step.change.ratio - 1)) for step in entry.steps]
+
+
+def _step_text(step: tuple[str, float]) -> str:
+    day, percent = step
+    return f"{abs(percent):.1f} % {'higher' if percent > 0 else 'lower'} since {day}"
+
+
+def _history_rows(entry: History) -> list[list[str]]:
+    measured = [occasion for occasion in entry.occasions if occasion.values]
+    changed = {measured[step.change.index].study: 100 * (step.change.ratio - 1) for step in entry.steps}
+    rows = []
+    for occasion in entry.occasions:
+        judgement = occasion.outcome.judgement
+        figure = "-" if judgement is None else f"{number(judgement.value)} {_brackets(judgement.low, judgement.high)}"
+        change = f"{changed[occasion.study]:+.1f} %" if occasion.study in changed else ""
+        started = occasion.started_at[:16].replace("T", " ")
+        rows.append([started, str(len(occasion.values)), figure.rstrip(), occasion.outcome.verdict, change])
+    return rows
+
+
+def outcomes_object(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """Judged figures for machines."""
+    return [
+        {
+            "expect": to_json_object(outcome.expect),
+            "band": {"low": outcome.band.low, "high": outcome.band.high},
+            "cell": outcome.cell,
+            "verdict": outcome.verdict,
+            "why": outcome.why,
+            "unit": outcome.unit,
+            "judgement": _judgement(outcome.judgement),
+            "more_jobs": outcome.more_jobs,
+            "statuses": outcome.statuses,
+            "runs": [record.run_id for record in outcome.records],
+        }
+        for outcome in outcomes
+    ]
+
+
+def history_object(entry: History) -> dict[str, Any]:
+    """A history for machines."""
+    return {
+        "expect": to_json_object(entry.expect),
+        "unit": entry.unit,
+        "other_settings": entry.other_settings,
+        "occasions": [
+            {
+                "study": occasion.study,
+                "started_at": occasion.started_at,
+                "values": list(occasion.values),
+                "verdict": occasion.outcome.verdict,
+                "judgement": _judgement(occasion.outcome.judgement),
+            }
+            for occasion in entry.occasions
+        ],
+        "changes": [{**to_json_object(step.change), "facts": to_json_object(step.facts)} for step in entry.steps],
+        "findings": to_json_object(entry.findings),
+    }
+
+
+def _judgement(found: Judgement | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    # JSON has no infinity: an open end has no number.
+    return {**to_json_object(found), "high": found.high if found.high is None or math.isfinite(found.high) else None}

@@ -1,0 +1,205 @@
+"""The built-in reference documents: their facts, where they come from, and what an audit of them shows."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from conftest import make_spec
+from steelyard.audit import documents
+from steelyard.cli.main import main
+from steelyard.contracts.sim import Noise, SimTruth
+from steelyard.errors import InputError
+from steelyard.results.store import ResultFolder
+from steelyard.rules.rule import check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from steelyard.contracts.record import RunRecord
+    from steelyard.contracts.spec import RunSpec
+
+NAMES = ["aces-ipu", "caraml", "nrp-gh200", "olivia-gh200"]
+
+
+def test_the_documents_and_where_they_come_from() -> None:
+    assert documents.names() == NAMES
+    for name in NAMES:
+        found = documents.provenance(name)
+        assert found.title
+        assert found.authors
+        assert found.measured
+        assert found.typed_in
+        assert found.unknown
+        assert documents.load(name).platforms
+    assert documents.provenance("aces-ipu").address == "https://doi.org/10.1145/3491418.3530772"
+    # What a document does not say of itself is unknown, and said to be.
+    assert documents.provenance("nrp-gh200").year is None
+    assert "year unknown; address unknown" in documents.provenance("nrp-gh200").cited()
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "figures"),
+    [("aces-ipu", 41, 63), ("caraml", 18, 54), ("nrp-gh200", 48, 48), ("olivia-gh200", 18, 36)],
+)
+def test_how_much_there_is(name: str, rows: int, figures: int) -> None:
+    table = documents.load(name)
+    assert len(table.rows) == rows
+    assert sum(len(row.figures) for row in table.rows) == figures
+    assert all(row.source == name for row in table.rows)
+
+
+def test_figures_as_printed() -> None:
+    """A figure of each document, as it stands there."""
+    first = documents.load("nrp-gh200").rows[0]
+    assert first.figures["train_time"].text == "36.67"
+    assert first.figures["train_time"].value == pytest.approx(36.67 * 60)
+    last = documents.load("aces-ipu").rows[-1]
+    assert (last.figures["epoch_time"].text, last.figures["throughput"].text) == ("4.9", "21547")
+    assert last.number("epoch_samples") == 70_000
+    gpt = documents.load("caraml").rows[0]
+    assert (gpt.number("epoch_samples"), gpt.number("global_batch")) == (256, 64)
+    tuned = next(row for row in documents.load("olivia-gh200").rows if row.table == "test 4")
+    assert (tuned.get("float32_products"), tuned.number("prefetch"), tuned.get("options")) == (
+        "tf32", 4, "data prefetching",
+    )  # fmt: skip
+    assert tuned.note == "TF32, prefetch factor 4, data prefetching"
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(InputError, match="unknown reference table"):
+        documents.load("none")
+
+
+def test_limits_of_the_machines() -> None:
+    table = documents.load("caraml")
+    platform = table.platform(table.rows[0])
+    assert platform is not None
+    assert (platform.power_limit_w, platform.power_scope) == (300, "device")
+
+
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [
+        ("aces-ipu", ["table 3, line 43", "table 4, line 63"]),
+        ("caraml", ["table NLP IPU-M2000"]),
+        ("nrp-gh200", ["table II, line 42", "table II, line 43"]),
+        ("olivia-gh200", ["table test 2, line 6"]),
+    ],
+)
+def test_the_rules_find_the_known_faults_without_any_claim(name: str, places: list[str]) -> None:
+    found = [finding.place for finding in check("table", documents.load(name))]
+    assert all(any(place.startswith(known) for place in found) for known in places), found
+
+
+def test_it_is_in_the_wheel(tmp_path: Path) -> None:
+    from hatchling.builders.wheel import WheelBuilder
+
+    from steelyard import __file__ as package
+
+    root = str(tmp_path.__class__(package).resolve().parents[2])
+    (wheel,) = WheelBuilder(root).build(directory=str(tmp_path), versions=["standard"])
+    names = set(zipfile.ZipFile(wheel).namelist())
+    files = [*(f"{name}.csv" for name in NAMES), "platforms.csv", "provenance.toml", "claims.toml"]
+    assert {f"steelyard/reference/{name}" for name in files} <= names
+
+
+# -- the verb
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+    code = main(["audit", *words, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_all_documents_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = run_json(capsys, "--reference")
+    assert code == 1
+    assert [entry["name"] for entry in found] == NAMES
+    assert sum(len(entry["claims"]) for entry in found) == 32
+    assert main(["audit", "--reference"]) == 1
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "(36.67-24.81)/36.67 = 32.3 %" in out
+    name, _, _, claims, hold = out.rstrip().splitlines()[-1].split()
+    assert (name, claims, hold) == ("olivia-gh200", "8", "1")
+
+
+def test_brief_leaves_out_what_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "nrp-gh200", "--brief"]) == 1
+    out = capsys.readouterr().out
+    assert "N10" in out
+    assert "N12" not in out
+    assert "remedy" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "nothing to judge"),
+        (["nrp-gh20"], "next: steelyard audit nrp-gh200"),
+        (["none.csv"], "is no file"),
+        (["."], "holds no results of our own"),
+        (["tables"], "next: steelyard audit tables/t.csv"),
+    ],
+)
+def test_what_cannot_be_judged(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "t.csv").write_text("metric,value,unit\n")
+    assert main(["audit", *words]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_table_with_its_machines(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    table, machines = tmp_path / "t.csv", tmp_path / "p.csv"
+    rows = "S,X,1,3600000,throughput,100.0,images/s\nS,X,1,3600000,energy_per_epoch_per_device,4.00,kWh\n"
+    table.write_text("system,accelerator,devices,epoch_samples,metric,value,unit\n" + rows)
+    machines.write_text("platform,accelerator,tdp_w_per_device,tdp_scope\nS,X,300,device\n")
+    assert main(["audit", str(table)]) == 0
+    assert "no findings" in capsys.readouterr().out
+    # 4 kWh in 10 h are 400 W.
+    code, (found,) = run_json(capsys, str(table), "--platforms", str(machines))
+    assert (code, [finding["code"] for finding in found["findings"]]) == (1, ["SY401"])
+
+
+def test_results_of_our_own(
+    simulate: Callable[[RunSpec], RunRecord],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    results = ResultFolder(tmp_path / "steelyard-results")
+    results.prepare()
+    for seed in range(2):
+        noise = Noise(kind="pareto", alpha=1.5)
+        spec = make_spec(study="heavy", seed=seed, repeat=seed, sim=SimTruth(noise=noise))
+        record = simulate(spec)
+        scratch = results.open_scratch(spec)
+        place = results.run_path(spec).with_name(f"run{seed}")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        scratch.rename(place)
+        text = json.dumps(_json(record)).replace('"run_id": "run"', f'"run_id": "run{seed}"')
+        (place / "record.json").write_text(text)
+    for word in ("heavy", "steelyard-results"):
+        code, (found,) = run_json(capsys, word)
+        assert code == 0
+        assert found["about"] == "2 runs of 1 study"
+        assert "SY203" in {finding["code"] for finding in found["findings"]}
+    code, (found,) = run_json(capsys, "run1")
+    assert (code, found["about"]) == (0, "1 run of 1 study")
+    assert main(["audit", "heavy"]) == 0
+    assert "heavy/run" in capsys.readouterr().out
+
+
+def _json(record: RunRecord) -> Any:
+    from steelyard.contracts.base import to_json_object
+
+    return to_json_object(record)
