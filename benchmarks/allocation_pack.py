@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from figure import Figure, arguments, at_least, at_most, between, finish, slack_percent
 from steelyard.analysis.energy import cells_with_energy
-from steelyard.analysis.request import Plan, Tariff, request
+from steelyard.analysis.request import Tariff, WorkPlan, request
 from steelyard.analysis.summary import summarise
 from steelyard.audit.subject import audit
 from steelyard.contracts.observe import SPEC_FILE
@@ -60,8 +60,8 @@ OPEN = {
 PAGES = 5
 
 
-def plan_of(devices: int, trainings: int = TRAININGS) -> Plan:
-    return Plan(
+def plan_of(devices: int, trainings: int = TRAININGS) -> WorkPlan:
+    return WorkPlan(
         samples=EPOCHS * EPOCH_SAMPLES, trainings=trainings, devices=devices, epochs=EPOCHS, epoch_samples=EPOCH_SAMPLES
     )
 
@@ -126,7 +126,7 @@ def make_pack(root: Path) -> Pack:
             scratch = folder.open_scratch(spec)
             run_directory(scratch / RAW)
             folder.commit(scratch, derive(scratch / RAW))
-    plan = Plan(
+    plan = WorkPlan(
         samples=EPOCHS * EPOCH_SAMPLES, trainings=20, devices=COUNTS[-1], epochs=EPOCHS, epoch_samples=EPOCH_SAMPLES,
         buffer_percent=25.0,
     )  # fmt: skip

@@ -23,7 +23,7 @@ from steelyard.worker.workloads import gpt, llama
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from steelyard.worker.workloads.bundle import Recipe
+    from steelyard.worker.workloads.bundle import ModelBundle
 
 WITHOUT_MODEL = "ceilings"
 MULTIPLY_ADDS = {
@@ -44,7 +44,7 @@ SLOW = ("segformer-b4", "deformable-detr-swin-l", "resnet152", "timm")
 LARGE = 20e9
 
 
-def parameters(make: Callable[[], Recipe]) -> int:
+def parameters(make: Callable[[], ModelBundle]) -> int:
     return sum(parameter.numel() for parameter in built_on_meta(make).module.parameters())
 
 

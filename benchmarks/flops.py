@@ -19,7 +19,7 @@ from steelyard.worker.workloads import gpt, vision, wideresnet
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from steelyard.worker.workloads.bundle import Recipe
+    from steelyard.worker.workloads.bundle import ModelBundle
 
 RESNET50 = 2 * 4.089e9
 """torchvision, ResNet50_Weights.IMAGENET1K_V1, "GFLOPS 4.09": multiply-adds at 224 x 224, 4.089 in its metadata."""
@@ -28,7 +28,7 @@ WIDERESNET_FIRST = 2 * 32**2 * 16 * 3 * 3**2
 VOCABULARY = 50257
 
 
-def counted(make: Callable[[], Recipe], *, train: bool) -> float:
+def counted(make: Callable[[], ModelBundle], *, train: bool) -> float:
     facts = count(make, train=train)
     if facts.flops_per_sample is None:
         raise SystemExit(facts.method)

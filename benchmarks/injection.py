@@ -34,7 +34,7 @@ from steelyard.errors import InputError
 from steelyard.inputs.site import Pool, Site
 from steelyard.inputs.study import Study
 from steelyard.inputs.validate import parse_object
-from steelyard.launch.campaign import Campaign, Image, Job, JobKind, Plan, Price, Shape
+from steelyard.launch.campaign import Campaign, Image, JobArray, JobKind, Plan, Price, RunShape
 from steelyard.launch.kubernetes.manifests import Code, Content, manifest
 from steelyard.launch.scripts.bash import Raw, Word
 from steelyard.launch.scripts.container import run_words
@@ -264,11 +264,13 @@ def _campaign(bench: Bench, case: Case, outcome: Outcome) -> Campaign:
     study = _taken(outcome, lambda: parse_object(Study, {"name": bench.filled(case.study)}, "").name) or "study"
     site = _site(bench, case, outcome)
     nodes, processes = SHAPES[case.shape] if case.kind == "runs" else SHAPES["one"]
-    shape = Shape(
+    shape = RunShape(
         nodes=nodes, processes_per_node=processes, devices_per_node=0, threads=case.threads, run_limit_s=RUN_S
     )
     runs = ("r-0001", "r-0002")
-    job = Job(number=0, name="sy-0", kind=case.kind, shape=shape, task_limit_s=10 * RUN_S, tasks=(("other",), runs))
+    job = JobArray(
+        number=0, name="sy-0", kind=case.kind, shape=shape, task_limit_s=10 * RUN_S, tasks=(("other",), runs)
+    )
     image = None
     if case.runtime != "none" and site.container.images:
         name = site.container.images["x86_64"]
@@ -330,7 +332,7 @@ def _site_values(bench: Bench, case: Case) -> Iterator[tuple[str, str, Any]]:
         yield "container", "options", [bench.filled(option)]
 
 
-def _write(bench: Bench, campaign: Campaign, job: Job, scripts: dict[str, str]) -> None:
+def _write(bench: Bench, campaign: Campaign, job: JobArray, scripts: dict[str, str]) -> None:
     folder = campaign.job_folder(job)
     folder.mkdir(parents=True)
     tasks = "".join(" ".join(task) + "\n" for task in job.tasks)
@@ -350,7 +352,7 @@ def _write(bench: Bench, campaign: Campaign, job: Job, scripts: dict[str, str]) 
             path.write_text(f": >{bench.record}/sourced\n", encoding="utf-8")
 
 
-def _run(bench: Bench, campaign: Campaign, job: Job, *, by_hand: bool) -> subprocess.CompletedProcess[bytes]:
+def _run(bench: Bench, campaign: Campaign, job: JobArray, *, by_hand: bool) -> subprocess.CompletedProcess[bytes]:
     variables = {"PATH": f"{bench.stubs}:/usr/bin:/bin", "HOME": str(bench.work)}
     words = ["bash", str(campaign.job_folder(job) / "job.sh")]
     if by_hand:
@@ -366,13 +368,13 @@ def _run(bench: Bench, campaign: Campaign, job: Job, *, by_hand: bool) -> subpro
                           timeout=RUN_S, check=False)  # fmt: skip
 
 
-def _look_at_start(outcome: Outcome, bench: Bench, campaign: Campaign, job: Job, start: list[str]) -> None:
+def _look_at_start(outcome: Outcome, bench: Bench, campaign: Campaign, job: JobArray, start: list[str]) -> None:
     node = str(campaign.job_folder(job) / "node.sh")
     wanted = [[*start[1:], "bash", node, first] for first in _firsts(campaign, job)]
     outcome.same("what starts a run", [words for words, _ in bench.called("srun")], wanted)
 
 
-def _firsts(campaign: Campaign, job: Job) -> list[str]:
+def _firsts(campaign: Campaign, job: JobArray) -> list[str]:
     """What node.sh is given, for each start."""
     return ["1"] if job.kind == "packed" else [str(campaign.raw(run_id)) for run_id in job.tasks[1]]
 
@@ -391,7 +393,7 @@ def _look_at_head(outcome: Outcome, campaign: Campaign, script: str) -> None:
     outcome.same("more options", flat[len(flat) - len(pool.options) :], list(pool.options))
 
 
-def _look_at_manifest(outcome: Outcome, campaign: Campaign, job: Job) -> None:
+def _look_at_manifest(outcome: Outcome, campaign: Campaign, job: JobArray) -> None:
     """What Kubernetes would start, after it has replaced what it takes for references."""
     if campaign.plan.image is None:
         return
@@ -420,7 +422,7 @@ def _look_at_modules(outcome: Outcome, bench: Bench, campaign: Campaign) -> None
         outcome.same("sourced", (bench.record / "sourced").exists(), modules.init.startswith(f"{bench.work}/init/"))
 
 
-def _look_at_container(outcome: Outcome, bench: Bench, campaign: Campaign, job: Job) -> None:
+def _look_at_container(outcome: Outcome, bench: Bench, campaign: Campaign, job: JobArray) -> None:
     """Every word that the container's module has chosen is in its place; what is an expansion may be anything."""
     if campaign.plan.image is None:
         return
@@ -458,7 +460,7 @@ def _given(campaign: Campaign) -> dict[str, str]:
     return {name: value for name, value in campaign.plan.site.environment.items() if name not in ours}
 
 
-def _look_at_worker(outcome: Outcome, bench: Bench, campaign: Campaign, job: Job) -> None:
+def _look_at_worker(outcome: Outcome, bench: Bench, campaign: Campaign, job: JobArray) -> None:
     calls = [*bench.called("python"), *bench.called("python3")]
     outcome.same("starts of Python", len(calls), len(_firsts(campaign, job)))
     worker = str(campaign.path / "worker")
@@ -481,11 +483,11 @@ def _look_at_variables(outcome: Outcome, campaign: Campaign, variables: dict[str
         outcome.same(f"variable {name}", variables.get(prefix + name), value)
 
 
-def _arguments(campaign: Campaign, job: Job, first: str) -> list[str]:
+def _arguments(campaign: Campaign, job: JobArray, first: str) -> list[str]:
     """What Python is to be given."""
     folder, worker = str(campaign.job_folder(job)), ["-m", "steelyard.worker"]
     if job.kind == "packed":
-        return [*worker, "--claim", "--done", f"{folder}/1.done", "--task", f"{folder}/tasks", "1"]
+        return [*worker, "--lease", "--done", f"{folder}/1.done", "--task", f"{folder}/tasks", "1"]
     nodes, processes = job.shape.nodes, job.shape.processes_per_node
     if nodes * processes == 1:
         return [*worker, first]
@@ -500,12 +502,12 @@ def _arguments(campaign: Campaign, job: Job, first: str) -> list[str]:
     return [*torchrun, f"--nproc-per-node={processes}", "--no-python", campaign.plan.python, *worker, first]
 
 
-def _look_for_files(outcome: Outcome, bench: Bench, campaign: Campaign, job: Job) -> None:
+def _look_for_files(outcome: Outcome, bench: Bench, campaign: Campaign, job: JobArray) -> None:
     """Nothing is there but what we wrote, what a task writes, and what the stubs wrote."""
     folder = campaign.job_folder(job)
     mine = {folder / name for name in ("job.sh", "node.sh", "tasks", "1.done")}
     for run_id in job.tasks[1]:
-        mine |= {campaign.raw(run_id) / name for name in (SPEC_FILE, "claim", "worker.log")}
+        mine |= {campaign.raw(run_id) / name for name in (SPEC_FILE, "lease", "worker.log")}
     mine |= {Path(campaign.plan.python), Path(campaign.plan.site.modules.init or "/")}
     everywhere = [*_files(bench.canaries), *_files(bench.work), *_files(bench.stubs)]
     stubs = {bench.stubs / kind for kind in COMMANDS}

@@ -28,7 +28,7 @@ from steelyard.contracts.sim import Memory, Noise, SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
 from steelyard.derive.record import derive
 from steelyard.results.store import record_text
-from steelyard.stats.knee import Knee, Point, knee
+from steelyard.stats.knee import BatchTimes, Knee, knee
 from steelyard.worker.engine.run import run_directory
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def random_curve(rng: np.random.Generator, *, tiled: bool) -> Curve:
 def measured(curve: Curve, rng: np.random.Generator) -> Knee:
     """The knee of a curve from jobs as the simulated device would vary them."""
     points = [
-        Point(float(batch), tuple(curve.time_s(batch) * (1 + curve.cv * rng.standard_normal(curve.jobs))))
+        BatchTimes(float(batch), tuple(curve.time_s(batch) * (1 + curve.cv * rng.standard_normal(curve.jobs))))
         for batch in curve.fitting
     ]
     return knee(points, SHARE)
@@ -139,7 +139,7 @@ def other_form(count: int, *, falls: bool) -> Counter[str]:
         rates = rate(fine)
         truth = float(fine[int(np.argmax(rates >= SHARE * (rates.max() if falls else 1.0)))])
         times = [
-            Point(
+            BatchTimes(
                 float(b),
                 tuple(b / float(rate(np.array([float(b)]))[0]) * (1 + curve.cv * rng.standard_normal(curve.jobs))),
             )
@@ -247,7 +247,7 @@ def main() -> None:
         answered = tally["curves"] - tally["cannot tell"]
         least = 80 - slack_percent(80, answered, quick=quick)
         figures.append(at_least(f"knee: right, {name}", 100 * tally["right"] / answered, "%", least))
-    published = knee([Point(64.0 * 2**n, (64 * 2**n / rate,)) for n, rate in enumerate(PUBLISHED)])
+    published = knee([BatchTimes(64.0 * 2**n, (64 * 2**n / rate,)) for n, rate in enumerate(PUBLISHED)])
     figures.append(between("knee: published GPT curve on an IPU", published.value or 0.0, "batch", 1024, 2048))
     finish([*figures, *product(4 if quick else 60, quick=quick)])
 

@@ -114,7 +114,7 @@ class Story:
                 known = (campaign.job_id(job) or "").partition(";")[0]
                 for task in (task for task in tasks if known and task.startswith(f"{known}_")):
                     run = job.tasks[int(task.partition("_")[2])][0]
-                    if (campaign.raw(run) / "claim").exists() and run not in self.hit:
+                    if (campaign.raw(run) / "lease").exists() and run not in self.hit:
                         found[run] = task
         return found
 

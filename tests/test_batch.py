@@ -17,7 +17,7 @@ from steelyard.analysis.batch import batch_curve
 from steelyard.analysis.select import select
 from steelyard.cli.main import main
 from steelyard.results.store import ResultFolder
-from steelyard.stats.knee import Point, knee, unimodal
+from steelyard.stats.knee import BatchTimes, knee, unimodal
 from steelyard.terminal.batch import curve_lines
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ batch = [64, 128, 256, 512, 1024, 2048]
 """
 
 
-def sweep(time_s: Callable[[float], float], batches: list[float], jobs: int = 1, cv: float = 0.0) -> list[Point]:
+def sweep(time_s: Callable[[float], float], batches: list[float], jobs: int = 1, cv: float = 0.0) -> list[BatchTimes]:
     rng = np.random.default_rng(5)
-    return [Point(b, tuple(time_s(b) * (1 + cv * rng.standard_normal(jobs)))) for b in batches]
+    return [BatchTimes(b, tuple(time_s(b) * (1 + cv * rng.standard_normal(jobs)))) for b in batches]
 
 
 POWERS = [2.0**n for n in range(3, 13)]
@@ -61,7 +61,7 @@ def test_without_noise_the_knee_is_exact(ratio: float, sample_s: float, share: f
 def test_the_published_curve_of_a_gpt_on_an_ipu() -> None:
     """Its table says 89.4 % of the best at 1,024 and 94.8 % at 2,048."""
     rates = (65.0, 97.2, 130.0, 155.7, 172.9, 183.4, 188.9, 191.9, 193.4)
-    found = knee([Point(64.0 * 2**n, (64 * 2**n / rate,)) for n, rate in enumerate(rates)])
+    found = knee([BatchTimes(64.0 * 2**n, (64 * 2**n / rate,)) for n, rate in enumerate(rates)])
     assert found.answer == "found"
     assert found.value == pytest.approx(1152, rel=0.02)
     assert found.low is not None
@@ -73,7 +73,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     rng = np.random.default_rng(11)
     held = 0
     for _ in range(400):
-        points = [Point(b, tuple((20 + b) * (1 + 0.02 * rng.standard_normal(3)))) for b in POWERS]
+        points = [BatchTimes(b, tuple((20 + b) * (1 + 0.02 * rng.standard_normal(3)))) for b in POWERS]
         found = knee(points)
         assert found.low is not None
         assert found.high is not None
@@ -119,15 +119,15 @@ def test_a_curve_that_falls_after_its_best_is_read_off_the_sweep() -> None:
 
 def test_few_batches_tell_nothing() -> None:
     assert knee(sweep(lambda b: 20 + b, [8.0, 16.0])).answer == "cannot tell"
-    loose = knee([Point(b, (t,)) for b, t in ((256.0, 270.0), (512.0, 560.0), (1024.0, 1010.0))])
+    loose = knee([BatchTimes(b, (t,)) for b, t in ((256.0, 270.0), (512.0, 560.0), (1024.0, 1010.0))])
     assert loose.answer == "cannot tell"
 
 
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="twice"):
-        knee([Point(8, (1.0,)), Point(8, (1.0,))])
+        knee([BatchTimes(8, (1.0,)), BatchTimes(8, (1.0,))])
     with pytest.raises(ValueError, match="positive"):
-        knee([Point(8, (0.0,)), Point(16, (1.0,)), Point(32, (1.0,))])
+        knee([BatchTimes(8, (0.0,)), BatchTimes(16, (1.0,)), BatchTimes(32, (1.0,))])
     with pytest.raises(ValueError, match="share"):
         knee([], 1.0)
 

@@ -28,14 +28,14 @@ from hypothesis import strategies as st
 from conftest import make_spec
 from steelyard.cli.main import main
 from steelyard.contracts.base import to_json_object
-from steelyard.contracts.observe import CLAIM_FILE, EVENTS_PATTERN, SPEC_FILE, Scheduled
+from steelyard.contracts.observe import EVENTS_PATTERN, LEASE_FILE, SPEC_FILE, Scheduled
 from steelyard.derive.record import derive
 from steelyard.errors import InputError, SteelyardError
 from steelyard.inputs.site import Place, Site
 from steelyard.inputs.study import Expansion, Study, expand, load_study
 from steelyard.inputs.validate import parse_object
 from steelyard.launch import follow
-from steelyard.launch.campaign import Campaign, Job, TaskState
+from steelyard.launch.campaign import Campaign, JobArray, TaskState
 from steelyard.launch.follow import look, wait
 from steelyard.launch.local_study import set_aside
 from steelyard.launch.plan import campaigns, make, runs_left, under_way
@@ -73,33 +73,33 @@ class Hand:
     def check(self, place: Place) -> Any:
         yield from ()
 
-    def render(self, campaign: Campaign, job: Job) -> dict[str, str]:
+    def render(self, campaign: Campaign, job: JobArray) -> dict[str, str]:
         none = Raw('"0"')
         node = node_script(campaign, job, node_rank=none, master=none, port=none)
         return {"job.sh": task_script(campaign, job), "node.sh": node}
 
-    def submit(self, campaign: Campaign, job: Job) -> str:
+    def submit(self, campaign: Campaign, job: JobArray) -> str:
         self.submitted.append(job.name)
         return str(len(self.submitted))
 
-    def find(self, campaign: Campaign, jobs: Sequence[Job]) -> dict[int, str]:
+    def find(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[int, str]:
         names = {name: str(number) for number, name in enumerate(self.submitted, 1)}
         return {job.number: names[job.name] for job in jobs if job.name in names}
 
-    def poll(self, campaign: Campaign, jobs: Sequence[Job]) -> dict[tuple[int, int], TaskState]:
+    def poll(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[tuple[int, int], TaskState]:
         self.polls += 1
         if not self.answers:
             raise SteelyardError("the controller does not answer", next_step="ask again")
         tasks = [(job.number, task) for job in jobs for task in range(len(job.tasks))]
         return {key: state for key in tasks if (state := self.said.get(key, self.usual)).phase != "unknown"}
 
-    def fetch(self, campaign: Campaign, job: Job, task: int) -> None:
+    def fetch(self, campaign: Campaign, job: JobArray, task: int) -> None:
         pass
 
-    def cancel(self, campaign: Campaign, jobs: Sequence[Job]) -> None:
+    def cancel(self, campaign: Campaign, jobs: Sequence[JobArray]) -> None:
         self.cancelled += [job.name for job in jobs]
 
-    def clean(self, campaign: Campaign, jobs: Sequence[Job]) -> None:
+    def clean(self, campaign: Campaign, jobs: Sequence[JobArray]) -> None:
         self.cleaned += [job.name for job in jobs]
 
 
@@ -355,7 +355,7 @@ def test_a_job_that_begins_while_its_scheduler_is_asked_is_not_forgotten(folder:
     (made.job_folder(job) / "id").unlink()
 
     class Slow(Hand):
-        def find(self, campaign: Campaign, jobs: Sequence[Job]) -> dict[int, str]:
+        def find(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[int, str]:
             (made.job_folder(job) / "0.out").touch()
             return {}
 
@@ -383,7 +383,7 @@ def test_jobs_of_another_user_are_left_to_them(
     (made.job_folder(made.plan.jobs[0]) / "0.out").touch()
     # Nor is one that is being submitted taken for forgotten.
     assert dict(look(folder, "s", hand).totals) == {"planned": 2}
-    assert not any(made.path.rglob("claim"))
+    assert not any(made.path.rglob("lease"))
 
 
 def test_a_campaign_of_another_version_hinders_no_other(folder: ResultFolder, hand: Hand) -> None:
@@ -425,7 +425,7 @@ def test_a_campaign_that_another_look_closes_meanwhile(folder: ResultFolder, han
     start(made)
 
     class Late(Hand):
-        def poll(self, campaign: Campaign, jobs: Sequence[Job]) -> dict[tuple[int, int], TaskState]:
+        def poll(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[tuple[int, int], TaskState]:
             hand.usual = ended()
             look(folder, "s", hand)
             return {(0, task): ended() for task, _ in enumerate(os.scandir(campaign.path / "runs"))}
@@ -476,7 +476,7 @@ def test_a_job_that_was_refused_is_planned_anew_for_the_mended_site(folder: Resu
 def test_what_has_begun_is_not_taken_back(folder: ResultFolder, hand: Hand) -> None:
     made = plan(folder, alone(repeats=2), hand)
     first, second = (task[0] for task in made.plan.jobs[0].tasks)
-    (made.raw(first) / CLAIM_FILE).write_text("a node\n")
+    (made.raw(first) / LEASE_FILE).write_text("a node\n")
     resume(folder, alone(repeats=2), place({"account": "me"}), hand)
     assert runs_left(made.path) == {first}
     assert second not in under_way(folder, "s")
@@ -592,7 +592,7 @@ def test_what_a_scheduler_did_to_a_task(folder: ResultFolder, hand: Hand, cause:
     start(made)
     tasks.write_text(" ".join(runs) + "\n")
     for run in runs[1:3]:
-        (made.raw(run) / CLAIM_FILE).write_text("a node\n")
+        (made.raw(run) / LEASE_FILE).write_text("a node\n")
     word = {"kind": "status", "code": "cancelled", "reason": "told to end by SIGTERM", "evidence": {"at_unix_s": 1.0}}
     (made.raw(runs[1]) / "events-00000.jsonl").write_text(json.dumps(word) + "\n")
     (made.raw(runs[2]) / "worker.log").write_text("the last words")
@@ -605,7 +605,7 @@ def test_what_a_scheduler_did_to_a_task(folder: ResultFolder, hand: Hand, cause:
     ]  # fmt: skip
     evidence = found[2].evidence or {}
     assert {"state": state, "limit_s": 60, "nodes": "n1, n2", "log_tail": "the last words"}.items() <= evidence.items()
-    # The last one can never begin now, and the claim tells why.
+    # The last one can never begin now, and the lease tells why.
     launch = records(folder)[runs[3]].launch
     assert launch is not None
     assert (launch.exit_code, launch.wall_s) == (None, 0.0)
@@ -614,7 +614,7 @@ def test_what_a_scheduler_did_to_a_task(folder: ResultFolder, hand: Hand, cause:
 def test_a_worker_that_knows_better_than_its_scheduler(folder: ResultFolder, hand: Hand) -> None:
     made = sent(folder, alone(repeats=1), hand)
     (run,) = made.plan.jobs[0].tasks[0]
-    (made.raw(run) / CLAIM_FILE).write_text("a node\n")
+    (made.raw(run) / LEASE_FILE).write_text("a node\n")
     word = {"kind": "status", "code": "out_of_memory", "reason": "no room", "evidence": {"at_unix_s": 1.0}}
     (made.raw(run) / "events-00000.jsonl").write_text(json.dumps(word) + "\n")
     hand.usual = ended("cancelled", "by user 7", "CANCELLED")
@@ -625,7 +625,7 @@ def test_a_worker_that_knows_better_than_its_scheduler(folder: ResultFolder, han
 def test_a_task_that_ended_by_itself_without_a_word(folder: ResultFolder, hand: Hand) -> None:
     made = sent(folder, alone(repeats=2), hand)
     begun, not_begun = (task[0] for task in made.plan.jobs[0].tasks)
-    (made.raw(begun) / CLAIM_FILE).write_text("a node\n")
+    (made.raw(begun) / LEASE_FILE).write_text("a node\n")
     made.output_file(made.plan.jobs[0], 1).write_text("module: not found\n")
     hand.usual = ended()
     look(folder, "s", hand)
@@ -665,7 +665,7 @@ def test_exit_codes(folder: ResultFolder, hand: Hand, line: str, log: str, code:
     made = sent(folder, alone(repeats=2), hand, place(limits={"max_submitted": 1}))
     first, second = made.plan.jobs[0].tasks[0]
     for run in (first, second):
-        (made.raw(run) / CLAIM_FILE).write_text("a node\n")
+        (made.raw(run) / LEASE_FILE).write_text("a node\n")
     (made.raw(first) / "worker.log").write_text(log)
     made.done_file(made.plan.jobs[0], 0).write_text(f"{first} {line}\n")
     # What ended the task is about the run that was the last to begin, not about those before it.
@@ -711,7 +711,7 @@ def test_a_task_that_its_scheduler_has_forgotten(
     made = sent(folder, alone(repeats=3), hand)
     runs = [task[0] for task in made.plan.jobs[0].tasks]
     start(made, task=0)
-    (made.raw(runs[1]) / CLAIM_FILE).write_text("a node\n")
+    (made.raw(runs[1]) / LEASE_FILE).write_text("a node\n")
     hand.usual = TaskState("unknown")
     # All its runs have said how they ended: nothing more is needed.
     assert dict(look(folder, "s", hand).totals) == {"completed": 1, "unknown": 2}
@@ -735,7 +735,7 @@ def test_a_task_that_is_given_up_without_an_account_of_it(
     """Its scheduler has lost its memory; a worker that still writes is not robbed of its folder."""
     made = sent(folder, alone(repeats=1), hand)
     (run,) = made.plan.jobs[0].tasks[0]
-    (made.raw(run) / CLAIM_FILE).write_text("a node\n")
+    (made.raw(run) / LEASE_FILE).write_text("a node\n")
     hand.usual = replace(ended("failed", "forgotten", "GONE"), phase="unknown")
     assert dict(look(folder, "s", hand).totals) == {"unknown": 1}
     now_s = time.time()
@@ -746,9 +746,9 @@ def test_a_task_that_is_given_up_without_an_account_of_it(
 def test_a_file_server_whose_clock_is_ahead(folder: ResultFolder, hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     made = sent(folder, alone(repeats=1), hand)
     (run,) = made.plan.jobs[0].tasks[0]
-    (made.raw(run) / CLAIM_FILE).write_text("a node\n")
+    (made.raw(run) / LEASE_FILE).write_text("a node\n")
     tomorrow_s = time.time() + 86_400
-    os.utime(made.raw(run) / CLAIM_FILE, (tomorrow_s, tomorrow_s))
+    os.utime(made.raw(run) / LEASE_FILE, (tomorrow_s, tomorrow_s))
     hand.usual = replace(ended("failed", "forgotten", "GONE"), phase="unknown")
     assert dict(look(folder, "s", hand).totals) == {"unknown": 1}
     now_s = time.time()
@@ -869,7 +869,7 @@ class Kept(Hand):
         self._file = file
         self.submitted = file.read_text().split() if file.exists() else []
 
-    def submit(self, campaign: Campaign, job: Job) -> str:
+    def submit(self, campaign: Campaign, job: JobArray) -> str:
         handle = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.write(handle, f"{job.name}\n".encode())
         os.close(handle)

@@ -21,7 +21,7 @@ from steelyard.worker import catalogue
 from steelyard.worker.engine.flops import count
 from steelyard.worker.engine.footprint import footprint
 from steelyard.worker.workloads import llama, tiny, vision
-from steelyard.worker.workloads.bundle import Recipe, call
+from steelyard.worker.workloads.bundle import ModelBundle, call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,9 +75,9 @@ def test_the_file_is_fresh(name: str) -> None:
 # -- counting
 
 
-def of_module(module: nn.Module, *shape: int) -> Callable[[], Recipe]:
+def of_module(module: nn.Module, *shape: int) -> Callable[[], ModelBundle]:
     optimizer = partial(torch.optim.SGD, lr=0.1)
-    return lambda: Recipe(
+    return lambda: ModelBundle(
         module, lambda output, _: output.sum(), optimizer, lambda n, _: (torch.ones(n, *shape), torch.zeros(n))
     )
 
@@ -131,7 +131,7 @@ def test_conditions_are_taken_to_hold_and_numbers_stay_unknown() -> None:
     assert asked.method.startswith("unknown: ")
 
 
-def kept_on_the_cpu(recipe: Recipe, samples: int) -> int:
+def kept_on_the_cpu(recipe: ModelBundle, samples: int) -> int:
     """By autograd itself, with real tensors; each storage once and without parameters."""
     inputs, target = recipe.batch(samples, torch.Generator().manual_seed(0))
     known = {tensor.data_ptr() for tensor in (*recipe.module.parameters(), *recipe.module.buffers())}
@@ -149,7 +149,7 @@ def kept_on_the_cpu(recipe: Recipe, samples: int) -> int:
 
 
 @pytest.mark.parametrize("make", [tiny.build, partial(vision.resnet50, classes=10, resolution=64)])
-def test_what_a_sample_keeps_is_what_autograd_keeps(make: Callable[[], Recipe]) -> None:
+def test_what_a_sample_keeps_is_what_autograd_keeps(make: Callable[[], ModelBundle]) -> None:
     found = footprint(make)
     assert found.activation_bytes is not None
     assert 2 * found.activation_bytes == pytest.approx(kept_on_the_cpu(make(), 2), rel=0.01)

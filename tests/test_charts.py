@@ -15,7 +15,7 @@ import pytest
 from steelyard.analysis.batch import batch_curve
 from steelyard.analysis.compare import compare
 from steelyard.analysis.energy import energy_cells
-from steelyard.analysis.power_trace import Line, PowerTrace
+from steelyard.analysis.power_trace import PowerLine, PowerTrace
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.scaling import scaling
 from steelyard.analysis.summary import summarise
@@ -29,7 +29,7 @@ from steelyard.errors import DamagedDataError, InputError
 from steelyard.report.charts.batch import batch_chart
 from steelyard.report.charts.energy import energy_chart
 from steelyard.report.charts.heat import heat_chart
-from steelyard.report.charts.history import Occasion, history_chart, occasions
+from steelyard.report.charts.history import HistoryPoint, history_chart, occasions
 from steelyard.report.charts.loss import loss_chart
 from steelyard.report.charts.power import power_drawing
 from steelyard.report.charts.ratios import ratio_chart
@@ -162,11 +162,11 @@ def step_times(steps: int) -> Any:
     return times
 
 
-def weekly(weeks: int, slower_from: int) -> list[Occasion]:
+def weekly(weeks: int, slower_from: int) -> list[HistoryPoint]:
     rng = np.random.default_rng(6)
     levels = [950.0 if week >= slower_from else 1000.0 for week in range(weeks)]
     return [
-        Occasion(
+        HistoryPoint(
             f"2026-{3 + week // 4:02d}-{1 + 7 * (week % 4):02d}", tuple(level * (1 + 0.003 * rng.standard_normal(3))),
             tuple(f"w{week}-{job}" for job in range(3)),
         )
@@ -430,7 +430,7 @@ def test_names_of_points_do_not_cover_each_other() -> None:
 def test_the_power_of_a_run_is_a_drawing_with_ids_of_its_own(swept: Any) -> None:
     time_s = np.linspace(0, 20, 400)
     power_w = np.where(time_s > 5, 300.0, 60.0)
-    line = Line("gpu0", "node1", "device", True, time_s, power_w - 5, power_w, power_w + 5)
+    line = PowerLine("gpu0", "node1", "device", True, time_s, power_w - 5, power_w, power_w + 5)
     trace = PowerTrace("run-1", (Phase(name="steps", start_s=5.0, end_s=20.0),), (line,), ())
     drawing = power_drawing(with_energy(swept)[0], trace, "power-1")
     root = ET.fromstring(drawing.svg)

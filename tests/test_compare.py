@@ -23,7 +23,7 @@ from steelyard.contracts.spec import Loader
 from steelyard.errors import InputError
 from steelyard.results.store import ResultFolder, write_json
 from steelyard.rules.rule import check
-from steelyard.rules.table.row import Amount, Pair, Platform, Row, Table
+from steelyard.rules.table.row import Amount, Pair, Platform, Row, RowTable
 from steelyard.rules.table.settings import SETTINGS, alike, blocking, confounders, differences
 from steelyard.stats.ratio import compare_means
 from steelyard.terminal.compare import lines
@@ -598,7 +598,7 @@ def test_many_rows_of_equal_settings_are_paired_without_looking_at_every_pair() 
 def test_a_published_row_that_counts_parts_of_devices_says_nothing_of_modules() -> None:
     machine = Platform("M", "MI250", devices_per_node=4, power_limit_w=560, power_scope="device")
     rows = [made([1.0], f"line {n}", system="M", devices=n, nodes=1) for n in (4, 8)]
-    table = Table("published", tuple(rows), (machine,))
+    table = RowTable("published", tuple(rows), (machine,))
     assert [_described(table, row).get("device_scope") for row in rows] == ["device", None]
 
 

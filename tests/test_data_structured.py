@@ -23,7 +23,7 @@ from steelyard.data import coco, json_stream, tokens
 from steelyard.data.cityscapes import CITYSCAPES, MADE, TABLE
 from steelyard.data.coco import COCO
 from steelyard.data.form import extent
-from steelyard.data.json_stream import Limits, Nesting, TextTable, entries, value
+from steelyard.data.json_stream import JsonLimits, Nesting, TextTable, entries, value
 from steelyard.data.squad import SQUAD
 from steelyard.data.tokens import TOKENS, to_shards
 from steelyard.errors import DamagedDataError, InputError
@@ -128,8 +128,8 @@ def test_a_stream_gives_what_json_gives(
     path.write_text(text, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_stream, "CHUNK_BYTES", chunk)
-        assert list(entries(path, whole.keys(), Limits())) == flat(whole)
-        assert value(path, text.encode(), Limits()) == whole
+        assert list(entries(path, whole.keys(), JsonLimits())) == flat(whole)
+        assert value(path, text.encode(), JsonLimits()) == whole
 
 
 def depth(found: Any) -> int:
@@ -161,10 +161,10 @@ def test_whatever_is_cut_off_is_refused(chunk: int, tmp_path: Path, monkeypatch:
     for end in range(len(data)):
         path.write_bytes(data[:end])
         with pytest.raises(DamagedDataError, match=r"whole\.json"):
-            list(entries(path, ("a",), Limits()))
+            list(entries(path, ("a",), JsonLimits()))
     path.write_bytes(data)
-    assert len(list(entries(path, ("a",), Limits()))) == 4
-    assert list(entries(path, (), Limits())) == [("c", -1500.0)]
+    assert len(list(entries(path, ("a",), JsonLimits()))) == 4
+    assert list(entries(path, (), JsonLimits())) == [("c", -1500.0)]
 
 
 @pytest.mark.parametrize(
@@ -175,29 +175,29 @@ def test_what_is_not_json_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "whole.json"
     path.write_text(text)
     with pytest.raises(DamagedDataError, match=r"whole\.json"):
-        list(entries(path, ("a",), Limits()))
+        list(entries(path, ("a",), JsonLimits()))
 
 
 def test_limits_of_a_stream(tmp_path: Path) -> None:
     path = tmp_path / "whole.json"
     path.write_text(json.dumps({"a": list(range(20)), "b": ["x" * 100]}))
-    assert len(list(entries(path, ("a", "b"), Limits(elements=20, element_chars=102)))) == 21
+    assert len(list(entries(path, ("a", "b"), JsonLimits(elements=20, element_chars=102)))) == 21
     for limits, says in (
-        (Limits(elements=19), "more than 19 elements"),
-        (Limits(element_chars=101), "more than 101 characters"),
-        (Limits(nesting=1), "1 deep"),
-        (Limits(file_bytes=100), "more than 0 MiB"),
+        (JsonLimits(elements=19), "more than 19 elements"),
+        (JsonLimits(element_chars=101), "more than 101 characters"),
+        (JsonLimits(nesting=1), "1 deep"),
+        (JsonLimits(file_bytes=100), "more than 0 MiB"),
     ):
         with pytest.raises(DamagedDataError, match=says):
             list(entries(path, ("a", "b"), limits))
     with pytest.raises(DamagedDataError, match="more than 19 elements"):
-        list(entries(path, ("b",), Limits(passed_over=19)))
+        list(entries(path, ("b",), JsonLimits(passed_over=19)))
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     with pytest.raises(DamagedDataError, match="not a regular file"):
-        list(entries(tmp_path / "pipe.json", (), Limits()))
+        list(entries(tmp_path / "pipe.json", (), JsonLimits()))
 
 
 @given(st.lists(st.text(st.characters(), max_size=5)))

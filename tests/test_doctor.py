@@ -19,7 +19,7 @@ from steelyard.cli.main import main
 from steelyard.doctor import checks as all_checks
 from steelyard.doctor import torch_build
 from steelyard.doctor.checks import checks
-from steelyard.doctor.node import Check, Node, Plan, access, node_checks, place_checks, shared_memory_check
+from steelyard.doctor.node import Check, HostView, IntendedRun, access, node_checks, place_checks, shared_memory_check
 from steelyard.doctor.torch_build import architecture_check, elf_machine, judge, run_probe, supports, torch_checks
 from steelyard.launch.local import LocalLauncher
 from steelyard.launch.local_study import trial
@@ -45,11 +45,11 @@ def plant(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def make_node(root: Path, **settings: Any) -> Node:
+def make_node(root: Path, **settings: Any) -> HostView:
     """A node of 8 CPUs with generous limits, and no variables but a path."""
     (root / "dev/shm").mkdir(parents=True, exist_ok=True)
     given = {"variables": {"PATH": "/usr/bin:/bin"}, "machine": "x86_64", "usable_cpus": 8} | settings
-    return Node(root=root, **({"locked_memory_bytes": None, "open_files": 65536} | given))
+    return HostView(root=root, **({"locked_memory_bytes": None, "open_files": 65536} | given))
 
 
 def verdicts(found: Iterable[Check]) -> dict[str, Check]:
@@ -63,9 +63,9 @@ def verdicts(found: Iterable[Check]) -> dict[str, Check]:
     return result
 
 
-def on_node(node: Node, **plan: Any) -> dict[str, Check]:
+def on_node(node: HostView, **plan: Any) -> dict[str, Check]:
     plan = {"results": node.root / "results"} | plan
-    return verdicts([*node_checks(node, Plan(**plan)), *place_checks(node, Plan(**plan))])
+    return verdicts([*node_checks(node, IntendedRun(**plan)), *place_checks(node, IntendedRun(**plan))])
 
 
 def wrong_of(found: dict[str, Check]) -> set[str]:
@@ -92,7 +92,7 @@ def probed(
     return found | {"warnings": [], "unavailable": None} | more
 
 
-def gpu_node(tmp_path: Path, **settings: Any) -> Node:
+def gpu_node(tmp_path: Path, **settings: Any) -> HostView:
     return make_node(plant(tmp_path, {"dev/nvidia0": "", "dev/nvidiactl": ""}), **settings)
 
 
@@ -115,7 +115,7 @@ def test_a_healthy_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     node = make_node(plant(tmp_path, HEALTHY))
     monkeypatch.setattr(torch_build, "torch_folder", lambda: tmp_path)
     monkeypatch.setattr(torch_build, "run_probe", lambda: probed(devices=[h100()]))
-    plan = Plan(tmp_path / "results", data=tmp_path, ranks=1, loader_workers=4)
+    plan = IntendedRun(tmp_path / "results", data=tmp_path, ranks=1, loader_workers=4)
     found = verdicts(checks(plan, partial(trial, launcher=LocalLauncher()), "", node))
     assert wrong_of(found) == set()
     assert {name for name, check in found.items() if check.verdict == "note"} == {"scheduler"}
@@ -150,11 +150,11 @@ def test_more_processes_than_cpus(tmp_path: Path) -> None:
 
 def test_little_shared_memory(tmp_path: Path) -> None:
     docker = 64 << 20
-    assert shared_memory_check(docker, Plan(tmp_path)).verdict == "note"
-    assert shared_memory_check(docker, Plan(tmp_path, loader_workers=2)).verdict == "wrong"
-    assert shared_memory_check(GIB, Plan(tmp_path, ranks=4, loader_workers=8)).verdict == "wrong"
-    assert shared_memory_check(4 * GIB, Plan(tmp_path, ranks=4, loader_workers=8)).verdict == "ok"
-    assert wrong_of(on_node(Node(root=tmp_path))) == {"shared memory"}
+    assert shared_memory_check(docker, IntendedRun(tmp_path)).verdict == "note"
+    assert shared_memory_check(docker, IntendedRun(tmp_path, loader_workers=2)).verdict == "wrong"
+    assert shared_memory_check(GIB, IntendedRun(tmp_path, ranks=4, loader_workers=8)).verdict == "wrong"
+    assert shared_memory_check(4 * GIB, IntendedRun(tmp_path, ranks=4, loader_workers=8)).verdict == "ok"
+    assert wrong_of(on_node(HostView(root=tmp_path))) == {"shared memory"}
 
 
 def test_few_open_files(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_sensors_of_nvidia(tmp_path: Path, script: str | None, verdict: str, tex
         program = plant(tmp_path, {"bin/nvidia-smi": f"#!/bin/sh\n{script}\n"}) / "bin/nvidia-smi"
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
     node = gpu_node(tmp_path, variables={"PATH": str(tmp_path / "bin")})
-    found = [check for check in node_checks(node, Plan(tmp_path)) if check.name == "sensors"]
+    found = [check for check in node_checks(node, IntendedRun(tmp_path)) if check.name == "sensors"]
     assert (found[0].verdict, text in found[0].found) == (verdict, True)
 
 

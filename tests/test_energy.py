@@ -232,17 +232,17 @@ def test_replicas_of_different_speed(simulate: Simulate) -> None:
 
 def test_time_between_steps_is_left_out_where_it_counts() -> None:
     windows = energy_windows.NodeWindows()
-    pieces = energy_windows._Pieces(0.1)
+    pieces = energy_windows._Stretches(0.1)
     pieces.extend(np.array([0.0, 1.0, 5.0]), np.ones(3))
     pieces.extend(np.array([6.0, 9.0]), np.ones(2))
     pieces.put("main", windows)
     assert windows.pieces["main"] == [(0.0, 2.0), (5.0, 7.0), (9.0, 10.0)]
     assert (windows.step_s["main"], windows.seconds("main"), windows.doubts) == (5.0, 5.0, {})
-    close = energy_windows._Pieces(0.1)
+    close = energy_windows._Stretches(0.1)
     close.extend(np.array([0.0, 1.005]), np.ones(2))
     close.put("main", windows)
     assert windows.pieces["main"] == [(0.0, 2.005)]
-    small = energy_windows._Pieces(10.0)
+    small = energy_windows._Stretches(10.0)
     small.extend(np.array([0.0, 6.0]), np.ones(2))
     small.put("main", windows)
     assert windows.doubts["main"] == "71% of the window's time is between steps, not in them"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from steelyard.analysis.energy import energy_cells
-from steelyard.analysis.power_trace import MAX_POINTS, Line, PowerTrace, power_trace
+from steelyard.analysis.power_trace import MAX_POINTS, PowerLine, PowerTrace, power_trace
 from steelyard.analysis.summary import summarise
 from steelyard.cli.main import main
 from steelyard.contracts.base import to_json_object
@@ -290,7 +290,7 @@ def trace_of(lines: int = 2, **more: Any) -> PowerTrace:
     times = np.linspace(0, 21, 211)
     power = np.array([watts(at) for at in times])
     made = [
-        Line(f"gpu{i}", NODE, "device", True, times, power - 5 - 9 * i, power - 9 * i, power + 5, 400.0)
+        PowerLine(f"gpu{i}", NODE, "device", True, times, power - 5 - 9 * i, power - 9 * i, power + 5, 400.0)
         for i in range(lines)
     ]
     return PowerTrace("run", more.pop("phases", PHASES[:2] + PHASES[4:] + PHASES[3:4]), tuple(made), ())
@@ -327,7 +327,7 @@ def test_the_picture_shows_the_true_power_where_its_axes_say() -> None:
 
 def test_strange_texts_do_nothing_in_the_picture() -> None:
     evil = "</title><script>alert('1')</script>\x1b[2J\x00\ud800&\u202e"
-    lines = [Line(evil, evil, "device", True, np.arange(3.0), np.ones(3), np.ones(3), np.ones(3), 7.0)]
+    lines = [PowerLine(evil, evil, "device", True, np.arange(3.0), np.ones(3), np.ones(3), np.ones(3), 7.0)]
     svg = power_svg(PowerTrace("run", (), tuple(lines), ()), evil, evil)
     ET.fromstring(svg)
     assert "<script" not in svg
@@ -339,7 +339,7 @@ def test_many_domains_are_put_together_and_a_gap_stays_one() -> None:
     svg = power_svg(trace_of(64), "run", "words")
     assert "64 x device" in svg
     times = np.concatenate([np.arange(0, 5, 0.1), np.arange(15, 21, 0.1)])
-    line = Line("gpu0", NODE, "device", True, times, flat := np.full(times.size, 5.0), flat, flat)
+    line = PowerLine("gpu0", NODE, "device", True, times, flat := np.full(times.size, 5.0), flat, flat)
     (path,) = re.findall(r'<path d="(M[^"]+L[^"]+)"', power_svg(PowerTrace("run", (), (line,), ()), "run", ""))
     assert path.count("M") == 2
 
@@ -350,7 +350,7 @@ def test_any_reading_gives_a_sound_picture(at_s: float, power_w: float) -> None:
     ones = np.full(2, power_w)
     for times in (np.full(2, at_s), np.array([-9e11, 9e11]), np.array([at_s])):
         flat = ones[: times.size]
-        line = Line("x", NODE, "device", True, times, flat, flat, flat)
+        line = PowerLine("x", NODE, "device", True, times, flat, flat, flat)
         svg = power_svg(PowerTrace("run", PHASES, (line,), ()), "", "")
         ET.fromstring(svg)
         assert not re.search(r"[\s\"\(](nan|inf|-inf)[\s\"\)]", svg)
@@ -509,7 +509,7 @@ def test_one_reason_for_all_jobs_is_said_once() -> None:
 
 def test_the_picture_says_what_is_counted() -> None:
     at_s, power = np.array([0.0, 21.0]), np.array([300.0, 300.0])
-    lines = [Line(name, NODE, name, name == "device", at_s, power, power, power) for name in ("device", "module")]
+    lines = [PowerLine(name, NODE, name, name == "device", at_s, power, power, power) for name in ("device", "module")]
     svg = power_svg(PowerTrace("r", PHASES, tuple(lines), ()), "t", "s")
     assert "device (counted)" in svg
     assert svg.count("(counted)") == 1

@@ -13,16 +13,18 @@ from torch.nn import functional
 
 from steelyard.worker.engine.flops import count
 from steelyard.worker.workloads import gpt, tiny, vision, wideresnet
-from steelyard.worker.workloads.bundle import Recipe
+from steelyard.worker.workloads.bundle import ModelBundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def of_module(module: Callable[[], nn.Module], inputs: Callable[[int], Any]) -> Callable[[], Recipe]:
-    def make() -> Recipe:
+def of_module(module: Callable[[], nn.Module], inputs: Callable[[int], Any]) -> Callable[[], ModelBundle]:
+    def make() -> ModelBundle:
         optimizer = partial(torch.optim.SGD, lr=0.1)
-        return Recipe(module(), lambda output, _: output.sum(), optimizer, lambda n, _: (inputs(n), torch.zeros(n)))
+        return ModelBundle(
+            module(), lambda output, _: output.sum(), optimizer, lambda n, _: (inputs(n), torch.zeros(n))
+        )
 
     return make
 
@@ -99,7 +101,7 @@ def test_a_model_that_reads_values_while_it_is_built_is_counted_all_the_same() -
 
 
 def test_a_model_that_cannot_be_built_is_unknown_with_a_bounded_reason() -> None:
-    def make() -> Recipe:
+    def make() -> ModelBundle:
         raise ValueError("no\n" * 10_000)
 
     facts = count(make, train=True)

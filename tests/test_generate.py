@@ -24,7 +24,7 @@ from steelyard.worker.engine import generate
 from steelyard.worker.engine.generate import count_generation, generation_of, prompts_of
 from steelyard.worker.measure.writer import EventLog, StepWriter
 from steelyard.worker.workloads import gpt, tiny
-from steelyard.worker.workloads.bundle import Generation, Recipe
+from steelyard.worker.workloads.bundle import Generation, ModelBundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ OPTIONS = {**SMALL, "prompt": PROMPT, "new_tokens": NEW}
 SHORT = Budget(min_steps=12, max_steps=12, min_seconds=0)
 
 
-def lively(**options: Any) -> Recipe:
+def lively(**options: Any) -> ModelBundle:
     """With weights so large that the tokens vary; as it is, an untrained model repeats itself."""
     torch.manual_seed(0)
     recipe = gpt.build(**{**OPTIONS, **options})
@@ -53,7 +53,7 @@ def lively(**options: Any) -> Recipe:
     return recipe
 
 
-def greedy(recipe: Recipe, prompts: torch.Tensor) -> torch.Tensor:
+def greedy(recipe: ModelBundle, prompts: torch.Tensor) -> torch.Tensor:
     made = recipe.generation
     assert made is not None
     tokens, state = made.prefill(recipe.module, prompts)
@@ -112,8 +112,10 @@ def test_a_request_that_cannot_be_counted_says_why() -> None:
     def fails(*_given: Any) -> Any:
         raise ValueError("reads a value")
 
-    def made() -> Recipe:
-        return Recipe(recipe.module, recipe.loss, recipe.optimizer, recipe.batch, None, Generation(3, 3, fails, fails))
+    def made() -> ModelBundle:
+        return ModelBundle(
+            recipe.module, recipe.loss, recipe.optimizer, recipe.batch, None, Generation(3, 3, fails, fails)
+        )
 
     facts = count_generation(made)
     assert (facts.flops_per_sample, facts.method) == (None, "unknown: ValueError: reads a value")
@@ -140,7 +142,9 @@ def test_what_makes_no_tokens_and_what_does_not_fit() -> None:
 def test_prompts_are_the_begin_of_the_models_own_batches(inputs: Callable[[torch.Tensor], Any]) -> None:
     recipe = gpt.build(**OPTIONS)
     batch = recipe.batch(3, torch.Generator().manual_seed(5))[0]
-    other = Recipe(recipe.module, recipe.loss, recipe.optimizer, lambda n, g: (inputs(recipe.batch(n, g)[0]), None))
+    other = ModelBundle(
+        recipe.module, recipe.loss, recipe.optimizer, lambda n, g: (inputs(recipe.batch(n, g)[0]), None)
+    )
     prompts, _ = prompts_of(other, PROMPT)(3, torch.Generator().manual_seed(5))
     assert torch.equal(prompts, batch[:, :PROMPT])
 

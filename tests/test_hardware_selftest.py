@@ -18,7 +18,7 @@ from steelyard.cli.main import main
 from steelyard.contracts.energy import Channel, Domain, Ended, Sampler
 from steelyard.contracts.sim import SimTruth
 from steelyard.derive.sensors import NodeSensors
-from steelyard.selftest.fitting import Check, Window, fitting
+from steelyard.selftest.fitting import SensorCheck, Window, fitting
 from steelyard.selftest.hardware import HardwareTest, hardware_test, hashed
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
@@ -66,12 +66,14 @@ def node_of(
     return node, tables
 
 
-def judged(*arguments: Any, family: str = "cuda", windows: dict[str, Window] | None = None, **more: Any) -> list[Check]:
+def judged(
+    *arguments: Any, family: str = "cuda", windows: dict[str, Window] | None = None, **more: Any
+) -> list[SensorCheck]:
     node, tables = node_of(*arguments, **more)
     return list(fitting(node, tables, windows or WINDOWS, family))
 
 
-def outcome(checks: list[Check], name: str, of: str | None = None) -> str:
+def outcome(checks: list[SensorCheck], name: str, of: str | None = None) -> str:
     (found,) = [check for check in checks if check.name == name and of in (None, check.of)]
     return found.outcome
 
@@ -187,7 +189,10 @@ def test_a_falling_power_and_a_low_limit_are_found(
 def test_the_verb_writes_what_can_be_shared(
     library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checks = (Check("limit", "gpu0", "holds", "mean 1 W"), Check("counter and power", "x", "fails", "no " * 60))
+    checks = (
+        SensorCheck("limit", "gpu0", "holds", "mean 1 W"),
+        SensorCheck("counter and power", "x", "fails", "no " * 60),
+    )
     for verdict, code in (("holds", 0), ("fails", 1)):
         found = HardwareTest(verdict, ("no load",), checks, {"verdict": verdict})  # type: ignore[arg-type]
         monkeypatch.setattr(verb, "hardware_test", lambda *_words, found=found, **_more: found)

@@ -33,7 +33,7 @@ from steelyard.contracts.spec import Budget, RunSpec, Source
 from steelyard.errors import InputError, SteelyardError
 from steelyard.inputs.site import Cluster, Container, Limits, Mount, Place, Pool, Site, Toleration
 from steelyard.launch import follow, staging
-from steelyard.launch.campaign import MANIFEST_FILE, Campaign, Image, Job, JobKind, Plan, Shape
+from steelyard.launch.campaign import MANIFEST_FILE, Campaign, Image, JobArray, JobKind, Plan, RunShape
 from steelyard.launch.kubernetes import events as kubernetes_events
 from steelyard.launch.kubernetes.logs import MAX_LINE_BYTES, LogReader, PodLog, bounded_lines, lay_down
 from steelyard.launch.kubernetes.scheduler import Kubernetes
@@ -75,8 +75,8 @@ def sim(number: int, **changes: Any) -> RunSpec:
     return RunSpec(run_id=f"run-r{number:04d}", cell="run", study=STUDY, repeat=number, budget=QUICK, **changes)
 
 
-def shape(nodes: int = 1, processes: int = 1, devices: int = 0, run_limit_s: int = 60) -> Shape:
-    return Shape(
+def shape(nodes: int = 1, processes: int = 1, devices: int = 0, run_limit_s: int = 60) -> RunShape:
+    return RunShape(
         nodes=nodes, processes_per_node=processes, devices_per_node=devices, threads=None, run_limit_s=run_limit_s
     )  # fmt: skip
 
@@ -87,12 +87,12 @@ def make_campaign(
     *,
     site: Site | None = None,
     kind: JobKind = "runs",
-    form: Shape | None = None,
+    form: RunShape | None = None,
     task_limit_s: int = 300,
 ) -> Campaign:
     """A campaign of one job, written as the planner writes it."""
     site = site or make_site()
-    job = Job(
+    job = JobArray(
         number=0,
         name=f"sy-{NAME}-000",
         kind=kind,
@@ -323,7 +323,7 @@ def collected(folder: Path) -> dict[str, RunRecord]:
     return {record.run_id: record for record in ResultFolder(folder).records(STUDY)}
 
 
-def look(folder: Path, scheduler: Kubernetes | None = None) -> follow.Standing:
+def look(folder: Path, scheduler: Kubernetes | None = None) -> follow.StudyStatus:
     scheduler = scheduler or Kubernetes()
     return follow.look(ResultFolder(folder), STUDY, lambda _: scheduler)
 

@@ -11,7 +11,7 @@ import pytest
 from steelyard.analysis.meters import (
     MAX_LINE,
     SLURM_COMMAND,
-    Measured,
+    MeteredEnergy,
     hold,
     meter_energy,
     ours,
@@ -28,10 +28,12 @@ BEGIN_S = 1_794_744_000
 HEADER = "JobIDRaw|Start|End|ConsumedEnergyRaw\n"
 
 
-def own(value_j: float = 30_000.0, scope: Any = "device", length_s: float = 100.0, half_j: float = 600.0) -> Measured:
+def own(
+    value_j: float = 30_000.0, scope: Any = "device", length_s: float = 100.0, half_j: float = 600.0
+) -> MeteredEnergy:
     """Ours: 300 W for 100 s."""
     edges = (BEGIN_S + 50.0, BEGIN_S + 50.0 + length_s)
-    return Measured("ours", scope, value_j, value_j - half_j, value_j + half_j, *edges)
+    return MeteredEnergy("ours", scope, value_j, value_j - half_j, value_j + half_j, *edges)
 
 
 def meter(power_w: float, idle_w: float = 100.0, seconds: int = 200) -> str:
@@ -102,7 +104,7 @@ def test_a_meters_joules_are_right() -> None:
     assert found.low_j is not None
     assert found.high_j is not None
     assert found.low_j <= 24_000.0 <= found.high_j
-    mine = Measured("ours", "device", 24_100.0, 23_900.0, 24_300.0, BEGIN_S + 60.0, BEGIN_S + 140.0)
+    mine = MeteredEnergy("ours", "device", 24_100.0, 23_900.0, 24_300.0, BEGIN_S + 60.0, BEGIN_S + 140.0)
     assert hold(mine, found).answer == "agree"
 
 
@@ -200,9 +202,9 @@ def test_hostile_files(tmp_path: Path) -> None:
 # -- held against ours --------------------------------------------------------------------------------------------
 
 
-def node(value_j: float, **more: Any) -> Measured:
+def node(value_j: float, **more: Any) -> MeteredEnergy:
     given = {"start_s": BEGIN_S + 50.0, "stop_s": BEGIN_S + 150.0} | more
-    return Measured("meter", "node", value_j, value_j * 0.98, value_j * 1.02, **given)
+    return MeteredEnergy("meter", "node", value_j, value_j * 0.98, value_j * 1.02, **given)
 
 
 def test_the_same_scope_agrees_or_does_not() -> None:
@@ -220,7 +222,7 @@ def test_a_whole_node_must_have_more_than_its_devices() -> None:
 
 
 def test_a_part_must_have_less() -> None:
-    part = Measured("meter", "die", 10_000.0, 9_900.0, 10_100.0, BEGIN_S + 50.0, BEGIN_S + 150.0)
+    part = MeteredEnergy("meter", "die", 10_000.0, 9_900.0, 10_100.0, BEGIN_S + 50.0, BEGIN_S + 150.0)
     assert hold(own(), part).answer == "consistent"
     assert hold(own(9_000.0, half_j=90.0), part).answer == "disagree"
     assert hold(own(scope="cpu"), part).answer == "unknown"

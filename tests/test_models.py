@@ -17,10 +17,10 @@ from steelyard.worker.workloads.bundle import call
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from steelyard.worker.workloads.bundle import Recipe
+    from steelyard.worker.workloads.bundle import ModelBundle
 
 SMALL_GPT = partial(gpt.build, "custom", sequence=16, vocabulary=101, layers=2, heads=4, width=32)
-SMALL: dict[str, Callable[[], Recipe]] = {
+SMALL: dict[str, Callable[[], ModelBundle]] = {
     "tiny": tiny.build,
     "gpt": SMALL_GPT,
     "wideresnet": wideresnet.build,
@@ -28,11 +28,11 @@ SMALL: dict[str, Callable[[], Recipe]] = {
 }
 
 
-def parameters(recipe: Recipe) -> int:
+def parameters(recipe: ModelBundle) -> int:
     return sum(parameter.numel() for parameter in recipe.module.parameters())
 
 
-def on_meta(make: Callable[[], Recipe]) -> Recipe:
+def on_meta(make: Callable[[], ModelBundle]) -> ModelBundle:
     with torch.device("meta"):
         return make()
 
@@ -170,7 +170,7 @@ def test_without_torchvision_the_error_says_what_to_type(monkeypatch: pytest.Mon
     ],
 )
 def test_without_its_library_the_error_names_the_extra(
-    build: Callable[[], Recipe], library: str, extra: str, monkeypatch: pytest.MonkeyPatch
+    build: Callable[[], ModelBundle], library: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(InputError, match=rf"needs {library}(?s:.*)pip install 'steelyard\[{extra}\]'"):

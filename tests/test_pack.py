@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 
 from steelyard.analysis.energy import cells_with_energy
-from steelyard.analysis.request import HOUR_S, Plan, Tariff, most_lost, predicted, request, setup_s
+from steelyard.analysis.request import HOUR_S, Tariff, WorkPlan, most_lost, predicted, request, setup_s
 from steelyard.analysis.scaling import scaling
 from steelyard.analysis.select import select
 from steelyard.analysis.summary import summarise
@@ -88,8 +88,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> ResultFolder:
     return made
 
 
-def plan(devices: int = 4, **settings: Any) -> Plan:
-    return Plan(**{"samples": SAMPLES, "trainings": 10, "devices": devices, **settings})
+def plan(devices: int = 4, **settings: Any) -> WorkPlan:
+    return WorkPlan(**{"samples": SAMPLES, "trainings": 10, "devices": devices, **settings})
 
 
 def packed(

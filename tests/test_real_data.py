@@ -26,7 +26,7 @@ from steelyard.errors import DamagedDataError, InputError
 from steelyard.rules.plausibility.runs import DoesNotLearn, RanAway
 from steelyard.worker.workloads.bundle import Task
 from steelyard.worker.workloads.feed import Feed
-from steelyard.worker.workloads.real import Evaluation, Reading, RealData, fit, with_epochs
+from steelyard.worker.workloads.real import EvaluationSplit, RealData, TrainingSplit, fit, with_epochs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -85,7 +85,7 @@ def spec_of(count: int, **settings: Any) -> RunSpec:
 
 
 def taken(spec: RunSpec, steps: int, count: int, rank: int = 0, **more: Any) -> list[list[tuple[int, float]]]:
-    feed = Feed(spec, rank, CPU, None, Reading(data(count, **more), spec))  # type: ignore[arg-type]
+    feed = Feed(spec, rank, CPU, None, TrainingSplit(data(count, **more), spec))  # type: ignore[arg-type]
     try:
         found = []
         for _ in range(steps):
@@ -164,7 +164,7 @@ def test_every_evaluation_sample_counts_once_and_all_ranks_have_as_many_batches(
 ) -> None:
     spec = spec_of(40, ranks=ranks, batch=3, budget=Budget(epochs=1), quality=Quality(samples=limit))
     real = dataclasses.replace(data(40), evaluation=Numbers(count))
-    shares = [list(Evaluation(real, spec, rank)) for rank in range(ranks)]
+    shares = [list(EvaluationSplit(real, spec, rank)) for rank in range(ranks)]
     assert len({len(share) for share in shares}) == 1
     counted = [n for share in shares for inputs, _, counts in share if counts for n in inputs.tolist()]
     assert sorted(counted) == list(range(limit or count))

@@ -16,7 +16,7 @@ from steelyard.audit.subject import audit_reference
 from steelyard.cli.main import main
 from steelyard.errors import InputError
 from steelyard.report.audit import reference_page as module
-from steelyard.report.audit.published import Document
+from steelyard.report.audit.published import JudgedDocument
 from steelyard.report.audit.reference_energy import follows, power_w, worked_out
 from steelyard.report.audit.reference_page import reference_page
 from steelyard.report.page import Chart, Prose, Table
@@ -24,7 +24,7 @@ from steelyard.report.render.csv_table import csv_table
 from steelyard.report.render.html import html
 from steelyard.report.render.latex import latex
 from steelyard.report.render.markdown import markdown
-from steelyard.stats.knee import Point, knee
+from steelyard.stats.knee import BatchTimes, knee
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -202,9 +202,9 @@ def test_scaling_axes_are_linear_and_the_ideal_line_starts_at_the_base(page: Pag
 
 def test_a_knee_is_found_as_for_our_own_runs_and_not_where_a_finding_blocks(page: Page) -> None:
     found = table(page, "caraml-batch-knees")
-    rows = Document("caraml").select("table=CV IPU-M2000")
+    rows = JudgedDocument("caraml").select("table=CV IPU-M2000")
     batches = [row.number("global_batch") or 0.0 for row in rows]
-    own = knee([Point(b, (b / row.figures["throughput"].value,)) for b, row in zip(batches, rows, strict=True)])
+    own = knee([BatchTimes(b, (b / row.figures["throughput"].value,)) for b, row in zip(batches, rows, strict=True)])
     gpt, resnet = found.rows
     assert [cell.text for cell in gpt[2:5]] == ["none", "-", "-"]
     assert gpt[1].codes == ("SY401",)
@@ -252,7 +252,7 @@ def test_one_setting_at_a_time_may_be_divided(page: Page) -> None:
 
 
 def test_work_per_energy_follows_within_its_printed_digits(page: Page) -> None:
-    rows = Document("caraml").select("table=CV IPU-M2000")
+    rows = JudgedDocument("caraml").select("table=CV IPU-M2000")
     assert all(follows(row) for row in rows)
     found = table(page, "caraml-energy-2-rows")
     printed, own = column(found, "images per energy, printed"), column(found, "worked out")
@@ -274,9 +274,9 @@ def test_power_beyond_the_limit_has_its_code_and_is_joined_by_no_line(page: Page
 
 
 def test_tokens_per_energy_cannot_be_worked_out_from_samples() -> None:
-    rows = Document("caraml").select("table=NLP IPU-M2000")
+    rows = JudgedDocument("caraml").select("table=NLP IPU-M2000")
     assert all(follows(row) is None and worked_out(row) is None for row in rows)
-    assert power_w(Document("aces-ipu").select("table=2")[0]) is None
+    assert power_w(JudgedDocument("aces-ipu").select("table=2")[0]) is None
 
 
 # -- findings, and documents that nobody drew

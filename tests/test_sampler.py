@@ -34,7 +34,7 @@ from steelyard.worker.engine.run import run_directory
 from steelyard.worker.measure import clock
 from steelyard.worker.sensors import files, reader, watch
 from steelyard.worker.sensors import find as finding
-from steelyard.worker.sensors.backend import Found, ReadError
+from steelyard.worker.sensors.backend import ReadError, SensorsFound
 from steelyard.worker.sensors.watch import Watch, devices_of
 
 if TYPE_CHECKING:
@@ -641,7 +641,7 @@ class Stuck:
         self.free = threading.Event()
         self.calls = 0
         names = ("stuck", "fine")
-        self.found = Found(channels=[channel(name) for name in names], read=self.read)
+        self.found = SensorsFound(channels=[channel(name) for name in names], read=self.read)
 
     def read(self, number: int) -> float:
         if number == 0:
@@ -686,7 +686,7 @@ def test_a_call_that_comes_back_too_late_changes_nothing(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_reading_that_is_no_number(value: float) -> None:
-    reading = reader.Reader(Found(channels=[channel("odd")], read=lambda _: value), 0, 0.01)
+    reading = reader.Reader(SensorsFound(channels=[channel("odd")], read=lambda _: value), 0, 0.01)
     reading.start()
     until(lambda: not reading.live)
     taken, lost = reading.take()
@@ -695,7 +695,7 @@ def test_a_reading_that_is_no_number(value: float) -> None:
 
 def test_samples_that_nobody_takes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "MAX_HELD", 5)
-    reading = reader.Reader(Found(channels=[channel("one")], read=lambda _: 1.0), 0, 0.01)
+    reading = reader.Reader(SensorsFound(channels=[channel("one")], read=lambda _: 1.0), 0, 0.01)
     reading.start()
     until(lambda: reading.late > 3)
     assert len(reading.take()[0][0][0]) == 5
@@ -809,11 +809,11 @@ def test_a_sampler_that_cannot_be_started(
     assert "no_python" in why.reason
 
 
-def raises(root: Path, devices: Any) -> Found:
+def raises(root: Path, devices: Any) -> SensorsFound:
     raise PermissionError("not for you \ud800")
 
 
-def refuses(root: Path, devices: Any) -> Found:
+def refuses(root: Path, devices: Any) -> SensorsFound:
     raise ReadError("unsupported", "too old")
 
 
@@ -821,23 +821,23 @@ def other(root: Path, devices: Any) -> Any:
     return "nothing of use"
 
 
-def hangs(root: Path, devices: Any) -> Found:
+def hangs(root: Path, devices: Any) -> SensorsFound:
     threading.Event().wait(1.0)
-    return Found()
+    return SensorsFound()
 
 
-def good(root: Path, devices: Any) -> Found:
+def good(root: Path, devices: Any) -> SensorsFound:
     domains = [energy.Domain(name="d", scope="device")]
-    return Found(domains, [channel("x"), channel("y")], [], lambda number: 10.0 + number)
+    return SensorsFound(domains, [channel("x"), channel("y")], [], lambda number: 10.0 + number)
 
 
-def spoilt(root: Path, devices: Any) -> Found:
-    return Found(channels=[replace(channel("s"), resolution=float("nan"))], read=lambda _: 1.0)
+def spoilt(root: Path, devices: Any) -> SensorsFound:
+    return SensorsFound(channels=[replace(channel("s"), resolution=float("nan"))], read=lambda _: 1.0)
 
 
-def again(root: Path, devices: Any) -> Found:
+def again(root: Path, devices: Any) -> SensorsFound:
     domains = [energy.Domain(name="d", scope="device"), energy.Domain(name="e", scope="device", parent="d")]
-    return Found(domains, [channel("y"), channel("z")], [], lambda number: 20.0 + number)
+    return SensorsFound(domains, [channel("y"), channel("z")], [], lambda number: 20.0 + number)
 
 
 def test_all_backends_are_merged_and_each_failure_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

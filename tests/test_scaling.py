@@ -23,7 +23,7 @@ from steelyard.errors import InputError
 from steelyard.results.store import RAW, ResultFolder, record_text
 from steelyard.rules.rule import check, rule
 from steelyard.rules.scaling.curves import curves, kind_of
-from steelyard.rules.table.row import Row, Table
+from steelyard.rules.table.row import Row, RowTable
 from steelyard.stats.quotient import Estimate, Quotient, change
 from steelyard.stats.ratio import compare_means
 from steelyard.stats.scaling_fit import CurveFit, Refused, amdahl, gustafson, latency_bandwidth
@@ -417,7 +417,7 @@ def test_rules_on_curves_look_at_each_curve_alone() -> None:
     assert kind_of([Row("a", {"devices": 1}, {}), row(2, 8)]) == "unknown"
     each = [Row(f"{n}", {"devices": n, "batch_per_device": 8 // n}, {}) for n in (1, 2, 4)]
     assert kind_of(each) == "strong"
-    table = Table("t", (row(1, 8, model="a"), row(2, 8, model="a"), row(4, 8, model="b"), row(1, 8, model="c")))
+    table = RowTable("t", (row(1, 8, model="a"), row(2, 8, model="a"), row(4, 8, model="b"), row(1, 8, model="c")))
     assert [[entry.place for entry in rows] for rows in curves(table)] == [["1", "2"]]
 
 

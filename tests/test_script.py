@@ -1,4 +1,4 @@
-"""The scripts of a campaign, really run by bash: quoting, claims, limits, signals, ranks; and the worker in them."""
+"""The scripts of a campaign, really run by bash: quoting, leases, limits, signals, ranks; and the worker in them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ import steelyard
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
 import injection
-from steelyard.contracts.observe import CLAIM_FILE, SPEC_FILE, WORKER_LOG, read_events
+from steelyard.contracts.observe import LEASE_FILE, SPEC_FILE, WORKER_LOG, read_events
 from steelyard.errors import DamagedDataError, InputError
 from steelyard.inputs.site import Pool, Site
 from steelyard.inputs.study import Study, expand
-from steelyard.launch.campaign import Campaign, Job, JobKind, Plan, Price, Shape
+from steelyard.launch.campaign import Campaign, JobArray, JobKind, Plan, Price, RunShape
 from steelyard.launch.scripts import task as script
 from steelyard.launch.scripts.bash import Raw, line, quoted
 from steelyard.launch.scripts.task import LIMIT_HIT, node_script, read_done, task_script
@@ -60,13 +60,13 @@ def make_campaign(
     start: Sequence[str] = (),
     task_limit_s: int = 3600,
     **shape: Any,
-) -> tuple[Campaign, Job]:
+) -> tuple[Campaign, JobArray]:
     """A campaign on disk as it would be sent, but with this machine's own code."""
     pools = {"p": Pool(architecture="x86_64", devices_per_node=2, **(pool or {}))}
     whole = Site(name="site", scheduler="slurm", pools=pools, **(site or {}))
     usual = {"nodes": 1, "processes_per_node": 1, "devices_per_node": 0, "threads": 1, "run_limit_s": 60}
-    job = Job(
-        number=0, name="sy-test-000", kind=kind, shape=Shape(**(usual | shape)), task_limit_s=task_limit_s,
+    job = JobArray(
+        number=0, name="sy-test-000", kind=kind, shape=RunShape(**(usual | shape)), task_limit_s=task_limit_s,
         tasks=tuple(tuple(spec.run_id for spec in task) for task in tasks),
     )  # fmt: skip
     price = Price(device_hours=0, node_hours=0, charge=0, charge_unit="", expected_s=None, basis="")
@@ -96,7 +96,7 @@ def variables_of_nobody() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "OMP", "PYTHON"))}
 
 
-def by_hand(campaign: Campaign, job: Job, task: str = "0") -> subprocess.CompletedProcess[str]:
+def by_hand(campaign: Campaign, job: JobArray, task: str = "0") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", campaign.job_folder(job) / "job.sh", task], env=variables_of_nobody(), stdin=subprocess.DEVNULL,
         capture_output=True, text=True, check=False, timeout=PATIENCE_S,
@@ -220,8 +220,8 @@ def test_a_task_by_hand_makes_its_runs_once(tmp_path: Path, kind: JobKind) -> No
         raw = campaign.raw(spec.run_id)
         assert statuses(raw) == ["completed"]
         assert (raw / WORKER_LOG).is_file()
-        assert (raw / CLAIM_FILE).read_text().split()[0] == socket.gethostname()
-    assert not (campaign.raw(specs[0].run_id) / CLAIM_FILE).exists()
+        assert (raw / LEASE_FILE).read_text().split()[0] == socket.gethostname()
+    assert not (campaign.raw(specs[0].run_id) / LEASE_FILE).exists()
     # Again: everything was begun.
     again = by_hand(campaign, job, "01")
     assert again.returncode == 0
@@ -289,7 +289,7 @@ def test_modules_that_cannot_be_loaded_begin_nothing(tmp_path: Path) -> None:
     done = by_hand(campaign, job)
     assert done.returncode == 1
     assert "modules cannot be loaded" in done.stderr
-    assert not (campaign.raw(specs[0].run_id) / CLAIM_FILE).exists()
+    assert not (campaign.raw(specs[0].run_id) / LEASE_FILE).exists()
 
 
 # -- signals
@@ -324,7 +324,7 @@ def test_a_task_that_is_told_to_end_says_nothing_that_is_not_so(
     assert [entry.run_id for entry in read_done(campaign.done_file(job, 0))] == [first.run_id]
     assert statuses(campaign.raw(first.run_id)) == ["completed"]
     assert statuses(campaign.raw(second.run_id)) == ["cancelled"]
-    assert not (campaign.raw(third.run_id) / CLAIM_FILE).exists()
+    assert not (campaign.raw(third.run_id) / LEASE_FILE).exists()
     assert not list(running(campaign.path))
 
 
@@ -367,7 +367,7 @@ def test_several_nodes_need_an_allocation(tmp_path: Path) -> None:
     done = by_hand(campaign, job)
     assert done.returncode == 2
     assert "salloc --nodes=3" in done.stderr
-    assert not (campaign.raw(specs[0].run_id) / CLAIM_FILE).exists()
+    assert not (campaign.raw(specs[0].run_id) / LEASE_FILE).exists()
 
 
 def test_tasks_that_share_a_host_meet_at_different_ports(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ import pytest
 from steelyard.analysis.batch import batch_curve
 from steelyard.analysis.select import select
 from steelyard.cli.main import main
-from steelyard.contracts.observe import CLAIM_FILE, Launch
+from steelyard.contracts.observe import LEASE_FILE, Launch
 from steelyard.errors import InputError
 from steelyard.inputs.cost import cost
-from steelyard.inputs.search import Search, Standing, next_try, remaining, standing
+from steelyard.inputs.search import Search, SearchState, next_try, remaining, standing
 from steelyard.inputs.study import Study, expand, load_study
 from steelyard.launch.local import LocalLauncher
 from steelyard.launch.scripts.task import read_done
@@ -112,8 +112,8 @@ def test_every_truth_of_many_searches_is_found_within_the_bound() -> None:
         assert group is None or tries <= group.most_tries
 
 
-def seek(batches: tuple[int, ...], limit: int) -> tuple[Standing, int]:
-    known, tries = Standing(-1, len(batches)), 0
+def seek(batches: tuple[int, ...], limit: int) -> tuple[SearchState, int]:
+    known, tries = SearchState(-1, len(batches)), 0
     while (index := next_try(batches, known)) is not None:
         assert known.low < index < known.high
         fits = batches[index] <= limit
@@ -125,7 +125,7 @@ def seek(batches: tuple[int, ...], limit: int) -> tuple[Standing, int]:
 def test_a_search_that_was_broken_off_goes_on_with_what_is_open() -> None:
     group = expand(Study(name="s", search=Search(last=16))).searches[0]
 
-    def known(**verdicts: Verdict) -> Standing:
+    def known(**verdicts: Verdict) -> SearchState:
         return standing(group, lambda spec: verdicts.get(f"b{spec.batch}"))
 
     assert remaining(group, known()) == group.runs
@@ -303,7 +303,7 @@ def test_a_task_searches_by_itself(tmp_path: Path, limit: int) -> None:
     search_all(ResultFolder(tmp_path / "here"), expansion, InProcess(), here)
     assert [ids[entry.run_id] for entry in read_done(campaign.done_file(job, 0))] == here.batches
     untried = [spec for spec in group.runs if spec.batch not in here.batches]
-    assert not any((campaign.raw(spec.run_id) / CLAIM_FILE).exists() for spec in untried)
+    assert not any((campaign.raw(spec.run_id) / LEASE_FILE).exists() for spec in untried)
 
 
 STUB = """#!/bin/bash

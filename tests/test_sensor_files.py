@@ -19,12 +19,12 @@ from steelyard.contracts.base import from_json_object, to_json_object
 from steelyard.contracts.energy import Channel, Domain, Missing
 from steelyard.derive.domains import cover
 from steelyard.doctor import sensors as doctor_sensors
-from steelyard.doctor.node import Check, Node, Plan, node_checks
+from steelyard.doctor.node import Check, HostView, IntendedRun, node_checks
 from steelyard.doctor.sensors import judge_sensors, run_survey
 from steelyard.stats.energy import Nature, energy_of
 from steelyard.worker.sensors import find, sysfs
 from steelyard.worker.sensors.amd import open_amd
-from steelyard.worker.sensors.backend import Found, ReadError
+from steelyard.worker.sensors.backend import ReadError, SensorsFound
 from steelyard.worker.sensors.hwmon import open_hwmon
 from steelyard.worker.sensors.ipu import FRESH_S, open_ipu, parse_watts
 from steelyard.worker.sensors.rapl import open_rapl
@@ -57,7 +57,7 @@ def two_sockets() -> dict[str, str]:
     return files
 
 
-def watched(found: Found) -> dict[str, Channel]:
+def watched(found: SensorsFound) -> dict[str, Channel]:
     """Channels by the name of their domain; everything found must hold in a record."""
     for part, kind in ((found.domains, Domain), (found.channels, Channel), (found.missing, Missing)):
         for item in part:
@@ -73,7 +73,7 @@ def watched(found: Found) -> dict[str, Channel]:
     return {channel.domain: channel for channel in found.channels}
 
 
-def reading(found: Found, domain: str, end: str = "") -> float:
+def reading(found: SensorsFound, domain: str, end: str = "") -> float:
     assert found.read is not None
     numbers = [
         number
@@ -83,11 +83,11 @@ def reading(found: Found, domain: str, end: str = "") -> float:
     return found.read(numbers[0])
 
 
-def codes(found: Found) -> set[str]:
+def codes(found: SensorsFound) -> set[str]:
     return {missing.code for missing in found.missing}
 
 
-def parents(found: Found) -> dict[str, str | None]:
+def parents(found: SensorsFound) -> dict[str, str | None]:
     return {domain.name: domain.parent for domain in found.domains}
 
 
@@ -761,10 +761,10 @@ def test_a_process_that_a_driver_holds_is_not_waited_for(tmp_path: Path, monkeyp
 def test_perf_events_that_count_nothing(tmp_path: Path) -> None:
     events = "sys/bus/event_source/devices/power/events"
     root = plant(tmp_path, {f"{events}/energy-psys": "event=0x05", f"{events}/energy-psys.unit": "Joules"})
-    node = Node(root=root, variables={})
+    node = HostView(root=root, variables={})
 
     def notes() -> list[Check]:
-        return [check for check in node_checks(node, Plan(root)) if "perf has" in check.found]
+        return [check for check in node_checks(node, IntendedRun(root)) if "perf has" in check.found]
 
     (note,) = notes()
     assert (note.verdict, "perf has energy-psys here" in note.found) == ("note", True)

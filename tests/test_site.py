@@ -17,13 +17,13 @@ import pytest
 
 from steelyard.cli.main import main
 from steelyard.contracts.base import to_json_object
-from steelyard.doctor.node import Check, Node
+from steelyard.doctor.node import Check, HostView
 from steelyard.errors import InputError, SteelyardError
 from steelyard.inputs.site import Charge, Container, Limits, Mount, Place, Pool, Site, load_site
 from steelyard.inputs.site_kinds import PLACEHOLDER, site_kinds, template
 from steelyard.inputs.validate import parse_object, parse_toml
 from steelyard.launch import site_check
-from steelyard.launch.campaign import Job, Shape
+from steelyard.launch.campaign import JobArray, RunShape
 from steelyard.launch.price import price
 from steelyard.launch.site_check import checks
 
@@ -47,12 +47,14 @@ def place(name: str = "gpu", **settings: Any) -> Place:
     return Place(Site(**(given | settings)), name)
 
 
-def job(tasks: int = 1, runs: int = 1, **settings: Any) -> Job:
+def job(tasks: int = 1, runs: int = 1, **settings: Any) -> JobArray:
     shape = {"nodes": 1, "processes_per_node": 4, "devices_per_node": 4, "threads": None, "run_limit_s": 1800}
     limit = settings.pop("task_limit_s", 3600)
     names = tuple(tuple(f"r{task}-{run}" for run in range(runs)) for task in range(tasks))
     kind = settings.pop("kind", "runs")
-    return Job(number=0, name="job", kind=kind, shape=Shape(**(shape | settings)), task_limit_s=limit, tasks=names)
+    return JobArray(
+        number=0, name="job", kind=kind, shape=RunShape(**(shape | settings)), task_limit_s=limit, tasks=names
+    )
 
 
 # -- prices ---------------------------------------------------------------------------------------------------
@@ -85,7 +87,7 @@ HALF = Charge(per_device_hour=0.5)
     ],
 )
 def test_prices(
-    rule: Charge, exclusive: bool, jobs: list[Job], device_hours: float, node_hours: float, charge: float
+    rule: Charge, exclusive: bool, jobs: list[JobArray], device_hours: float, node_hours: float, charge: float
 ) -> None:
     found = price(place(charge=rule, pool=pool(exclusive=exclusive)), jobs)
     assert (found.device_hours, found.node_hours, found.charge) == (device_hours, node_hours, charge)
@@ -111,7 +113,7 @@ def test_prices(
         (2, [job(3), job(2, run_limit_s=600)], 3600),
     ],
 )
-def test_the_expected_end(running: int | None, jobs: list[Job], expected_s: float | None) -> None:
+def test_the_expected_end(running: int | None, jobs: list[JobArray], expected_s: float | None) -> None:
     found = price(place(limits=Limits(max_running=running)), jobs)
     assert found.expected_s == expected_s
     assert ("unknown" in found.basis) == (expected_s is None)
@@ -148,7 +150,7 @@ def test_a_template_that_is_filled_in_has_nothing_wrong_of_ours(kind: str, monke
     monkeypatch.setattr(site_check, "container_checks", lambda _place: iter(()))
     site = read_template(kind, re.sub("change-me", "filled", template(kind), flags=re.IGNORECASE))
     for name, each in site.pools.items():
-        found = list(checks(Place(site, name), node=Node(machine=each.architecture)))
+        found = list(checks(Place(site, name), node=HostView(machine=each.architecture)))
         assert [check for check in found if check.verdict == "wrong"] == []
 
 
@@ -207,13 +209,13 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site_check, "container_checks", lambda _place: iter(()))
 
 
-def plant(root: Path, mount_kind: str = "lustre") -> Node:
+def plant(root: Path, mount_kind: str = "lustre") -> HostView:
     """A machine on whose /shared lies a file system of this kind."""
     (root / "proc/self").mkdir(parents=True)
     (root / "shared/data").mkdir(parents=True)
     lines = "1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 0:5 / /shared rw - {kind} server rw\n"
     (root / "proc/self/mountinfo").write_text(lines.format(kind=mount_kind))
-    return Node(root=root, machine=HERE)
+    return HostView(root=root, machine=HERE)
 
 
 @pytest.mark.usefixtures("own")

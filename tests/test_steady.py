@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steelyard.stats.steady import Steady, find_steady
+from steelyard.stats.steady import SteadyAnswer, find_steady
 
 
-def window(found: Steady) -> tuple[str, int, int]:
+def window(found: SteadyAnswer) -> tuple[str, int, int]:
     return found.answer, found.start, found.stop
 
 

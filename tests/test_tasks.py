@@ -21,7 +21,7 @@ from steelyard.worker.workloads.bundle import call, each_tensor
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from steelyard.worker.workloads.bundle import Recipe, Task
+    from steelyard.worker.workloads.bundle import ModelBundle, Task
 
 LIMIT_S = 120
 
@@ -30,9 +30,9 @@ def source(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def reduced(name: str, **options: Any) -> Recipe:
+def reduced(name: str, **options: Any) -> ModelBundle:
     build = plugins.load("workload", name)
-    made: Recipe = build(**{**build.about.reduced, **options})
+    made: ModelBundle = build(**{**build.about.reduced, **options})
     return made
 
 

@@ -26,8 +26,8 @@ from steelyard.cli.main import main
 from steelyard.contracts.observe import PROGRESS_FILE, Status, StatusCode
 from steelyard.inputs.search import Search
 from steelyard.inputs.study import Study, expand
-from steelyard.launch.collect import Ended
-from steelyard.launch.follow import Sent, Standing
+from steelyard.launch.collect import RunEnd
+from steelyard.launch.follow import Sent, StudyStatus
 from steelyard.results.store import ResultFolder
 from steelyard.terminal import step_times
 from steelyard.terminal.drawing import (
@@ -620,10 +620,10 @@ def test_a_terminal_that_is_closed_ends_nothing(
 # -- a study at a site
 
 
-def standing(ended: Sequence[str], waiting: Sequence[str], **more: Any) -> Standing:
-    runs = {f"a-r{n:04d}": Ended(f"a-r{n:04d}", code, "why") for n, code in enumerate(ended)}  # type: ignore[arg-type]
+def standing(ended: Sequence[str], waiting: Sequence[str], **more: Any) -> StudyStatus:
+    runs = {f"a-r{n:04d}": RunEnd(f"a-r{n:04d}", code, "why") for n, code in enumerate(ended)}  # type: ignore[arg-type]
     left = {f"b-r{n:04d}": state for n, state in enumerate(waiting)}
-    return Standing("sweep", runs, left, {"a": "batch=8", "b": "batch=16"}, **more)
+    return StudyStatus("sweep", runs, left, {"a": "batch=8", "b": "batch=16"}, **more)
 
 
 def test_a_study_at_a_site_is_a_grid_with_the_pace(pseudo: Callable[..., Pseudo], clock: Clock) -> None:

@@ -24,7 +24,7 @@ from steelyard.worker.engine import steps
 from steelyard.worker.engine.parallel import Parallel
 from steelyard.worker.engine.precision import Precision
 from steelyard.worker.engine.steps import Inference, Training
-from steelyard.worker.workloads.bundle import Recipe
+from steelyard.worker.workloads.bundle import ModelBundle
 from steelyard.worker.workloads.feed import Feed, batch_seed
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def plain_sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 def training(spec: RunSpec, module: nn.Module, make: Any = vectors) -> Training:
-    recipe = Recipe(module, functional.cross_entropy, plain_sgd, make)
+    recipe = ModelBundle(module, functional.cross_entropy, plain_sgd, make)
     parallel = Parallel(spec, CPU, lambda: 0.0)
     return Training(spec, Feed(spec, 0, CPU, make), parallel.wrap(module), recipe, Precision(spec, CPU), parallel)
 
@@ -383,7 +383,7 @@ def test_watching_communication_changes_no_gradient_and_keeps_no_second_dress() 
     spec = spec_of(ranks=2)
     parallel = Parallel(spec, CPU, lambda: marks.append("ready") or len(marks))  # type: ignore[func-returns-value]
     module = nn.Linear(3, 9)
-    recipe = Recipe(module, functional.cross_entropy, plain_sgd, vectors)
+    recipe = ModelBundle(module, functional.cross_entropy, plain_sgd, vectors)
     wrapped = [parallel.wrap(module)]
     dress = weakref.ref(wrapped[0])
     # In most releases of torch there is such a ring of references somewhere.

@@ -19,7 +19,7 @@ from steelyard.errors import InputError
 from steelyard.inputs.recipe import Expect, load_recipe, plan
 from steelyard.results.store import ResultFolder, write_json
 from steelyard.rules.statistics.history import Drifted
-from steelyard.rules.table.row import Amount, Row, Table
+from steelyard.rules.table.row import Amount, Row, RowTable
 from steelyard.stats.band import Band, judge
 from steelyard.stats.drift import _step, changes
 
@@ -225,7 +225,7 @@ def test_a_table_of_very_many_histories_is_bounded() -> None:
         day = (START + timedelta(days=n)).date().isoformat()
         rows.append(Row("table", {"model": "m"}, figures, note=day))
     begun = time.process_time()
-    assert list(Drifted().check(Table("table", tuple(rows))))
+    assert list(Drifted().check(RowTable("table", tuple(rows))))
     assert time.process_time() - begun < 20
 
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from steelyard.worker.sensors.backend import Found, ReadError
+from steelyard.worker.sensors.backend import ReadError, SensorsFound
 from steelyard.worker.sensors.nvml import conditions, open_nvml
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -91,13 +91,13 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _read_all(found: Found, without: str = "") -> dict[str, Reading]:
+def _read_all(found: SensorsFound, without: str = "") -> dict[str, Reading]:
     return {
         channel.name: _read(found, number) for number, channel in enumerate(found.channels) if channel.name != without
     }
 
 
-def _read_beside(found: Found, name: str) -> dict[str, Reading]:
+def _read_beside(found: SensorsFound, name: str) -> dict[str, Reading]:
     number = [channel.name for channel in found.channels].index(name)
     slow: dict[str, Reading] = {}
     thread = threading.Thread(target=lambda: slow.update({name: _read(found, number)}))
@@ -107,7 +107,7 @@ def _read_beside(found: Found, name: str) -> dict[str, Reading]:
     return {**readings, **slow}
 
 
-def _read(found: Found, number: int) -> Reading:
+def _read(found: SensorsFound, number: int) -> Reading:
     assert found.read is not None
     before_s = time.monotonic()
     try:

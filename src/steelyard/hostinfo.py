@@ -113,7 +113,7 @@ def numa_nodes(sys: Path) -> dict[int, set[int]]:
 
 
 @dataclass(frozen=True)
-class Mount:
+class MountPoint:
     """A mounted file system."""
 
     point: str
@@ -122,10 +122,10 @@ class Mount:
     options: str
 
 
-def mount_of(path: Path, root: Path) -> Mount | None:
+def mount_of(path: Path, root: Path) -> MountPoint | None:
     """The mount a path is on: the longest one that leads to it, and of equals the last, which hides the others."""
     parts = path.absolute().parts
-    found: Mount | None = None
+    found: MountPoint | None = None
     for mount in mounts(root):
         point = _parts(mount.point)
         if parts[: len(point)] == point and (found is None or len(point) >= len(_parts(found.point))):
@@ -133,13 +133,13 @@ def mount_of(path: Path, root: Path) -> Mount | None:
     return found
 
 
-def mounts(root: Path) -> Iterator[Mount]:
+def mounts(root: Path) -> Iterator[MountPoint]:
     """Everything mounted, in the order of mounting."""
     for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
         before, _, after = line.partition(" - ")
         left, right = before.split(" "), after.split(" ")
         if len(left) >= 6 and len(right) >= 2:
-            yield Mount(_unescape(left[4]), right[0], _unescape(right[1]), left[5])
+            yield MountPoint(_unescape(left[4]), right[0], _unescape(right[1]), left[5])
 
 
 def _parts(point: str) -> tuple[str, ...]:

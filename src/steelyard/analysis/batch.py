@@ -16,7 +16,7 @@ from steelyard.errors import InputError, Problem
 from steelyard.rules.rule import SEVERITIES, check
 from steelyard.rules.table.row import Pair
 from steelyard.rules.table.settings import confounders
-from steelyard.stats.knee import Knee, Point, knee
+from steelyard.stats.knee import BatchTimes, Knee, knee
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -125,11 +125,11 @@ def _cell(cell: CellSummary, asymptote: float | None) -> BatchCell:
     )
 
 
-def _point(cell: CellSummary) -> Point:
+def _point(cell: CellSummary) -> BatchTimes:
     """Seconds that a step of the whole job takes, in each job."""
     spec = cell.records[0].spec
     rates = [rate for record in cell.records if (rate := _rate(record)) is not None]
-    return Point(float(spec.batch), tuple(spec.batch * _per_micro_batch(cell) / rate for rate in rates))
+    return BatchTimes(float(spec.batch), tuple(spec.batch * _per_micro_batch(cell) / rate for rate in rates))
 
 
 def _rate(record: RunRecord) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from steelyard.analysis.meters import CrossCheck, Measured, hold, meter_energy, ours, read_meter, read_slurm
+from steelyard.analysis.meters import MeterAgreement, MeteredEnergy, hold, meter_energy, ours, read_meter, read_slurm
 from steelyard.analysis.power_trace import counted_scopes
 from steelyard.derive.sensors import read_nodes
 from steelyard.errors import InputError, SteelyardError
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 OF_STEPS, OF_RUN = "energy_all_steps", "energy_run"
 
 
-def against_meter(record: RunRecord, raw: Path, path: Path, scope: DomainScope | None) -> CrossCheck:
+def against_meter(record: RunRecord, raw: Path, path: Path, scope: DomainScope | None) -> MeterAgreement:
     """The meter's joules while the run made its steps, beside ours."""
     start_s, stop_s = _window(record, raw, "steps")
     own = _own(record, raw, OF_STEPS, start_s, stop_s)
     return hold(own, meter_energy(read_meter(path), start_s, stop_s, scope=scope))
 
 
-def against_slurm(record: RunRecord, raw: Path, path: Path, plugin: str | None) -> dict[str, CrossCheck]:
+def against_slurm(record: RunRecord, raw: Path, path: Path, plugin: str | None) -> dict[str, MeterAgreement]:
     """Each step of Slurm's answer, beside our joules of the whole run."""
     start_s, stop_s = _window(record, raw, None)
     own = _own(record, raw, OF_RUN, start_s, stop_s)
     return {name: hold(own, other) for name, other in read_slurm(path, plugin=plugin).items()}
 
 
-def _own(record: RunRecord, raw: Path, name: str, start_s: float, stop_s: float) -> Measured:
+def _own(record: RunRecord, raw: Path, name: str, start_s: float, stop_s: float) -> MeteredEnergy:
     quantity: Quantity | None = record.quantities.get(name) or record.quantities.get("energy_job")
     if quantity is None:
         raise InputError(f"run {record.run_id} has no energy: it was not watched", next_step="steelyard doctor")

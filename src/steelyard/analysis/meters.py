@@ -66,7 +66,7 @@ neither can be. Unknown: they cannot be compared."""
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeteredEnergy:
     """Joules of a window as somebody measured them, or why there are none."""
 
     source: str
@@ -83,7 +83,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class CrossCheck:
+class MeterAgreement:
     """What two measurements say of each other."""
 
     answer: Answer
@@ -97,18 +97,18 @@ class CrossCheck:
 # -- Slurm --------------------------------------------------------------------------------------------------------
 
 
-def read_slurm(path: Path, *, plugin: str | None = None, gain: float = GAIN) -> dict[str, Measured]:
+def read_slurm(path: Path, *, plugin: str | None = None, gain: float = GAIN) -> dict[str, MeteredEnergy]:
     """Energy of each step in a saved answer of sacct."""
     return parse_slurm(_decoded(path), plugin=plugin, gain=gain)
 
 
-def parse_slurm(text: str, *, plugin: str | None = None, gain: float = GAIN) -> dict[str, Measured]:
+def parse_slurm(text: str, *, plugin: str | None = None, gain: float = GAIN) -> dict[str, MeteredEnergy]:
     """Energy by step. `plugin` is the site's AcctGatherEnergyType; without it nobody says what was counted."""
     if plugin is not None and plugin not in PLUGIN_SCOPES:
         problem = Problem("plugin", f"{plugin!r} is not known", ", ".join(PLUGIN_SCOPES))
         raise InputError("unknown plugin of Slurm's energy", problems=(problem,))
     scope = PLUGIN_SCOPES.get(plugin or "")
-    found: dict[str, Measured] = {}
+    found: dict[str, MeteredEnergy] = {}
     problems: list[Problem] = []
     for line, cells in _rows(text, "sacct's answer", "|", SLURM_COLUMNS, SLURM_COMMAND):
         try:
@@ -119,7 +119,7 @@ def parse_slurm(text: str, *, plugin: str | None = None, gain: float = GAIN) -> 
     return found
 
 
-def _step(cells: dict[str, str], scope: DomainScope | None, gain: float) -> Measured:
+def _step(cells: dict[str, str], scope: DomainScope | None, gain: float) -> MeteredEnergy:
     name = f"Slurm step {printable(cells['JobIDRaw'][:80])}"
     start_s, stop_s = _slurm_time(cells["Start"]), _slurm_time(cells["End"])
     energy = cells["ConsumedEnergyRaw"].strip()
@@ -127,7 +127,7 @@ def _step(cells: dict[str, str], scope: DomainScope | None, gain: float) -> Meas
         raise ValueError(f"ConsumedEnergyRaw is {energy[:40]!r}")
     if not energy or int(energy) == 0 or int(energy) in NO_VALUE:
         reason = "Slurm has no energy of it: what it writes as 0 or leaves empty was not collected"
-        return Measured(name, scope, None, start_s=start_s, stop_s=stop_s, reasons=(reason,))
+        return MeteredEnergy(name, scope, None, start_s=start_s, stop_s=stop_s, reasons=(reason,))
     value_j = float(energy)
     half_j = gain * value_j
     if start_s is not None and stop_s is not None and stop_s > start_s:
@@ -135,7 +135,9 @@ def _step(cells: dict[str, str], scope: DomainScope | None, gain: float) -> Meas
     notes = ["where a node is shared, Slurm counts its other jobs as well"]
     if scope is None:
         notes.append("what Slurm counts depends on the site's plugin: scontrol show config | grep AcctGatherEnergyType")
-    return Measured(name, scope, value_j, max(0.0, value_j - half_j), value_j + half_j, start_s, stop_s, tuple(notes))
+    return MeteredEnergy(
+        name, scope, value_j, max(0.0, value_j - half_j), value_j + half_j, start_s, stop_s, tuple(notes)
+    )
 
 
 def _slurm_time(text: str) -> float | None:
@@ -152,7 +154,7 @@ def _slurm_time(text: str) -> float | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Series:
+class MeterSeries:
     """What a meter wrote down."""
 
     source: str
@@ -163,12 +165,12 @@ class Series:
     """The last place that it writes."""
 
 
-def read_meter(path: Path) -> Series:
+def read_meter(path: Path) -> MeterSeries:
     """A meter's CSV file."""
     return parse_meter(_decoded(path), path.name)
 
 
-def parse_meter(text: str, name: str) -> Series:
+def parse_meter(text: str, name: str) -> MeterSeries:
     """A meter's CSV text. Every line that is not valid is told, and then nothing is taken."""
     times: list[float] = []
     powers: list[float] = []
@@ -187,7 +189,7 @@ def parse_meter(text: str, name: str) -> Series:
         powers.append(power_w)
         places = max(places, _places(cells["power_w"].strip()))
     _refuse(f"{name} is no meter's file", problems, step)
-    return Series(name, np.array(times), np.array(powers), 10.0 ** -min(places, MAX_PLACES))
+    return MeterSeries(name, np.array(times), np.array(powers), 10.0 ** -min(places, MAX_PLACES))
 
 
 def _meter_time(text: str) -> float:
@@ -227,14 +229,14 @@ def _places(words: str) -> int:
 
 
 def meter_energy(
-    series: Series,
+    series: MeterSeries,
     start_s: float,
     stop_s: float,
     *,
     scope: DomainScope | None,
     gain: float = GAIN,
     clock_error_s: float = 1.0,
-) -> Measured:
+) -> MeteredEnergy:
     """The meter's joules of a window, with what its clock may be off against ours in the interval."""
     nature = Nature("gauge", series.resolution_w, gain=gain)
     spent_s = np.zeros_like(series.time_s)
@@ -246,7 +248,7 @@ def meter_energy(
     middle = energy(0.0)
     name = f"meter {printable(series.source[:200])}"
     if middle.value_j is None or middle.low_j is None or middle.high_j is None:
-        return Measured(name, scope, None, start_s=start_s, stop_s=stop_s, reasons=middle.reasons)
+        return MeteredEnergy(name, scope, None, start_s=start_s, stop_s=stop_s, reasons=middle.reasons)
     shifted = [one - middle.value_j for shift in (-1, 1) if (one := energy(shift * clock_error_s).value_j) is not None]
     if len(shifted) < 2:
         # One edge gains while the other loses: at most the highest power against the lowest, which is not known where
@@ -256,31 +258,31 @@ def meter_energy(
         shifted += [-most_j, most_j]
     low_j = middle.low_j + min([0.0, *shifted])
     high_j = middle.high_j + max([0.0, *shifted])
-    return Measured(name, scope, middle.value_j, max(0.0, low_j), high_j, start_s, stop_s, middle.reasons)
+    return MeteredEnergy(name, scope, middle.value_j, max(0.0, low_j), high_j, start_s, stop_s, middle.reasons)
 
 
 # -- held against ours --------------------------------------------------------------------------------------------
 
 
-def ours(quantity: Quantity, scope: DomainScope | None, start_s: float | None, stop_s: float | None) -> Measured:
+def ours(quantity: Quantity, scope: DomainScope | None, start_s: float | None, stop_s: float | None) -> MeteredEnergy:
     """One of our quantities of energy. `scope` is what its domains are, which the job's own scope does not say."""
     if quantity.unit != "J":
         raise InputError(f"a quantity in {quantity.unit} is no energy")
     name = f"our energy of the {quantity.window} window"
     if quantity.value is None:
-        return Measured(name, scope, None, start_s=start_s, stop_s=stop_s, reasons=(quantity.reason or "unknown",))
+        return MeteredEnergy(name, scope, None, start_s=start_s, stop_s=stop_s, reasons=(quantity.reason or "unknown",))
     low_j, high_j = (
         (quantity.interval.low, quantity.interval.high) if quantity.interval else (quantity.value, quantity.value)
     )
     reasons = quantity.validity.reasons if quantity.validity else ()
-    return Measured(name, scope, quantity.value, low_j, high_j, start_s, stop_s, reasons)
+    return MeteredEnergy(name, scope, quantity.value, low_j, high_j, start_s, stop_s, reasons)
 
 
-def hold(own: Measured, other: Measured) -> CrossCheck:
+def hold(own: MeteredEnergy, other: MeteredEnergy) -> MeterAgreement:
     """Whether two measurements can both be right, with what differs between their scopes and windows."""
     if own.value_j is None or other.value_j is None:
         unknown = own if own.value_j is None else other
-        return CrossCheck("unknown", None, None, (f"{unknown.source}: {'; '.join(unknown.reasons)}",))
+        return MeterAgreement("unknown", None, None, (f"{unknown.source}: {'; '.join(unknown.reasons)}",))
     ratio = other.value_j / own.value_j if own.value_j > 0 else None
     by_scope, scope_words = _scopes(own, other)
     by_window, window_words = _windows(own, other)
@@ -289,12 +291,14 @@ def hold(own: Measured, other: Measured) -> CrossCheck:
     length_s = (own.stop_s or 0.0) - (own.start_s or 0.0)
     difference_w = (other.value_j - own.value_j) / length_s if by_window == "same" and length_s > 0 else None
     if not relations <= {"more"} and not relations <= {"less"}:
-        return CrossCheck("unknown", ratio, difference_w, (*words, "so neither must have more joules than the other"))
+        return MeterAgreement(
+            "unknown", ratio, difference_w, (*words, "so neither must have more joules than the other")
+        )
     answer, why = _compared(own, other, next(iter(relations), "same"))
-    return CrossCheck(answer, ratio, difference_w, (why, *words))
+    return MeterAgreement(answer, ratio, difference_w, (why, *words))
 
 
-def _compared(own: Measured, other: Measured, relation: str) -> tuple[Answer, str]:
+def _compared(own: MeteredEnergy, other: MeteredEnergy, relation: str) -> tuple[Answer, str]:
     """`relation`: whether the other holds the same, more or less than ours."""
     own_j, other_j = _bounds(own), _bounds(other)
     figures = f"{other.value_j:,.6g} J against our {own.value_j:,.6g} J"
@@ -308,7 +312,7 @@ def _compared(own: Measured, other: Measured, relation: str) -> tuple[Answer, st
     return "consistent", f"{figures}: the whole has at least what its part has; this is only a bound"
 
 
-def _bounds(one: Measured) -> tuple[float, float]:
+def _bounds(one: MeteredEnergy) -> tuple[float, float]:
     assert one.value_j is not None
     return (
         one.value_j if one.low_j is None else one.low_j,
@@ -316,7 +320,7 @@ def _bounds(one: Measured) -> tuple[float, float]:
     )
 
 
-def _scopes(own: Measured, other: Measured) -> tuple[str, str]:
+def _scopes(own: MeteredEnergy, other: MeteredEnergy) -> tuple[str, str]:
     if own.scope is None or other.scope is None:
         return "unknown", f"what {(own if own.scope is None else other).source} counts is not known"
     if own.scope == other.scope:
@@ -328,7 +332,7 @@ def _scopes(own: Measured, other: Measured) -> tuple[str, str]:
     return "unknown", f"the other counts a {other.scope}, ours is of a {own.scope}: neither holds the other"
 
 
-def _windows(own: Measured, other: Measured) -> tuple[str, str]:
+def _windows(own: MeteredEnergy, other: MeteredEnergy) -> tuple[str, str]:
     if own.start_s is None or own.stop_s is None or other.start_s is None or other.stop_s is None:
         return "unknown", "when one of the two began or ended is not known"
     slack_s = SAME_WINDOW * (own.stop_s - own.start_s)

@@ -45,7 +45,7 @@ GAP = 5.0
 
 
 @dataclass(frozen=True)
-class Line:
+class PowerLine:
     """The power of one domain over time; or of many of one kind, when `of` is above 1."""
 
     name: str
@@ -73,7 +73,7 @@ class PowerTrace:
 
     run_id: str
     phases: tuple[Phase, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[PowerLine, ...]
     notes: tuple[str, ...]
     """What could not be read, and how the samplers ended where that was not in order."""
     held: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ def _rank(channel: Channel) -> tuple[bool, float]:
     return channel.kind == "counter", float("inf") if channel.average_s is None else channel.average_s
 
 
-def _lines(node: NodeSensors, channels: dict[int, Channel], points: int, names: Sequence[str]) -> list[Line]:
+def _lines(node: NodeSensors, channels: dict[int, Channel], points: int, names: Sequence[str]) -> list[PowerLine]:
     if node.sampler is None or not is_observation(node.power):
         return []
     counts = dict.fromkeys(channels, 0)
@@ -159,7 +159,7 @@ def _lines(node: NodeSensors, channels: dict[int, Channel], points: int, names: 
             domain, channel = node.domains[channels[number].domain], channels[number]
             counted, time_s = is_named(node.name, domain, names), time_s - node.sampler.zero_s
             limit = channel.limit_w or _limit(node, domain)
-            lines.append(Line(domain.name, node.name, domain.scope, counted, time_s, low, mean, high, limit))
+            lines.append(PowerLine(domain.name, node.name, domain.scope, counted, time_s, low, mean, high, limit))
     return lines
 
 
@@ -284,25 +284,25 @@ def _notes(nodes: Sequence[NodeSensors]) -> list[str]:
 # -- several domains as one
 
 
-def together(lines: Sequence[Line]) -> Line:
+def together(lines: Sequence[PowerLine]) -> PowerLine:
     """Many domains of one kind as one line: their mean, between the smallest and the largest of them."""
     grid = _grid(lines, GRID)
     table = np.array([np.interp(grid, line.time_s, line.mean_w) for line in lines])
     limits = {line.limit_w for line in lines}
-    return Line(
+    return PowerLine(
         name=f"{len(lines)} x {lines[0].scope}", node="", scope=lines[0].scope, counted=lines[0].counted, time_s=grid,
         low_w=table.min(axis=0), mean_w=table.mean(axis=0), high_w=table.max(axis=0),
         limit_w=limits.pop() if len(limits) == 1 else None, of=len(lines),
     )  # fmt: skip
 
 
-def total(lines: Sequence[Line], points: int) -> tuple[Floats, Floats]:
+def total(lines: Sequence[PowerLine], points: int) -> tuple[Floats, Floats]:
     """Times, and the power of all lines together; NaN where one of them has nothing yet or any more."""
     grid = _grid(lines, points)
     table = [np.interp(grid, line.time_s, line.mean_w, left=np.nan, right=np.nan) for line in lines]
     return grid, np.sum(table, axis=0)
 
 
-def _grid(lines: Sequence[Line], points: int) -> Floats:
+def _grid(lines: Sequence[PowerLine], points: int) -> Floats:
     start_s, end_s = min(line.time_s[0] for line in lines), max(line.time_s[-1] for line in lines)
     return np.linspace(start_s, end_s, points)

@@ -37,7 +37,7 @@ CERTAIN = 0.95
 
 
 @dataclass(frozen=True)
-class Plan:
+class WorkPlan:
     """What somebody wants to do."""
 
     samples: float
@@ -125,7 +125,7 @@ class Basis:
 class Request:
     """What a plan takes."""
 
-    plan: Plan
+    plan: WorkPlan
     basis: Basis
     terms: tuple[Term, ...]
     jobs_a_training: int
@@ -175,7 +175,7 @@ class Request:
 
 
 def request(
-    plan: Plan,
+    plan: WorkPlan,
     cells: Sequence[CellSummary],
     curve: Scaling | None,
     tariff: Tariff | None = None,
@@ -212,7 +212,7 @@ def request(
 # -- which jobs stand for the plan
 
 
-def basis_of(plan: Plan, cells: Sequence[CellSummary], curve: Scaling | None) -> Basis:
+def basis_of(plan: WorkPlan, cells: Sequence[CellSummary], curve: Scaling | None) -> Basis:
     """The jobs at the number of devices asked for; where none are, what comes nearest to the safe side."""
     by_count = {cell.records[0].spec.ranks: cell for cell in cells if cell.throughput.value}
     if not by_count:
@@ -244,7 +244,7 @@ def _rate(record: RunRecord) -> float:
     return found.value or 0.0 if found is not None else 0.0
 
 
-def _rates(plan: Plan, basis: Basis, records: Sequence[RunRecord]) -> list[float]:
+def _rates(plan: WorkPlan, basis: Basis, records: Sequence[RunRecord]) -> list[float]:
     """At the number of devices asked for, one a measured job."""
     grown = plan.devices / basis.devices
     if basis.projection is not None:
@@ -283,7 +283,7 @@ def evaluation_s(records: Sequence[RunRecord]) -> float | None:
     return math.fsum(found) / len(found) if found else None
 
 
-def _jobs_a_training(plan: Plan, basis: Basis, records: Sequence[RunRecord]) -> int:
+def _jobs_a_training(plan: WorkPlan, basis: Basis, records: Sequence[RunRecord]) -> int:
     if plan.job_limit_s is None:
         return 1
     setup = _mean([setup_s(record) for record in records])
@@ -295,13 +295,13 @@ def _jobs_a_training(plan: Plan, basis: Basis, records: Sequence[RunRecord]) -> 
     return max(1, math.ceil((steps_s + _evaluations_s(plan, records)) / room_s))
 
 
-def _evaluations_s(plan: Plan, records: Sequence[RunRecord]) -> float:
+def _evaluations_s(plan: WorkPlan, records: Sequence[RunRecord]) -> float:
     """Of one training; 0 where the plan or the runs tell none, which is said among what is not counted."""
     each = evaluation_s(records)
     return plan.epochs * each if plan.epochs is not None and each is not None else 0.0
 
 
-def _terms(plan: Plan, basis: Basis, records: Sequence[RunRecord], jobs: int) -> tuple[list[Term], tuple[str, ...]]:
+def _terms(plan: WorkPlan, basis: Basis, records: Sequence[RunRecord], jobs: int) -> tuple[list[Term], tuple[str, ...]]:
     """From samples to device-hours of all trainings."""
     runs = tuple(record.run_id for record in records)
     rates = _rates(plan, basis, records)
@@ -336,7 +336,7 @@ def _terms(plan: Plan, basis: Basis, records: Sequence[RunRecord], jobs: int) ->
     return terms, doubts
 
 
-def _given(plan: Plan) -> list[Term]:
+def _given(plan: WorkPlan) -> list[Term]:
     terms = []
     if plan.epochs is not None and plan.epoch_samples is not None:
         terms.append(Term("E", "epochs of one training", "", Estimate(plan.epochs), "", "given"))
@@ -349,7 +349,7 @@ def _given(plan: Plan) -> list[Term]:
     return terms
 
 
-def _why_jobs(plan: Plan) -> str:
+def _why_jobs(plan: WorkPlan) -> str:
     return "given: one job" if plan.job_limit_s is None else "counted: by the longest job allowed"
 
 
@@ -397,7 +397,7 @@ def predicted(values: Sequence[float], further: int) -> Estimate:
 # -- what comes on top
 
 
-def _overhead(plan: Plan, hours: Estimate, failed: float) -> list[Term]:
+def _overhead(plan: WorkPlan, hours: Estimate, failed: float) -> list[Term]:
     """Failed runs and the buffer. A failed training is made again from its start, which is the most it can cost."""
     with_failed = hours.scaled(1 / (1 - failed))
     asked = with_failed.scaled(1 + plan.buffer_percent / 100)
@@ -454,7 +454,7 @@ def _at_most(lost: int, counted: int, share: float) -> float:
     )
 
 
-def _charged(plan: Plan, tariff: Tariff, hours: Estimate) -> list[Term]:
+def _charged(plan: WorkPlan, tariff: Tariff, hours: Estimate) -> list[Term]:
     """Time turned into the site's unit; by the node where it charges so."""
     each = tariff.devices_per_node
     if tariff.per_node_hour and each is None:
@@ -492,7 +492,7 @@ def _charged(plan: Plan, tariff: Tariff, hours: Estimate) -> list[Term]:
     return [*terms, Term("C", "charge", " + ".join(parts) or "0", charge, tariff.unit, "worked out")]
 
 
-def _energy(plan: Plan, basis: Basis, energies: Sequence[CellEnergy]) -> tuple[tuple[Term, ...], str]:
+def _energy(plan: WorkPlan, basis: Basis, energies: Sequence[CellEnergy]) -> tuple[tuple[Term, ...], str]:
     """Energy of the steps of all trainings; none, with the reason, where it is not known or cannot be believed."""
     if basis.kind != "measured":
         return (), f"nothing was measured at {plan.devices} devices"
@@ -513,7 +513,7 @@ def _energy(plan: Plan, basis: Basis, energies: Sequence[CellEnergy]) -> tuple[t
     return terms, ""
 
 
-def _uncounted(plan: Plan, records: Sequence[RunRecord]) -> tuple[str, ...]:
+def _uncounted(plan: WorkPlan, records: Sequence[RunRecord]) -> tuple[str, ...]:
     """Said beside the hours, because nothing measured tells them."""
     found = ["time in the queue, and what the scheduler and the start of the program take before the first phase"]
     if evaluation_s(records) is None:

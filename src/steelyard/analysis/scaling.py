@@ -16,7 +16,7 @@ from steelyard.analysis.summary import MEASURED, labels
 from steelyard.errors import InputError, Problem
 from steelyard.rules import rule
 from steelyard.rules.scaling.curves import GROWS, kind_of
-from steelyard.rules.table.row import Amount, Pair, Row, Table
+from steelyard.rules.table.row import Amount, Pair, Row, RowTable
 from steelyard.rules.table.settings import SETTINGS
 from steelyard.stats.quotient import Estimate, Quotient, change
 from steelyard.stats.scaling_fit import CurveFit, Refused, amdahl, gustafson, latency_bandwidth
@@ -467,13 +467,13 @@ def _places(places: Sequence[str]) -> str:
     return ", ".join(names)
 
 
-def _table(stands: Sequence[_Stand], points: Sequence[Point], projections: Sequence[Projection]) -> Table:
+def _table(stands: Sequence[_Stand], points: Sequence[Point], projections: Sequence[Projection]) -> RowTable:
     """The curve as a published table would state it: only what makes it a curve, because pairs were judged before."""
     rows = [_curve_row(stand, point) for stand, point in zip(stands, points, strict=True)]
     for entry in projections[:1]:
         rate = Amount(entry.throughput, entry.throughput, entry.throughput, points[0].throughput.unit)
         rows.append(Row("projection", {"devices": entry.devices}, {"projected_throughput": rate}))
-    return Table("scaling", tuple(rows))
+    return RowTable("scaling", tuple(rows))
 
 
 def _curve_row(stand: _Stand, point: Point) -> Row:

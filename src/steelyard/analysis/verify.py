@@ -17,8 +17,8 @@ from steelyard.analysis.summary import MEASURED
 from steelyard.errors import InputError, Problem
 from steelyard.inputs.recipe import cell_of
 from steelyard.rules.statistics.history import Drifted
-from steelyard.rules.table.row import Amount, Row, Table
-from steelyard.stats.band import MIN_JOBS, Band, Judgement, Verdict, judge
+from steelyard.rules.table.row import Amount, Row, RowTable
+from steelyard.stats.band import MIN_JOBS, Band, BandJudgement, Verdict, judge
 from steelyard.stats.drift import Change, changes
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ PASSING = ("cpu.cpu0_mhz", "filesystem.", *(f"env.{name}" for name in VOLATILE))
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FigureVerdict:
     """One documented figure, judged."""
 
     expect: Expect
@@ -52,7 +52,7 @@ class Outcome:
     why: str
     """In a sentence."""
     unit: str
-    judgement: Judgement | None
+    judgement: BandJudgement | None
     """None: no job has the figure."""
     statuses: dict[str, int]
     records: tuple[RunRecord, ...]
@@ -70,11 +70,11 @@ class Occasion:
     study: str
     started_at: str
     values: tuple[float, ...]
-    outcome: Outcome
+    outcome: FigureVerdict
 
 
 @dataclass(frozen=True)
-class Step:
+class HistoryStep:
     """A change in a history, and what else changed with it."""
 
     change: Change
@@ -91,11 +91,11 @@ class History:
     occasions: tuple[Occasion, ...]
     other_settings: int
     """Occasions left out because their jobs ran with other settings than the recipe has now."""
-    steps: tuple[Step, ...]
+    steps: tuple[HistoryStep, ...]
     findings: tuple[Finding, ...]
 
 
-def overall(outcomes: Sequence[Outcome]) -> Verdict:
+def overall(outcomes: Sequence[FigureVerdict]) -> Verdict:
     """Of several figures: the worst."""
     return max((outcome.verdict for outcome in outcomes), key=ORDER.index)
 
@@ -156,22 +156,22 @@ def require_figures(recipe: Recipe, expansion: Expansion, record: RunRecord) -> 
             figures([record], expected)
 
 
-def judge_records(recipe: Recipe, expansion: Expansion, records: Sequence[RunRecord]) -> list[Outcome]:
+def judge_records(recipe: Recipe, expansion: Expansion, records: Sequence[RunRecord]) -> list[FigureVerdict]:
     """Every documented figure of a recipe, held against the jobs of one occasion."""
     return [_judge(recipe, expected, cell_of(expansion, expected).name, records) for expected in recipe.expect]
 
 
-def _judge(recipe: Recipe, expected: Expect, cell: str, all_records: Sequence[RunRecord]) -> Outcome:
+def _judge(recipe: Recipe, expected: Expect, cell: str, all_records: Sequence[RunRecord]) -> FigureVerdict:
     records = tuple(record for record in all_records if record.spec.cell == cell)
     band = Band(*expected.edges(), expected.value)
     values, unit = figures(records, expected)
     judgement = judge(values, band, rate=is_rate(unit), level=recipe.level) if values else None
     verdict, why = _verdict(records, judgement, expected)
     statuses: dict[str, int] = dict(Counter(str(record.status.code) for record in records))
-    return Outcome(expected, band, cell, verdict, why, unit, judgement, statuses, records)
+    return FigureVerdict(expected, band, cell, verdict, why, unit, judgement, statuses, records)
 
 
-def _verdict(records: Sequence[RunRecord], judgement: Judgement | None, expected: Expect) -> tuple[Verdict, str]:
+def _verdict(records: Sequence[RunRecord], judgement: BandJudgement | None, expected: Expect) -> tuple[Verdict, str]:
     lost = Counter(record.status.code for record in records if record.status.code not in (*MEASURED, *INTERRUPTED))
     if lost:
         said = ", ".join(f"{count} {code}" for code, count in sorted(lost.items()))
@@ -200,7 +200,7 @@ def _no_figure(records: Sequence[RunRecord], expected: Expect) -> str:
     return f"no job has {expected.metric}: {next(filter(None, reasons), 'the reason is not known')}"
 
 
-def _why_open(judgement: Judgement, band: Band) -> str:
+def _why_open(judgement: BandJudgement, band: Band) -> str:
     if judgement.jobs < MIN_JOBS:
         jobs = "one job does" if judgement.jobs == 1 else f"{judgement.jobs} jobs do"
         return f"{jobs} not show how much jobs vary: it takes {MIN_JOBS} at least"
@@ -272,14 +272,14 @@ def _started_at(study: str, records: Sequence[RunRecord]) -> str:
     return min((record.launch.started_at for record in records if record.launch), default=named)
 
 
-def _steps(measured: Sequence[Occasion]) -> tuple[Step, ...]:
+def _steps(measured: Sequence[Occasion]) -> tuple[HistoryStep, ...]:
     if any(value <= 0 for occasion in measured for value in occasion.values):
         # A step is a factor, and nothing is no multiple of anything.
         return ()
     found = changes([occasion.values for occasion in measured])
     bounds = [0, *(change.index for change in found), len(measured)]
     return tuple(
-        Step(change, changed_facts(_records(measured[a:b]), _records(measured[b:c])))
+        HistoryStep(change, changed_facts(_records(measured[a:b]), _records(measured[b:c])))
         for change, a, b, c in zip(found, bounds, bounds[1:], bounds[2:], strict=False)
     )
 
@@ -308,11 +308,11 @@ def _constant(records: Sequence[RunRecord]) -> dict[str, str]:
 
 
 def _findings(
-    recipe: Recipe, expected: Expect, measured: Sequence[Occasion], steps: Sequence[Step]
+    recipe: Recipe, expected: Expect, measured: Sequence[Occasion], steps: Sequence[HistoryStep]
 ) -> tuple[Finding, ...]:
     """The history as a table, so that the rule on tables finds in it what it finds in anybody's."""
     rows = tuple(_row(occasion, expected) for occasion in measured)
-    found = list(Drifted().check(Table(f"history of {recipe.name}", rows)))
+    found = list(Drifted().check(RowTable(f"history of {recipe.name}", rows)))
     for number, (finding, step) in enumerate(zip(found, steps, strict=False)):
         shown = [f"{key} {was} -> {now}" for key, (was, now) in list(step.facts.items())[:SHOWN_FACTS]]
         more = len(step.facts) - len(shown)

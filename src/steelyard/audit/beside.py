@@ -13,7 +13,7 @@ from steelyard.audit.table import read_table
 
 if TYPE_CHECKING:
     from steelyard.results.store import ResultFolder
-    from steelyard.rules.table.row import Row, Table
+    from steelyard.rules.table.row import Row, RowTable
 
 REFERENCE = "reference"
 SCOPES = ("die", "device", "module")
@@ -34,14 +34,14 @@ def rows_beside(folder: ResultFolder, text: str) -> list[Row]:
     return [row_of(cell) for cell in select(folder, text)]
 
 
-def _published(table: Table, wanted: str) -> list[Row]:
+def _published(table: RowTable, wanted: str) -> list[Row]:
     rows = [_described(table, row) for row in table.rows]
     if not wanted:
         return rows
     return narrow([(row, {**row.settings, "table": row.table}) for row in rows], table.name, wanted)
 
 
-def _described(table: Table, row: Row) -> Row:
+def _described(table: RowTable, row: Row) -> Row:
     """With its source, and with what its machine's description says of one device."""
     platform = table.platform(row)
     scope = platform.power_scope.split(" ")[0] if platform else ""

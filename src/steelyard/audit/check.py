@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from steelyard.rules.rule import check
-from steelyard.rules.table.row import Table
+from steelyard.rules.table.row import RowTable
 
 if TYPE_CHECKING:
     from steelyard.contracts.record import Finding
@@ -30,7 +30,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
 }
 
 
-def check_table(table: Table) -> tuple[Finding, ...]:
+def check_table(table: RowTable) -> tuple[Finding, ...]:
     """Every finding on a table that says something of its own, those that block first."""
     found = check("table", table)
     codes: defaultdict[str, set[str]] = defaultdict(set)
@@ -43,7 +43,7 @@ def check_table(table: Table) -> tuple[Finding, ...]:
     return _bounded([finding for finding in found if finding.code not in explained.get(finding.place, ())])
 
 
-def rows_meant(finding: Finding, table: Table) -> list[str]:
+def rows_meant(finding: Finding, table: RowTable) -> list[str]:
     """Places of the rows of a table that a finding is about; none: it is about something else.
 
     A finding on one of several tables names the table before the row.
@@ -55,7 +55,7 @@ def rows_meant(finding: Finding, table: Table) -> list[str]:
             return parts
         if parts[0] in places and _OTHERS.fullmatch(parts[-1]):
             # Those of which the same rule says so when they stand alone.
-            alone = (Table(table.name, (row,), table.platforms) for row in table.rows)
+            alone = (RowTable(table.name, (row,), table.platforms) for row in table.rows)
             return [
                 place
                 for place, one in zip(places, alone, strict=True)

@@ -22,7 +22,7 @@ from steelyard.rules.table.settings import SETTINGS
 from steelyard.rules.table.units import printed
 
 if TYPE_CHECKING:
-    from steelyard.rules.table.row import Platform, Table
+    from steelyard.rules.table.row import Platform, RowTable
 
 MAX_CLAIMS = 500
 NEAR_LINEAR = 0.9
@@ -191,7 +191,7 @@ class SameWork(Claim):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Power(Claim):
+class PowerClaim(Claim):
     """Energy over time stays below the limit of the device; figures per energy follow from the energy."""
 
     limit_w: Positive | None = None
@@ -238,7 +238,7 @@ KINDS: dict[str, type[Claim]] = {
     "efficiency": Efficiency,
     "linear": Linear,
     "same_work": SameWork,
-    "power": Power,
+    "power": PowerClaim,
     "monotone": Monotone,
     "best": Best,
     "equal": Equal,
@@ -265,7 +265,7 @@ class Claims:
 
     name: str
     title: str
-    tables: dict[str, Table]
+    tables: dict[str, RowTable]
     claims: tuple[Claim, ...]
 
 
@@ -443,7 +443,7 @@ def _rounded(text: str, *, about: str | None) -> tuple[float, float, float] | No
     return found[0], found[0] - half, found[0] + half
 
 
-def _table(name: str, folder: Path | None, source: str, platforms: tuple[Platform, ...]) -> Table:
+def _table(name: str, folder: Path | None, source: str, platforms: tuple[Platform, ...]) -> RowTable:
     if name in documents.names():
         return documents.load(name)
     return read_table(_beside("tables", name, folder, source), platforms)
@@ -471,7 +471,7 @@ def _doubles(claims: tuple[Claim, ...]) -> list[Problem]:
     return problems
 
 
-def _strangers(claims: tuple[Claim, ...], tables: dict[str, Table]) -> list[Problem]:
+def _strangers(claims: tuple[Claim, ...], tables: dict[str, RowTable]) -> list[Problem]:
     named = ", ".join(tables)
     problems = [
         Problem(f"claim {claim.id}: document", f"{claim.document!r} is not a table of this file", named)

@@ -16,7 +16,7 @@ from steelyard.errors import InputError, Problem
 from steelyard.inputs.validate import parse_object, parse_toml
 
 if TYPE_CHECKING:
-    from steelyard.rules.table.row import Platform, Table
+    from steelyard.rules.table.row import Platform, RowTable
 
 CLAIMS_FILE = "claims.toml"
 
@@ -64,7 +64,7 @@ def provenance(name: str) -> Provenance:
 
 
 @cache
-def load(name: str) -> Table:
+def load(name: str) -> RowTable:
     """The rows of one document, with the machines they name; InputError when there is none of that name."""
     provenance(name)
     return parse_table(_read(f"{name}.csv").decode("utf-8"), name, platforms())

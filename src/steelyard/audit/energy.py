@@ -11,15 +11,15 @@ from steelyard.audit.selecting import rows_of
 from steelyard.errors import InputError, Problem
 from steelyard.rules.claims import Span
 from steelyard.rules.table.relations import observed, solve, variable
-from steelyard.rules.table.row import Platform, Table
+from steelyard.rules.table.row import Platform, RowTable
 
 if TYPE_CHECKING:
-    from steelyard.audit.claims import Power
+    from steelyard.audit.claims import PowerClaim
     from steelyard.rules.table.relations import Bounds
     from steelyard.rules.table.row import Row
 
 
-def work_power(claim: Power, table: Table) -> Worked:
+def work_power(claim: PowerClaim, table: RowTable) -> Worked:
     """Power of one device in every row, and whether its figures per energy follow from the others."""
     rows = rows_of(claim, table)
     powers = [(row, _span(power)) for row in rows if (power := device_power(row)) is not None]
@@ -39,14 +39,14 @@ def work_power(claim: Power, table: Table) -> Worked:
     return Worked(faults=tuple(faults), words=words, told=False, rows=tuple(rows), metric="power")
 
 
-def with_limit(limit_w: float | None, table: Table, rows: tuple[Row, ...]) -> Table:
+def with_limit(limit_w: float | None, table: RowTable, rows: tuple[Row, ...]) -> RowTable:
     """The rows of a claim as a table, with the limit that the claim states for its machines."""
     platforms = table.platforms
     if limit_w is not None:
         names = {(str(row.get("system") or ""), str(row.get("accelerator") or "")) for row in rows}
         stated = [Platform(name, other, power_limit_w=limit_w, power_scope="device") for name, other in sorted(names)]
         platforms = (*stated, *(entry for entry in platforms if entry.name not in {name for name, _ in names}))
-    return Table(table.name, rows, platforms)
+    return RowTable(table.name, rows, platforms)
 
 
 def device_power(row: Row) -> Bounds | None:
@@ -113,7 +113,7 @@ def _per_energy(row: Row, rows: list[Row]) -> list[str]:
     return found
 
 
-def _printed_range(claim: Power, rows: list[Row]) -> list[str]:
+def _printed_range(claim: PowerClaim, rows: list[Row]) -> list[str]:
     """Where the printed range of the figures per energy is not that of the rows."""
     if not claim.published:
         return []
@@ -133,7 +133,7 @@ def _printed_range(claim: Power, rows: list[Row]) -> list[str]:
     ]
 
 
-def _words(claim: Power, table: Table, powers: list[tuple[Row, Span]], checked: list[str]) -> str:
+def _words(claim: PowerClaim, table: RowTable, powers: list[tuple[Row, Span]], checked: list[str]) -> str:
     words = []
     if checked:
         right = sum(not fault for fault in checked)

@@ -17,11 +17,11 @@ from steelyard.audit.series import other_product, work_best, work_linear, work_m
 from steelyard.audit.table import parse_table
 from steelyard.errors import InputError, Problem
 from steelyard.inputs.validate import parse_toml
-from steelyard.rules.claims import MAX_SHOWN, Asserted, Noise, Reading, Span
+from steelyard.rules.claims import MAX_SHOWN, Asserted, Reading, RepeatNoise, Span
 from steelyard.rules.plausibility.tables import LEAST_PEERS
 from steelyard.rules.rule import check, rule
 from steelyard.rules.table.peers import WORK_ROLES, keys_of
-from steelyard.rules.table.row import Pair, Table
+from steelyard.rules.table.row import Pair, RowTable
 from steelyard.rules.table.settings import SETTINGS, confounders, differences, unclear
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ Vote = tuple[str, str]
 class Document:
     """The rows that claims speak of, with what is worked out of them once for all claims."""
 
-    def __init__(self, table: Table, claims: Sequence[Claim] = ()) -> None:
+    def __init__(self, table: RowTable, claims: Sequence[Claim] = ()) -> None:
         self.table = table
         self.votes = _votes(claims, table)
         """Of every percentage of the document, by claim."""
@@ -144,7 +144,7 @@ class Document:
         machines = frozenset(_machine(row) for row in rows)
         if machines not in self._outliers:
             peers = tuple(row for row in self.table.rows if _machine(row) in machines)
-            self._outliers[machines] = _by("SY703", Table(self.table.name, peers, self.table.platforms))
+            self._outliers[machines] = _by("SY703", RowTable(self.table.name, peers, self.table.platforms))
         places = {row.place for row in rows}
         return [finding for finding in self._outliers[machines] if finding.place in places]
 
@@ -218,7 +218,7 @@ _WORK: dict[type[Claim], Callable[..., Worked]] = {
     language.Equal: work_equal,
     language.Linear: work_linear,
     language.SameWork: work_same_work,
-    language.Power: work_power,
+    language.PowerClaim: work_power,
     language.Monotone: work_monotone,
     language.Best: work_best,
 }
@@ -246,7 +246,7 @@ def _work(claim: Claim, document: Document) -> tuple[Worked, str]:
     return worked, f"{many} of {base}"
 
 
-def _votes(claims: Sequence[Claim], table: Table) -> dict[str, Vote]:
+def _votes(claims: Sequence[Claim], table: RowTable) -> dict[str, Vote]:
     """How each percentage of a document votes. One that cannot be worked out has none, and is reported when judged."""
     found: dict[str, Vote] = {}
     for claim in claims:
@@ -258,7 +258,7 @@ def _votes(claims: Sequence[Claim], table: Table) -> dict[str, Vote]:
     return found
 
 
-def _convention(claim: Claim, table: Table, votes: dict[str, Vote]) -> tuple[str, str, int]:
+def _convention(claim: Claim, table: RowTable, votes: dict[str, Vote]) -> tuple[str, str, int]:
     """The base that most other percentages of the document share: kind of figure, base, how many; empty: none does."""
     own = work_percent(claim, table) if isinstance(claim, language.Percent) else Worked()
     kind = next((kind for kind, bases in BASES.items() if own.meant and own.meant[0].base in bases), "other")
@@ -325,7 +325,7 @@ def _asserted(claim: Claim, document: Document, worked: Worked, convention: str,
     differs: tuple[str, ...] = ()
     unchanged = False
     if (unlike := _unlike(claim, worked)) and assertion in ("attribution", "fairness", "statistics"):
-        noise = Noise(shown=False, words=unlike)
+        noise = RepeatNoise(shown=False, words=unlike)
     elif assertion == "attribution":
         differs, unchanged, noise = _credited(claim, document, worked)
     elif assertion == "fairness":
@@ -366,11 +366,11 @@ def _unlike(claim: Claim, worked: Worked) -> str:
     return f"two figures are compared, {worked.metric} and {against}" if against != worked.metric else ""
 
 
-def _credited(claim: Claim, document: Document, worked: Worked) -> tuple[tuple[str, ...], bool, Noise | None]:
+def _credited(claim: Claim, document: Document, worked: Worked) -> tuple[tuple[str, ...], bool, RepeatNoise | None]:
     """What else changed; whether the factor itself did; and where it alone did, whether chance would do."""
     found: dict[str, None] = {}
     if not worked.pairs:
-        return (), False, Noise(shown=False, words="the claim compares no two rows")
+        return (), False, RepeatNoise(shown=False, words="the claim compares no two rows")
     for a, b in worked.pairs:
         found.update((str(entry), None) for entry in confounders(Pair(b, a, claim.factor, worked.metric)))
         if claim.factor == "accelerator" and not worked.metric.endswith("_per_device"):
@@ -383,7 +383,7 @@ def _credited(claim: Claim, document: Document, worked: Worked) -> tuple[tuple[s
         return (), True, None
     if unknown:
         words = f"the rows do not both state {claim.factor}, so that nothing can be credited to it"
-        return (), False, Noise(shown=False, words=words)
+        return (), False, RepeatNoise(shown=False, words=words)
     index = document.index(worked.metric)
     return (), False, _worst([chance(index, pair) for pair in worked.pairs])
 
@@ -399,17 +399,17 @@ def _unchanged(factor: str, worked: Worked) -> tuple[bool, bool]:
     return same, unknown
 
 
-def _fair(document: Document, worked: Worked) -> tuple[Reading | None, Reading | None, Noise | None]:
+def _fair(document: Document, worked: Worked) -> tuple[Reading | None, Reading | None, RepeatNoise | None]:
     """The lead of the side that is ahead in the claim's rows, and what is left of it at the best of each side."""
     if not worked.pairs:
-        return None, None, Noise(shown=False, words="fairness is about two sides, and the claim has one")
+        return None, None, RepeatNoise(shown=False, words="fairness is about two sides, and the claim has one")
     equal = best = None
     index = document.index(worked.metric)
     for pair in worked.pairs:
         for ahead, behind in (pair, (pair[1], pair[0])):
             found, why = best_ratio(index, (ahead, behind))
             if found is None:
-                return None, None, Noise(shown=False, words=why)
+                return None, None, RepeatNoise(shown=False, words=why)
             own = lead(worked.metric, ahead.figures[worked.metric], behind.figures[worked.metric])
             # Whoever is behind has no lead to lose; of two that are level, either may fall behind.
             if own is None or own.values[0].high < 1 or own.values[0].low + own.values[0].high < 2 - LEVEL:
@@ -424,20 +424,20 @@ def _lost(equal: Reading, best: Reading) -> float:
     return equal.values[0].low / best.values[0].high
 
 
-def _shown(claim: Claim, document: Document, worked: Worked) -> Noise:
+def _shown(claim: Claim, document: Document, worked: Worked) -> RepeatNoise:
     if not worked.pairs:
-        return Noise(shown=False, words="the claim compares no two rows whose repeats could be counted")
+        return RepeatNoise(shown=False, words="the claim compares no two rows whose repeats could be counted")
     equal = isinstance(claim, language.Equal)
     within = claim.within if isinstance(claim, language.Equal) else None
     index = document.index(worked.metric)
     return _worst([statistics(index, pair, within, equal=equal) for pair in worked.pairs])
 
 
-def _worst(found: list[Noise]) -> Noise:
+def _worst(found: list[RepeatNoise]) -> RepeatNoise:
     return next((noise for noise in found if not noise.shown), found[0])
 
 
-def _few_peers(document: Document, worked: Worked) -> Noise | None:
+def _few_peers(document: Document, worked: Worked) -> RepeatNoise | None:
     """Whether anything is there that the rows could be odd beside: another size of the machine, or enough works."""
     pairs = worked.pairs or ((worked.rows[0], worked.rows[-1]),)
     counts = []
@@ -448,20 +448,20 @@ def _few_peers(document: Document, worked: Worked) -> Noise | None:
     if max(counts) >= LEAST_PEERS:
         return None
     have = f"{max(0, max(counts))} other works were run on both machines"
-    return Noise(shown=False, words=f"{have}, and {LEAST_PEERS} are needed to tell what is usual")
+    return RepeatNoise(shown=False, words=f"{have}, and {LEAST_PEERS} are needed to tell what is usual")
 
 
 def _kept_machine(row: Row) -> tuple[object, ...]:
     return tuple(row.get(key) for key, role in SETTINGS.items() if role == "system")
 
 
-def _no_limit(claim: Claim, document: Document, worked: Worked) -> Noise | None:
+def _no_limit(claim: Claim, document: Document, worked: Worked) -> RepeatNoise | None:
     """Why a limit cannot be checked: nobody states it, or no power follows from the figures."""
     if not _limited(claim, document, worked):
-        return Noise(shown=False, words="no power limit is known for these machines")
+        return RepeatNoise(shown=False, words="no power limit is known for these machines")
     rows = worked.rows or tuple(row for pair in worked.pairs for row in pair)
     if all(device_power(row) is None for row in rows):
-        return Noise(shown=False, words="no power follows from the figures of these rows")
+        return RepeatNoise(shown=False, words="no power follows from the figures of these rows")
     return None
 
 
@@ -470,12 +470,12 @@ def _odd(document: Document, worked: Worked) -> tuple[Finding, ...]:
     found: list[Finding] = []
     pairs = worked.pairs or ((worked.rows[0], worked.rows[-1]),)
     for a, b in pairs:
-        found += _by("SY301", Table(document.table.name, (b, a), document.table.platforms))
+        found += _by("SY301", RowTable(document.table.name, (b, a), document.table.platforms))
     found += document.outliers([row for pair in pairs for row in pair])
     return tuple(dict.fromkeys(found))
 
 
-def _by(code: str, table: Table) -> list[Finding]:
+def _by(code: str, table: RowTable) -> list[Finding]:
     """What one rule on tables finds."""
     made: Any = rule(code)
     return list(made.check(table))
@@ -497,9 +497,9 @@ def _limited(claim: Claim, document: Document, worked: Worked) -> bool:
     return any(platform.power_limit_w or platform.system_power_limit_w for platform in known)
 
 
-def _with_platforms(claim: Claim, document: Document, worked: Worked) -> Table:
+def _with_platforms(claim: Claim, document: Document, worked: Worked) -> RowTable:
     rows = worked.rows or tuple(row for pair in worked.pairs for row in pair)
-    return with_limit(claim.limit_w if isinstance(claim, language.Power) else None, document.table, rows)
+    return with_limit(claim.limit_w if isinstance(claim, language.PowerClaim) else None, document.table, rows)
 
 
 def _other_work(worked: Worked) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from steelyard.audit.claims import Claim, Percent
     from steelyard.audit.recompute import Worked
-    from steelyard.rules.table.row import Amount, Table
+    from steelyard.rules.table.row import Amount, RowTable
 
 BASES: dict[Kind, tuple[str, str]] = {
     "time": ("the longer time", "the shorter time"),
@@ -36,7 +36,7 @@ BASES: dict[Kind, tuple[str, str]] = {
 }
 
 
-def work_percent(claim: Percent, table: Table, convention: str = "") -> Worked:
+def work_percent(claim: Percent, table: RowTable, convention: str = "") -> Worked:
     """A differs from B by p %: by every base it may have, those that are meant first."""
     pairs, metric, alone = pairs_and_metric(claim, table)
     if claim.relation not in ("more", "less", "change"):
@@ -109,7 +109,7 @@ def meant_bases(claim: Percent, a: Amount, b: Amount, convention: str) -> tuple[
     return ("b",) if about_time == (kind_of(a) == "time") else ("a",)
 
 
-def base_of(claim: Percent, table: Table) -> tuple[str, str] | None:
+def base_of(claim: Percent, table: RowTable) -> tuple[str, str] | None:
     """Kind of figure and the base that gives what is printed, where only one does: a vote for the convention."""
     if claim.relation not in ("faster", "slower") or claim.base is not None or not claim.published or claim.over:
         return None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from steelyard.audit.claims import Claim, Efficiency, Equal, Faster, PairClaim, Times
-    from steelyard.rules.table.row import Amount, Row, Table
+    from steelyard.rules.table.row import Amount, Row, RowTable
 
 SHOWN = 3
 HUGE = 1e12
@@ -176,7 +176,7 @@ def counted(devices: float) -> str:
 # -- claims on pairs
 
 
-def work_times(claim: Times, table: Table) -> Worked:
+def work_times(claim: Times, table: RowTable) -> Worked:
     """A is r times B."""
     pairs, metric, alone = pairs_and_metric(claim, table)
     readings = [_ratio(claim, *two_figures(claim, metric, pair)) for pair in pairs]
@@ -189,7 +189,7 @@ def _ratio(claim: Times, a: Amount, b: Amount) -> Reading:
     return quotient(b, a) if claim.relation == "less" else quotient(a, b)
 
 
-def work_faster(claim: Faster, table: Table) -> Worked:
+def work_faster(claim: Faster, table: RowTable) -> Worked:
     """A is faster than B, on every pair."""
     pairs, metric, alone = pairs_and_metric(claim, table)
     about_speed(claim, metric, pairs[0][0].figures[metric])
@@ -227,7 +227,7 @@ def about_speed(claim: Claim, metric: str, amount: Amount) -> None:
         raise InputError(f"claim {claim.id} is about speed", problems=(problem,))
 
 
-def work_efficiency(claim: Efficiency, table: Table) -> Worked:
+def work_efficiency(claim: Efficiency, table: RowTable) -> Worked:
     """Speed-up over how many times the devices."""
     pairs, metric, alone = pairs_and_metric(claim, table)
     readings, hints = [], []
@@ -242,7 +242,7 @@ def work_efficiency(claim: Efficiency, table: Table) -> Worked:
 
 
 @dataclass(frozen=True)
-class Part:
+class RatioPart:
     """What turns a ratio of figures into one of a device: devices, and what else a figure counts."""
 
     factor: float
@@ -252,22 +252,22 @@ class Part:
     """Whether the figure is of the whole job, so that it is divided by nothing but the devices."""
 
 
-def of_a_device(claim: Claim, metric: str, a: Row, b: Row) -> Part:
+def of_a_device(claim: Claim, metric: str, a: Row, b: Row) -> RatioPart:
     """How many times the devices A has, and what its figure counts already."""
     many = devices(claim, a) / devices(claim, b)
     on = f"on {many:g} times the devices" if many != 1 else "on as many devices"
     if metric.endswith("_per_device"):
-        return Part(1.0, "per device", many, whole=False)
+        return RatioPart(1.0, "per device", many, whole=False)
     if metric.endswith("_per_node"):
         nodes = needed(claim, a, "nodes") / needed(claim, b, "nodes")
-        return Part(nodes / many, f"per node, of {nodes:g} times the nodes {on}", many, whole=False)
+        return RatioPart(nodes / many, f"per node, of {nodes:g} times the nodes {on}", many, whole=False)
     if metric.startswith("step_time"):
         work = _step_samples(claim, a) / _step_samples(claim, b)
-        return Part(work / many, f"a step of {work:g} times the samples {on}", many, whole=False)
-    return Part(1 / many, on, many)
+        return RatioPart(work / many, f"a step of {work:g} times the samples {on}", many, whole=False)
+    return RatioPart(1 / many, on, many)
 
 
-def efficiency(gain: Reading, share: Part) -> Reading:
+def efficiency(gain: Reading, share: RatioPart) -> Reading:
     """A speed-up as the share of a device that is left."""
     (ratio,) = gain.values
     span = Span(ratio.low * share.factor, ratio.high * share.factor)
@@ -300,7 +300,7 @@ def _divisor(claim: Claim, gain: Reading, many: float) -> list[str]:
     return [f"{times(value)[:-1]}/{most} = {share}, so it was divided by {most}, not by {many:g}"]
 
 
-def _cleaner_base(claim: Efficiency, table: Table, pair: tuple[Row, Row], metric: str) -> tuple[str, ...]:
+def _cleaner_base(claim: Efficiency, table: RowTable, pair: tuple[Row, Row], metric: str) -> tuple[str, ...]:
     """Another row from which only the devices changed, where the claimed base is not such a row."""
     free = ("devices", "nodes", "global_batch")
     row = pair[0]
@@ -323,7 +323,7 @@ def _cleaner_base(claim: Efficiency, table: Table, pair: tuple[Row, Row], metric
     return (f"with nothing else changed, {count}: {gain.words}, an efficiency of {found.result}",)
 
 
-def work_equal(claim: Equal, table: Table) -> Worked:
+def work_equal(claim: Equal, table: RowTable) -> Worked:
     """A and B are equal within a margin; what is printed is the change from B to A."""
     pairs, metric, alone = pairs_and_metric(claim, table)
     readings, faults = [], []
@@ -399,7 +399,7 @@ def middle(span: Span) -> float:
     return (span.low + span.high) / 2
 
 
-def pairs_and_metric(claim: PairClaim, table: Table) -> tuple[list[tuple[Row, Row]], str, int]:
+def pairs_and_metric(claim: PairClaim, table: RowTable) -> tuple[list[tuple[Row, Row]], str, int]:
     """Pairs of rows, the metric that is meant, and how many rows found no partner."""
     pairs, alone = pairs_of(claim, table)
     return pairs, metric_of(claim, [row for pair in pairs for row in pair], claim.a), alone

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from steelyard.audit.recompute import better, kind_of, lead, percent, speed_ratio, unit_factor
 from steelyard.audit.selecting import same
-from steelyard.rules.claims import Noise, Reading
+from steelyard.rules.claims import Reading, RepeatNoise
 from steelyard.rules.table.row import Amount
 from steelyard.rules.table.settings import SETTINGS, TUNABLE, shown
 from steelyard.stats.ratio import MIN_JOBS, compare_means
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from steelyard.audit.recompute import Kind
-    from steelyard.rules.table.row import Row, Table
+    from steelyard.rules.table.row import Row, RowTable
 
 # What may differ between a row and the best row of the same machine for the same work.
 CHOSEN = tuple(key for key, role in SETTINGS.items() if role in TUNABLE)
@@ -30,7 +30,7 @@ Key = tuple[object, ...]
 class Index:
     """The rows of a document by their settings, for one metric."""
 
-    def __init__(self, table: Table, metric: str) -> None:
+    def __init__(self, table: RowTable, metric: str) -> None:
         self.metric = metric
         self.alike: dict[Key, list[float]] = {}
         """Values of rows with the same settings."""
@@ -58,17 +58,17 @@ def _key(row: Row, keys: Sequence[str]) -> Key:
     return tuple(row.get(key) for key in keys)
 
 
-def chance(index: Index, pair: tuple[Row, Row]) -> Noise:
+def chance(index: Index, pair: tuple[Row, Row]) -> RepeatNoise:
     """Whether a difference credited to a cause is larger than that between repeats."""
     sides = [index.repeats(row) for row in pair]
     a, b = (row.figures[index.metric] for row in pair)
     if min(map(min, sides)) <= 0:
-        return Noise(shown=False, words="a run with the figure 0 has no ratio to another one")
+        return RepeatNoise(shown=False, words="a run with the figure 0 has no ratio to another one")
     if min(map(len, sides)) >= MIN_JOBS:
         return _tested(sides, kind_of(a))
     known = [side for side in sides if len(side) > 1] or index.spreads()
     if not known:
-        return Noise(shown=False, words="one run each, and the document repeats no row")
+        return RepeatNoise(shown=False, words="one run each, and the document repeats no row")
     widest = max(known, key=_spread)
     ratio = speed_ratio(a, b).values[0]
     low, high = sorted((1.0, (ratio.low + ratio.high) / 2))
@@ -77,29 +77,29 @@ def chance(index: Index, pair: tuple[Row, Row]) -> Noise:
     spread = _spread(widest)
     gap = high / low - 1
     runs = f"{len(widest)} runs of one configuration gave {figures}, {percent(spread)} apart"
-    return Noise(shown=gap > spread, words=f"{runs}, and these rows {percent(gap)}")
+    return RepeatNoise(shown=gap > spread, words=f"{runs}, and these rows {percent(gap)}")
 
 
-def statistics(index: Index, pair: tuple[Row, Row], within: float | None, *, equal: bool) -> Noise:
+def statistics(index: Index, pair: tuple[Row, Row], within: float | None, *, equal: bool) -> RepeatNoise:
     """Whether repeats on both sides show a difference; or, of a claim of equality, that there is none to speak of."""
     sides = [index.repeats(row) for row in pair]
     kind = kind_of(pair[0].figures[index.metric])
     if min(map(len, sides)) < MIN_JOBS:
         counts = [len(side) for side in sides]
         have = "one run on each side" if counts == [1, 1] else f"{counts[0]} and {counts[1]} runs"
-        return Noise(shown=False, words=f"{have}, where three on each side are needed")
+        return RepeatNoise(shown=False, words=f"{have}, where three on each side are needed")
     if min(map(min, sides)) <= 0:
-        return Noise(shown=False, words="a run with the figure 0 has no ratio to another one")
+        return RepeatNoise(shown=False, words="a run with the figure 0 has no ratio to another one")
     if not equal:
         return _tested(sides, kind)
     if within is None:
-        return Noise(shown=False, words="equal within what is not said; a margin is needed")
+        return RepeatNoise(shown=False, words="equal within what is not said; a margin is needed")
     found = compare_means(sides[1], sides[0])
     assert found.low is not None
     assert found.high is not None
     inside = 1 - within <= found.low and found.high <= 1 + within
     words = f"A/B = {found.value:.4g}, 95 % interval {found.low:.4g} to {found.high:.4g}, margin {percent(within)}"
-    return Noise(shown=inside, words=words)
+    return RepeatNoise(shown=inside, words=words)
 
 
 def best_ratio(index: Index, pair: tuple[Row, Row]) -> tuple[Reading | None, str]:
@@ -157,7 +157,7 @@ def _spread(values: Sequence[float]) -> float:
     return max(values) / min(values) - 1 if min(values) > 0 else float("inf")
 
 
-def _tested(sides: list[list[float]], kind: Kind) -> Noise:
+def _tested(sides: list[list[float]], kind: Kind) -> RepeatNoise:
     """Welch's interval of the ratio of means; rates are averaged as times."""
     a, b = ([1 / value for value in side] if kind == "rate" else side for side in sides)
     found = compare_means(b, a)
@@ -166,4 +166,4 @@ def _tested(sides: list[list[float]], kind: Kind) -> Noise:
     what = "A/B" if kind == "other" else "time of A over time of B"
     runs = f"{len(a)} and {len(b)} runs"
     words = f"{what} = {found.value:.4g}, 95 % interval {found.low:.4g} to {found.high:.4g}, {runs}"
-    return Noise(shown=found.verdict in ("faster", "slower"), words=words)
+    return RepeatNoise(shown=found.verdict in ("faster", "slower"), words=words)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from steelyard.audit.claims import Claim, PairClaim
-    from steelyard.rules.table.row import Setting, Table
+    from steelyard.rules.table.row import RowTable, Setting
 
 PLACES = ("table", "source", "note")
 WAYS = ("sum", "mean")
@@ -41,7 +41,7 @@ def same(a: object, b: object) -> bool:
         return False
 
 
-def rows_of(claim: Claim, table: Table, extra: Mapping[str, Setting] | None = None) -> list[Row]:
+def rows_of(claim: Claim, table: RowTable, extra: Mapping[str, Setting] | None = None) -> list[Row]:
     """The rows that a claim's selectors mean; InputError when there is none."""
     wanted = {**claim.rows, **(extra or {})}
     _known(claim, wanted)
@@ -57,12 +57,12 @@ def rows_of(claim: Claim, table: Table, extra: Mapping[str, Setting] | None = No
     return found
 
 
-def one_row(claim: Claim, table: Table, side: Mapping[str, Setting]) -> Row:
+def one_row(claim: Claim, table: RowTable, side: Mapping[str, Setting]) -> Row:
     """The one row of a side, or several put together as the selector says."""
     return _together(claim, rows_of(claim, table, side), side)
 
 
-def pairs_of(claim: PairClaim, table: Table) -> tuple[list[tuple[Row, Row]], int]:
+def pairs_of(claim: PairClaim, table: RowTable) -> tuple[list[tuple[Row, Row]], int]:
     """The pairs of rows of a claim, and how many rows found no partner."""
     if not claim.over:
         return [(one_row(claim, table, claim.a), one_row(claim, table, claim.b))], 0
@@ -192,7 +192,7 @@ def _known(claim: Claim, wanted: Mapping[str, object]) -> None:
         raise InputError(f"claim {claim.id} selects by what rows do not have", problems=tuple(problems))
 
 
-def _none(claim: Claim, table: Table, wanted: Mapping[str, Setting], metric: str) -> InputError:
+def _none(claim: Claim, table: RowTable, wanted: Mapping[str, Setting], metric: str) -> InputError:
     """The rows that come closest, and what they have instead."""
 
     def missed(row: Row) -> dict[str, object]:

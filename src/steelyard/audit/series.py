@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from steelyard.audit.claims import Best, Claim, Linear, Monotone, SameWork
-    from steelyard.rules.table.row import Amount, Row, Table
+    from steelyard.rules.table.row import Amount, Row, RowTable
 
 KNEE_SHARE = 0.9
 MAX_LISTED = 12
 MAX_RIVALS = 10_000
 
 
-def work_linear(claim: Linear, table: Table) -> Worked:
+def work_linear(claim: Linear, table: RowTable) -> Worked:
     """Efficiency at every number of devices against the fewest; the best row counts where several have the same."""
     rows = rows_of(claim, table)
     metric = metric_of(claim, rows)
@@ -102,7 +102,7 @@ def _one_work(claim: Claim, rows: Sequence[Row]) -> None:
             raise InputError(f"claim {claim.id} is about one series of rows", problems=(problem,))
 
 
-def work_same_work(claim: SameWork, table: Table) -> Worked:
+def work_same_work(claim: SameWork, table: RowTable) -> Worked:
     """Rate times time of every row; the amount that most rows share, and the rows that have another."""
     rows = [row for row in rows_of(claim, table) if _rate_and_time(claim, row) is not None]
     if len(rows) < (1 if claim.published else 2):
@@ -197,7 +197,7 @@ def _from_to(spans: list[Span]) -> str:
     return first if first == last else f"{first} to {last}"
 
 
-def work_monotone(claim: Monotone, table: Table) -> Worked:
+def work_monotone(claim: Monotone, table: RowTable) -> Worked:
     """The metric against the setting, in each series of rows; and where it has come near its best."""
     rows = rows_of(claim, table)
     metric = metric_of(claim, rows)
@@ -294,7 +294,7 @@ def _knee(claim: Monotone, rows: list[Row], figures: list[Amount]) -> str:
     return ""
 
 
-def work_best(claim: Best, table: Table) -> Worked:
+def work_best(claim: Best, table: RowTable) -> Worked:
     """The claimed value of a setting against every other value, where nothing else differs. Repeats are averaged."""
     rows = [row for row in rows_of(claim, table) if row.get(claim.setting) is not None]
     metric = metric_of(claim, rows) if rows else ""

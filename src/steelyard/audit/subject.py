@@ -22,7 +22,7 @@ from steelyard.errors import InputError
 from steelyard.inputs.validate import MAX_SPEC_BYTES, parse_toml, read_bounded
 from steelyard.results.store import RECORD_FILE, ResultFolder, read_record
 from steelyard.rules.rule import check
-from steelyard.rules.table.row import Table
+from steelyard.rules.table.row import RowTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,7 +45,7 @@ class Audit:
     """What it is, in a line."""
     findings: tuple[Finding, ...]
     judgements: tuple[Judgement, ...] = ()
-    tables: tuple[Table, ...] = ()
+    tables: tuple[RowTable, ...] = ()
     """The rows that were judged: as published, or the cells of studies."""
 
     @property
@@ -108,7 +108,7 @@ def _audit_file(path: Path, platforms: tuple[Platform, ...]) -> Audit:
     return Audit(str(path), about, tuple(findings), tuple(judge(claims)), tuple(tables.values()))
 
 
-def _audit_table(table: Table, path: Path) -> Audit:
+def _audit_table(table: RowTable, path: Path) -> Audit:
     return Audit(str(path), f"{len(table.rows)} rows", check_table(table), tables=(table,))
 
 
@@ -135,7 +135,7 @@ def _audit_records(name: str, records: Iterable[RunRecord]) -> Audit:
     by_study: dict[str, list[RunRecord]] = {}
     for record in every:
         by_study.setdefault(record.spec.study, []).append(record)
-    tables = [Table(study, tuple(row_of(cell) for cell in summarise(its))) for study, its in by_study.items()]
+    tables = [RowTable(study, tuple(row_of(cell) for cell in summarise(its))) for study, its in by_study.items()]
     findings += [found for table in tables for found in check_table(table)]
     runs, studies = len(every), len(by_study)
     about = f"{runs} run{'s' * (runs != 1)} of {studies} {'study' if studies == 1 else 'studies'}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from steelyard.errors import SHOWN_PROBLEMS, InputError, Problem
 from steelyard.inputs.validate import parse_toml, read_bounded
 from steelyard.rules.table.relations import metric_kind
-from steelyard.rules.table.row import Amount, Platform, Row, Table
+from steelyard.rules.table.row import Amount, Platform, Row, RowTable
 from steelyard.rules.table.settings import SETTINGS
 from steelyard.rules.table.units import known_units, printed, unit_of
 
@@ -68,13 +68,13 @@ class BadCellError(ValueError):
         self.column, self.problem, self.valid = column, problem, valid
 
 
-def read_table(path: Path, platforms: tuple[Platform, ...] = ()) -> Table:
+def read_table(path: Path, platforms: tuple[Platform, ...] = ()) -> RowTable:
     """The table in a file; TOML by its ending, else CSV."""
     limit = MAX_TOML_BYTES if path.suffix == ".toml" else MAX_TABLE_BYTES
     return parse_table(decoded(read_bounded(path, limit), path.name), path.name, platforms)
 
 
-def parse_table(text: str, name: str, platforms: tuple[Platform, ...] = ()) -> Table:
+def parse_table(text: str, name: str, platforms: tuple[Platform, ...] = ()) -> RowTable:
     """The table in a text: TOML where the name ends so, else CSV."""
     if name.endswith(".toml"):
         return _from_toml(text, name, platforms)
@@ -234,14 +234,14 @@ class _Rows:
         if texts["note"] and texts["note"] not in row.notes:
             row.notes.append(texts["note"])
 
-    def table(self, platforms: tuple[Platform, ...]) -> Table:
+    def table(self, platforms: tuple[Platform, ...]) -> RowTable:
         """The table, or an error with everything that is wrong."""
         _refuse(self.name, self.problems)
         rows = tuple(
             Row(made.place, made.settings, made.figures, made.table, made.source, "; ".join(made.notes), made.status)
             for made in self.rows
         )
-        return Table(self.name, rows, (*self.platforms.values(), *platforms))
+        return RowTable(self.name, rows, (*self.platforms.values(), *platforms))
 
     def _limit(self, settings: Mapping[str, Setting], text: str, source: str) -> None:
         """The power limit of one device, where the table has a column for it."""
@@ -294,7 +294,7 @@ def figure(metric: str, text: str, unit: str) -> tuple[Amount | None, str | None
     return Amount(found[0] * known[1], found[1] * known[1], found[2] * known[1], unit, text), None
 
 
-def _from_toml(text: str, name: str, platforms: tuple[Platform, ...]) -> Table:
+def _from_toml(text: str, name: str, platforms: tuple[Platform, ...]) -> RowTable:
     if len(text) > MAX_TOML_BYTES:
         raise InputError(f"{name} is larger than the {MAX_TOML_BYTES} bytes such a file may have")
     data = parse_toml(text.encode("utf-8"), name)

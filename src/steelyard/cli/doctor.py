@@ -10,7 +10,7 @@ from pathlib import Path
 
 from steelyard.cli.verb import add_results
 from steelyard.doctor.checks import checks
-from steelyard.doctor.node import Check, Plan
+from steelyard.doctor.node import Check, IntendedRun
 from steelyard.errors import printable
 from steelyard.launch.allocation import whereabouts
 from steelyard.launch.local import LocalLauncher
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 when nothing is wrong; notes are not wrong."""
-    plan = Plan(arguments.results, arguments.data, arguments.nproc, arguments.loader_workers)
+    plan = IntendedRun(arguments.results, arguments.data, arguments.nproc, arguments.loader_workers)
     found = []
     trying = partial(trial, launcher=LocalLauncher())
     for check in checks(plan, trying, whereabouts(os.environ).words):

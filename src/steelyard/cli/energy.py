@@ -8,7 +8,7 @@ from pathlib import Path
 
 from steelyard.analysis.crosscheck import against_meter, against_slurm
 from steelyard.analysis.energy import CellEnergy, cells_with_energy, plotted
-from steelyard.analysis.meters import CrossCheck
+from steelyard.analysis.meters import MeterAgreement
 from steelyard.analysis.power_trace import PowerTrace
 from steelyard.analysis.select import FORMS, select
 from steelyard.cli.verb import add_results
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if any(entry.verdict == "valid" for entry in cells) else 1
 
 
-def _held(folder: ResultFolder, cells: list[CellEnergy], arguments: argparse.Namespace) -> dict[str, CrossCheck]:
+def _held(folder: ResultFolder, cells: list[CellEnergy], arguments: argparse.Namespace) -> dict[str, MeterAgreement]:
     """What others measured of the same run."""
     if arguments.meter is None and arguments.slurm is None:
         return {}

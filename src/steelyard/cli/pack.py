@@ -6,10 +6,10 @@ import re
 import sys
 from pathlib import Path
 
-from steelyard.analysis.request import Plan, Tariff
+from steelyard.analysis.request import Tariff, WorkPlan
 from steelyard.cli.verb import add_results
 from steelyard.errors import InputError, Problem, printable
-from steelyard.inputs.scheme import Found, find_scheme, scheme_folders, scheme_names
+from steelyard.inputs.scheme import SchemeFile, find_scheme, scheme_folders, scheme_names
 from steelyard.inputs.site import find_place
 from steelyard.report.pack.build import gather
 from steelyard.report.pack.checklist import fits, lines
@@ -104,7 +104,7 @@ def _require(arguments: argparse.Namespace) -> None:
         raise InputError("a pack needs a study and a plan", problems=tuple(missing), next_step=step)
 
 
-def _plan(arguments: argparse.Namespace, schemes: list[Found]) -> Plan:
+def _plan(arguments: argparse.Namespace, schemes: list[SchemeFile]) -> WorkPlan:
     samples = arguments.samples
     if samples is None:
         samples = arguments.epochs * arguments.epoch_samples
@@ -114,7 +114,7 @@ def _plan(arguments: argparse.Namespace, schemes: list[Found]) -> Plan:
     if limit_h is None and arguments.site is not None:
         longest_s = find_place(arguments.site).pool.max_time_s
         limit_h = longest_s / 3600 if longest_s is not None else None
-    return Plan(
+    return WorkPlan(
         samples=samples,
         trainings=arguments.runs,
         devices=arguments.devices,

@@ -5,7 +5,7 @@ import json
 
 from steelyard.cli.verb import add_loudness, add_results
 from steelyard.errors import InputError, Problem
-from steelyard.launch.follow import Standing, look, wait
+from steelyard.launch.follow import StudyStatus, look, wait
 from steelyard.launch.plan import studies
 from steelyard.launch.submit import cancel
 from steelyard.results.store import ResultFolder
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if any(standing.problems for standing in standings) else 0
 
 
-def _look(folder: ResultFolder, study: str, loud: Loudness, *, follow: bool) -> Standing:
+def _look(folder: ResultFolder, study: str, loud: Loudness, *, follow: bool) -> StudyStatus:
     if not follow:
         return look(folder, study)
     with Following(loud) as following:

@@ -8,7 +8,7 @@ A run's `raw/` directory holds
     steps-00000.bin      step samples of every rank that process drove
     tokens-00000.bin     of a run that generates: samples of its tokens, in the same form
     launch.json          what the launcher saw: command, times, exit code
-    claim                who began a run that a scheduler started: exists once, so that no run begins twice
+    lease                who began a run that a scheduler started: exists once, so that no run begins twice
     worker.log           what the worker printed
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SPEC_FILE = "spec.json"
 LAUNCH_FILE = "launch.json"
 WORKER_LOG = "worker.log"
-CLAIM_FILE = "claim"
+LEASE_FILE = "lease"
 """Made by whoever begins a run of a campaign, and only if it is not there: no run begins twice."""
 PROGRESS_FILE = "progress.json"
 COMPILING_FILE = "compiling"

@@ -15,7 +15,7 @@ import numpy as np
 
 from steelyard.data import images
 from steelyard.data.form import confined, shuffled
-from steelyard.data.json_stream import Limits, TextTable, entries
+from steelyard.data.json_stream import JsonLimits, TextTable, entries
 from steelyard.errors import DamagedDataError, InputError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from steelyard.data.form import Kind, Split
 
 FOLDERS = {"train": "train2017", "evaluation": "val2017"}
-LIMITS = Limits()
+LIMITS = JsonLimits()
 CATEGORY_LIMIT = 10_000
 NAME_CHARS = 255
 # Far outside of any picture; below it a 32-bit float is exact to a tenth of a pixel.

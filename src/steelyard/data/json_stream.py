@@ -33,7 +33,7 @@ _PLAIN = bytes(sorted(set(range(256)) - set(b'[]{}"')))
 
 
 @dataclass(frozen=True)
-class Limits:
+class JsonLimits:
     """How large a file may be, and what is in it."""
 
     file_bytes: int = 2 << 30
@@ -99,7 +99,7 @@ class TextTable:
         return len(self) - 1
 
 
-def entries(path: Path, arrays: Collection[str], limits: Limits) -> Iterator[tuple[str, Any]]:
+def entries(path: Path, arrays: Collection[str], limits: JsonLimits) -> Iterator[tuple[str, Any]]:
     """Elements of these arrays in the object at the top, each with the array's name; values that are no arrays too."""
     head = read_at(path, 0, 512)
     if head.strip(b" \t\r\n")[:1] not in (b"{", b""):
@@ -113,7 +113,7 @@ def entries(path: Path, arrays: Collection[str], limits: Limits) -> Iterator[tup
         raise DamagedDataError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def value(path: Path, data: bytes, limits: Limits) -> Any:
+def value(path: Path, data: bytes, limits: JsonLimits) -> Any:
     """One whole JSON value of at most `element_chars` bytes."""
     nesting = Nesting(limits.nesting)
     if len(data) > limits.element_chars:
@@ -141,7 +141,7 @@ def _decoder(path: Path) -> json.JSONDecoder:
 class _Reader:
     """A window on the text of a file: what lies before `_at` has been taken."""
 
-    def __init__(self, path: Path, file: BinaryIO, limits: Limits) -> None:
+    def __init__(self, path: Path, file: BinaryIO, limits: JsonLimits) -> None:
         self._path = path
         self._file = file
         self._limits = limits

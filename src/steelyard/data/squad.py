@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from steelyard.data.form import Question, read_whole, shuffled
-from steelyard.data.json_stream import Limits, TextTable, entries
+from steelyard.data.json_stream import JsonLimits, TextTable, entries
 from steelyard.errors import DamagedDataError, InputError, Problem
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ BEGINNINGS = {"train": "train", "evaluation": "dev"}
 # The versions and what the files of each say of themselves.
 VERSIONS = {"v1.1": ("1.1", "v1.1"), "v2.0": ("2.0", "v2.0")}
 # The articles of the real files have 100,000 characters on average, and the largest file 42 MB.
-LIMITS = Limits(file_bytes=256 << 20, element_chars=2 << 20)
+LIMITS = JsonLimits(file_bytes=256 << 20, element_chars=2 << 20)
 QUESTION_LIMIT = 1_000_000
 ID_CHARS = 100
 VOCAB = "vocab.txt"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import numpy as np
 
 from steelyard.data.form import begins_like, read_at, read_whole
-from steelyard.data.json_stream import Limits, value
+from steelyard.data.json_stream import JsonLimits, value
 from steelyard.errors import DamagedDataError, InputError, Problem
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class TokensExamples:
 def _vocabulary(path: Path) -> int | None:
     if not path.exists():
         return None
-    meta = value(path, read_whole(path, 1 << 16), Limits())
+    meta = value(path, read_whole(path, 1 << 16), JsonLimits())
     size = meta.get("vocabulary") if isinstance(meta, dict) else None
     if type(size) is not int or not 0 < size <= 1 << 31:
         raise DamagedDataError(f"{path}: no whole number from 1 to {1 << 31:,} as vocabulary")
@@ -206,7 +206,7 @@ def _fail(path: Path, what: str) -> NoReturn:
 END_OF_BYTES = 256
 TEXT_KEYS = ("text", "content")
 # A line of 16 MB with nothing but small texts takes 200 MB while it is decoded.
-LINE = Limits(element_chars=16 << 20, containers=200_000)
+LINE = JsonLimits(element_chars=16 << 20, containers=200_000)
 TOKENIZER_BYTES = 64 << 20
 # A new shard after so many bytes or documents: the lengths of one shard are held in memory until it ends.
 SHARD_BYTES = 4 << 30

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from steelyard.contracts.record import Aggregation, Scope, Steady, Window
     from steelyard.contracts.spec import RunSpec
     from steelyard.derive.domains import Cover
-    from steelyard.derive.sensors import NodeSensors, Readings
+    from steelyard.derive.sensors import NodeReadings, NodeSensors
 
 JOULES_PER_WH = 3600.0
 MAX_REASONS = 50
@@ -42,7 +42,7 @@ METHOD = "resolution, timing and stated gain of the sensors"
 
 
 @dataclass(frozen=True)
-class Measured:
+class RunContext:
     """What the rest of the derivation knows of the run."""
 
     phases: Sequence[Phase] = ()
@@ -60,7 +60,7 @@ class Measured:
     """That the scheduler gave to the job; None: nobody says."""
 
 
-def energy_quantities(raw: Path, spec: RunSpec, measured: Measured) -> dict[str, Quantity]:
+def energy_quantities(raw: Path, spec: RunSpec, measured: RunContext) -> dict[str, Quantity]:
     """All that is known of the run's energy; only `energy_job`, with the reason, where nothing can be read."""
     if not spec.energy.watch:
         return {}
@@ -79,7 +79,7 @@ def energy_quantities(raw: Path, spec: RunSpec, measured: Measured) -> dict[str,
     return _Job(spec, measured, nodes, windows).quantities()
 
 
-def _nothing(nodes: Sequence[NodeSensors], measured: Measured) -> dict[str, Quantity]:
+def _nothing(nodes: Sequence[NodeSensors], measured: RunContext) -> dict[str, Quantity]:
     """Nobody looked, or nothing can be read."""
     if not nodes and not measured.phases:
         return {}
@@ -105,7 +105,7 @@ def _unknown(reason: str, window: Window) -> Quantity:
 
 
 @dataclass(frozen=True)
-class Part:
+class DomainEnergy:
     """The joules of one domain in one window, and the channel they were read from."""
 
     domain: str
@@ -115,7 +115,7 @@ class Part:
     """Where counter and gauge contradict each other: how."""
 
 
-def _read_off(node: NodeSensors, readings: Readings, domain: str, window: str) -> Part | None:
+def _read_off(node: NodeSensors, readings: NodeReadings, domain: str, window: str) -> DomainEnergy | None:
     """The best reading of a domain: one that tells anything before one that does not, a counter before a gauge."""
     found = [(node.channels[number], readings.joules[window][number]) for number in node.channels_of(domain)]
     if not found:
@@ -132,7 +132,7 @@ def _read_off(node: NodeSensors, readings: Readings, domain: str, window: str) -
         )
     beside = next((lost for other, lost in found if other.kind == "gauge" and other is not channel), None)
     doubt = _disagreement(joules, beside) if channel.kind == "counter" and beside is not None else ""
-    return Part(domain, channel.name, joules, doubt)
+    return DomainEnergy(domain, channel.name, joules, doubt)
 
 
 def _disagreement(counter: Joules, gauge: Joules) -> str:
@@ -163,7 +163,7 @@ class Sum:
     """Each with the channels it is about."""
     contradictions: list[str] = field(default_factory=list)
 
-    def add(self, node: str, part: Part, joules: Joules) -> None:
+    def add(self, node: str, part: DomainEnergy, joules: Joules) -> None:
         """One more domain; `joules` may be per second or per sample."""
         self.joules.add(replace(joules, reasons={}))
         self.coverage = min(joules.coverage, 1.0 if self.coverage is None else self.coverage)
@@ -210,7 +210,7 @@ def _about(channels: Sequence[str]) -> str:
 class _Job:
     """The energy quantities of one run."""
 
-    def __init__(self, spec: RunSpec, measured: Measured, nodes: Sequence[NodeSensors], windows: at.Windows) -> None:
+    def __init__(self, spec: RunSpec, measured: RunContext, nodes: Sequence[NodeSensors], windows: at.Windows) -> None:
         self._spec = spec
         self._measured = measured
         self._nodes = nodes

@@ -17,7 +17,7 @@ from steelyard.contracts import observe
 from steelyard.contracts.record import Interval, Quantity, RawFile, RunRecord, Steady
 from steelyard.contracts.spec import RunSpec
 from steelyard.derive.ceilings import ceiling_quantities
-from steelyard.derive.energy import Measured, energy_quantities
+from steelyard.derive.energy import RunContext, energy_quantities
 from steelyard.derive.epochs import epoch_quantities, quality_quantities
 from steelyard.derive.ranks import checked_quantities, rank_quantities
 from steelyard.derive.status import is_observation, job_status
@@ -45,7 +45,7 @@ def derive(raw: Path) -> RunRecord:
     """The record of the run whose raw files are in `raw`."""
     spec = parse_json(RunSpec, read_bounded(raw / observe.SPEC_FILE, MAX_SPEC_BYTES), f"{raw / observe.SPEC_FILE}")
     seen = _Seen()
-    steps = _Steps()
+    steps = _StepFigures()
     tokens: dict[str, Quantity] = {}
     damage: SteelyardError | None = None
     try:
@@ -105,7 +105,9 @@ def _as_run(spec: RunSpec, seen: _Seen) -> RunSpec:
         raise DamagedDataError(f"the data and the spec do not belong together: {error}") from None
 
 
-def _energy(raw: Path, spec: RunSpec, seen: _Seen, steps: _Steps, tokens: dict[str, Quantity]) -> dict[str, Quantity]:
+def _energy(
+    raw: Path, spec: RunSpec, seen: _Seen, steps: _StepFigures, tokens: dict[str, Quantity]
+) -> dict[str, Quantity]:
     """From the sensors, over the window of the throughput."""
     with suppress(DamagedDataError):
         spec = _as_run(spec, seen)
@@ -115,7 +117,7 @@ def _energy(raw: Path, spec: RunSpec, seen: _Seen, steps: _Steps, tokens: dict[s
     facts = seen.environment.facts if seen.environment else {}
     # A step may use some of its job's nodes.
     given = facts.get("env.SLURM_NNODES") or facts.get("env.SLURM_JOB_NUM_NODES", "")
-    measured = Measured(
+    measured = RunContext(
         nodes=int(given) if given.isascii() and given.isdigit() and len(given) < 9 else None,
         phases=seen.phases,
         steady=steps.steady,
@@ -210,7 +212,7 @@ def _raw_file(path: Path) -> RawFile:
 
 
 @dataclass(frozen=True)
-class _Steps:
+class _StepFigures:
     """All that the step samples tell; empty when there are none."""
 
     steps: int = 0
@@ -221,16 +223,16 @@ class _Steps:
     phases: tuple[observe.Phase, ...] = ()
 
 
-def _derive_steps(samples: StepSamples, spec: RunSpec) -> _Steps:
+def _derive_steps(samples: StepSamples, spec: RunSpec) -> _StepFigures:
     if not samples.steps:
-        return _Steps(ranks=len(samples.ranks))
+        return _StepFigures(ranks=len(samples.ranks))
     trace = samples.trace()
     if trace.work.sum() == 0:
         raise DamagedDataError("no step has a sample: there is nothing to divide by")
     steady = _steady(trace, samples.steps)
     window: Window = "steady" if steady.answer == "steady" else "all steps"
     sums = samples.sums(steady.start_step, steady.stop_step)
-    return _Steps(
+    return _StepFigures(
         steps=samples.steps,
         ranks=len(samples.ranks),
         seconds=float(sums.column("step_s").mean()),

@@ -204,7 +204,7 @@ def joules_of(found: WindowEnergy, seconds: float) -> Joules:
 
 
 @dataclass
-class Readings:
+class NodeReadings:
     """What one node's samples say."""
 
     joules: dict[str, list[Joules]]
@@ -214,7 +214,7 @@ class Readings:
     damage: str = ""
 
 
-def read_windows(node: NodeSensors, windows: Mapping[str, Pieces]) -> Readings:
+def read_windows(node: NodeSensors, windows: Mapping[str, Pieces]) -> NodeReadings:
     """The joules of every window by every channel, in one pass over the node's samples."""
     zero_s = node.sampler.zero_s if node.sampler else 0.0
     random_phase = node.sampler.random_phase if node.sampler else False
@@ -230,7 +230,7 @@ def read_windows(node: NodeSensors, windows: Mapping[str, Pieces]) -> Readings:
         damage = str(error).splitlines()[0][:300]
     for stream in streams:
         stream.finish()
-    return Readings(
+    return NodeReadings(
         {name: [stream.totals[name] for stream in streams] for name in windows},
         [stream.last_s for stream in streams],
         damage,

@@ -115,7 +115,7 @@ def _phase_windows(phases: Sequence[Phase], windows: NodeWindows, spec: RunSpec)
 # -- windows of steps
 
 
-class _Pieces:
+class _Stretches:
     """Stretches of time that steps of one rank fill, told apart where there is a gap between two steps."""
 
     def __init__(self, least_gap_s: float) -> None:
@@ -156,7 +156,7 @@ def _step_windows(
 ) -> None:
     """One pass over the steps' samples for all windows and nodes."""
     filled = {
-        node.process: {name: _Pieces(node.sampler.period_s if node.sampler else 0.1) for name in ranges}
+        node.process: {name: _Stretches(node.sampler.period_s if node.sampler else 0.1) for name in ranges}
         for node in nodes
     }
     work: dict[int, NDArray[np.float64]] = {}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steelyard.contracts.spec import Budget, RunSpec
-from steelyard.doctor.node import Check, Node, Plan, node_checks, place_checks
+from steelyard.doctor.node import Check, HostView, IntendedRun, node_checks, place_checks
 from steelyard.doctor.sensors import sensor_checks
 from steelyard.doctor.torch_build import torch_checks
 
@@ -27,12 +27,12 @@ STEPS = Budget(min_steps=10, max_steps=10, min_seconds=0)
 
 
 def checks(
-    plan: Plan, trial: Callable[[RunSpec], RunRecord], scheduler: str, node: Node | None = None
+    plan: IntendedRun, trial: Callable[[RunSpec], RunRecord], scheduler: str, node: HostView | None = None
 ) -> Iterator[Check]:
     """Everything there is to say, cheap things first. `trial` makes a run and throws it away; `scheduler` names where
     we are.
     """
-    node = node or Node()
+    node = node or HostView()
     yield _python()
     yield Check("machine", "ok", f"{node.machine}, {platform.system()} {platform.release()}")
     yield from node_checks(node, plan)

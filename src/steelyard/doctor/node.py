@@ -97,7 +97,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Node:
+class HostView:
     """What checks look at. Tests put another root, other limits and other numbers in."""
 
     root: Path = Path("/")
@@ -111,7 +111,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Plan:
+class IntendedRun:
     """What is to be run here, as far as the user said."""
 
     results: Path
@@ -129,7 +129,7 @@ class Plan:
         return (self.ranks or 1) * (1 + (self.loader_workers or 0))
 
 
-def node_checks(node: Node, plan: Plan) -> Iterator[Check]:
+def node_checks(node: HostView, plan: IntendedRun) -> Iterator[Check]:
     """CPUs, memory and limits."""
     yield from _cpus(node, plan)
     yield _memory(node)
@@ -140,14 +140,14 @@ def node_checks(node: Node, plan: Plan) -> Iterator[Check]:
     yield from _sensors(node)
 
 
-def place_checks(node: Node, plan: Plan) -> Iterator[Check]:
+def place_checks(node: HostView, plan: IntendedRun) -> Iterator[Check]:
     """The file systems that data are read from and results written to."""
     if plan.data is not None:
         yield _data(node, plan.data)
     yield from _results_filesystem(node, plan.results)
 
 
-def _cpus(node: Node, plan: Plan) -> Iterator[Check]:
+def _cpus(node: HostView, plan: IntendedRun) -> Iterator[Check]:
     yield Check("CPUs", "ok", f"{node.usable_cpus} usable of {os.cpu_count() or 1} online")
     quota = hostinfo.cpu_quota(hostinfo.control_groups("cpu", node.root))
     if quota is not None and quota < node.usable_cpus:
@@ -169,7 +169,7 @@ def _cpus(node: Node, plan: Plan) -> Iterator[Check]:
         )
 
 
-def _memory(node: Node) -> Check:
+def _memory(node: HostView) -> Check:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = hostinfo.memory_limit(hostinfo.control_groups("memory", node.root))
     # Version 1 writes "no limit" as a number larger than any memory.
@@ -177,7 +177,7 @@ def _memory(node: Node) -> Check:
     return Check("memory", "ok", f"{total / 2**30:.1f} GiB{bound}")
 
 
-def _shared_memory(node: Node, plan: Plan) -> Iterator[Check]:
+def _shared_memory(node: HostView, plan: IntendedRun) -> Iterator[Check]:
     try:
         status = os.statvfs(node.root / "dev/shm")
     except OSError:
@@ -186,7 +186,7 @@ def _shared_memory(node: Node, plan: Plan) -> Iterator[Check]:
     yield shared_memory_check(status.f_bavail * status.f_frsize, plan)
 
 
-def shared_memory_check(free_bytes: int, plan: Plan) -> Check:
+def shared_memory_check(free_bytes: int, plan: IntendedRun) -> Check:
     """Whether loader workers can hand over their batches; each needs room for the batches it keeps ready."""
     workers = (plan.ranks or 1) * (plan.loader_workers or 0)
     found = f"{free_bytes / 2**20:,.0f} MiB free in /dev/shm"
@@ -199,7 +199,7 @@ def shared_memory_check(free_bytes: int, plan: Plan) -> Check:
     return Check("shared memory", "ok", found)
 
 
-def _open_files(node: Node, plan: Plan) -> Iterator[Check]:
+def _open_files(node: HostView, plan: IntendedRun) -> Iterator[Check]:
     if node.open_files is None or not plan.loader_workers:
         return
     need = FILES_ELSE + FILES_PER_WORKER * plan.loader_workers
@@ -215,7 +215,7 @@ def _open_files(node: Node, plan: Plan) -> Iterator[Check]:
         yield Check("open files", "ok", f"a process may open {node.open_files}")
 
 
-def accelerator_makers(node: Node) -> dict[str, bool]:
+def accelerator_makers(node: HostView) -> dict[str, bool]:
     """Makers of the accelerators whose device files are here; True where they are certainly there to compute."""
     dev = node.root / "dev"
     found = {maker: True for maker in ("NVIDIA", "AMD") if any(dev.glob(hostinfo.ACCELERATOR_FILES[maker]))}
@@ -227,7 +227,7 @@ def accelerator_makers(node: Node) -> dict[str, bool]:
     return found
 
 
-def _accelerators(node: Node) -> Check:
+def _accelerators(node: HostView) -> Check:
     dev = node.root / "dev"
     counts = {name: len(list(dev.glob(pattern))) for name, pattern in hostinfo.ACCELERATOR_FILES.items()}
     found = [f"{name}: {count}" for name, count in counts.items() if count]
@@ -236,7 +236,7 @@ def _accelerators(node: Node) -> Check:
     return Check("accelerators", "note", "no device files: only the CPU and `sim` can be measured here")
 
 
-def _fabric(node: Node) -> Iterator[Check]:
+def _fabric(node: HostView) -> Iterator[Check]:
     there = hostinfo.fabrics(node.root)
     for fabric in there:
         yield _fabric_check(node, fabric)
@@ -244,7 +244,7 @@ def _fabric(node: Node) -> Iterator[Check]:
         yield _locked_memory(node)
 
 
-def _fabric_check(node: Node, fabric: hostinfo.Fabric) -> Check:
+def _fabric_check(node: HostView, fabric: hostinfo.Fabric) -> Check:
     devices = f"{fabric.kind} ({', '.join(fabric.devices[:4])}{', ...' if len(fabric.devices) > 4 else ''})"
     wanted = [FABRIC_LIBRARIES[fabric.kind]]
     if fabric.kind in PLUGIN_FABRICS and any(accelerator_makers(node).values()):
@@ -273,11 +273,11 @@ def _fabric_check(node: Node, fabric: hostinfo.Fabric) -> Check:
     return Check("fabric", "ok", f"{devices} with {', '.join(' or '.join(names) for names in wanted)}")
 
 
-def _any_library(node: Node, names: tuple[str, ...]) -> bool:
+def _any_library(node: HostView, names: tuple[str, ...]) -> bool:
     return any(hostinfo.find_libraries(name, node.root, node.variables) for name in names)
 
 
-def _locked_memory(node: Node) -> Check:
+def _locked_memory(node: HostView) -> Check:
     limit = node.locked_memory_bytes
     if limit is None or _may_lock(node):
         return Check("locked memory", "ok", "no limit" if limit is None else "the limit does not bind this process")
@@ -289,13 +289,13 @@ def _locked_memory(node: Node) -> Check:
     )
 
 
-def _may_lock(node: Node) -> bool:
+def _may_lock(node: HostView) -> bool:
     status = hostinfo.read_text(node.root / "proc/self/status") or ""
     match = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
     return bool(match and int(match.group(1), 16) >> CAP_IPC_LOCK & 1)
 
 
-def _sensors(node: Node) -> Iterator[Check]:
+def _sensors(node: HostView) -> Iterator[Check]:
     """Sensors of energy and power: none is a pity, one that we may not read is wrong."""
     found: list[str] = []
     faults: list[Check] = []
@@ -321,7 +321,7 @@ def _sensors(node: Node) -> Iterator[Check]:
     yield from _perf_events(node)
 
 
-def _perf_events(node: Node) -> Iterator[Check]:
+def _perf_events(node: HostView) -> Iterator[Check]:
     """Events of perf that count nothing: they look like sensors, and other tools take them for such."""
     events = sorted(path.name for path in node.root.glob(PERF_ENERGY) if not path.suffix)
     if events and not any(node.root.glob(SENSORS["CPU energy (powercap)"][0])):
@@ -344,7 +344,7 @@ def _closed_sensor(name: str, count: int, path: str) -> Check:
     )
 
 
-def _nvidia_sensor(node: Node) -> Check:
+def _nvidia_sensor(node: HostView) -> Check:
     command = ["nvidia-smi", "--query-gpu=power.draw", "--format=csv,noheader"]
     try:
         done = subprocess.run(
@@ -381,7 +381,7 @@ def _nvidia_sensor(node: Node) -> Check:
     return Check("sensors", "ok", "NVIDIA (nvidia-smi)")
 
 
-def _data(node: Node, data: Path) -> Check:
+def _data(node: HostView, data: Path) -> Check:
     if not data.is_dir():
         return Check("data", "wrong", f"{data} is not a folder that we can see", "give another folder with --data")
     mount = hostinfo.mount_of(_resolved(data), node.root)
@@ -412,7 +412,7 @@ def _data(node: Node, data: Path) -> Check:
     return Check("data", "ok", found)
 
 
-def _results_filesystem(node: Node, results: Path) -> Iterator[Check]:
+def _results_filesystem(node: HostView, results: Path) -> Iterator[Check]:
     mount = hostinfo.mount_of(_resolved(results), node.root)
     if mount is None or PARALLEL_FILESYSTEMS.fullmatch(mount.kind):
         return

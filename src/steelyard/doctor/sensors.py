@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steelyard.doctor.node import Check, Node
+from steelyard.doctor.node import Check, HostView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ SHOWN = 8
 TOLD = ("rapl", "hwmon")
 
 
-def sensor_checks(node: Node) -> Iterator[Check]:
+def sensor_checks(node: HostView) -> Iterator[Check]:
     """What a run could measure here, a line a backend."""
     # Vendors' libraries know this machine alone, whatever tree of files somebody looks at.
     if node.root == Path("/"):

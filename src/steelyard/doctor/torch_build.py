@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steelyard.doctor.node import Check, Node, Verdict, accelerator_makers
+from steelyard.doctor.node import Check, HostView, Verdict, accelerator_makers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ OLD_RELEASES = "https://pytorch.org/get-started/previous-versions"
 WHEELS = {"NVIDIA": "CUDA", "AMD": "ROCm", "Intel": "XPU"}
 
 
-def torch_checks(node: Node) -> Iterator[Check]:
+def torch_checks(node: HostView) -> Iterator[Check]:
     """Whether torch is there, for this machine, and can use what is in it."""
     folder = torch_folder()
     if folder is None:
@@ -121,7 +121,7 @@ def _broken(text: str, meaning: str, remedy: str) -> dict[str, Any]:
     return {"facts": {}, "devices": [], "error": {"text": text, "meaning": meaning, "remedy": remedy}}
 
 
-def judge(found: dict[str, Any], node: Node) -> Iterator[Check]:
+def judge(found: dict[str, Any], node: HostView) -> Iterator[Check]:
     """What the probe's answers mean for this node."""
     if found["error"] is not None:
         error = found["error"]
@@ -161,7 +161,7 @@ def _description(facts: dict[str, str]) -> str:
     return ", ".join(parts)
 
 
-def _unused(found: dict[str, Any], node: Node, makers: set[str], there: dict[str, bool]) -> Check:
+def _unused(found: dict[str, Any], node: HostView, makers: set[str], there: dict[str, bool]) -> Check:
     """Devices are in the node and torch uses none of them: why?"""
     names = " and ".join(sorted(there))
     sure: Verdict = "wrong" if any(there.values()) else "note"
@@ -255,7 +255,7 @@ def _devices(devices: list[dict[str, Any]]) -> Iterator[Check]:
         )
 
 
-def _install(node: Node) -> str:
+def _install(node: HostView) -> str:
     """What to install for the devices of this node."""
     kinds = [WHEELS[maker] for maker in WHEELS if maker in accelerator_makers(node)]
     return f"the {kinds[0]} build of torch; its install command is at {INSTALL_PAGE}" if kinds else "pip install torch"

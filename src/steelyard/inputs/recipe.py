@@ -21,7 +21,7 @@ from steelyard.inputs.validate import MAX_SPEC_BYTES, parse_object, parse_toml, 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from steelyard.inputs.study import Cell
+    from steelyard.inputs.study import Configuration
 
 # With five jobs that vary by 2 %, a machine that is 5 % slower is then called a failure in 97 % of cases, and one that
 # does as documented in 0.1 %: see docs/decisions/0008-verify.md.
@@ -170,7 +170,7 @@ def _refuse_many(study: Study) -> None:
         raise InputError("the recipe's study is too large", problems=(problem,))
 
 
-def cell_of(expansion: Expansion, expected: Expect) -> Cell:
+def cell_of(expansion: Expansion, expected: Expect) -> Configuration:
     """The one cell that a figure is documented for."""
     found = [cell for cell in expansion.cells if all(_has(cell, key, value) for key, value in expected.at.items())]
     if len(found) == 1:
@@ -183,7 +183,7 @@ def cell_of(expansion: Expansion, expected: Expect) -> Cell:
     raise InputError("a figure must be documented for one cell", problems=(problem,))
 
 
-def _has(cell: Cell, key: str, value: Any) -> bool:
+def _has(cell: Configuration, key: str, value: Any) -> bool:
     there: Any = to_json_object(cell.spec)
     for part in key.split("."):
         there = there.get(part) if isinstance(there, dict) else None

@@ -110,7 +110,7 @@ class Scheme(Contract):
 
 
 @dataclass(frozen=True)
-class Found:
+class SchemeFile:
     """A scheme and where its file is."""
 
     name: str
@@ -131,16 +131,16 @@ def scheme_names() -> list[str]:
     return sorted({*_own(), *_shipped()})
 
 
-def find_scheme(text: str) -> Found:
+def find_scheme(text: str) -> SchemeFile:
     """The scheme of a name or a file; InputError says which there are."""
     if text.endswith(".toml") or "/" in text:
-        return Found(Path(text).stem, _parsed(read_bounded(Path(text), MAX_SPEC_BYTES), text), text)
+        return SchemeFile(Path(text).stem, _parsed(read_bounded(Path(text), MAX_SPEC_BYTES), text), text)
     own = _own().get(text)
     if own is not None:
-        return Found(text, _parsed(read_bounded(own, MAX_SPEC_BYTES), str(own)), str(own))
+        return SchemeFile(text, _parsed(read_bounded(own, MAX_SPEC_BYTES), str(own)), str(own))
     if text in _shipped():
         content = (resources.files("steelyard") / "schemes" / f"{text}.toml").read_bytes()
-        return Found(text, _parsed(content, f"the built-in scheme {text}"), "built in")
+        return SchemeFile(text, _parsed(content, f"the built-in scheme {text}"), "built in")
     near = difflib.get_close_matches(text, scheme_names(), n=1)
     problem = Problem("--scheme", f"no scheme is called {text[:80]!r}", f"{', '.join(scheme_names())}, or a file")
     raise InputError(

@@ -63,7 +63,7 @@ class SearchGroup:
 
 
 @dataclass(frozen=True)
-class Standing:
+class SearchState:
     """How far a search is. Indices of candidates."""
 
     low: int
@@ -79,7 +79,7 @@ class Standing:
         return self.failed is not None or self.high - self.low <= 1
 
 
-def standing(group: SearchGroup, verdict_of: Callable[[RunSpec], Verdict | None]) -> Standing:
+def standing(group: SearchGroup, verdict_of: Callable[[RunSpec], Verdict | None]) -> SearchState:
     """What is known, from the runs that were made; None: this one was not."""
     verdicts = [verdict_of(spec) for spec in group.runs]
     low = max((index for index, verdict in enumerate(verdicts) if verdict == "fits"), default=-1)
@@ -87,10 +87,10 @@ def standing(group: SearchGroup, verdict_of: Callable[[RunSpec], Verdict | None]
     # A failure matters only where the answer is still open.
     high = min(above, default=len(verdicts))
     open_failures = (index for index in range(low + 1, high) if verdicts[index] == "failed")
-    return Standing(low, high, next(open_failures, None))
+    return SearchState(low, high, next(open_failures, None))
 
 
-def next_try(batches: Sequence[int], known: Standing) -> int | None:
+def next_try(batches: Sequence[int], known: SearchState) -> int | None:
     """The candidate to try next; None: the search is over."""
     if known.over:
         return None
@@ -99,7 +99,7 @@ def next_try(batches: Sequence[int], known: Standing) -> int | None:
     return 0 if known.low < 0 else _doubled(batches, known.low)
 
 
-def remaining(group: SearchGroup, known: Standing) -> tuple[RunSpec, ...]:
+def remaining(group: SearchGroup, known: SearchState) -> tuple[RunSpec, ...]:
     """The candidates among which the answer still lies: what a search that was broken off goes on with."""
     return () if known.over else group.runs[known.low + 1 : known.high]
 

@@ -54,7 +54,7 @@ class Study(Contract):
 
 
 @dataclass(frozen=True)
-class Cell:
+class Configuration:
     """One combination of swept settings."""
 
     name: str
@@ -68,7 +68,7 @@ class Expansion:
     """A study spelled out: its cells, and its runs in the order in which they will be made."""
 
     study: Study
-    cells: tuple[Cell, ...]
+    cells: tuple[Configuration, ...]
     runs: tuple[RunSpec, ...]
     searches: tuple[SearchGroup, ...] = ()
     """Runs of which only some are made: those that a search comes to. They are not among `runs`."""
@@ -123,7 +123,7 @@ def _candidates(study: Study) -> tuple[int, ...]:
     return study.search.batches
 
 
-def _searches(study: Study, cells: list[Cell], candidates: int) -> tuple[SearchGroup, ...]:
+def _searches(study: Study, cells: list[Configuration], candidates: int) -> tuple[SearchGroup, ...]:
     """One search for each combination of the sweep, in random order."""
     groups = [
         SearchGroup(tuple(cell.spec for cell in cells[start : start + candidates]))
@@ -133,8 +133,8 @@ def _searches(study: Study, cells: list[Cell], candidates: int) -> tuple[SearchG
     return tuple(groups)
 
 
-def _cells(study: Study, find: Callable[[str], Source | None], folder: Path | None) -> list[Cell]:
-    cells: dict[str, Cell] = {}
+def _cells(study: Study, find: Callable[[str], Source | None], folder: Path | None) -> list[Configuration]:
+    cells: dict[str, Configuration] = {}
     for values in itertools.product(*study.sweep.values()):
         swept = dict(zip(study.sweep, values, strict=True))
         settings = json.loads(json.dumps(study.run))
@@ -151,7 +151,7 @@ def _cells(study: Study, find: Callable[[str], Source | None], folder: Path | No
         if name in cells:
             problem = Problem("sweep", f"{label(swept)} repeats {label(cells[name].swept)}", "each combination once")
             raise InputError("two cells of the sweep are the same", problems=(problem,))
-        cells[name] = Cell(name, swept, _with_identity(spec, study, name, 0))
+        cells[name] = Configuration(name, swept, _with_identity(spec, study, name, 0))
     return list(cells.values())
 
 

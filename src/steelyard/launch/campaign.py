@@ -44,7 +44,7 @@ Phase = Literal["unknown", "queued", "running", "ended"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape(Contract):
+class RunShape(Contract):
     """What one run needs of the site; runs of one shape can be tasks of one array."""
 
     nodes: Annotated[int, Bound(ge=1, le=100_000)]
@@ -58,14 +58,14 @@ class Shape(Contract):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job(Contract):
+class JobArray(Contract):
     """An array of tasks that need the same."""
 
     number: Count
     name: Name
     """At the scheduler; no other job anywhere has it."""
     kind: JobKind
-    shape: Shape
+    shape: RunShape
     task_limit_s: Seconds
     """Wall time to ask for."""
     tasks: Annotated[tuple[Annotated[tuple[Name, ...], Length(1_000_000)], ...], Length(1_000_000)]
@@ -117,7 +117,7 @@ class Plan(Contract):
     image: Image | None
     worker_sha256: Annotated[str, Length(64, r"^[0-9a-f]{64}$")]
     python: Text
-    jobs: Annotated[tuple[Job, ...], Length(100_000)]
+    jobs: Annotated[tuple[JobArray, ...], Length(100_000)]
     price: Price
 
     @property
@@ -137,19 +137,19 @@ class Campaign:
         """Where a run's worker reads and writes."""
         return self.path / "runs" / run_id / "raw"
 
-    def job_folder(self, job: Job) -> Path:
+    def job_folder(self, job: JobArray) -> Path:
         """Scripts and outputs of a job."""
         return self.path / "jobs" / f"{job.number:03d}"
 
-    def done_file(self, job: Job, task: int) -> Path:
+    def done_file(self, job: JobArray, task: int) -> Path:
         """What a task says of each run that has ended."""
         return self.job_folder(job) / f"{task}.done"
 
-    def output_file(self, job: Job, task: int) -> Path:
+    def output_file(self, job: JobArray, task: int) -> Path:
         """What a task printed."""
         return self.job_folder(job) / f"{task}.out"
 
-    def job_id(self, job: Job) -> str | None:
+    def job_id(self, job: JobArray) -> str | None:
         """What the scheduler calls a job; None: it has not said yet, or nobody has asked."""
         try:
             with (self.job_folder(job) / ID_FILE).open(encoding="utf-8") as file:
@@ -177,23 +177,23 @@ class Scheduler(Protocol):
     def check(self, place: Place) -> Iterator[Check]:
         """What would go wrong there, found from here before anything is queued."""
 
-    def render(self, campaign: Campaign, job: Job) -> dict[str, str]:
+    def render(self, campaign: Campaign, job: JobArray) -> dict[str, str]:
         """The files of a job, by name within its folder."""
 
-    def submit(self, campaign: Campaign, job: Job) -> str:
+    def submit(self, campaign: Campaign, job: JobArray) -> str:
         """Queue a job; its id. SteelyardError with the scheduler's own words when it refuses."""
 
-    def find(self, campaign: Campaign, jobs: Sequence[Job]) -> dict[int, str]:
+    def find(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[int, str]:
         """Ids of those that the scheduler knows by their name: a submission whose answer was lost."""
 
-    def poll(self, campaign: Campaign, jobs: Sequence[Job]) -> dict[tuple[int, int], TaskState]:
+    def poll(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[tuple[int, int], TaskState]:
         """States by job number and task number; what is left out is unknown."""
 
-    def fetch(self, campaign: Campaign, job: Job, task: int) -> None:
+    def fetch(self, campaign: Campaign, job: JobArray, task: int) -> None:
         """Bring here what a task has written, where it does not write here itself."""
 
-    def cancel(self, campaign: Campaign, jobs: Sequence[Job]) -> None:
+    def cancel(self, campaign: Campaign, jobs: Sequence[JobArray]) -> None:
         """Take them out of the queue, and end them where they run."""
 
-    def clean(self, campaign: Campaign, jobs: Sequence[Job]) -> None:
+    def clean(self, campaign: Campaign, jobs: Sequence[JobArray]) -> None:
         """Remove what the scheduler keeps of jobs that are collected."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from steelyard.contracts.record import RunRecord
-    from steelyard.launch.campaign import Campaign, Job
+    from steelyard.launch.campaign import Campaign, JobArray
     from steelyard.results.store import ResultFolder
 
 ENDED_FILE: Final = "ended.jsonl"
@@ -40,7 +40,7 @@ SIGNALLED: Final = 128
 
 
 @dataclass(frozen=True)
-class Ended:
+class RunEnd:
     """How a run of a campaign ended."""
 
     run_id: str
@@ -48,7 +48,7 @@ class Ended:
     reason: str
 
 
-def done_lines(campaign: Campaign, job: Job, task: int) -> dict[str, Done]:
+def done_lines(campaign: Campaign, job: JobArray, task: int) -> dict[str, Done]:
     """What a task says of the runs that have ended, in their order; a damaged file speaks up to the damage."""
     lines: dict[str, Done] = {}
     with suppress(DamagedDataError):
@@ -61,13 +61,13 @@ def done_lines(campaign: Campaign, job: Job, task: int) -> dict[str, Done]:
 class Haul:
     """What collecting a task brought."""
 
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[RunEnd] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     """Runs whose files cannot be made a record of; they stay where they are."""
 
 
 def collect_task(
-    folder: ResultFolder, campaign: Campaign, job: Job, task: int, said: observe.Scheduled, left: set[str]
+    folder: ResultFolder, campaign: Campaign, job: JobArray, task: int, said: observe.Scheduled, left: set[str]
 ) -> Haul:
     """Put all runs of a task in their places that are not there yet; those which somebody else did are left out.
 
@@ -129,14 +129,14 @@ def _adopt(folder: ResultFolder, campaign: Campaign, made: Sequence[RunRecord], 
         except SteelyardError as error:
             haul.problems.append(f"{run} cannot be collected: {error}")
             continue
-        haul.ended.append(Ended(run, record.status.code, record.status.reason))
+        haul.ended.append(RunEnd(run, record.status.code, record.status.reason))
     if haul.ended:
         folder.sync_study(campaign.plan.study)
         note(campaign.path, haul.ended)
 
 
 def _launches(
-    campaign: Campaign, job: Job, task: int, said: observe.Scheduled, left: set[str]
+    campaign: Campaign, job: JobArray, task: int, said: observe.Scheduled, left: set[str]
 ) -> Iterator[tuple[str, observe.Launch]]:
     runs = job.tasks[task]
     lines = done_lines(campaign, job, task)
@@ -154,16 +154,16 @@ def _launches(
 
 def _has_begun(raw: Path) -> bool:
     """Whether somebody has begun a run; if nobody has, nobody ever will."""
-    if claim(raw):
-        # Where results are brought here from elsewhere, the claim was made there.
+    if take_lease(raw):
+        # Where results are brought here from elsewhere, the lease was taken there.
         return any(raw.glob(observe.EVENTS_PATTERN))
-    return (raw / observe.CLAIM_FILE).exists()
+    return (raw / observe.LEASE_FILE).exists()
 
 
-def claim(raw: Path) -> bool:
+def take_lease(raw: Path) -> bool:
     """Take a run so that no task can begin it; False when it was begun, or is gone."""
     try:
-        handle = os.open(raw / observe.CLAIM_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        handle = os.open(raw / observe.LEASE_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     except (FileExistsError, FileNotFoundError):
         # One that was taken by a collector before us is not begun either.
         return _was_taken(raw)
@@ -173,12 +173,12 @@ def claim(raw: Path) -> bool:
 
 
 TAKEN: Final = "never-began:"
-"""In a claim that is no worker's. A host's name has no colon."""
+"""In a lease that is no worker's. A host's name has no colon."""
 
 
 def _was_taken(raw: Path) -> bool:
     try:
-        with (raw / observe.CLAIM_FILE).open("rb") as file:
+        with (raw / observe.LEASE_FILE).open("rb") as file:
             return file.read(len(TAKEN)) == TAKEN.encode()
     except OSError:
         return False
@@ -191,7 +191,7 @@ def _drop(campaign: Campaign, runs: Sequence[str]) -> None:
 
 def _word(
     campaign: Campaign,
-    job: Job,
+    job: JobArray,
     task: int,
     said: observe.Scheduled,
     line: Done | None,
@@ -218,7 +218,7 @@ def _word(
 
 
 def _launch(
-    campaign: Campaign, job: Job, task: int, run: str, line: Done | None, word: observe.Scheduled
+    campaign: Campaign, job: JobArray, task: int, run: str, line: Done | None, word: observe.Scheduled
 ) -> observe.Launch:
     began_s, wall_s = (line.began_unix_s, line.ended_unix_s - line.began_unix_s) if line else _seen(campaign.raw(run))
     started = word.started_at or word.queued_at or campaign.plan.created_at
@@ -245,7 +245,7 @@ def _seen(raw: Path) -> tuple[float | None, float]:
     if _was_taken(raw):
         return None, 0.0
     try:
-        began_s = (raw / observe.CLAIM_FILE).stat().st_mtime
+        began_s = (raw / observe.LEASE_FILE).stat().st_mtime
         return began_s, max(entry.stat().st_mtime for entry in os.scandir(raw)) - began_s
     except (OSError, ValueError):
         return None, 0.0
@@ -267,7 +267,7 @@ def _tail(path: Path) -> str:
 # -- what is collected
 
 
-def note(campaign: Path, ended: Sequence[Ended]) -> None:
+def note(campaign: Path, ended: Sequence[RunEnd]) -> None:
     """Write down how runs ended, in one go. A line that is lost costs a look at its record, no more."""
     lines = [
         json.dumps({"run": entry.run_id, "code": entry.code, "reason": entry.reason[:REASON_CHARACTERS]}) + "\n"
@@ -277,14 +277,14 @@ def note(campaign: Path, ended: Sequence[Ended]) -> None:
         file.write("".join(lines).encode())
 
 
-def noted(campaign: Path) -> dict[str, Ended]:
+def noted(campaign: Path) -> dict[str, RunEnd]:
     """How the runs of a campaign ended, as far as it was written down."""
-    found: dict[str, Ended] = {}
+    found: dict[str, RunEnd] = {}
     with suppress(FileNotFoundError), (campaign / ENDED_FILE).open("rb") as file:
         for text in file.read(MAX_ENDED_BYTES).splitlines():
             with suppress(ValueError, KeyError, TypeError):
                 entry = json.loads(text)
                 if entry["code"] not in CODES:
                     continue
-                found[str(entry["run"])] = Ended(str(entry["run"]), entry["code"], str(entry["reason"]))
+                found[str(entry["run"])] = RunEnd(str(entry["run"]), entry["code"], str(entry["reason"]))
     return found

@@ -18,7 +18,7 @@ from steelyard.doctor.node import SLOW_FILESYSTEMS
 from steelyard.errors import SteelyardError
 from steelyard.inputs.study import label
 from steelyard.launch.campaign import TaskState
-from steelyard.launch.collect import Ended, collect_task, done_lines, note, noted
+from steelyard.launch.collect import RunEnd, collect_task, done_lines, note, noted
 from steelyard.launch.plan import COLLECTED_FILE, RUNS, is_collected, load, planned, runs_left
 from steelyard.launch.staging import read_cells
 from steelyard.launch.submit import FORGOTTEN, lock, recover, scheduler_of, senders, sent_jobs, submit
@@ -27,11 +27,11 @@ from steelyard.results.store import owner, sweep_halves
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from steelyard.launch.campaign import Campaign, Job, Scheduler
+    from steelyard.launch.campaign import Campaign, JobArray, Scheduler
     from steelyard.launch.submit import SchedulerOf
     from steelyard.results.store import ResultFolder
 
-__all__ = ["Standing", "lock", "look", "submit", "wait"]
+__all__ = ["StudyStatus", "lock", "look", "submit", "wait"]
 
 UNSETTLED_FILE: Final = "unsettled.json"
 LOST_AFTER_S: Final = 300.0
@@ -64,11 +64,11 @@ class Sent:
 
 
 @dataclass
-class Standing:
+class StudyStatus:
     """How a study stands that was sent to a site."""
 
     study: str
-    runs: dict[str, Ended] = field(default_factory=dict)
+    runs: dict[str, RunEnd] = field(default_factory=dict)
     """Those with a record, by id."""
     waiting: dict[str, str] = field(default_factory=dict)
     """Those without: which of WAITING they are."""
@@ -112,9 +112,9 @@ def cell_of(run: str) -> str:
 # -- one look
 
 
-def look(folder: ResultFolder, study: str, scheduler_of: SchedulerOf = scheduler_of) -> Standing:
+def look(folder: ResultFolder, study: str, scheduler_of: SchedulerOf = scheduler_of) -> StudyStatus:
     """Ask each open campaign's scheduler once, and collect what has ended."""
-    standing = Standing(study)
+    standing = StudyStatus(study)
     for path in planned(folder, study):
         try:
             campaign = load(path)
@@ -137,7 +137,7 @@ def look(folder: ResultFolder, study: str, scheduler_of: SchedulerOf = scheduler
     return standing
 
 
-def _add(folder: ResultFolder, campaign: Campaign, states: dict[str, str], standing: Standing) -> None:
+def _add(folder: ResultFolder, campaign: Campaign, states: dict[str, str], standing: StudyStatus) -> None:
     """What is known of a campaign's runs now. A run of an earlier campaign that was made again counts once."""
     plan = campaign.plan
     left, there, known = runs_left(campaign.path), folder.run_ids(plan.study), noted(campaign.path)
@@ -153,7 +153,7 @@ def _add(folder: ResultFolder, campaign: Campaign, states: dict[str, str], stand
                 except (SteelyardError, OSError) as error:
                     standing.problems.append(f"{run} has no record that can be read: {error}")
                     continue
-                known[run] = Ended(run, record.status.code, record.status.reason)
+                known[run] = RunEnd(run, record.status.code, record.status.reason)
                 unnoted.append(known[run])
             standing.runs[run] = known[run]
     if unnoted:
@@ -190,7 +190,7 @@ def _close(campaign: Campaign, scheduler: Scheduler) -> None:
 class _Look:
     """One look at one open campaign."""
 
-    def __init__(self, folder: ResultFolder, campaign: Campaign, scheduler: Scheduler, standing: Standing) -> None:
+    def __init__(self, folder: ResultFolder, campaign: Campaign, scheduler: Scheduler, standing: StudyStatus) -> None:
         self._folder = folder
         self._campaign = campaign
         self._scheduler = scheduler
@@ -228,14 +228,14 @@ class _Look:
             self._standing.problems.append(f"{self._campaign.path}: sent by {who}, who alone can collect it")
         return {*found}
 
-    def _tasks(self) -> Iterator[tuple[Job, int]]:
+    def _tasks(self) -> Iterator[tuple[JobArray, int]]:
         """Those with runs to collect."""
         for job in self._campaign.plan.jobs:
             for task, runs in enumerate(job.tasks):
                 if not self._left.isdisjoint(runs):
                     yield job, task
 
-    def _task(self, job: Job, task: int, state: TaskState) -> None:
+    def _task(self, job: JobArray, task: int, state: TaskState) -> None:
         if state.phase == "queued":
             self._say(job, task, "queued")
             self._standing.why[state.why] += 1
@@ -246,17 +246,17 @@ class _Look:
         else:
             self._unknown(job, task, state.said or self._unsaid(job, task))
 
-    def _say(self, job: Job, task: int, state: str) -> None:
+    def _say(self, job: JobArray, task: int, state: str) -> None:
         self._states |= {run: state for run in job.tasks[task] if run in self._left}
 
-    def _say_running(self, job: Job, task: int) -> None:
+    def _say_running(self, job: JobArray, task: int) -> None:
         """A task makes its runs one after the other."""
         self._say(job, task, "queued")
         lines = done_lines(self._campaign, job, task) if len(job.tasks[task]) > 1 else {}
         going = [run for run in job.tasks[task] if run in self._left and run not in lines]
         self._states |= {run: "ended" for run in lines if run in self._left} | dict.fromkeys(going[:1], "running")
 
-    def _ended(self, job: Job, task: int, said: Scheduled) -> None:
+    def _ended(self, job: JobArray, task: int, said: Scheduled) -> None:
         self._scheduler.fetch(self._campaign, job, task)
         if self._settle_s and not self._has_all_lines(job, task):
             key = f"{job.number}.{task}.ended"
@@ -265,7 +265,7 @@ class _Look:
                 return
         self._collect(job, task, said)
 
-    def _unknown(self, job: Job, task: int, said: Scheduled) -> None:
+    def _unknown(self, job: JobArray, task: int, said: Scheduled) -> None:
         if not self._has_all_lines(job, task):
             key = f"{job.number}.{task}.unknown"
             if self._patience.waits(key, _fingerprint(self._campaign, job, task), LOST_AFTER_S):
@@ -279,15 +279,15 @@ class _Look:
             )
         self._collect(job, task, said)
 
-    def _unsaid(self, job: Job, task: int) -> Scheduled:
+    def _unsaid(self, job: JobArray, task: int) -> Scheduled:
         name = f"{self._campaign.job_id(job)}_{task}"
         return Scheduled(scheduler=self._campaign.plan.site.scheduler, job=name, state="unknown")
 
-    def _has_all_lines(self, job: Job, task: int) -> bool:
+    def _has_all_lines(self, job: JobArray, task: int) -> bool:
         lines = done_lines(self._campaign, job, task)
         return all(run in lines for run in job.tasks[task] if run in self._left)
 
-    def _collect(self, job: Job, task: int, said: Scheduled) -> None:
+    def _collect(self, job: JobArray, task: int, said: Scheduled) -> None:
         haul = collect_task(self._folder, self._campaign, job, task, said, self._left)
         self._standing.collected += len(haul.ended)
         self._standing.problems += haul.problems
@@ -335,7 +335,7 @@ def _read_times(path: Path) -> dict[str, tuple[float, int]]:
         return {}
 
 
-def _fingerprint(campaign: Campaign, job: Job, task: int) -> int:
+def _fingerprint(campaign: Campaign, job: JobArray, task: int) -> int:
     """The last time that any file of a task changed, in nanoseconds."""
     folders = [campaign.raw(run) for run in job.tasks[task]]
     files = [campaign.done_file(job, task), campaign.output_file(job, task), *folders]
@@ -359,8 +359,8 @@ def _settle_s(campaign: Path) -> float:
 
 
 def wait(
-    folder: ResultFolder, study: str, tell: Callable[[Standing], None], scheduler_of: SchedulerOf = scheduler_of
-) -> Standing:
+    folder: ResultFolder, study: str, tell: Callable[[StudyStatus], None], scheduler_of: SchedulerOf = scheduler_of
+) -> StudyStatus:
     """Look until everything is collected that was submitted; `tell` is told after each look.
 
     A scheduler that does not answer for a while is asked again; one that never does is an error.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from steelyard.errors import InputError, Problem, SteelyardError
 from steelyard.inputs.search import SearchGroup, remaining
 from steelyard.inputs.validate import parse_json, read_bounded
-from steelyard.launch.campaign import PLAN_FILE, Campaign, Image, Job, JobKind, Plan, Scheduler, Shape
+from steelyard.launch.campaign import PLAN_FILE, Campaign, Image, JobArray, JobKind, Plan, RunShape, Scheduler
 from steelyard.launch.images.image import look as look_at_image
 from steelyard.launch.local_study import refuse_other_seed, write_plan
 from steelyard.launch.price import price
@@ -150,7 +150,7 @@ def _write(
     expansion: Expansion,
     place: Place,
     scheduler: Scheduler,
-    jobs: Sequence[Job],
+    jobs: Sequence[JobArray],
     work: _Work,
     image: Image | None,
     file: Path | None,
@@ -252,13 +252,13 @@ def _work(folder: ResultFolder, expansion: Expansion) -> _Work:
 # -- limits and shapes
 
 
-class _Limit(Protocol):
+class _RunLimit(Protocol):
     """How long a run may take, with or without the start of Python."""
 
     def __call__(self, spec: RunSpec, *, packed: bool) -> int: ...
 
 
-def _run_limits(folder: ResultFolder, expansion: Expansion, place: Place) -> _Limit:
+def _run_limits(folder: ResultFolder, expansion: Expansion, place: Place) -> _RunLimit:
     """How long a run may take: as asked, else by what runs of its cell took here, else by its budget."""
     took = _took(folder, expansion, place)
     longest = place.pool.max_time_s
@@ -319,10 +319,12 @@ def _took(folder: ResultFolder, expansion: Expansion, place: Place) -> dict[str,
     return {cell: max(times) for cell, times in took.items() if cell not in cut}
 
 
-def shape_of(spec: RunSpec, place: Place, run_limit_s: int) -> Shape:
+def shape_of(spec: RunSpec, place: Place, run_limit_s: int) -> RunShape:
     """What a run needs of the place. InputError when the place cannot give it."""
     if spec.device_family == "sim":
-        return Shape(nodes=1, processes_per_node=1, devices_per_node=0, threads=spec.threads, run_limit_s=run_limit_s)
+        return RunShape(
+            nodes=1, processes_per_node=1, devices_per_node=0, threads=spec.threads, run_limit_s=run_limit_s
+        )
     pool = place.pool
     problems = []
     nodes, rest = divmod(spec.ranks, pool.devices_per_node)
@@ -340,7 +342,7 @@ def shape_of(spec: RunSpec, place: Place, run_limit_s: int) -> Shape:
         raise InputError(f"the pool {place.pool_name!r} of {place.site.name!r} cannot run this", problems=(*problems,))
     on_the_host = spec.device == "cpu" and pool.device not in ("cpu", "auto")
     per_node = min(spec.ranks, pool.devices_per_node)
-    return Shape(
+    return RunShape(
         nodes=nodes,
         processes_per_node=per_node,
         devices_per_node=0 if on_the_host else per_node,
@@ -367,7 +369,7 @@ class _Batch:
     """Runs of one shape and kind."""
 
     kind: JobKind
-    shape: Shape
+    shape: RunShape
     groups: list[tuple[str, ...]]
     tries: int
     """Of a search: runs that are made at most."""
@@ -400,7 +402,7 @@ class _Batch:
         return limit if place.pool.max_time_s is None else min(limit, place.pool.max_time_s)
 
 
-def _jobs(work: _Work, place: Place, limit: _Limit, room: int) -> list[Job]:
+def _jobs(work: _Work, place: Place, limit: _RunLimit, room: int) -> list[JobArray]:
     _refuse_long(work.specs(), place)
     batches = _batches(work, place, limit)
     if room < 1:
@@ -409,7 +411,7 @@ def _jobs(work: _Work, place: Place, limit: _Limit, room: int) -> list[Job]:
             next_step="steelyard status",
         )
     each = _runs_a_task(batches, place, room)
-    jobs: list[Job] = []
+    jobs: list[JobArray] = []
     for batch in batches:
         size = max(1, min(batch.most(place), max(each, batch.usual(place))))
         tasks = [tuple(itertools.chain(*batch.groups[i : i + size])) for i in range(0, len(batch.groups), size)]
@@ -419,7 +421,7 @@ def _jobs(work: _Work, place: Place, limit: _Limit, room: int) -> list[Job]:
             part = tasks[i : i + place.site.limits.array_size]
             limit_s = batch.task_limit_s(part, place)
             number = len(jobs)
-            what = Job(
+            what = JobArray(
                 number=number,
                 name=f"sy-{number:03d}",
                 kind=batch.kind,
@@ -431,8 +433,8 @@ def _jobs(work: _Work, place: Place, limit: _Limit, room: int) -> list[Job]:
     return jobs
 
 
-def _batches(work: _Work, place: Place, limit: _Limit) -> list[_Batch]:
-    batches: dict[tuple[JobKind, Shape], _Batch] = {}
+def _batches(work: _Work, place: Place, limit: _RunLimit) -> list[_Batch]:
+    batches: dict[tuple[JobKind, RunShape], _Batch] = {}
     first_search = len(work.groups) - work.searches
     for number, group in enumerate(work.groups):
         kind: JobKind = "search" if number >= first_search else "packed" if _packs(group[0]) else "runs"

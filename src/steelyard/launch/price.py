@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from steelyard.launch.campaign import Job, Price
+from steelyard.launch.campaign import JobArray, Price
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 HOUR_S = 3600.0
 
 
-def price(place: Place, jobs: Sequence[Job]) -> Price:
+def price(place: Place, jobs: Sequence[JobArray]) -> Price:
     """Device- and node-hours if every task takes all the wall time it asks for, and their charge by the site's rule."""
     charge = place.site.charge
     device_hours = sum(_task_hours(job) * _devices(place, job) for job in jobs)
@@ -31,18 +31,18 @@ def price(place: Place, jobs: Sequence[Job]) -> Price:
     )
 
 
-def _task_hours(job: Job) -> float:
+def _task_hours(job: JobArray) -> float:
     """Of all its tasks together."""
     return len(job.tasks) * job.task_limit_s / HOUR_S
 
 
-def _devices(place: Place, job: Job) -> int:
+def _devices(place: Place, job: JobArray) -> int:
     """That one task holds: on exclusive nodes all of them, whatever it uses."""
     each = place.pool.devices_per_node if place.pool.exclusive else job.shape.devices_per_node
     return job.shape.nodes * each
 
 
-def _expected_s(jobs: Sequence[Job], at_a_time: int | None) -> float | None:
+def _expected_s(jobs: Sequence[JobArray], at_a_time: int | None) -> float | None:
     """From the first start to the last end if so many tasks run at a time, begun in their order.
 
     None where nobody has said how many; one task alone needs no saying.
@@ -59,7 +59,7 @@ def _expected_s(jobs: Sequence[Job], at_a_time: int | None) -> float | None:
     return last_s
 
 
-def _lengths_s(jobs: Sequence[Job]) -> Iterator[float]:
+def _lengths_s(jobs: Sequence[JobArray]) -> Iterator[float]:
     """Of each task: what its runs are allowed, without the allowance for the task itself.
 
     A packed task starts Python outside its runs, so that there only the task's own limit is one.

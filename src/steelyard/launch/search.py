@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.record import RunRecord
     from steelyard.contracts.spec import RunSpec
-    from steelyard.inputs.search import SearchGroup, Standing, Verdict
+    from steelyard.inputs.search import SearchGroup, SearchState, Verdict
     from steelyard.inputs.study import Expansion
     from steelyard.launch.local_study import Launcher, Watcher
     from steelyard.results.store import ResultFolder
@@ -27,11 +27,11 @@ FITS = ("completed", "not_converged")
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What a search has found so far."""
 
     group: SearchGroup
-    known: Standing
+    known: SearchState
     tried: int
     """Candidates that were run."""
 
@@ -51,11 +51,11 @@ class Found:
         return None if self.known.failed is None else self.group.runs[self.known.failed]
 
 
-def found(folder: ResultFolder, group: SearchGroup) -> Found:
+def found(folder: ResultFolder, group: SearchGroup) -> SearchResult:
     """What the folder's records say of a search."""
     verdicts = {spec.run_id: _verdict(folder, spec) for spec in group.runs}
     known = standing(group, lambda spec: verdicts[spec.run_id])
-    return Found(group, known, sum(verdict is not None for verdict in verdicts.values()))
+    return SearchResult(group, known, sum(verdict is not None for verdict in verdicts.values()))
 
 
 def tried(folder: ResultFolder, searches: Sequence[SearchGroup]) -> list[RunRecord]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from steelyard import hostinfo, plugins
 from steelyard.contracts.base import to_json_object
-from steelyard.doctor.node import PARALLEL_FILESYSTEMS, SLOW_FILESYSTEMS, Check, Node
+from steelyard.doctor.node import PARALLEL_FILESYSTEMS, SLOW_FILESYSTEMS, Check, HostView
 from steelyard.doctor.torch_build import elf_machine, torch_folder
 from steelyard.errors import SteelyardError
 from steelyard.inputs.site_kinds import PLACEHOLDER
@@ -44,9 +44,9 @@ ONLY_SLURM: Final = ("gpus", "partition", "account", "qos", "constraint", "reser
 ONLY_KUBERNETES: Final = ("resource", "node_selector", "tolerations")
 
 
-def checks(place: Place, *, results: Path | None = None, node: Node | None = None) -> Iterator[Check]:
+def checks(place: Place, *, results: Path | None = None, node: HostView | None = None) -> Iterator[Check]:
     """Everything there is to say: what needs nobody first, then the scheduler, then the container."""
-    node = node or Node()
+    node = node or HostView()
     own: list[tuple[str, Callable[[], Iterator[Check]]]] = [
         ("filled in", lambda: _placeholders(place)),
         ("limits", lambda: _limits(place)),
@@ -224,7 +224,7 @@ def _image(place: Place) -> Iterator[Check]:
 # -- what this machine can tell of the nodes ------------------------------------------------------------------
 
 
-def _python(place: Place, node: Node) -> Iterator[Check]:
+def _python(place: Place, node: HostView) -> Iterator[Check]:
     """Without a container the nodes start a Python that lies here: it must be for them."""
     if place.image is not None or place.site.scheduler == "kubernetes":
         return
@@ -256,7 +256,7 @@ def _python(place: Place, node: Node) -> Iterator[Check]:
         yield Check("python", "ok", f"{python}, for {nodes}")
 
 
-def _mounts(place: Place, node: Node) -> Iterator[Check]:
+def _mounts(place: Place, node: HostView) -> Iterator[Check]:
     mounts = place.site.container.mounts
     targets = [mount.target or mount.source for mount in mounts]
     if twice := sorted({target for target in targets if targets.count(target) > 1}):
@@ -272,7 +272,7 @@ def _mounts(place: Place, node: Node) -> Iterator[Check]:
             yield Check("mounts", "wrong", found, "mend the path, or make the folder")
 
 
-def _is_shared(path: Path, node: Node) -> bool:
+def _is_shared(path: Path, node: HostView) -> bool:
     there = next((parent for parent in [path, *path.parents] if parent.exists()), path)
     mount = hostinfo.mount_of(Path("/") / there.relative_to(node.root), node.root)
     return mount is not None and mount.point != "/" and _shared_kind(mount.kind)
@@ -307,7 +307,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _results(place: Place, results: Path, node: Node) -> Iterator[Check]:
+def _results(place: Place, results: Path, node: HostView) -> Iterator[Check]:
     """The nodes write where we read: on Slurm that takes a file system of both."""
     if place.site.scheduler == "kubernetes":
         return

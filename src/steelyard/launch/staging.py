@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.spec import RunSpec
     from steelyard.inputs.study import Expansion
-    from steelyard.launch.campaign import Campaign, Job
+    from steelyard.launch.campaign import Campaign, JobArray
 
 PACKAGE: Final = Path(__file__).resolve().parent.parent
 MEASURED_SIDE: Final = ("worker", "contracts", "estimate", "data")
@@ -63,7 +63,7 @@ def write_specs(campaign: Path, specs: Iterable[RunSpec]) -> None:
     flush_all(written)
 
 
-def write_job(campaign: Campaign, job: Job, files: Mapping[str, str]) -> None:
+def write_job(campaign: Campaign, job: JobArray, files: Mapping[str, str]) -> None:
     """The scripts of a job, and which runs each of its tasks makes."""
     folder = campaign.job_folder(job)
     folder.mkdir(parents=True)
@@ -115,7 +115,7 @@ def _readme(campaign: Campaign) -> str:
     )  # fmt: skip
 
 
-def _row(campaign: Campaign, job: Job) -> str:
+def _row(campaign: Campaign, job: JobArray) -> str:
     shape = job.shape
     what = {"runs": "one launch a run", "packed": "one process a task", "search": "a search a task"}[job.kind]
     return (

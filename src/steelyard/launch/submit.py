@@ -2,7 +2,7 @@
 
 A job is marked before it is submitted and has its id afterwards. Between the two only the scheduler knows whether it
 has the job: it is asked by the job's name, which no other job has. Should it be asked in vain and yet have it, no run
-is made twice: whoever begins a run, or takes it back, claims it first.
+is made twice: whoever begins a run, or takes it back, takes its lease first.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import shutil
 from typing import TYPE_CHECKING, Final
 
 from steelyard import plugins
-from steelyard.contracts.observe import CLAIM_FILE
+from steelyard.contracts.observe import LEASE_FILE
 from steelyard.errors import InputError, Problem, SteelyardError
 from steelyard.launch.campaign import ID_FILE, TRYING_FILE
-from steelyard.launch.collect import claim
+from steelyard.launch.collect import take_lease
 from steelyard.launch.plan import is_collected, load, make, planned, runs_left, study_folder
 from steelyard.launch.site_check import checks
 from steelyard.results.store import create_once, is_gone, own_uid, owner
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from steelyard.inputs.site import Place
     from steelyard.inputs.study import Expansion
-    from steelyard.launch.campaign import Campaign, Job, Scheduler
+    from steelyard.launch.campaign import Campaign, JobArray, Scheduler
     from steelyard.results.store import ResultFolder
 
     SchedulerOf = Callable[[str], Scheduler]
@@ -194,7 +194,7 @@ def recover(campaign: Campaign, scheduler: Scheduler) -> None:
             _keep_id(campaign, job, FORGOTTEN)
 
 
-def senders(campaign: Campaign, jobs: Sequence[Job]) -> dict[int, str]:
+def senders(campaign: Campaign, jobs: Sequence[JobArray]) -> dict[int, str]:
     """Which jobs were given to the scheduler by another user than us, and by whom."""
     ours = own_uid(campaign.path) if jobs else None
     found: dict[int, str] = {}
@@ -213,17 +213,17 @@ def _user(number: int) -> str:
         return f"user {number}"
 
 
-def unsent(campaign: Campaign) -> list[Job]:
+def unsent(campaign: Campaign) -> list[JobArray]:
     """Jobs with runs to make that have no id yet."""
     return [job for job in _with_runs(campaign) if campaign.job_id(job) is None]
 
 
-def sent_jobs(campaign: Campaign) -> list[Job]:
+def sent_jobs(campaign: Campaign) -> list[JobArray]:
     """Jobs with runs to collect that the scheduler was given and can be asked about."""
     return [job for job in _with_runs(campaign) if campaign.job_id(job) not in (None, FORGOTTEN)]
 
 
-def _with_runs(campaign: Campaign) -> list[Job]:
+def _with_runs(campaign: Campaign) -> list[JobArray]:
     left = runs_left(campaign.path)
     return [job for job in campaign.plan.jobs if any(run in left for task in job.tasks for run in task)]
 
@@ -232,20 +232,20 @@ def _open(folder: ResultFolder, study: str) -> list[Campaign]:
     return [load(path) for path in planned(folder, study) if not is_collected(path)]
 
 
-def _keep_id(campaign: Campaign, job: Job, text: str) -> None:
+def _keep_id(campaign: Campaign, job: JobArray, text: str) -> None:
     home = campaign.job_folder(job)
     create_once(home / ID_FILE, text + "\n", home)
 
 
-def _has_traces(campaign: Campaign, job: Job) -> bool:
+def _has_traces(campaign: Campaign, job: JobArray) -> bool:
     """Whether it has ever been started."""
     printed = any(path.suffix in (".out", ".done") for path in campaign.job_folder(job).iterdir())
-    return printed or any((campaign.raw(run) / CLAIM_FILE).exists() for task in job.tasks for run in task)
+    return printed or any((campaign.raw(run) / LEASE_FILE).exists() for task in job.tasks for run in task)
 
 
-def withdraw(campaign: Campaign, job: Job) -> None:
+def withdraw(campaign: Campaign, job: JobArray) -> None:
     """Forget the runs of a job that was never accepted; one that somebody has begun all the same is left to them."""
     for task in job.tasks:
         for run in task:
-            if claim(campaign.raw(run)):
+            if take_lease(campaign.raw(run)):
                 shutil.rmtree(campaign.path / "runs" / run, ignore_errors=True)

@@ -63,7 +63,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Noise:
+class RepeatNoise:
     """What repeats say of chance."""
 
     shown: bool
@@ -104,7 +104,7 @@ class Asserted:
     """The ratio at the settings of the claim."""
     best: Reading | None = None
     """The ratio at each side's best settings; None where these are not known."""
-    noise: Noise | None = None
+    noise: RepeatNoise | None = None
 
     def follows(self) -> bool:
         """Whether the printed figure is one of those meant."""

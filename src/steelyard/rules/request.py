@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from steelyard.contracts.record import Finding
-    from steelyard.rules.table.row import Amount, Row, Table
+    from steelyard.rules.table.row import Amount, Row, RowTable
 
 ASKED = "requested_device_hours"
 """The figure by which a row is a request: device-hours, in a unit of time."""
 NO_PLAN = 1.0
 
 
-def _requests(table: Table) -> Iterator[tuple[Row, float]]:
+def _requests(table: RowTable) -> Iterator[tuple[Row, float]]:
     for row in table.rows:
         devices = row.number("devices")
         if ASKED in row.figures and devices:
@@ -48,7 +48,7 @@ class JobNotMeasured(TableRule):
     )
     remedy = "measure the job at the number of devices that is asked for, or ask for one that was measured"
 
-    def check(self, table: Table) -> Iterator[Finding]:
+    def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each request."""
         counts = sorted({row.number("devices") or 0.0 for row in table.rows if "throughput" in row.figures} - {0.0})
         for row, devices in _requests(table):
@@ -87,7 +87,7 @@ class HoursDoNotFollow(TableRule):
     )
     remedy = "state the buffer and the failed runs that are in the hours, or work them out again"
 
-    def check(self, table: Table) -> Iterator[Finding]:
+    def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each request that states its plan."""
         for row, devices in _requests(table):
             runs, time = row.figures.get("trainings"), row.figures.get("train_time")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from steelyard.contracts.record import RunRecord, Severity
-    from steelyard.rules.table.row import Pair, Table
+    from steelyard.rules.table.row import Pair, RowTable
 
 Subject = Literal["run", "pair", "table", "claim"]
 """What a rule looks at: one record; two rows that are to be compared; a table of rows; a claim about rows."""
@@ -116,7 +116,7 @@ class TableRule(Rule):
 
     subject = "table"
 
-    def check(self, table: Table) -> Iterator[Finding]:
+    def check(self, table: RowTable) -> Iterator[Finding]:
         """Its findings on a table."""
         raise NotImplementedError
 

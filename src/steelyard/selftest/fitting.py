@@ -44,7 +44,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Check:
+class SensorCheck:
     """One thing that must hold of the sensors."""
 
     name: str
@@ -55,7 +55,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _ChannelEnergies:
     """Energies of every channel in every window."""
 
     node: NodeSensors
@@ -84,13 +84,15 @@ class _Seen:
         return energy.value_j / seconds, energy.low_j / seconds, energy.high_j / seconds
 
 
-def fitting(node: NodeSensors, samples: Sequence[Floats], windows: dict[str, Window], family: str) -> Iterator[Check]:
+def fitting(
+    node: NodeSensors, samples: Sequence[Floats], windows: dict[str, Window], family: str
+) -> Iterator[SensorCheck]:
     """Every check on one node; `samples` has one table a channel, `family` is the device that was loaded."""
     energies = {
         name: [_energy(channel, table, window) for channel, table in zip(node.channels, samples, strict=True)]
         for name, window in windows.items()
     }
-    seen = _Seen(node, windows, energies)
+    seen = _ChannelEnergies(node, windows, energies)
     yield _sampler(node)
     last = "load" if "load" in windows else "idle"
     for domain in node.domains:
@@ -111,41 +113,41 @@ def _energy(channel: Channel, table: Floats, window: Window) -> WindowEnergy:
     return energy_of(nature, table[0], table[1], table[2], window.start_s, window.stop_s, random_phase=False)
 
 
-def _sampler(node: NodeSensors) -> Check:
+def _sampler(node: NodeSensors) -> SensorCheck:
     if node.ended is None or node.damage:
-        return Check("sampler", "", "fails", node.damage or "it left no last word: it was killed")
-    return Check("sampler", "", "holds", f"{node.ended.samples} readings, {node.ended.late} periods missed")
+        return SensorCheck("sampler", "", "fails", node.damage or "it left no last word: it was killed")
+    return SensorCheck("sampler", "", "holds", f"{node.ended.samples} readings, {node.ended.late} periods missed")
 
 
-def _readable(seen: _Seen, domain: str, window: str) -> Iterator[Check]:
+def _readable(seen: _ChannelEnergies, domain: str, window: str) -> Iterator[SensorCheck]:
     for number in seen.channels(domain):
         name, energy = seen.node.channels[number].name, seen.energies[window][number]
         text = f"{energy.samples} readings, {100 * energy.coverage:.0f} % of the {window} window covered"
         if energy.verdict == "valid":
-            yield Check("readable", name, "holds", text)
+            yield SensorCheck("readable", name, "holds", text)
         else:
             outcome: Outcome = "fails" if energy.verdict == "invalid" else "doubtful"
-            yield Check("readable", name, outcome, "; ".join(energy.reasons))
+            yield SensorCheck("readable", name, outcome, "; ".join(energy.reasons))
 
 
-def _counter_and_power(seen: _Seen, domain: str, window: str) -> Iterator[Check]:
+def _counter_and_power(seen: _ChannelEnergies, domain: str, window: str) -> Iterator[SensorCheck]:
     """The counter's increment against the power added up over the same time."""
     counters, gauges = seen.channels(domain, "counter"), seen.channels(domain, "gauge")
     if not counters or not gauges:
         missing = "counter" if gauges else "power reading"
         if counters or gauges:
-            yield Check("counter and power", domain, "not tested", f"it has no {missing}")
+            yield SensorCheck("counter and power", domain, "not tested", f"it has no {missing}")
         return
     for number in gauges:
         name = seen.node.channels[number].name
         counter, integral = seen.energies[window][counters[0]], seen.energies[window][number]
         found = agreement(counter, integral)
         if found.agrees is None:
-            yield Check("counter and power", name, "not tested", found.reason)
+            yield SensorCheck("counter and power", name, "not tested", found.reason)
         elif not found.agrees:
-            yield Check("counter and power", name, "fails", found.reason)
+            yield SensorCheck("counter and power", name, "fails", found.reason)
         else:
-            yield Check("counter and power", name, "holds", _agreed(counter, integral, found.allowed_j, window))
+            yield SensorCheck("counter and power", name, "holds", _agreed(counter, integral, found.allowed_j, window))
 
 
 def _agreed(counter: WindowEnergy, integral: WindowEnergy, allowed_j: float | None, window: str) -> str:
@@ -153,28 +155,30 @@ def _agreed(counter: WindowEnergy, integral: WindowEnergy, allowed_j: float | No
     return f"{window}: counter {counter.value_j or 0.0:.5g} J, power added up {integral.value_j or 0.0:.5g} J; {apart}"
 
 
-def _parts(seen: _Seen, window: str) -> Iterator[Check]:
+def _parts(seen: _ChannelEnergies, window: str) -> Iterator[SensorCheck]:
     """A whole draws at least what its parts do together."""
     tree = Tree(seen.node.domains)
     for whole, children in tree.children.items():
         parts = {name: energy for name in children if (energy := seen.best(name, window)) is not None}
         own = seen.best(whole, window)
         if own is None or own.value_j is None or not parts:
-            yield Check("whole and parts", whole, "not tested", "the whole or its parts have no reading")
+            yield SensorCheck("whole and parts", whole, "not tested", "the whole or its parts have no reading")
             continue
         least = sum(energy.low_j or 0.0 for energy in parts.values())
         value = sum(energy.value_j or 0.0 for energy in parts.values())
         names = ", ".join(parts)
         text = f"{window}: {own.value_j:.5g} J, its parts ({names}) {value:.5g} J"
         outcome: Outcome = "holds" if (own.high_j or own.value_j) >= least else "fails"
-        yield Check("whole and parts", whole, outcome, text if outcome == "holds" else f"{text}: less than its parts")
+        yield SensorCheck(
+            "whole and parts", whole, outcome, text if outcome == "holds" else f"{text}: less than its parts"
+        )
 
 
-def _rise(seen: _Seen, family: str) -> Iterator[Check]:
+def _rise(seen: _ChannelEnergies, family: str) -> Iterator[SensorCheck]:
     """What was loaded draws more than before. One device of several is loaded: the one that rises most."""
     name = "idle below load"
     if "load" not in seen.windows:
-        yield Check(name, "", "not tested", "there was no load")
+        yield SensorCheck(name, "", "not tested", "there was no load")
         return
     scopes = HOST_SCOPES if family == "cpu" else DEVICE_SCOPES
     rises = {}
@@ -183,23 +187,23 @@ def _rise(seen: _Seen, family: str) -> Iterator[Check]:
         if what.scope in scopes and idle is not None and load is not None:
             rises[domain] = (load[0] - idle[0], idle, load)
     if not rises:
-        yield Check(
+        yield SensorCheck(
             name, "", "not tested", f"the load ran on {family or 'nothing'}, and no sensor of that has a number"
         )
         return
     domain, (_, idle, load) = max(rises.items(), key=lambda entry: entry[1][0])
     text = f"idle {idle[0]:.4g} W, load {load[0]:.4g} W"
     if load[0] > RISE * idle[0]:
-        yield Check(name, domain, "holds", text)
+        yield SensorCheck(name, domain, "holds", text)
     else:
-        yield Check(name, domain, "fails", f"{text}: the load does not show")
+        yield SensorCheck(name, domain, "fails", f"{text}: the load does not show")
 
 
-def _limit(seen: _Seen, domain: str, window: str) -> Iterator[Check]:
+def _limit(seen: _ChannelEnergies, domain: str, window: str) -> Iterator[SensorCheck]:
     """The mean power stays at or below the limit that the maker names."""
     limits = [limit for n in seen.channels(domain) if (limit := seen.node.channels[n].limit_w) is not None]
     power = seen.power_w(domain, window)
     if limits and power is not None:
         text = f"{window}: mean {power[0]:.4g} W, limit {min(limits):.4g} W"
         outcome: Outcome = "holds" if power[1] <= min(limits) else "fails"
-        yield Check("limit", domain, outcome, text if outcome == "holds" else f"{text}: more than it may draw")
+        yield SensorCheck("limit", domain, outcome, text if outcome == "holds" else f"{text}: more than it may draw")

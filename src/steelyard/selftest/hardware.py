@@ -32,7 +32,7 @@ from steelyard.derive.record import derive
 from steelyard.derive.sensors import NodeSensors, read_nodes
 from steelyard.launch.local import LocalLauncher
 from steelyard.results.store import write_json
-from steelyard.selftest.fitting import Check, Window, fitting
+from steelyard.selftest.fitting import SensorCheck, Window, fitting
 from steelyard.version import VERSION
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class HardwareTest:
     verdict: Literal["holds", "fails", "nothing to test here"]
     reasons: tuple[str, ...]
     """Why there is nothing to test, or no load."""
-    checks: tuple[Check, ...] = ()
+    checks: tuple[SensorCheck, ...] = ()
     shared: dict[str, Any] = field(default_factory=dict)
     """All of it in a form that names no host, no user and no device."""
 
@@ -230,8 +230,8 @@ def _why_no_load(record: RunRecord | None) -> str:
 
 
 def _shared(
-    verdict: str, checks: tuple[Check, ...], node: NodeSensors, windows: dict[str, Window], record: RunRecord | None,
-    reasons: tuple[str, ...],
+    verdict: str, checks: tuple[SensorCheck, ...], node: NodeSensors, windows: dict[str, Window],
+    record: RunRecord | None, reasons: tuple[str, ...],
 ) -> dict[str, Any]:  # fmt: skip
     """The result without the names of hosts and users; devices by a hash that others cannot turn back."""
     facts = record.environment.facts if record is not None and record.environment is not None else {}

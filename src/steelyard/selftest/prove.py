@@ -36,7 +36,7 @@ STRAY = 2.6
 
 
 @dataclass(frozen=True)
-class Line:
+class Proof:
     """One formula held against the truth."""
 
     group: str
@@ -47,7 +47,7 @@ class Line:
     holds: bool
 
 
-def prove(tell: Callable[[str], None], *, quick: bool) -> Iterator[Line]:
+def prove(tell: Callable[[str], None], *, quick: bool) -> Iterator[Proof]:
     """The lines of the self-test; `tell` hears what is being done. Quick: without the many trials of intervals."""
     tell("formulas without noise")
     yield from _formulas()
@@ -65,26 +65,26 @@ def prove(tell: Callable[[str], None], *, quick: bool) -> Iterator[Line]:
 # -- figures without noise
 
 
-def _formulas() -> Iterator[Line]:
+def _formulas() -> Iterator[Proof]:
     chosen = list(cases())
     for case, record in zip(chosen, run_many([case.spec for case in chosen]), strict=True):
         for quantity, truth in case.truths.items():
             yield _exact(case.name, quantity, truth, record)
 
 
-def _exact(case: str, quantity: str, truth: float, record: RunRecord) -> Line:
+def _exact(case: str, quantity: str, truth: float, record: RunRecord) -> Proof:
     value = record.quantities[quantity].value if quantity in record.quantities else None
     what = f"{case}: {quantity}"
     if value is None:
-        return Line("formula", what, f"{truth:.8g}", f"none ({record.status.code})", "-", holds=False)
+        return Proof("formula", what, f"{truth:.8g}", f"none ({record.status.code})", "-", holds=False)
     error = value / truth - 1 if truth else value
-    return Line("formula", what, f"{truth:.8g}", f"{value:.8g}", f"{100 * error:+.5f} %", abs(error) <= EXACT)
+    return Proof("formula", what, f"{truth:.8g}", f"{value:.8g}", f"{100 * error:+.5f} %", abs(error) <= EXACT)
 
 
 # -- answers that are words
 
 
-def _answers() -> Iterator[Line]:
+def _answers() -> Iterator[Proof]:
     small = Noise(kind="normal", cv=0.01)
     shapes = {
         "steady": Shape(),
@@ -107,8 +107,8 @@ def _answers() -> Iterator[Line]:
     yield _words("a batch that does not fit", "out_of_memory", records[-1].status.code)
 
 
-def _words(what: str, truth: str, given: str) -> Line:
-    return Line("answer", what, truth, given, "-", given == truth)
+def _words(what: str, truth: str, given: str) -> Proof:
+    return Proof("answer", what, truth, given, "-", given == truth)
 
 
 # -- intervals
@@ -118,7 +118,7 @@ def _spec(truth: SimTruth, seed: int) -> RunSpec:
     return RunSpec(run_id=f"selftest-{seed}", cell="selftest", seed=seed, batch=BATCH, sim=truth)
 
 
-def _coverage(name: str, noise: Noise) -> Iterator[Line]:
+def _coverage(name: str, noise: Noise) -> Iterator[Proof]:
     truth = SimTruth(step_time_s=STEP_S, noise=noise)
     records = run_many([_spec(truth, seed) for seed in range(STUDIES * JOBS)])
     rate = BATCH / STEP_S
@@ -135,11 +135,11 @@ def _contains(interval: Interval | None, truth: float) -> bool:
     return interval is not None and interval.low <= truth <= interval.high
 
 
-def _share(what: str, hits: Sequence[bool]) -> Line:
+def _share(what: str, hits: Sequence[bool]) -> Proof:
     share = sum(hits) / len(hits)
     stray = STRAY * math.sqrt(0.95 * 0.05 / len(hits))
     low, high = 0.93 - stray, min(1.0, 0.97 + stray)
-    return Line(
+    return Proof(
         "interval",
         what,
         "95 % hold the truth",
@@ -152,7 +152,7 @@ def _share(what: str, hits: Sequence[bool]) -> Line:
 # -- comparisons
 
 
-def _comparisons() -> Iterator[Line]:
+def _comparisons() -> Iterator[Proof]:
     noise = Noise(kind="normal", cv=0.01, between_jobs_cv=0.01)
     count = COMPARISONS * JOBS_A_SIDE
     base = SimTruth(step_time_s=STEP_S, noise=noise)
@@ -167,9 +167,9 @@ def _comparisons() -> Iterator[Line]:
     most = 0.05 + STRAY * math.sqrt(0.05 * 0.95 / COMPARISONS)
     power, alarms = sum(found) / COMPARISONS, sum(false) / COMPARISONS
     name = f"{JOBS_A_SIDE} jobs a side, 1 % between jobs"
-    yield Line(
+    yield Proof(
         "comparison", f"2 % slower, {name}", "found in 90 %", f"{power:.1%} of {COMPARISONS}", "-", power >= least
     )
-    yield Line(
+    yield Proof(
         "comparison", f"no difference, {name}", "alarm in 5 %", f"{alarms:.1%} of {COMPARISONS}", "-", alarms <= most
     )

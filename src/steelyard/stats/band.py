@@ -65,7 +65,7 @@ class Band:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class BandJudgement:
     """Few jobs held against a band."""
 
     verdict: Verdict
@@ -81,7 +81,7 @@ class Judgement:
     """Jobs to add before it can be told; None: told already, or more than would help."""
 
 
-def judge(values: Sequence[float], band: Band, *, rate: bool, level: float = 0.95) -> Judgement:
+def judge(values: Sequence[float], band: Band, *, rate: bool, level: float = 0.95) -> BandJudgement:
     """Hold the figures of jobs, one each, against a band. Of rates the times are averaged, not the rates."""
     across = across_jobs([1 / value for value in values] if rate else list(values), level)
     value = 1 / across.value if rate else across.value
@@ -94,7 +94,7 @@ def judge(values: Sequence[float], band: Band, *, rate: bool, level: float = 0.9
     more = None
     if verdict == "cannot tell":
         more = _more_jobs(value, across.spread, len(values), band, level)
-    return Judgement(verdict, value, low, high, level, across.spread, len(values), more)
+    return BandJudgement(verdict, value, low, high, level, across.spread, len(values), more)
 
 
 def _verdict(value: float, low: float, high: float, band: Band) -> Verdict:

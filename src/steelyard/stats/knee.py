@@ -41,7 +41,7 @@ Method = Literal["fixed and per-sample time", "slow rise", "swept batches alone"
 
 
 @dataclass(frozen=True)
-class Point:
+class BatchTimes:
     """One batch size: the time of a step in each job."""
 
     batch: float
@@ -85,7 +85,7 @@ class Knee:
     """How it was found, or why it cannot be told."""
 
 
-def knee(points: Sequence[Point], share: float = 0.9, level: float = 0.95) -> Knee:
+def knee(points: Sequence[BatchTimes], share: float = 0.9, level: float = 0.95) -> Knee:
     """The knee of the throughput over the batch size, from the step times of the jobs at each swept batch.
 
     The form: a step takes `fixed + batch x sample` seconds, so that throughput tends to 1/sample and reaches a share
@@ -134,7 +134,7 @@ class _Fit:
     fits: bool
 
 
-def _fit(points: Sequence[Point], level: float) -> _Fit:
+def _fit(points: Sequence[BatchTimes], level: float) -> _Fit:
     batches = np.array([point.batch for point in points])
     logs = np.log([point.mean_s for point in points])
     jobs = np.array([float(len(point.times)) for point in points])
@@ -166,7 +166,7 @@ def _fit(points: Sequence[Point], level: float) -> _Fit:
     )
 
 
-def _slow_rise(points: Sequence[Point], plain: _Fit, share: float, level: float) -> Knee | None:
+def _slow_rise(points: Sequence[BatchTimes], plain: _Fit, share: float, level: float) -> Knee | None:
     """The knee of a curve that rises by a power of the batch below 1; None where the plain form does as well."""
     if len(points) < SLOW_POINTS:
         return None
@@ -262,7 +262,7 @@ def _exceeds(square: float, free: int, noise_square: float, noise_free: int, lev
     return bool(fdtrc(free, noise_free, square / noise_square) < 1 - level)
 
 
-def _by_form(fit: _Fit, points: Sequence[Point], share: float, level: float) -> Knee:
+def _by_form(fit: _Fit, points: Sequence[BatchTimes], share: float, level: float) -> Knee:
     times = share / (1 - share)
     first, last = points[0].batch, points[-1].batch
     value, low, high = times * fit.ratio, times * fit.low, times * fit.high
@@ -305,7 +305,7 @@ def _reached(fit: _Fit, batch: float) -> float:
     return batch / (fit.ratio + batch)
 
 
-def _by_sweep(points: Sequence[Point], misfit: float, share: float, level: float) -> Knee:
+def _by_sweep(points: Sequence[BatchTimes], misfit: float, share: float, level: float) -> Knee:
     """The smallest swept batch that reaches the share of the best one; no form is assumed but one top."""
     jobs = [float(len(point.times)) for point in points]
     smooth = unimodal([point.rate for point in points], jobs)
@@ -348,7 +348,7 @@ def _by_sweep(points: Sequence[Point], misfit: float, share: float, level: float
 
 
 def _sweep_bounds(
-    points: Sequence[Point], smooth: Sequence[float], top: int, goal: float, noise: float | None, level: float
+    points: Sequence[BatchTimes], smooth: Sequence[float], top: int, goal: float, noise: float | None, level: float
 ) -> tuple[float | None, float | None]:
     """The largest batch that is clearly short of the goal, and the smallest that is clearly there."""
     if noise is None:
@@ -361,7 +361,7 @@ def _sweep_bounds(
     return (points[short[-1]].batch if short else 0.0), (points[there[0]].batch if there else points[top].batch)
 
 
-def _repeat_noise(points: Sequence[Point]) -> float | None:
+def _repeat_noise(points: Sequence[BatchTimes]) -> float | None:
     """Scatter of jobs at one batch, as a share, over all batches together."""
     free = sum(len(point.times) - 1 for point in points)
     if free == 0:
@@ -369,7 +369,7 @@ def _repeat_noise(points: Sequence[Point]) -> float | None:
     return math.sqrt(math.fsum((time / p.mean_s - 1) ** 2 for p in points for time in p.times) / free)
 
 
-def _last_doubling(points: Sequence[Point], smooth: Sequence[float]) -> float:
+def _last_doubling(points: Sequence[BatchTimes], smooth: Sequence[float]) -> float:
     """Gain of throughput from half the largest batch to the largest; from the second largest where that is nearer."""
     batches = [math.log(point.batch) for point in points]
     half = batches[-1] - math.log(2)
@@ -407,7 +407,7 @@ def _none(share: float, level: float, reason: str) -> Knee:
     return Knee("cannot tell", share, None, None, None, level, "none", None, None, None, None, None, reason)
 
 
-def _refuse_bad(points: Sequence[Point], share: float) -> None:
+def _refuse_bad(points: Sequence[BatchTimes], share: float) -> None:
     if not 0 < share < 1:
         raise ValueError(f"share {share}: it lies between 0 and 1")
     batches = [point.batch for point in points]

@@ -17,7 +17,7 @@ Verdict = Literal["faster", "slower", "no difference shown", "too few jobs"]
 
 
 @dataclass(frozen=True)
-class Ratio:
+class TimeRatio:
     """Mean time of `b` over mean time of its base `a`: under 1, `b` is faster."""
 
     value: float
@@ -40,7 +40,7 @@ class Ratio:
         return 100 * (1 / self.value - 1)
 
 
-def compare_means(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Ratio:
+def compare_means(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> TimeRatio:
     """Ratio of the mean times of jobs `b` to jobs `a`, the base, with Welch's interval of its logarithm.
 
     Arithmetic means of times, because the time of many jobs is their sum. The variance of log(mean) is that of
@@ -56,7 +56,7 @@ def compare_means(a: Sequence[float], b: Sequence[float], level: float = 0.95) -
     mean_a, mean_b = math.fsum(a) / len(a), math.fsum(b) / len(b)
     value = mean_b / mean_a
     if min(len(a), len(b)) < MIN_JOBS:
-        return Ratio(value, None, None, level, None, "too few jobs", len(a), len(b))
+        return TimeRatio(value, None, None, level, None, "too few jobs", len(a), len(b))
     share_a, share_b = _log_variance(a, mean_a), _log_variance(b, mean_b)
     variance = share_a + share_b
     if variance == 0.0:
@@ -65,7 +65,7 @@ def compare_means(a: Sequence[float], b: Sequence[float], level: float = 0.95) -
         df = variance**2 / (share_a**2 / (len(a) - 1) + share_b**2 / (len(b) - 1))
         half_width = student_t(level, df) * math.sqrt(variance)
     low, high = value * math.exp(-half_width), value * math.exp(half_width)
-    return Ratio(value, low, high, level, df, _verdict(low, high), len(a), len(b))
+    return TimeRatio(value, low, high, level, df, _verdict(low, high), len(a), len(b))
 
 
 def _log_variance(times: Sequence[float], mean: float) -> float:

@@ -102,7 +102,7 @@ UNENDING = (0.45, 0.6, 0.8, 1.1, 1.6, 2.5, 5.0, 20.0)
 
 
 @dataclass(frozen=True)
-class Steady:
+class SteadyAnswer:
     """What a job's step times say about its steady state."""
 
     answer: Answer
@@ -126,7 +126,7 @@ class _Levels:
 
 
 @dataclass(frozen=True)
-class _Noise:
+class _NoiseModel:
     """White plus AR(1) noise around a course."""
 
     near: float
@@ -149,7 +149,7 @@ class _Course:
     fit: Series
     size: int
     rising: bool
-    noise: _Noise
+    noise: _NoiseModel
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class _Change:
     significant: bool
 
 
-def find_steady(step_s: Series) -> Steady:
+def find_steady(step_s: Series) -> SteadyAnswer:
     """Classify the step times of one job, in order, and find their steady window."""
     step_s = _checked(step_s)
     if step_s.size < FEWEST:
@@ -177,17 +177,17 @@ def find_steady(step_s: Series) -> Steady:
     return _of_unchanged(levels, first)
 
 
-def _of_unchanged(levels: _Levels, largest: _Change) -> Steady:
+def _of_unchanged(levels: _Levels, largest: _Change) -> SteadyAnswer:
     """The answer for a series without a significant change."""
     lead, n = levels.lead, levels.lead + levels.values.size
     reason = f"no level change or trend is significant in {n - lead} steps: the largest is "
     reason += f"{_percent(abs(largest.size))}, {largest.z:.1f} standard errors"
     if lead:
         reason += f"; the first {lead} of {n} steps, up to {levels.lead_factor:.3g} times slower, are set aside"
-    return Steady("steady", lead, n, (lead,) if lead else (), reason)
+    return SteadyAnswer("steady", lead, n, (lead,) if lead else (), reason)
 
 
-def _of_wandering(levels: _Levels, course: _Course, first: _Change) -> Steady:
+def _of_wandering(levels: _Levels, course: _Course, first: _Change) -> SteadyAnswer:
     """The answer for a series that has no level to speak of."""
     n = levels.lead + levels.values.size
     reason = f"the level wanders over {_percent(float(np.ptp(course.batch)))}, more slowly than noise does: "
@@ -195,10 +195,10 @@ def _of_wandering(levels: _Levels, course: _Course, first: _Change) -> Steady:
         reason += f"the correlation between batches of {course.size} steps is {score:.1f} standard errors too high"
     else:
         reason += f"the correlation between steps fades by a factor of only {course.noise.fade:.2f} a step"
-    return Steady("no steady state", 0, n, (levels.lead + first.at,), reason)
+    return SteadyAnswer("no steady state", 0, n, (levels.lead + first.at,), reason)
 
 
-def _of_changed(levels: _Levels, course: _Course, first: _Change) -> Steady:
+def _of_changed(levels: _Levels, course: _Course, first: _Change) -> SteadyAnswer:
     """The answer for a series that certainly changes and does not wander."""
     rest, lead = levels.values, levels.lead
     n = lead + rest.size
@@ -209,15 +209,15 @@ def _of_changed(levels: _Levels, course: _Course, first: _Change) -> Steady:
     if rising:
         slower = _percent(tenths[-1] - tenths.min())
         reason = f"steps get slower: the last tenth of {n} is {slower} slower than the fastest tenth"
-        return Steady("slowing down", 0, n, points, reason)
+        return SteadyAnswer("slowing down", 0, n, points, reason)
     if settled and not _unending(rest, cuts, course.noise.long_run_var):
         at = cuts[-1].at
         slower = _percent(rest[:at].mean() - rest[at:].mean())
         reason = f"the first {points[-1]} of {n} steps are slower, typically by {slower}; nothing significant follows"
-        return Steady("steady", points[-1], n, points, reason)
+        return SteadyAnswer("steady", points[-1], n, points, reason)
     reason = f"steps still get faster at the end: the first tenth of {n} is {_percent(tenths[0] - tenths[-1])} "
     reason += f"slower than the last, the last but one {_percent(tenths[-2] - tenths[-1])}"
-    return Steady("warming up throughout", 0, n, points, reason)
+    return SteadyAnswer("warming up throughout", 0, n, points, reason)
 
 
 def _checked(step_s: Series) -> Series:
@@ -233,7 +233,7 @@ def _checked(step_s: Series) -> Series:
     return values
 
 
-def _of_short(step_s: Series) -> Steady:
+def _of_short(step_s: Series) -> SteadyAnswer:
     """Few values: steady only if exactly repeating after some slower first steps, for there is no noise to judge."""
     n = step_s.size
     differs = np.flatnonzero(np.abs(step_s / step_s[-1] - 1) > TOLERANCE / 2)
@@ -241,9 +241,9 @@ def _of_short(step_s: Series) -> Steady:
     slower_first = bool(np.all(step_s[:start] > step_s[-1]))
     if n - start >= 2 and start <= LATEST_START * n and slower_first:
         reason = f"all {n - start} steps from step {start} on are equal within {_percent(TOLERANCE / 2)}"
-        return Steady("steady", start, n, (start,) if start else (), reason)
+        return SteadyAnswer("steady", start, n, (start,) if start else (), reason)
     reason = f"{n} step times that differ are too few to tell noise from change; {FEWEST} are needed"
-    return Steady("no steady state", 0, n, (), reason)
+    return SteadyAnswer("no steady state", 0, n, (), reason)
 
 
 def _levels(step_s: Series) -> _Levels:
@@ -336,7 +336,7 @@ def _sse(values: Series, fit: Series) -> float:
     return float(np.sum((values - fit) ** 2))
 
 
-def _noise(left: Series) -> _Noise:
+def _noise(left: Series) -> _NoiseModel:
     """White plus AR(1) noise fitted to residuals, by their covariances at the first few lags."""
     left = left - left.mean()
     limit = 4 * MAD_TO_SD * float(np.median(np.abs(left)))
@@ -353,7 +353,7 @@ def _noise(left: Series) -> _Noise:
     inflation = 1 + 2 * near / (1 - allowed)
     # Student's t in place of the normal, by its first Cornish-Fisher term, with as many degrees as independent steps.
     critical_z = CHANGE_Z * (1 + (CHANGE_Z**2 + 1) * inflation / (4 * n))
-    return _Noise(near, fade, allowed, lags[0] * inflation, critical_z)
+    return _NoiseModel(near, fade, allowed, lags[0] * inflation, critical_z)
 
 
 def _unbiased(rho: float, n: int) -> float:
@@ -369,7 +369,7 @@ def _wanders(course: _Course, *, changes: bool) -> bool:
     return _wander_score(course) > most_score or course.noise.fade > most_fade
 
 
-def _calm_tail(levels: _Levels, course: _Course, first: _Change) -> Steady | None:
+def _calm_tail(levels: _Levels, course: _Course, first: _Change) -> SteadyAnswer | None:
     """A steady answer for a series whose wandering ends with a fall in its first half, as a jagged warm-up does.
 
     The tail is held to its own noise, which may be far smaller than that of the warm-up.
@@ -388,7 +388,7 @@ def _calm_tail(levels: _Levels, course: _Course, first: _Change) -> Steady | Non
         if not change.significant:
             start, n = lead + at, lead + rest.size
             reason = f"the first {start} of {n} steps vary more and end slower, and no significant change follows"
-            return Steady("steady", start, n, tuple(lead + cut.at for cut in cuts), reason)
+            return SteadyAnswer("steady", start, n, tuple(lead + cut.at for cut in cuts), reason)
         cuts.append(replace(change, at=at + change.at))
     return None
 
@@ -401,7 +401,7 @@ def _wander_score(course: _Course) -> float:
     return (seen - _batch_correlation(course.noise, course.size)) * float(np.sqrt(left.size))
 
 
-def _batch_correlation(noise: _Noise, size: int) -> float:
+def _batch_correlation(noise: _NoiseModel, size: int) -> float:
     """Correlation of adjacent batch means of the fitted noise."""
     lag = np.arange(1, 2 * size)
     correlation = noise.near * noise.allowed ** (lag - 1.0)
@@ -409,7 +409,7 @@ def _batch_correlation(noise: _Noise, size: int) -> float:
     return float(np.sum(np.minimum(lag, 2 * size - lag) * correlation)) / variance
 
 
-def _first_change(rest: Series, noise: _Noise) -> _Change:
+def _first_change(rest: Series, noise: _NoiseModel) -> _Change:
     """The largest change, judged against the noise around that change alone if it is a close call.
 
     A monotone or valley-shaped course follows part of the noise, and leaves too little of it.
@@ -424,7 +424,7 @@ def _first_change(rest: Series, noise: _Noise) -> _Change:
     return replace(again, significant=again.significant or around.fade > FLAT_WANDER_FADE)
 
 
-def _largest_change(values: Series, noise: _Noise) -> _Change:
+def _largest_change(values: Series, noise: _NoiseModel) -> _Change:
     """The split with the most significant difference of means, or the linear trend if that is more so."""
     n = values.size
     shortest = min(SHORTEST_PART, n // 6 + 1)
@@ -445,7 +445,7 @@ def _largest_change(values: Series, noise: _Noise) -> _Change:
     return _Change(int(left[best]), float(size[best]), largest_z, largest_z > noise.critical_z)
 
 
-def _cuts(rest: Series, noise: _Noise, first: _Change) -> tuple[list[_Change], bool]:
+def _cuts(rest: Series, noise: _NoiseModel, first: _Change) -> tuple[list[_Change], bool]:
     """Cuts, each at the largest change after the one before; and whether nothing significant follows the last."""
     latest = LATEST_START * rest.size
     cuts = [first]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from steelyard.analysis.energy import CellEnergy
-    from steelyard.analysis.meters import CrossCheck
+    from steelyard.analysis.meters import MeterAgreement
     from steelyard.analysis.power_trace import PowerTrace
     from steelyard.contracts.record import Quantity
 
@@ -292,7 +292,7 @@ def _mark(trace: PowerTrace, at_s: float) -> str:
 # -- for machines
 
 
-def held_lines(checks: Mapping[str, CrossCheck]) -> list[str]:
+def held_lines(checks: Mapping[str, MeterAgreement]) -> list[str]:
     """What others measured of the same run, and whether both can be right."""
     lines = []
     for name, check in checks.items():

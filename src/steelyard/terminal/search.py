@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from steelyard.inputs.study import Expansion
-    from steelyard.launch.search import Found
+    from steelyard.launch.search import SearchResult
 
 
-def search_lines(expansion: Expansion, searches: Sequence[Found]) -> list[str]:
+def search_lines(expansion: Expansion, searches: Sequence[SearchResult]) -> list[str]:
     """A line a search, and a sentence for each that did not come to its end."""
     rows = [
         [
@@ -33,7 +33,7 @@ def search_lines(expansion: Expansion, searches: Sequence[Found]) -> list[str]:
     return lines
 
 
-def search_json(expansion: Expansion, searches: Sequence[Found]) -> list[dict[str, Any]]:
+def search_json(expansion: Expansion, searches: Sequence[SearchResult]) -> list[dict[str, Any]]:
     """The same for programs."""
     return [
         {
@@ -59,7 +59,7 @@ def plan_lines(expansion: Expansion) -> list[str]:
     return table(["search", "devices", "batch", "runs at most"], rows).splitlines()
 
 
-def _settings(expansion: Expansion, found: Found) -> dict[str, Any]:
+def _settings(expansion: Expansion, found: SearchResult) -> dict[str, Any]:
     """What was swept beside the batch."""
     cell = next(cell for cell in expansion.cells if cell.name == found.group.runs[0].cell)
     return {key: value for key, value in cell.swept.items() if key != "batch"}

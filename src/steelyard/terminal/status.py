@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections import Counter
 
     from steelyard.launch.campaign import Campaign, Plan
-    from steelyard.launch.follow import Sent, Standing
+    from steelyard.launch.follow import Sent, StudyStatus
 
 SHOWN_CAUSES: Final = 10
 SHOWN_CELLS: Final = 40
@@ -36,7 +36,7 @@ PLACES: Final = {name: place for place, (name, _, _) in enumerate(MARKS)}
 COUNTED: Final = frozenset(state for _, states in COLUMNS for state in states)
 
 
-def standing_lines(standing: Standing, *, verbose: bool = False) -> list[str]:
+def standing_lines(standing: StudyStatus, *, verbose: bool = False) -> list[str]:
     """Where each cell is, why runs did not complete, and what to type next. `verbose`: also paths, and every job."""
     cells, labels = standing.cells, standing.labels
     names = [name for name, count in _counts(standing.totals).items() if count != "-" or name not in SELDOM]
@@ -57,7 +57,7 @@ def standing_lines(standing: Standing, *, verbose: bool = False) -> list[str]:
     return [*lines, *_next_lines(standing)]
 
 
-def progress_line(standing: Standing) -> str:
+def progress_line(standing: StudyStatus) -> str:
     """All of it in one line."""
     totals = standing.totals
     said = ", ".join(f"{count} {name}" for name, count in _counts(totals).items() if count != "-")
@@ -65,7 +65,7 @@ def progress_line(standing: Standing) -> str:
     return printable(f"{standing.study}: {said or 'nothing'} of {totals.total()} runs{missing}")
 
 
-def grid_cells(standing: Standing) -> dict[str, list[str]]:
+def grid_cells(standing: StudyStatus) -> dict[str, list[str]]:
     """The states of each cell's runs, as a grid shows them."""
     cells: dict[str, list[str]] = {}
     for cell, counts in standing.cells.items():
@@ -74,7 +74,7 @@ def grid_cells(standing: Standing) -> dict[str, list[str]]:
     return cells
 
 
-def waiting_lines(standing: Standing) -> list[str]:
+def waiting_lines(standing: StudyStatus) -> list[str]:
     """What is being waited for, and which jobs that are."""
     lines = _why_lines(standing)
     for sent in standing.campaigns:
@@ -82,7 +82,7 @@ def waiting_lines(standing: Standing) -> list[str]:
     return lines
 
 
-def standing_json(standing: Standing) -> dict[str, Any]:
+def standing_json(standing: StudyStatus) -> dict[str, Any]:
     """All of it for programs."""
     return {
         "study": standing.study,
@@ -190,7 +190,7 @@ def _name(job_id: str | None) -> str:
     return (job_id or "-").partition(";")[0]
 
 
-def _why_lines(standing: Standing) -> list[str]:
+def _why_lines(standing: StudyStatus) -> list[str]:
     lines = []
     for why, count in standing.why.most_common(SHOWN_CAUSES):
         if why:
@@ -207,7 +207,7 @@ def _why_lines(standing: Standing) -> list[str]:
     return lines
 
 
-def _cause_lines(standing: Standing) -> list[str]:
+def _cause_lines(standing: StudyStatus) -> list[str]:
     causes = standing.causes.most_common()
     lines = [""] if causes else []
     for (code, reason), count in causes[:SHOWN_CAUSES]:
@@ -217,7 +217,7 @@ def _cause_lines(standing: Standing) -> list[str]:
     return lines
 
 
-def _next_lines(standing: Standing) -> list[str]:
+def _next_lines(standing: StudyStatus) -> list[str]:
     if standing.waiting:
         return ["", f"next: steelyard status {standing.study} --wait"]
     codes = sorted({code for code, _ in standing.causes} - {NO_FIT})

@@ -17,16 +17,16 @@ from steelyard.terminal.text import number, table, wrapped
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from steelyard.analysis.verify import History, Outcome
+    from steelyard.analysis.verify import FigureVerdict, History
     from steelyard.inputs.recipe import Recipe
     from steelyard.inputs.study import Expansion
-    from steelyard.stats.band import Judgement
+    from steelyard.stats.band import BandJudgement
 
 MAX_UNIT = 40
 MAX_CELL = 200
 
 
-def verdict_lines(recipe: Recipe, outcomes: Sequence[Outcome], *, again: str, study: str) -> list[str]:
+def verdict_lines(recipe: Recipe, outcomes: Sequence[FigureVerdict], *, again: str, study: str) -> list[str]:
     """The verdict on each figure first; then the jobs that it rests on. `again` is the command line of this recipe."""
     lines = []
     for outcome in outcomes:
@@ -41,13 +41,13 @@ def verdict_lines(recipe: Recipe, outcomes: Sequence[Outcome], *, again: str, st
     return lines + (wrapped(f"documented in {recipe.documents}") if recipe.documents else [])
 
 
-def _next_words(outcome: Outcome) -> list[str]:
+def _next_words(outcome: FigureVerdict) -> list[str]:
     if outcome.more_jobs:
         return [f" --more {outcome.more_jobs}"]
     return [] if outcome.records else [""]
 
 
-def _outcome_lines(recipe: Recipe, outcome: Outcome) -> list[str]:
+def _outcome_lines(recipe: Recipe, outcome: FigureVerdict) -> list[str]:
     found, expected = outcome.judgement, outcome.expect
     where = f" at {label(dict(expected.at))}" if expected.at else ""
     subject = f"{recipe.name}{where}"
@@ -65,7 +65,7 @@ def _outcome_lines(recipe: Recipe, outcome: Outcome) -> list[str]:
     return lines
 
 
-def _where(outcome: Outcome) -> str:
+def _where(outcome: FigureVerdict) -> str:
     """One node does not speak for the others."""
     nodes = {record.environment.node for record in outcome.records if record.environment}
     return f", all on node {nodes.pop()}" if len(nodes) == 1 else f" on {len(nodes)} nodes" if nodes else ""
@@ -87,7 +87,7 @@ def _band(band: Band) -> str:
     return f"{'at least' if band.low is not None else 'at most'} {number(edge)}"
 
 
-def _documented(outcome: Outcome, value: float) -> str:
+def _documented(outcome: FigureVerdict, value: float) -> str:
     documented = outcome.expect.value
     if documented is None:
         return ""
@@ -95,7 +95,7 @@ def _documented(outcome: Outcome, value: float) -> str:
     return f"; {abs(percent):.1f} % {'above' if percent > 0 else 'below'} the documented {number(documented)}"
 
 
-def _heading(outcome: Outcome) -> str:
+def _heading(outcome: FigureVerdict) -> str:
     return _with_unit(outcome.expect.metric, outcome.unit)
 
 
@@ -104,7 +104,7 @@ def _with_unit(what: str, unit: str) -> str:
     return printable(f"{what}, {unit[:MAX_UNIT]}" if unit and unit != "1" else what)
 
 
-def _job_rows(outcome: Outcome) -> list[list[str]]:
+def _job_rows(outcome: FigureVerdict) -> list[list[str]]:
     rows = []
     for record in outcome.records:
         quantity = record.quantities.get(outcome.expect.metric)
@@ -196,7 +196,7 @@ def _history_rows(entry: History) -> list[list[str]]:
     return rows
 
 
-def outcomes_object(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+def outcomes_object(outcomes: Sequence[FigureVerdict]) -> list[dict[str, Any]]:
     """Judged figures for machines."""
     return [
         {
@@ -236,7 +236,7 @@ def history_object(entry: History) -> dict[str, Any]:
     }
 
 
-def _judgement(found: Judgement | None) -> dict[str, Any] | None:
+def _judgement(found: BandJudgement | None) -> dict[str, Any] | None:
     if found is None:
         return None
     # JSON has no infinity: an open end has no number.

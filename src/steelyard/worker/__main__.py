@@ -67,10 +67,10 @@ def _runs_of_task(file: Path, number: int) -> list[Path]:
     sys.exit(f"{file} has no task {number}")
 
 
-def _claimed(raw: Path) -> bool:
+def _take_lease(raw: Path) -> bool:
     """Whether the run is ours: nobody else has begun it, and nobody will."""
     try:
-        handle = os.open(raw / observe.CLAIM_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        handle = os.open(raw / observe.LEASE_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     except (FileExistsError, FileNotFoundError):
         sys.stdout.write(f"{raw.parent.name}: begun before, or its folder is gone\n")
         return False
@@ -82,15 +82,15 @@ def _claimed(raw: Path) -> bool:
 class _Runs:
     """Runs made one after the other in this process."""
 
-    def __init__(self, *, claim: bool, done: Path | None) -> None:
-        self._claim = claim
+    def __init__(self, *, lease: bool, done: Path | None) -> None:
+        self._lease = lease
         self._done = done
         self.current: Path | None = None
         """The run that is being made."""
 
     def make(self, raw: Path) -> bool:
         """Whether the run was measured; True when it is not ours to make."""
-        if self._claim and not _claimed(raw):
+        if self._lease and not _take_lease(raw):
             return True
         self.current = raw
         began_s = time.time()
@@ -131,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("raw", nargs="*", type=Path, help="directory with spec.json; observations are written there")
     parser.add_argument("--task", nargs=2, metavar=("FILE", "NUMBER"), help="the runs of a task of a campaign instead")
     parser.add_argument("--lifeline", action="store_true", help="end when standard input closes")
-    parser.add_argument("--claim", action="store_true", help="skip runs that were begun before; of one process each")
+    parser.add_argument("--lease", action="store_true", help="skip runs that were begun before; of one process each")
     parser.add_argument("--done", type=Path, metavar="FILE", help="append RUN_ID EXIT BEGAN ENDED after each run")
     parser.add_argument("--ranks-from", choices=["slurm"], help="who says which rank this is, where no starter does")
     return parser
@@ -150,7 +150,7 @@ def main() -> int:
         _die_with_launcher()
     if arguments.ranks_from is not None:
         _take_ranks_from_slurm()
-    runs = _Runs(claim=arguments.claim, done=arguments.done)
+    runs = _Runs(lease=arguments.lease, done=arguments.done)
     end_with_word(lambda: runs.current)
     measured = [runs.make(raw) for raw in raws]
     return 0 if arguments.done is not None or all(measured) else 1

@@ -93,13 +93,13 @@ def _counts(make: Callable[[], Any]) -> dict[str, Any]:
     # Late: they import torch, which takes seconds, and a wrong name is to be told at once.
     from steelyard.worker.engine.flops import built_on_meta, count
     from steelyard.worker.engine.footprint import footprint
-    from steelyard.worker.workloads.bundle import Recipe
+    from steelyard.worker.workloads.bundle import ModelBundle
     from steelyard.worker.workloads.ceiling import Ceiling
 
     made: Any = built_on_meta(make)
     if isinstance(made, Ceiling):
         return _nothing("no model: its work is known when it is made on a device")
-    recipe = made if isinstance(made, Recipe) else Recipe(*made)
+    recipe = made if isinstance(made, ModelBundle) else ModelBundle(*made)
     # Built once. Inference last: its count takes the gradients from the model.
     memory = footprint(lambda: recipe)
     trained, inferred = count(lambda: recipe, train=True), count(lambda: recipe, train=False)

@@ -62,7 +62,7 @@ NOT_MET = 71
 # Made by a run for itself alone.
 NOT_SHIPPED = re.compile(r"spec\.json|launch\.json|reserve|compiling|progress\.json.*|rested-.*")
 # What is left out when the log is full is left out from the end of this list.
-ORDER = ("claim", "events-", "sensors-", "worker.log", "steps-", "tokens-", "power-")
+ORDER = ("lease", "events-", "sensors-", "worker.log", "steps-", "tokens-", "power-")
 MEMORY_WORDS = re.compile(rb"oom.kill|exceeded memory limit|std::bad_alloc", re.IGNORECASE)
 OUT_OF_MEMORY = b'{"kind": "status", "code": "out_of_memory"'
 
@@ -163,7 +163,7 @@ def _pack(path: Path, packed: Path) -> tuple[int, str]:
 # -- several pods ------------------------------------------------------------------------------------------------
 
 
-class Team:
+class PodTeam:
     """The pods of a task in step with each other: no run starts before all are there, and none waits for the dead."""
 
     def __init__(self, name: str, index: int, count: int, host: str | None) -> None:
@@ -270,7 +270,7 @@ class Pod:
         self.results = results
         self.shipper = Shipper(log, self.task["log_bytes"])
         self.index = int(os.environ.get("JOB_COMPLETION_INDEX", "0"))
-        self.team = Team(self.task["name"], self.index, self.task["nodes"], self.task["master"])
+        self.team = PodTeam(self.task["name"], self.index, self.task["nodes"], self.task["master"])
         self.told: list[int] = []
         # A search tries no more than so many of its candidates.
         tries = 2 * len(self.runs).bit_length() + 1
@@ -307,7 +307,7 @@ class Pod:
             self.shipper.say("stop", "limit")
             return None
         raw = self.prepare(index)
-        if not claim(raw):
+        if not take_lease(raw):
             return None
         self.team.meet(index + 1, self.task["run_limit_s"] + 4 * GRACE_S)
         began = time.time()
@@ -395,10 +395,10 @@ def python() -> list[str]:
     return [sys.executable, *(["-P"] if sys.version_info >= (3, 11) else []), "-m"]
 
 
-def claim(raw: Path) -> bool:
+def take_lease(raw: Path) -> bool:
     """Whether the run is ours to begin: only one can create the file."""
     try:
-        handle = os.open(raw / "claim", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        handle = os.open(raw / "lease", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
         return False
     with os.fdopen(handle, "w") as file:
@@ -478,7 +478,7 @@ def packed(pod: Pod) -> None:
             pod.ship(places[run_id], int(code), float(began), float(ended))
         taken[0] = len(lines)
 
-    command = [*python(), "steelyard.worker", "--claim", "--done", str(done), "--task", str(folder / "tasks"), "0"]
+    command = [*python(), "steelyard.worker", "--lease", "--done", str(done), "--task", str(folder / "tasks"), "0"]
     limit_s = pod.end_s - SHIPPING_S - time.monotonic()
     code = pod.start(command, pod.results / "packed.log", limit_s, look)
     look()
@@ -489,13 +489,13 @@ def packed(pod: Pod) -> None:
 
 def _say_broken_off(pod: Pod, code: int, done: int) -> None:
     """The run at which the process broke off left no line; what it printed belongs to that one."""
-    begun = [index for index, run_id in enumerate(pod.runs) if (pod.raw(run_id) / "claim").exists()]
+    begun = [index for index, run_id in enumerate(pod.runs) if (pod.raw(run_id) / "lease").exists()]
     if pod.told or len(begun) <= done:
         return
     index = begun[-1]
     raw = pod.raw(pod.runs[index])
     shutil.copyfile(pod.results / "packed.log", raw / "worker.log")
-    began = (raw / "claim").stat().st_mtime
+    began = (raw / "lease").stat().st_mtime
     pod.shipper.say("begin", index, pod.runs[index], f"{began:.3f}")
     pod.ship(index, code, began)
 

@@ -48,7 +48,7 @@ class Torch:
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandOutput:
     """Of a command."""
 
     text: bytes | None
@@ -56,13 +56,13 @@ class Answer:
     why: str = ""
 
 
-def ask(command: Sequence[str], *, limit_s: float = ASK_LIMIT_S) -> Answer:
+def ask(command: Sequence[str], *, limit_s: float = ASK_LIMIT_S) -> CommandOutput:
     """What a command prints, within bounds of time and size."""
     with tempfile.TemporaryFile() as said:
         try:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said)
         except OSError as error:
-            return Answer(None, f"{command[0]}: {error.strerror}")
+            return CommandOutput(None, f"{command[0]}: {error.strerror}")
         timer = threading.Timer(limit_s, process.kill)
         timer.start()
         with process:
@@ -72,11 +72,11 @@ def ask(command: Sequence[str], *, limit_s: float = ASK_LIMIT_S) -> Answer:
                 process.kill()
         timer.cancel()
         if process.returncode == 0 and len(text) <= MAX_ANSWER_BYTES:
-            return Answer(text)
+            return CommandOutput(text)
         said.seek(max(0, said.tell() - 4000))
         lines = said.read(4000).decode("utf-8", "replace").strip().splitlines()
     why = lines[-1] if lines else f"ended with code {process.returncode}"
-    return Answer(None, printable(why)[:MAX_WORDS])
+    return CommandOutput(None, printable(why)[:MAX_WORDS])
 
 
 def torch_in(place: Place, reference: str, architecture: str | None, *, here: bool) -> Torch:
@@ -101,7 +101,7 @@ def torch_in(place: Place, reference: str, architecture: str | None, *, here: bo
 
 
 @cache
-def _asked(command: tuple[str, ...]) -> Answer:
+def _asked(command: tuple[str, ...]) -> CommandOutput:
     """Once a process: the checks of a site ask, and so does the plan."""
     return ask(command, limit_s=PROBE_LIMIT_S)
 

@@ -32,7 +32,7 @@ _PODMAN_NAME = re.compile(r"(/[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*)+", re.ASCII)
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _SeenImage:
     """An image as far as it can be seen from here."""
 
     reference: str
@@ -107,7 +107,7 @@ def _name(place: Place) -> str | None:
 # -- seeing it ---------------------------------------------------------------------------------------------------
 
 
-def _see(place: Place, name: str) -> _Seen:
+def _see(place: Place, name: str) -> _SeenImage:
     runtime = place.site.container.runtime
     transport, _, rest = name.partition(":")
     if runtime != "none":
@@ -129,13 +129,13 @@ def _split_tag(text: str) -> tuple[Path, str | None]:
     return (Path(text), None) if not colon or "/" in tag or Path(text).exists() else (Path(path), tag)
 
 
-def _see_path(place: Place, name: str) -> _Seen:
+def _see_path(place: Place, name: str) -> _SeenImage:
     path, runtime = Path(name), place.site.container.runtime
     try:
         if path.is_file() and is_sif(path):
             if runtime != "apptainer":
                 raise _unfit(name, runtime, "an Apptainer image", "apptainer, or an image in the OCI's layout")
-            return _Seen(name, sif_architecture(path), file=path, here=True)
+            return _SeenImage(name, sif_architecture(path), file=path, here=True)
         if (
             path.is_dir()
             and not (path / "oci-layout").is_file()
@@ -159,10 +159,10 @@ def _see_path(place: Place, name: str) -> _Seen:
     return _see_layout(place, name, path, None)
 
 
-def _see_root(path: Path) -> _Seen:
+def _see_root(path: Path) -> _SeenImage:
     found = next((machine for part in _PROGRAMS if (machine := _machine_below(path, part))), None)
     why = "a root file system has no digest" if found else "a root file system without a program that we know"
-    return _Seen(str(path), found, here=True, why=why)
+    return _SeenImage(str(path), found, here=True, why=why)
 
 
 def _machine_below(root: Path, part: str) -> str | None:
@@ -186,7 +186,7 @@ def _machine_below(root: Path, part: str) -> str | None:
     return None
 
 
-def _see_layout(place: Place, name: str, path: Path, tag: str | None) -> _Seen:
+def _see_layout(place: Place, name: str, path: Path, tag: str | None) -> _SeenImage:
     runtime, wanted = place.site.container.runtime, place.pool.architecture
     if runtime == "docker":
         raise _unfit(
@@ -209,7 +209,7 @@ def _see_layout(place: Place, name: str, path: Path, tag: str | None) -> _Seen:
             next_step="use a folder with lower-case letters and digits, and single . _ - between them, or an archive",
         )
     reference = f"{transport}:{path}" + (f":{tag}" if tag else "")
-    return _Seen(reference, found.architecture, found.digest)
+    return _SeenImage(reference, found.architecture, found.digest)
 
 
 def _unfit(name: str, runtime: str, what: str, valid: str) -> InputError:
@@ -217,12 +217,12 @@ def _unfit(name: str, runtime: str, what: str, valid: str) -> InputError:
     return InputError(f"the image {name} and {runtime} do not fit", problems=(problem,))
 
 
-def _see_name(place: Place, name: str) -> _Seen:
+def _see_name(place: Place, name: str) -> _SeenImage:
     """A name: what Podman or Docker have of it here, else what the registry says."""
     runtime, wanted = place.site.container.runtime, place.pool.architecture
     bare = name.removeprefix("docker://")
     if runtime == "apptainer" and bare == name:
-        return _Seen(name, None, why=f"{name.partition(':')[0]} images cannot be looked into from here")
+        return _SeenImage(name, None, why=f"{name.partition(':')[0]} images cannot be looked into from here")
     local = _local(runtime, bare, wanted) if runtime in ("podman", "docker") else None
     if local is not None and local.architecture == wanted:
         return local
@@ -232,7 +232,7 @@ def _see_name(place: Place, name: str) -> _Seen:
     return registered
 
 
-def _local(runtime: str, name: str, wanted: str) -> _Seen | None:
+def _local(runtime: str, name: str, wanted: str) -> _SeenImage | None:
     """The image as this machine's Podman or Docker has it; None when it has it not."""
     if shutil.which(runtime) is None:
         return None
@@ -241,13 +241,13 @@ def _local(runtime: str, name: str, wanted: str) -> _Seen | None:
         found = oci.images_of_raw(answer.text, name) if answer.text is not None else None
         if found is not None:
             one = oci.choose(found, wanted, name)
-            return _Seen(f"{_without_tag(name)}@{one.digest}", one.architecture, one.digest, here=True)
+            return _SeenImage(f"{_without_tag(name)}@{one.digest}", one.architecture, one.digest, here=True)
     answer = ask([runtime, "image", "inspect", "--", name])
     entry = _first_object(answer.text)
     return None if entry is None else _from_inspection(entry)
 
 
-def _from_inspection(entry: dict[str, Any]) -> _Seen:
+def _from_inspection(entry: dict[str, Any]) -> _SeenImage:
     architecture = oci.architecture_of_config(json.dumps({"architecture": entry.get("Architecture")}).encode(), "image")
     given = entry.get("RepoDigests")
     names = [one for one in given if isinstance(one, str) and "@sha256:" in one] if isinstance(given, list) else []
@@ -257,7 +257,7 @@ def _from_inspection(entry: dict[str, Any]) -> _Seen:
     # Podman lists a name with the index's digest, too; the image of one architecture is what is started.
     named = [one for one in names if digest is not None and one.endswith(digest)] or names
     identity = str(entry.get("Id") or "")
-    return _Seen((named[0] if named else identity)[:1000], architecture, digest or identity or None, here=True)
+    return _SeenImage((named[0] if named else identity)[:1000], architecture, digest or identity or None, here=True)
 
 
 def _first_object(text: bytes | None) -> dict[str, Any] | None:
@@ -268,9 +268,9 @@ def _first_object(text: bytes | None) -> dict[str, Any] | None:
     return answer[0] if isinstance(answer, list) and answer and isinstance(answer[0], dict) else None
 
 
-def _registered(name: str, wanted: str, prefix: str) -> _Seen:
+def _registered(name: str, wanted: str, prefix: str) -> _SeenImage:
     """What the registry says of a name."""
-    unknown = _Seen(prefix + name, None)
+    unknown = _SeenImage(prefix + name, None)
     if shutil.which("skopeo") is None:
         return replace(unknown, why="skopeo, which asks a registry, is not here")
     answer = ask(["skopeo", "inspect", "--raw", "--", f"docker://{name}"])
@@ -280,10 +280,10 @@ def _registered(name: str, wanted: str, prefix: str) -> _Seen:
     if found is None:
         config = ask(["skopeo", "inspect", "--config", "--", f"docker://{name}"])
         architecture = None if config.text is None else oci.architecture_of_config(config.text, name)
-        one = oci.Found(architecture, "sha256:" + hashlib.sha256(answer.text).hexdigest())
+        one = oci.ImageEntry(architecture, "sha256:" + hashlib.sha256(answer.text).hexdigest())
     else:
         one = oci.choose(found, wanted, name)
-    return _Seen(f"{prefix}{_without_tag(name)}@{one.digest}", one.architecture, one.digest)
+    return _SeenImage(f"{prefix}{_without_tag(name)}@{one.digest}", one.architecture, one.digest)
 
 
 def _without_tag(name: str) -> str:
@@ -293,7 +293,7 @@ def _without_tag(name: str) -> str:
     return start if colon and "/" not in tag else name
 
 
-def _refuse_other_architecture(place: Place, name: str, seen: _Seen) -> None:
+def _refuse_other_architecture(place: Place, name: str, seen: _SeenImage) -> None:
     wanted = place.pool.architecture
     if seen.architecture in (None, wanted):
         return

@@ -34,7 +34,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Found:
+class ImageEntry:
     """One image."""
 
     architecture: str | None
@@ -65,7 +65,7 @@ class Folder:
             return file.read(MAX_DOCUMENT_BYTES + 1)
 
 
-class Archive:
+class TarLayout:
     """A layout that is a tar file; only its headers are read, and the documents asked for."""
 
     def __init__(self, path: Path, archive: tarfile.TarFile) -> None:
@@ -97,7 +97,7 @@ def open_layout(path: Path) -> Iterator[Documents | None]:
         yield None
         return
     try:
-        documents = Archive(path, archive)
+        documents = TarLayout(path, archive)
         yield documents if documents.read("oci-layout") is not None else None
     except tarfile.TarError as error:
         raise InputError(f"{path} is no sound archive: {error}", next_step="copy or make it again") from None
@@ -105,7 +105,7 @@ def open_layout(path: Path) -> Iterator[Documents | None]:
         archive.close()
 
 
-def images_in(documents: Documents, tag: str | None, source: str) -> list[Found]:
+def images_in(documents: Documents, tag: str | None, source: str) -> list[ImageEntry]:
     """Every image of a layout, or of one tag in it."""
     index = _parsed(documents.read("index.json"), f"{source}: index.json")
     entries = _entries(index, source)
@@ -121,13 +121,15 @@ def images_in(documents: Documents, tag: str | None, source: str) -> list[Found]
     return [found for entry in entries for found in _follow(documents, entry, source, 1)]
 
 
-def images_of_raw(text: bytes, source: str) -> list[Found] | None:
+def images_of_raw(text: bytes, source: str) -> list[ImageEntry] | None:
     """The images that a registry's index lists; None when the text is the manifest of one image."""
     document = _parsed(text, source)
     if "manifests" not in document:
         return None
     return [
-        Found(_platform(entry), str(entry["digest"])) for entry in _entries(document, source) if not _attests(entry)
+        ImageEntry(_platform(entry), str(entry["digest"]))
+        for entry in _entries(document, source)
+        if not _attests(entry)
     ]
 
 
@@ -136,7 +138,7 @@ def architecture_of_config(text: bytes, source: str) -> str | None:
     return _uname(_parsed(text, source).get("architecture"))
 
 
-def choose(found: list[Found], architecture: str, source: str) -> Found:
+def choose(found: list[ImageEntry], architecture: str, source: str) -> ImageEntry:
     """The image for an architecture; InputError says which there are."""
     fitting = [one for one in found if one.architecture == architecture]
     if len({one.digest for one in fitting}) == 1:
@@ -155,7 +157,7 @@ def choose(found: list[Found], architecture: str, source: str) -> Found:
     )
 
 
-def _follow(documents: Documents, entry: dict[str, Any], source: str, depth: int) -> Iterator[Found]:
+def _follow(documents: Documents, entry: dict[str, Any], source: str, depth: int) -> Iterator[ImageEntry]:
     """The images that an entry of an index leads to, through indexes within it."""
     if _attests(entry):
         return
@@ -173,7 +175,7 @@ def _follow(documents: Documents, entry: dict[str, Any], source: str, depth: int
         # What the image itself says counts for more than what the index says of it.
         text = _blob(documents, str(config["digest"]), source)
         known = architecture_of_config(text, f"{source}: {config['digest']}") or known
-    yield Found(known, digest)
+    yield ImageEntry(known, digest)
 
 
 def _entries(index: dict[str, Any], source: str) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ from steelyard.launch.scripts.task import read_done
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from steelyard.launch.campaign import Campaign, Job
+    from steelyard.launch.campaign import Campaign, JobArray
     from steelyard.launch.scripts.task import Done
 
 MARK: Final = b"#steelyard "
@@ -257,7 +257,7 @@ def bounded_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 # -- into the campaign -------------------------------------------------------------------------------------------
 
 
-def lay_down(campaign: Campaign, job: Job, task: int, pods: Sequence[PodLog]) -> None:
+def lay_down(campaign: Campaign, job: JobArray, task: int, pods: Sequence[PodLog]) -> None:
     """What has arrived of a task, into the folders of its runs that are not collected yet."""
     if not pods:
         return
@@ -294,14 +294,14 @@ def _lay_run(raw: Path, parts: Sequence[tuple[PodLog, Arrived]]) -> None:
         for name, path in part.files.items():
             if name == observe.WORKER_LOG:
                 logs.append((pod, path))
-            elif name == observe.CLAIM_FILE or name not in taken:
+            elif name == observe.LEASE_FILE or name not in taken:
                 taken.add(name)
                 path.replace(raw / name)
             else:
                 problems.append(f"pod {pod.index}: {name} came from another pod, too")
     _join_logs(raw / observe.WORKER_LOG, logs)
-    if not (raw / observe.CLAIM_FILE).exists():
-        _write_whole(raw / observe.CLAIM_FILE, f"{parts[0][0].node}\n".encode())
+    if not (raw / observe.LEASE_FILE).exists():
+        _write_whole(raw / observe.LEASE_FILE, f"{parts[0][0].node}\n".encode())
     _say_missing(raw, problems, lost, ended=all(part.end is not None for _, part in parts))
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from steelyard.inputs.site import Mount, Pool
-    from steelyard.launch.campaign import Job, Plan
+    from steelyard.launch.campaign import JobArray, Plan
 
 Object = dict[str, Any]
 
@@ -95,12 +95,12 @@ def prefix(plan: Plan) -> str:
     return f"sy-{plan.campaign}"
 
 
-def task_name(plan: Plan, job: Job, task: int) -> str:
+def task_name(plan: Plan, job: JobArray, task: int) -> str:
     """Of a task's Job or JobSet, Service and ConfigMap."""
     return f"{prefix(plan)}-{job.number:03d}-{task}"
 
 
-def job_id(plan: Plan, job: Job) -> str:
+def job_id(plan: Plan, job: JobArray) -> str:
     """What a submitted job is called: namespace, and what its tasks' names begin with."""
     return f"{plan.site.cluster.namespace}/{prefix(plan)}-{job.number:03d}"
 
@@ -118,7 +118,7 @@ def literal(text: str) -> str:
 # -- a job -------------------------------------------------------------------------------------------------------
 
 
-def manifest(plan: Plan, job: Job, content: Content, *, jobset: bool) -> Object:
+def manifest(plan: Plan, job: JobArray, content: Content, *, jobset: bool) -> Object:
     """All objects of a job, in the order in which they are to be created."""
     _refuse(plan, job)
     items = [_code_map(plan, content.code)]
@@ -127,7 +127,7 @@ def manifest(plan: Plan, job: Job, content: Content, *, jobset: bool) -> Object:
     return {"apiVersion": "v1", "kind": "List", "items": items}
 
 
-def task_objects(plan: Plan, job: Job, task: int, content: Content, *, jobset: bool) -> Iterator[Object]:
+def task_objects(plan: Plan, job: JobArray, task: int, content: Content, *, jobset: bool) -> Iterator[Object]:
     """Of one task: its ConfigMap, a Service where its pods must find each other, and what runs it."""
     several = job.shape.nodes > 1
     as_set = jobset and several
@@ -150,7 +150,7 @@ def task_objects(plan: Plan, job: Job, task: int, content: Content, *, jobset: b
     yield _job_set(plan, job, task, spec) if as_set else _job(plan, job, task, spec)
 
 
-def _refuse(plan: Plan, job: Job) -> None:
+def _refuse(plan: Plan, job: JobArray) -> None:
     pool, problems = plan.place.pool, []
     if plan.image is None:
         valid = f'[container] images = {{{pool.architecture} = "IMAGE"}}'
@@ -166,7 +166,7 @@ def _refuse(plan: Plan, job: Job) -> None:
         raise InputError("the platform cannot run this", problems=(*problems,), next_step="steelyard site check SITE")
 
 
-def _labels(plan: Plan, job: Job, task: int) -> dict[str, str]:
+def _labels(plan: Plan, job: JobArray, task: int) -> dict[str, str]:
     return {**_campaign_labels(plan), JOB_LABEL: str(job.number), TASK_LABEL: str(task)}
 
 
@@ -174,7 +174,7 @@ def _campaign_labels(plan: Plan) -> dict[str, str]:
     return {"app.kubernetes.io/managed-by": "steelyard", CAMPAIGN_LABEL: plan.campaign}
 
 
-def _metadata(plan: Plan, job: Job, task: int) -> Object:
+def _metadata(plan: Plan, job: JobArray, task: int) -> Object:
     return {
         "name": task_name(plan, job, task),
         "labels": _labels(plan, job, task),
@@ -190,13 +190,13 @@ def _queued(plan: Plan, metadata: Object, spec: Object) -> None:
         spec["suspend"] = True
 
 
-def _job(plan: Plan, job: Job, task: int, spec: Object) -> Object:
+def _job(plan: Plan, job: JobArray, task: int, spec: Object) -> Object:
     metadata = _metadata(plan, job, task)
     _queued(plan, metadata, spec)
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
-def _job_set(plan: Plan, job: Job, task: int, spec: Object) -> Object:
+def _job_set(plan: Plan, job: JobArray, task: int, spec: Object) -> Object:
     metadata = _metadata(plan, job, task)
     member = {
         "name": SET_MEMBER,
@@ -218,7 +218,7 @@ def _meeting_host(plan: Plan, name: str, *, as_set: bool) -> str:
     return plan.site.meeting_host or f"{first}.{name}"
 
 
-def _service(plan: Plan, job: Job, task: int) -> Object:
+def _service(plan: Plan, job: JobArray, task: int) -> Object:
     # Names are wanted before anything is ready: the pods are what waits for each other.
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": _labels(plan, job, task)}
     return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(plan, job, task), "spec": spec}
@@ -239,7 +239,7 @@ def _code_map(plan: Plan, code: Code) -> Object:
     }
 
 
-def _task_map(plan: Plan, job: Job, task: int, content: Content, host: str | None) -> Object:
+def _task_map(plan: Plan, job: JobArray, task: int, content: Content, host: str | None) -> Object:
     specs: Object = {run_id: content.specs[run_id] for run_id in job.tasks[task]}
     used = {spec["source"]["sha256"] for spec in specs.values() if spec.get("source")}
     specs["sources"] = {sha256: content.sources[sha256] for sha256 in sorted(used & content.sources.keys())}
@@ -263,7 +263,7 @@ def _refuse_large(size_bytes: int, what: str, next_step: str) -> None:
         )
 
 
-def _told(plan: Plan, job: Job, task: int, code: Code, host: str | None) -> Object:
+def _told(plan: Plan, job: JobArray, task: int, code: Code, host: str | None) -> Object:
     """What the pod's entry must know, beside the specs."""
     shape = job.shape
     return {
@@ -286,7 +286,7 @@ def _told(plan: Plan, job: Job, task: int, code: Code, host: str | None) -> Obje
 # -- pods --------------------------------------------------------------------------------------------------------
 
 
-def _pod(plan: Plan, job: Job, task: int) -> Object:
+def _pod(plan: Plan, job: JobArray, task: int) -> Object:
     pool, cluster, name = plan.place.pool, plan.site.cluster, task_name(plan, job, task)
     spec: Object = {
         "restartPolicy": "Never",
@@ -326,7 +326,7 @@ def _pod(plan: Plan, job: Job, task: int) -> Object:
     return spec
 
 
-def _container(plan: Plan, job: Job, name: str) -> Object:
+def _container(plan: Plan, job: JobArray, name: str) -> Object:
     mounts = [
         {"name": "code", "mountPath": CODE, "readOnly": True},
         {"name": "task", "mountPath": TASK, "readOnly": True},
@@ -361,14 +361,14 @@ def _container(plan: Plan, job: Job, name: str) -> Object:
     }
 
 
-def _share(pool: Pool, job: Job, whole: int | None) -> int | None:
+def _share(pool: Pool, job: JobArray, whole: int | None) -> int | None:
     """Of what a node has, the part of the devices that the job asks for; all of it where nodes are to be whole."""
     if whole is None or pool.exclusive:
         return whole
     return max(1, whole * min(job.shape.processes_per_node, pool.devices_per_node) // pool.devices_per_node)
 
 
-def _resources(pool: Pool, job: Job) -> dict[str, str]:
+def _resources(pool: Pool, job: JobArray) -> dict[str, str]:
     found: dict[str, str] = {}
     cpus = _share(pool, job, pool.cpus_per_node)
     whole_mib = pool.memory_per_node_mib

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from steelyard.doctor.node import Check
     from steelyard.inputs.site import Place
-    from steelyard.launch.campaign import Campaign, Job, Plan
+    from steelyard.launch.campaign import Campaign, JobArray, Plan
 
 Object = dict[str, Any]
 Key = tuple[int, int]
@@ -86,7 +86,7 @@ class Kubernetes:
         """What would go wrong there, found from here before anything is queued."""
         yield from platform_checks(lambda: self._api(place), place)
 
-    def render(self, campaign: Campaign, job: Job) -> dict[str, str]:
+    def render(self, campaign: Campaign, job: JobArray) -> dict[str, str]:
         """The manifest, and how to create what is in it by hand."""
         plan = campaign.plan
         specs = _specs(campaign, job)
@@ -114,7 +114,7 @@ class Kubernetes:
 
     # -- sending
 
-    def submit(self, campaign: Campaign, job: Job) -> str:
+    def submit(self, campaign: Campaign, job: JobArray) -> str:
         """Create all tasks of a job that are not there; its id.
 
         Once a part of it is created the job counts as submitted: tasks that the platform does not take then are given
@@ -144,7 +144,7 @@ class Kubernetes:
                     file.write(f"{task}\n")
         return manifests.job_id(plan, job)
 
-    def _same_server(self, campaign: Campaign, job: Job) -> None:
+    def _same_server(self, campaign: Campaign, job: JobArray) -> None:
         try:
             with (campaign.job_folder(job) / SERVER_FILE).open(encoding="utf-8", errors="replace") as file:
                 server = file.read(MAX_SERVER_CHARACTERS).strip()
@@ -157,7 +157,7 @@ class Kubernetes:
                 next_step="kubectl config use-context NAME, or cluster.context in the site's file",
             )
 
-    def find(self, campaign: Campaign, jobs: Sequence[Job]) -> dict[int, str]:
+    def find(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[int, str]:
         """Ids of those that the platform has. One of which it has a part is completed: that part may be running."""
         there = {events.place_of(item) for item in self._list(campaign, "Job")}
         if any(job.shape.nodes > 1 for job in jobs):
@@ -185,7 +185,7 @@ class Kubernetes:
                 raise
             return []
 
-    def poll(self, campaign: Campaign, jobs: Sequence[Job]) -> dict[tuple[int, int], TaskState]:
+    def poll(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[tuple[int, int], TaskState]:
         """One list of Jobs, one of pods; one of JobSets where there can be any; events only where something is stuck.
 
         A task that waits for what will not come is taken away here, unless it has begun to move meanwhile.
@@ -204,7 +204,7 @@ class Kubernetes:
                     states[job.number, task] = state
         return states
 
-    def _seen(self, campaign: Campaign, jobs: Sequence[Job]) -> dict[Key, events.Seen]:
+    def _seen(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[Key, events.Seen]:
         found: dict[Key, Object | None] = {}
         if any(job.shape.nodes > 1 for job in jobs):
             found |= {key: None for item in self._sets(campaign) if (key := events.place_of(item)) is not None}
@@ -229,7 +229,7 @@ class Kubernetes:
                     yield event
 
     def _state(
-        self, campaign: Campaign, job: Job, task: int, seen: events.Seen | None, *, sent: bool
+        self, campaign: Campaign, job: JobArray, task: int, seen: events.Seen | None, *, sent: bool
     ) -> TaskState | None:
         if (said := _given_up(campaign, job, task)) is not None:
             return TaskState("ended", said)
@@ -252,7 +252,7 @@ class Kubernetes:
             return TaskState("queued", why=hopeless.reason)
         return state
 
-    def _take_away(self, campaign: Campaign, job: Job, task: int, seen: events.Seen, said: Scheduled) -> bool:
+    def _take_away(self, campaign: Campaign, job: JobArray, task: int, seen: events.Seen, said: Scheduled) -> bool:
         """End a task that is stuck, so that it cannot begin later; False when it has moved since it was looked at."""
         plan, name = campaign.plan, manifests.task_name(campaign.plan, job, task)
         metadata = (seen.job or {}).get("metadata") or {}
@@ -265,19 +265,19 @@ class Kubernetes:
         self._give_up(campaign, job, task, said)
         return True
 
-    def _give_up(self, campaign: Campaign, job: Job, task: int, said: Scheduled) -> None:
+    def _give_up(self, campaign: Campaign, job: JobArray, task: int, said: Scheduled) -> None:
         write_json(_given_up_file(campaign, job, task), to_json_object(said))
 
     # -- fetching
 
-    def fetch(self, campaign: Campaign, job: Job, task: int) -> None:
+    def fetch(self, campaign: Campaign, job: JobArray, task: int) -> None:
         """The results of a task out of its pods' logs, into the campaign's folder."""
         key = f"{manifests.JOB_LABEL}={job.number},{manifests.TASK_LABEL}={task}"
         query = {"labelSelector": f"{manifests.selector(campaign.plan)},{key}"}
         api = self._api(campaign.plan.place)
         self._bring(campaign, job, task, list(api.list(self._path(campaign.plan, "Pod"), query)))
 
-    def _bring(self, campaign: Campaign, job: Job, task: int, pods: Iterable[Object]) -> None:
+    def _bring(self, campaign: Campaign, job: JobArray, task: int, pods: Iterable[Object]) -> None:
         scratch = Path(tempfile.mkdtemp(prefix=".fetch-", dir=campaign.path))
         try:
             logs: dict[int, PodLog] = {}
@@ -290,7 +290,7 @@ class Kubernetes:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def _read_log(self, campaign: Campaign, job: Job, task: int, pod: Object, scratch: Path) -> PodLog | None:
+    def _read_log(self, campaign: Campaign, job: JobArray, task: int, pod: Object, scratch: Path) -> PodLog | None:
         """None: it has none, or no more."""
         index = events.index_of(pod)
         if index is None or index >= job.shape.nodes:
@@ -319,7 +319,7 @@ class Kubernetes:
 
     # -- ending
 
-    def cancel(self, campaign: Campaign, jobs: Sequence[Job]) -> None:
+    def cancel(self, campaign: Campaign, jobs: Sequence[JobArray]) -> None:
         """End them. Logs go with their pods, so what has been measured until now is brought here first."""
         for job in jobs:
             self._same_server(campaign, job)
@@ -334,14 +334,14 @@ class Kubernetes:
                 self._bring(campaign, numbers[number], task, some)
         self._remove(campaign, jobs)
 
-    def clean(self, campaign: Campaign, jobs: Sequence[Job]) -> None:
+    def clean(self, campaign: Campaign, jobs: Sequence[JobArray]) -> None:
         """Remove every object of jobs that are collected; the code, too, with the last of them."""
         self._remove(campaign, jobs)
         if {job.number for job in jobs} == {job.number for job in campaign.plan.jobs}:
             plan = campaign.plan
             self._api(plan.place).delete(self._path(plan, "ConfigMap", f"{manifests.prefix(plan)}-worker"))
 
-    def _remove(self, campaign: Campaign, jobs: Sequence[Job]) -> None:
+    def _remove(self, campaign: Campaign, jobs: Sequence[JobArray]) -> None:
         plan, api = campaign.plan, self._api(campaign.plan.place)
         numbers = ",".join(str(job.number) for job in jobs)
         query = {"labelSelector": f"{manifests.selector(plan)},{manifests.JOB_LABEL} in ({numbers})"}
@@ -356,7 +356,7 @@ class Kubernetes:
 # -- files of a campaign -----------------------------------------------------------------------------------------
 
 
-def _specs(campaign: Campaign, job: Job) -> dict[str, Object]:
+def _specs(campaign: Campaign, job: JobArray) -> dict[str, Object]:
     return {
         run_id: json.loads(read_bounded(campaign.raw(run_id) / SPEC_FILE, MAX_SPEC_BYTES))
         for task in job.tasks
@@ -373,7 +373,7 @@ def _sources(specs: Iterable[Object]) -> dict[str, str]:
     return found
 
 
-def _manifest(campaign: Campaign, job: Job) -> Object:
+def _manifest(campaign: Campaign, job: JobArray) -> Object:
     path = campaign.job_folder(job) / MANIFEST_FILE
     whole: Object = json.loads(read_bounded(path, MAX_MANIFEST_BYTES))
     return whole
@@ -389,7 +389,7 @@ def _by_task(items: Iterable[Object]) -> Iterator[list[Object]]:
             parts = []
 
 
-def _sent(campaign: Campaign, job: Job) -> set[int]:
+def _sent(campaign: Campaign, job: JobArray) -> set[int]:
     try:
         text = (campaign.job_folder(job) / SENT_FILE).read_text(encoding="ascii")
     except FileNotFoundError:
@@ -397,18 +397,18 @@ def _sent(campaign: Campaign, job: Job) -> set[int]:
     return {int(word) for word in text.split() if word.isdigit()}
 
 
-def _given_up_file(campaign: Campaign, job: Job, task: int) -> Path:
+def _given_up_file(campaign: Campaign, job: JobArray, task: int) -> Path:
     return campaign.job_folder(job) / f"{task}.given-up.json"
 
 
-def _given_up(campaign: Campaign, job: Job, task: int) -> Scheduled | None:
+def _given_up(campaign: Campaign, job: JobArray, task: int) -> Scheduled | None:
     path = _given_up_file(campaign, job, task)
     if not path.exists():
         return None
     return parse_json(Scheduled, read_bounded(path, MAX_SPEC_BYTES), str(path))
 
 
-def _refused(plan: Plan, job: Job, task: int, error: ApiError) -> Scheduled:
+def _refused(plan: Plan, job: JobArray, task: int, error: ApiError) -> Scheduled:
     return Scheduled(
         scheduler=Kubernetes.name,
         job=manifests.task_name(plan, job, task),

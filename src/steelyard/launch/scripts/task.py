@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from steelyard.launch.campaign import Campaign, Job
+    from steelyard.launch.campaign import Campaign, JobArray
 
 MEETING_HOST, MEETING_PORT = "STEELYARD_MEETING_HOST", "STEELYARD_MEETING_PORT"
 # Below the ports that systems give to outgoing connections, above those of well-known services.
@@ -74,10 +74,10 @@ await() {{
 """
 
 _ONE_RUN = """
-# One run, unless it was begun before: the claim is a file that only one can create.
+# One run, unless it was begun before: the lease is a file that only one can create.
 make_run() {{
   local raw="$campaign"/runs/$1/raw since=$SECONDS began said
-  if ! said=$( (set -C; echo "$HOSTNAME ${{SLURM_JOB_ID:-$$}}" >"$raw"/{claim}) 2>&1 ); then
+  if ! said=$( (set -C; echo "$HOSTNAME ${{SLURM_JOB_ID:-$$}}" >"$raw"/{lease}) 2>&1 ); then
     echo "$1: begun before, or its folder is gone (${{said##*: }})"
     return 1
   fi
@@ -101,8 +101,8 @@ exit 0
 """
 
 _PACKED = """
-# All runs in one process, which claims each, and writes a line to TASK.done after each. Its time limit is the task's,
-# which the scheduler keeps: whoever else ended it would hide that from the records.
+# All runs in one process, which takes the lease of each and writes a line to TASK.done after it. Its time limit is the
+# task's, which the scheduler keeps: whoever else ended it would hide that from the records.
 await "${{start[@]}}" bash "$job"/node.sh "$task"
 [[ $told ]] && exit 143
 exit "$code"
@@ -156,7 +156,7 @@ exit 0
 MEMORY_WORDS = r"oom.kill|exceeded memory limit|std::bad_alloc"
 
 
-def task_script(campaign: Campaign, job: Job, *, head: Sequence[str] = (), start: Sequence[Word] = ()) -> str:
+def task_script(campaign: Campaign, job: JobArray, *, head: Sequence[str] = (), start: Sequence[Word] = ()) -> str:
     """job.sh. `head`: lines right after the first, such as #SBATCH; `start`: words that start a command on all nodes,
     such as srun.
     """
@@ -165,7 +165,7 @@ def task_script(campaign: Campaign, job: Job, *, head: Sequence[str] = (), start
         "limit": job.shape.run_limit_s,
         "task_limit": job.task_limit_s,
         "hit": LIMIT_HIT,
-        "claim": observe.CLAIM_FILE,
+        "lease": observe.LEASE_FILE,
         "log": observe.WORKER_LOG,
         "spec": observe.SPEC_FILE,
         "memory_words": MEMORY_WORDS,
@@ -196,7 +196,7 @@ def _modules(campaign: Campaign) -> str:
     )
 
 
-def _start(campaign: Campaign, job: Job, words: Sequence[Word]) -> str:
+def _start(campaign: Campaign, job: JobArray, words: Sequence[Word]) -> str:
     """What starts a command on all nodes, and what to do where no scheduler has started the task."""
     if not words and not _needs_starter(campaign, job):
         return "start=()\n"
@@ -209,12 +209,12 @@ def _start(campaign: Campaign, job: Job, words: Sequence[Word]) -> str:
     return f"{said}start=({line(words)})\nif [[ -z $SLURM_JOB_ID ]]; then\n{alone}\nfi\n"
 
 
-def _needs_starter(campaign: Campaign, job: Job) -> bool:
+def _needs_starter(campaign: Campaign, job: JobArray) -> bool:
     by_tasks = campaign.plan.place.pool.start == "tasks" and job.shape.processes_per_node > 1
     return job.shape.nodes > 1 or by_tasks
 
 
-def _meeting(campaign: Campaign, job: Job) -> str:
+def _meeting(campaign: Campaign, job: JobArray) -> str:
     """Where the ranks meet. Tasks that share a host have different ports, because their jobs have different ids."""
     if not _needs_starter(campaign, job):
         return ""
@@ -239,7 +239,7 @@ unset {foreign}
 """
 
 
-def node_script(campaign: Campaign, job: Job, *, node_rank: Raw, master: Raw, port: Raw) -> str:
+def node_script(campaign: Campaign, job: JobArray, *, node_rank: Raw, master: Raw, port: Raw) -> str:
     """node.sh. The three say which node of the run it is on, and where the ranks meet."""
     what = f"one run of the job {job.name}; $1: the run's raw folder. job.sh starts it."
     if job.kind == "packed":
@@ -276,7 +276,7 @@ def _folded(words: Sequence[Word]) -> str:
     return " \\\n    ".join(lines)
 
 
-def _assignments(campaign: Campaign, job: Job, master: Raw, port: Raw) -> dict[str, str]:
+def _assignments(campaign: Campaign, job: JobArray, master: Raw, port: Raw) -> dict[str, str]:
     """Variables of the run with their quoted values. They are given to `env`, not to this shell: it would take some,
     such as PATH or IFS, for its own.
     """
@@ -335,7 +335,7 @@ def _inside(name: str) -> str:
     return name if name.startswith(("APPTAINER", "SINGULARITY")) else f"APPTAINERENV_{name}"
 
 
-def _command(campaign: Campaign, job: Job, node_rank: Raw, master: Raw, port: Raw) -> list[list[Word]]:
+def _command(campaign: Campaign, job: JobArray, node_rank: Raw, master: Raw, port: Raw) -> list[list[Word]]:
     """The worker, or the starter of several and the worker.
 
     Not `python -P`: the worker may run on a Python that does not know it yet. PYTHONSAFEPATH says the same, and older
@@ -346,7 +346,7 @@ def _command(campaign: Campaign, job: Job, node_rank: Raw, master: Raw, port: Ra
     if job.kind == "packed":
         folder = quoted(str(campaign.job_folder(job).absolute()))
         done, tasks = Raw(f'{folder}/"$1".done'), Raw(f"{folder}/tasks")
-        return [[*python, "steelyard.worker", "--claim", "--done", done, "--task", tasks, Raw('"$1"')]]
+        return [[*python, "steelyard.worker", "--lease", "--done", done, "--task", tasks, Raw('"$1"')]]
     worker: list[Word] = [*python, "steelyard.worker", Raw('"$1"')]
     if shape.nodes * shape.processes_per_node == 1:
         return [worker]
@@ -362,7 +362,7 @@ def _command(campaign: Campaign, job: Job, node_rank: Raw, master: Raw, port: Ra
     return [[*torchrun, *meeting, f"--nproc-per-node={shape.processes_per_node}", "--no-python"], worker]
 
 
-def _threads(campaign: Campaign, job: Job) -> str:
+def _threads(campaign: Campaign, job: JobArray) -> str:
     count = job.shape.processes_per_node
     if job.shape.threads is not None or count == 1:
         return ""

@@ -32,7 +32,7 @@ _GPU: Final = re.compile(r"([A-Za-z0-9_]+)(?::([A-Za-z0-9_.-]+))?:(\d{1,5})(?:\(
 
 
 @dataclass(frozen=True)
-class _Node:
+class _SlurmNode:
     """What scontrol says of a node."""
 
     name: str
@@ -148,10 +148,12 @@ def _one_partition(place: Place, name: str, values: dict[str, str]) -> Iterator[
 # -- its nodes
 
 
-def _partition_nodes(place: Place, call: Call) -> list[_Node]:
+def _partition_nodes(place: Place, call: Call) -> list[_SlurmNode]:
     done = call(["scontrol", "--oneliner", "--all", "show", "node"])
     nodes = [
-        _Node(values["NodeName"], values) for values in map(_pairs, done.stdout.splitlines()) if "NodeName" in values
+        _SlurmNode(values["NodeName"], values)
+        for values in map(_pairs, done.stdout.splitlines())
+        if "NodeName" in values
     ]
     wanted = place.pool.partition
     if wanted is None:
@@ -160,7 +162,7 @@ def _partition_nodes(place: Place, call: Call) -> list[_Node]:
     return [node for node in nodes if names & set(node.values.get("Partitions", "").split(","))]
 
 
-def _nodes(place: Place, nodes: list[_Node]) -> Iterator[Check]:
+def _nodes(place: Place, nodes: list[_SlurmNode]) -> Iterator[Check]:
     if not nodes:
         yield Check("nodes", "note", "Slurm shows none of the partition", "")
         return
@@ -183,7 +185,7 @@ def _nodes(place: Place, nodes: list[_Node]) -> Iterator[Check]:
     yield from _amounts(place, usable)
 
 
-def _devices(place: Place, nodes: list[_Node]) -> Iterator[Check]:
+def _devices(place: Place, nodes: list[_SlurmNode]) -> Iterator[Check]:
     pool = place.pool
     if pool.gpus is None:
         have = sorted({node.values.get("Gres", "(null)").split("(S:")[0] for node in nodes} - {"(null)", ""})
@@ -210,7 +212,7 @@ def _devices(place: Place, nodes: list[_Node]) -> Iterator[Check]:
         yield Check("devices", "ok", f"all nodes have {wanted}")
 
 
-def _amounts(place: Place, nodes: list[_Node]) -> Iterator[Check]:
+def _amounts(place: Place, nodes: list[_SlurmNode]) -> Iterator[Check]:
     pool = place.pool
     for key, asked, what in (
         ("CPUTot", pool.cpus_per_node, "cpus_per_node"),

@@ -20,7 +20,7 @@ from steelyard.launch.slurm import check
 from steelyard.launch.slurm.states import (
     SACCT_FIELDS,
     SQUEUE_FIELDS,
-    Told,
+    TaskLine,
     Traces,
     gone,
     read_exit_codes,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from steelyard.doctor.node import Check
     from steelyard.inputs.site import Place, Pool
-    from steelyard.launch.campaign import Campaign, Job, TaskState
+    from steelyard.launch.campaign import Campaign, JobArray, TaskState
     from steelyard.launch.scripts.bash import Word
     from steelyard.launch.slurm.states import TaskKey
 
@@ -70,7 +70,7 @@ class Slurm:
         """What would go wrong there, asked with a handful of calls however large the site is."""
         return check.checks(place, self._call)
 
-    def render(self, campaign: Campaign, job: Job) -> dict[str, str]:
+    def render(self, campaign: Campaign, job: JobArray) -> dict[str, str]:
         """job.sh, which sbatch takes, and node.sh."""
         place = campaign.plan.place
         if "\\" in str(campaign.path.absolute()):
@@ -91,7 +91,7 @@ class Slurm:
 
     # -- acting
 
-    def submit(self, campaign: Campaign, job: Job) -> str:
+    def submit(self, campaign: Campaign, job: JobArray) -> str:
         """One sbatch for the whole array; `ID;CLUSTER`.
 
         The cluster is part of it because a job that another cluster's controller does not know has not ended.
@@ -111,7 +111,7 @@ class Slurm:
             )
         return f"{found[1]};{found[2] or cluster}"
 
-    def find(self, campaign: Campaign, jobs: Sequence[Job]) -> dict[int, str]:
+    def find(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[int, str]:
         """By their names, which no other job has; also those that have ended already."""
         names = {job.name: job.number for job in jobs}
         told = [*self._queue().values()]
@@ -123,14 +123,14 @@ class Slurm:
             if entry.name in names
         }
 
-    def poll(self, campaign: Campaign, jobs: Sequence[Job]) -> dict[tuple[int, int], TaskState]:
+    def poll(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[tuple[int, int], TaskState]:
         """One squeue, and once something has ended one sacct; without accounting a second squeue for exit codes."""
         names = {job.name for job in jobs}
         queue = {key: told for key, told in self._queue().items() if told.name in names}
         by_name = {told.name: told.job_id for told in queue.values()}
         ids = {job.number: (campaign.job_id(job) or by_name.get(job.name, "")) for job in jobs}
         wanted = [(job, task, (ids[job.number].partition(";")[0], task)) for job, task in _open_tasks(campaign, jobs)]
-        account: dict[TaskKey, Told] | None = {}
+        account: dict[TaskKey, TaskLine] | None = {}
         if any(key not in queue or queue[key].phase == "ended" for _, _, key in wanted):
             known = sorted({key[0] for _, _, key in wanted} - {""})
             account = self._account(campaign, f"--jobs={','.join(known)}") if known else {}
@@ -148,10 +148,10 @@ class Slurm:
                 found[job.number, task] = state
         return found
 
-    def fetch(self, campaign: Campaign, job: Job, task: int) -> None:
+    def fetch(self, campaign: Campaign, job: JobArray, task: int) -> None:
         """Nothing: tasks write into the campaign's folder themselves."""
 
-    def cancel(self, campaign: Campaign, jobs: Sequence[Job]) -> None:
+    def cancel(self, campaign: Campaign, jobs: Sequence[JobArray]) -> None:
         """One scancel for all; what has ended already is none of its errors."""
         ids = {job.number: found for job in jobs if (found := campaign.job_id(job)) is not None}
         lost = [job for job in jobs if job.number not in ids]
@@ -172,16 +172,16 @@ class Slurm:
         if done.returncode and complaints:
             raise SteelyardError(f"scancel: {' '.join(complaints)[:1000]}", next_step="squeue --me")
 
-    def clean(self, campaign: Campaign, jobs: Sequence[Job]) -> None:
+    def clean(self, campaign: Campaign, jobs: Sequence[JobArray]) -> None:
         """Nothing: Slurm forgets by itself."""
 
     # -- asking
 
-    def _queue(self) -> dict[TaskKey, Told]:
+    def _queue(self) -> dict[TaskKey, TaskLine]:
         words = ["squeue", "--all", "--noheader", "--states=all", f"--user={os.getuid()}", f"--format={SQUEUE_FIELDS}"]
         return read_squeue(self._ask(words))
 
-    def _with_exit_codes(self, queue: dict[TaskKey, Told]) -> dict[TaskKey, Told]:
+    def _with_exit_codes(self, queue: dict[TaskKey, TaskLine]) -> dict[TaskKey, TaskLine]:
         """The same with the exit codes of what failed, which only squeue's other form of output has."""
         if not any(told.state == "FAILED" for told in queue.values()):
             return queue
@@ -194,7 +194,7 @@ class Slurm:
                 queue[key] = replace(told, exit_code=exit_code, signal=signal)
         return queue
 
-    def _account(self, campaign: Campaign, which: str) -> dict[TaskKey, Told] | None:
+    def _account(self, campaign: Campaign, which: str) -> dict[TaskKey, TaskLine] | None:
         """What accounting knows; nothing where there is none, None where it does not answer."""
         # From the day before: clocks of two machines may differ.
         since = f"--starttime={_day_before(campaign.plan.created_at)}"
@@ -253,13 +253,13 @@ class Slurm:
             ) from None
 
 
-def _open_tasks(campaign: Campaign, jobs: Sequence[Job]) -> list[tuple[Job, int]]:
+def _open_tasks(campaign: Campaign, jobs: Sequence[JobArray]) -> list[tuple[JobArray, int]]:
     """Those with runs that nobody has collected: of the others nothing need be asked."""
     left = {entry.name for entry in os.scandir(campaign.path / "runs")}
     return [(job, task) for job in jobs for task, runs in enumerate(job.tasks) if not left.isdisjoint(runs)]
 
 
-def of_task(told: Told | None, job: Job) -> Told | None:
+def of_task(told: TaskLine | None, job: JobArray) -> TaskLine | None:
     """What the account says, if it is about this task.
 
     Of a job of less than a second it may have a line without array and name ("allocation", seen in 22.05): then the id
@@ -282,12 +282,12 @@ def own_variables(variables: Mapping[str, str]) -> dict[str, str]:
 # -- what a job asks for
 
 
-def is_array(campaign: Campaign, job: Job) -> bool:
+def is_array(campaign: Campaign, job: JobArray) -> bool:
     """Where arrays of one task are all there can be, there may be none at all."""
     return campaign.plan.site.limits.array_size > 1 or len(job.tasks) > 1
 
 
-def head(campaign: Campaign, job: Job) -> list[str]:
+def head(campaign: Campaign, job: JobArray) -> list[str]:
     """The #SBATCH lines. Each value is a number of ours or has the form that the site contract allows."""
     pool, shape = campaign.plan.place.pool, job.shape
     tasks = tasks_per_node(pool, job)
@@ -314,7 +314,7 @@ def head(campaign: Campaign, job: Job) -> list[str]:
     return [f"#SBATCH {option}" for option in [*options, *pool.options]]
 
 
-def _array(campaign: Campaign, job: Job) -> list[str]:
+def _array(campaign: Campaign, job: JobArray) -> list[str]:
     output = f"--output=jobs/{campaign.job_folder(job).name}/{_output_name(campaign, job)}"
     if not is_array(campaign, job):
         return [output]
@@ -324,23 +324,23 @@ def _array(campaign: Campaign, job: Job) -> list[str]:
     return [f"--array=0-{len(job.tasks) - 1}{together}", output]
 
 
-def _output_name(campaign: Campaign, job: Job) -> str:
+def _output_name(campaign: Campaign, job: JobArray) -> str:
     return "%a.out" if is_array(campaign, job) else "0.out"
 
 
-def tasks_per_node(pool: Pool, job: Job) -> int:
+def tasks_per_node(pool: Pool, job: JobArray) -> int:
     """Slurm's tasks: one torchrun a node, or one a process."""
     return job.shape.processes_per_node if pool.start == "tasks" and job.kind != "packed" else 1
 
 
-def cpus_per_task(pool: Pool, job: Job) -> int | None:
+def cpus_per_task(pool: Pool, job: JobArray) -> int | None:
     """CPUs for each of Slurm's tasks; None: what the scheduler gives."""
     if pool.cpus_per_node is None:
         return None
     return max(1, _share(pool.cpus_per_node, pool, job) // tasks_per_node(pool, job))
 
 
-def _share(amount: int, pool: Pool, job: Job) -> int:
+def _share(amount: int, pool: Pool, job: JobArray) -> int:
     """Of a node's CPUs or memory: as much as of its devices, so that a run on one device leaves room for others."""
     if pool.exclusive:
         return amount
@@ -348,7 +348,7 @@ def _share(amount: int, pool: Pool, job: Job) -> int:
     return max(1, math.ceil(amount * min(devices, pool.devices_per_node) / pool.devices_per_node))
 
 
-def start_words(pool: Pool, job: Job) -> list[Word]:
+def start_words(pool: Pool, job: JobArray) -> list[Word]:
     """What starts node.sh on every node, or once a process.
 
     A step for each run, also on one node: what Slurm ends for its memory is then that run, and the next one goes on.

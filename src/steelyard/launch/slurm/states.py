@@ -85,7 +85,7 @@ TaskKey = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Told:
+class TaskLine:
     """What one line of squeue or sacct says of a task."""
 
     job_id: str
@@ -115,15 +115,15 @@ class Told:
 # -- texts ----------------------------------------------------------------------------------------------------
 
 
-def read_squeue(text: str) -> dict[TaskKey, Told]:
+def read_squeue(text: str) -> dict[TaskKey, TaskLine]:
     """The tasks in what squeue printed with SQUEUE_FIELDS."""
-    found: dict[TaskKey, Told] = {}
+    found: dict[TaskKey, TaskLine] = {}
     for line in text.splitlines():
         fields = line.split("|", 8)
         if len(fields) < 9:
             continue
         job, tasks, state, reason, nodes, queued, started, used, name = fields
-        told = Told(job, name, state, reason, nodes, _utc(queued), _utc(started), seconds_of(used))
+        told = TaskLine(job, name, state, reason, nodes, _utc(queued), _utc(started), seconds_of(used))
         found |= {(job, task): told for task in indexes(tasks)}
     return found
 
@@ -137,9 +137,9 @@ def read_exit_codes(text: str) -> dict[TaskKey, int]:
     return found
 
 
-def read_sacct(text: str) -> dict[TaskKey, Told]:
+def read_sacct(text: str) -> dict[TaskKey, TaskLine]:
     """The tasks in what sacct printed with SACCT_FIELDS."""
-    found: dict[TaskKey, Told] = {}
+    found: dict[TaskKey, TaskLine] = {}
     for line in text.splitlines():
         fields = line.split("|", 8)
         if len(fields) < 9:
@@ -148,7 +148,7 @@ def read_sacct(text: str) -> dict[TaskKey, Told]:
         job, _, tasks = place.partition("_")
         exit_code, _, signal = code.partition(":")
         by = _BY.match(state)
-        told = Told(
+        told = TaskLine(
             job_id=job,
             name=name,
             state=state.split(" ")[0],
@@ -249,7 +249,9 @@ class Traces:
             return False
 
 
-def state_of(queue: Told | None, account: Told | None, traces: Traces, task: int, limit_s: float) -> TaskState | None:
+def state_of(
+    queue: TaskLine | None, account: TaskLine | None, traces: Traces, task: int, limit_s: float
+) -> TaskState | None:
     """What is known of a task by the queue, the account and its own traces; None: nothing, it was never heard of."""
     now = queue or account
     if now is None:
@@ -294,7 +296,7 @@ def gone(job_id: str, traces: Traces, task: int) -> TaskState:
     return TaskState("ended" if traces.settled() else "unknown", said)
 
 
-def _ended(now: Told, account: Told | None, traces: Traces, task: int) -> observe.Scheduled:
+def _ended(now: TaskLine, account: TaskLine | None, traces: Traces, task: int) -> observe.Scheduled:
     best = account or now
     cause, reason, evidence = _cause(now, account, traces)
     ran = bool(best.nodes)
@@ -316,7 +318,7 @@ def _ended(now: Told, account: Told | None, traces: Traces, task: int) -> observ
 
 
 def _cause(
-    now: Told, account: Told | None, traces: Traces
+    now: TaskLine, account: TaskLine | None, traces: Traces
 ) -> tuple[observe.StatusCode | None, str, dict[str, float | int | str]]:
     """What a task's end means, in words, and the evidence for it."""
     cause, reason = _ENDS[now.state]
@@ -343,7 +345,7 @@ def _cause(
     return cause, reason, evidence
 
 
-def _by(account: Told | None, now: Told, evidence: dict[str, float | int | str]) -> str:
+def _by(account: TaskLine | None, now: TaskLine, evidence: dict[str, float | int | str]) -> str:
     when = "while it waited" if not now.nodes else "while it ran"
     if account is None or account.cancelled_by is None:
         return f"{when}; Slurm does not say by whom"

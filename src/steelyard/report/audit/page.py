@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from steelyard.audit.subject import Audit
     from steelyard.contracts.record import Finding
     from steelyard.rules.table.row import Amount, Row
-    from steelyard.rules.table.row import Table as Rows
+    from steelyard.rules.table.row import RowTable as Rows
 
 MAX_ROWS = 2000
 """Rows of one table on a page; findings on all of them are told anyway."""

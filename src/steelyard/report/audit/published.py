@@ -22,7 +22,7 @@ from steelyard.audit.subject import audit_reference
 from steelyard.report.charts.style import blocking_codes
 from steelyard.report.page import Cell
 from steelyard.results.store import ResultFolder
-from steelyard.rules.table.row import Table as Rows
+from steelyard.rules.table.row import RowTable as Rows
 from steelyard.terminal.text import number
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Held:
         return blocking_codes(self.findings) or tuple(told)
 
 
-class Document:
+class JudgedDocument:
     """One document of the catalogue, judged."""
 
     def __init__(self, name: str) -> None:

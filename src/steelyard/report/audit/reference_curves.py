@@ -20,10 +20,10 @@ from steelyard.report.audit.published import (
     verdict_cell,
     verdict_words,
 )
-from steelyard.report.charts.published import Series, Spot, Told, batch_chart, devices_chart, efficiency_chart
+from steelyard.report.charts.published import ChartText, Series, Spot, batch_chart, devices_chart, efficiency_chart
 from steelyard.report.page import Cell, Column, Prose, Section, Table
 from steelyard.report.study.subject import merged
-from steelyard.stats.knee import Point, knee
+from steelyard.stats.knee import BatchTimes, knee
 from steelyard.terminal.text import capital, number
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from steelyard.audit.judge import Judgement
     from steelyard.contracts.record import Finding
-    from steelyard.report.audit.published import Document, Held
+    from steelyard.report.audit.published import Held, JudgedDocument
     from steelyard.report.page import Chart
     from steelyard.rules.table.row import Row
     from steelyard.stats.knee import Knee
@@ -77,13 +77,13 @@ class Curve:
         return f"{' and '.join(found)} ({', '.join(codes)})"
 
 
-def _curve(document: Document, asked: Rows, factor: str) -> Curve:
+def _curve(document: JudgedDocument, asked: Rows, factor: str) -> Curve:
     rows = sorted(document.select(asked.wanted), key=lambda row: row.number(factor) or 0.0)
     held = {row.place: document.hold(rows[0], row, factor, RATE) for row in rows[1:]}
     return Curve(asked.label, asked.picture or asked.label, tuple(rows), held)
 
 
-def _findings(document: Document, curves: Sequence[Curve]) -> tuple[Finding, ...]:
+def _findings(document: JudgedDocument, curves: Sequence[Curve]) -> tuple[Finding, ...]:
     rows = [row for curve in curves for row in curve.rows]
     held = [found for curve in curves for entry in curve.held.values() for found in entry.findings]
     return merged((*document.findings_on(rows), *held))
@@ -93,7 +93,7 @@ def _findings(document: Document, curves: Sequence[Curve]) -> tuple[Finding, ...
 
 
 def scaling_section(
-    document: Document, judgements: Sequence[Judgement], asked: Sequence[Rows], device: str = "devices"
+    document: JudgedDocument, judgements: Sequence[Judgement], asked: Sequence[Rows], device: str = "devices"
 ) -> Section:
     """Rates over devices on linear axes with the ideal line, and efficiencies where nothing blocks."""
     name = f"{document.name}-scaling"
@@ -120,7 +120,7 @@ def scaling_section(
     )
 
 
-def _rates_chart(document: Document, curves: Sequence[Curve], name: str, device: str) -> Chart:
+def _rates_chart(document: JudgedDocument, curves: Sequence[Curve], name: str, device: str) -> Chart:
     series = [
         Series(
             curve.label,
@@ -143,7 +143,7 @@ def _rates_chart(document: Document, curves: Sequence[Curve], name: str, device:
         f"{digits(curve.largest.figures[RATE])} on {_count(curve.largest, device)}"
         for curve in curves
     )
-    told = Told(name, f"Throughput over {device}: {curves[0].picture}", f"{alt}.", tuple(notes))
+    told = ChartText(name, f"Throughput over {device}: {curves[0].picture}", f"{alt}.", tuple(notes))
     return devices_chart(told, "throughput of the job", unit, series, device=device)
 
 
@@ -169,7 +169,7 @@ def _efficiency_chart(curves: Sequence[Curve], name: str, device: str) -> Chart:
     notes = [f"{capital(verdicts)} ({codes}). Of the first row of each curve."]
     notes += [f"Rows that a finding blocks have none: {'; '.join(blocked)}."] if blocked else []
     notes.append("Of several set-ups of one size the line goes through the best; no repeats, so no intervals.")
-    told = Told(name, f"Efficiency over {device}", _efficiency_words(curves, device), tuple(notes))
+    told = ChartText(name, f"Efficiency over {device}", _efficiency_words(curves, device), tuple(notes))
     return efficiency_chart(told, series, device=device)
 
 
@@ -190,7 +190,7 @@ def _efficiency_words(curves: Sequence[Curve], device: str) -> str:
     return f"{capital(verdicts)}. Efficiency at the most {device}: {'; '.join(parts)}."
 
 
-def _scaling_table(document: Document, curves: Sequence[Curve], name: str) -> Table:
+def _scaling_table(document: JudgedDocument, curves: Sequence[Curve], name: str) -> Table:
     rows = [row for curve in curves for row in curve.rows]
     metrics = list(dict.fromkeys(metric for row in rows for metric in row.figures))
     setup = any(row.get("parallelism") is not None for row in rows)
@@ -222,7 +222,9 @@ def _scaling_command(name: str, asked: Rows, curve: Curve) -> str:
 # -- over the batch
 
 
-def batch_section(document: Document, judgements: Sequence[Judgement], asked: Sequence[Rows], key: str) -> Section:
+def batch_section(
+    document: JudgedDocument, judgements: Sequence[Judgement], asked: Sequence[Rows], key: str
+) -> Section:
     """Rates over the batch size, and where a curve stops paying: found as for our own runs, where nothing blocks."""
     name = f"{document.name}-batch"
     curves = [_curve(document, entry, key) for entry in asked]
@@ -250,7 +252,7 @@ def _knee(curve: Curve, key: str) -> Knee | None:
     points = []
     for row in curve.rows:
         batch = row.number(key) or math.nan
-        points.append(Point(batch, (batch / row.figures[RATE].value,)))
+        points.append(BatchTimes(batch, (batch / row.figures[RATE].value,)))
     return knee(points)
 
 
@@ -270,7 +272,7 @@ def _knee_ends(found: Knee) -> str:
     return f" (95 % interval {number(found.low, 3)} to {number(found.high, 3)})"
 
 
-def _batch_chart(document: Document, curve: Curve, found: Knee | None, key: str, name: str) -> Chart:
+def _batch_chart(document: JudgedDocument, curve: Curve, found: Knee | None, key: str, name: str) -> Chart:
     spots = tuple(
         Spot(row.number(key) or 0.0, row.figures[RATE].value, bool(document.blocking(row))) for row in curve.rows
     )
@@ -280,7 +282,7 @@ def _batch_chart(document: Document, curve: Curve, found: Knee | None, key: str,
         f"{digits(first.figures[RATE])} {unit} at batch {first.number(key):,g}, {digits(last.figures[RATE])} at "
         f"{last.number(key):,g}. {_knee_words(curve, found)}"
     )
-    told = Told(name, f"Throughput over the batch size: {curve.label}", alt, (NO_REPEATS,))
+    told = ChartText(name, f"Throughput over the batch size: {curve.label}", alt, (NO_REPEATS,))
     return batch_chart(told, "throughput of the job", unit, Series(curve.label, spots), found)
 
 

@@ -9,7 +9,7 @@ from steelyard.audit.energy import device_power, power_sum
 from steelyard.audit.recompute import unit_factor
 from steelyard.report.audit.claims import claims_table
 from steelyard.report.audit.published import NO_REPEATS, metric_unit, printed_cell, setting_cell, verdict_words
-from steelyard.report.charts.published import Series, Spot, Told, over_batch_chart
+from steelyard.report.charts.published import ChartText, Series, Spot, over_batch_chart
 from steelyard.report.page import Cell, Column, Section, Table
 from steelyard.report.study.subject import merged
 from steelyard.rules.claims import Span
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from steelyard.audit.judge import Judgement
-    from steelyard.report.audit.published import Document
+    from steelyard.report.audit.published import JudgedDocument
     from steelyard.report.audit.reference_curves import Rows
     from steelyard.report.page import Chart
     from steelyard.rules.table.relations import Bounds
@@ -30,7 +30,7 @@ PER_ENERGY = "items_per_energy"
 KEY = "global_batch"
 
 
-def energy_section(document: Document, judgements: Sequence[Judgement], asked: Sequence[Rows]) -> Section:
+def energy_section(document: JudgedDocument, judgements: Sequence[Judgement], asked: Sequence[Rows]) -> Section:
     """Energy of an epoch over the batch, work per energy worked out again, and the power that the figures come to."""
     name = f"{document.name}-energy"
     groups = {entry.label: document.select(entry.wanted) for entry in asked}
@@ -83,12 +83,12 @@ def power_w(row: Row) -> float | None:
     return None if found is None else found.middle
 
 
-def _limit_w(document: Document, rows: Sequence[Row]) -> float | None:
+def _limit_w(document: JudgedDocument, rows: Sequence[Row]) -> float | None:
     limits = {platform.power_limit_w for row in rows if (platform := document.table.platform(row)) is not None}
     return limits.pop() if len(limits) == 1 else None
 
 
-def _words(document: Document, label: str, rows: Sequence[Row]) -> str:
+def _words(document: JudgedDocument, label: str, rows: Sequence[Row]) -> str:
     metric = energy_metric(rows[0])
     energies = [row.figures[metric] for row in rows]
     powers = [power for row in rows if (power := power_w(row)) is not None]
@@ -111,7 +111,7 @@ def _range(amounts: Sequence[Amount]) -> str:
 # -- pictures and tables
 
 
-def _energy_chart(document: Document, label: str, rows: Sequence[Row], name: str) -> Chart:
+def _energy_chart(document: JudgedDocument, label: str, rows: Sequence[Row], name: str) -> Chart:
     metric = energy_metric(rows[0])
     unit = rows[0].figures[metric].unit
     whose = "of a device " if metric.endswith("_per_device") else ""
@@ -120,7 +120,7 @@ def _energy_chart(document: Document, label: str, rows: Sequence[Row], name: str
              bool(document.blocking(row)))
         for row in rows
     )  # fmt: skip
-    told = Told(
+    told = ChartText(
         name,
         f"Energy {whose}in an epoch: {label}",
         f"{_words(document, label, rows)} From batch {spots[0].x:,g} to {spots[-1].x:,g}.",
@@ -129,7 +129,7 @@ def _energy_chart(document: Document, label: str, rows: Sequence[Row], name: str
     return over_batch_chart(told, f"energy {whose}in an epoch", unit, [Series(label, spots)])
 
 
-def _power_chart(document: Document, groups: dict[str, list[Row]], name: str) -> Chart:
+def _power_chart(document: JudgedDocument, groups: dict[str, list[Row]], name: str) -> Chart:
     every = [row for rows in groups.values() for row in rows]
     series = []
     for label, rows in groups.items():
@@ -138,7 +138,7 @@ def _power_chart(document: Document, groups: dict[str, list[Row]], name: str) ->
         series.append(Series(label, tuple(spots)))
     limit = _limit_w(document, every)
     sums = [f"{label}: {power_sum(rows[0])} at batch {rows[0].number(KEY):,g}" for label, rows in groups.items()]
-    told = Told(
+    told = ChartText(
         name,
         "Power of a device that the figures come to",
         " ".join(_words(document, label, rows) for label, rows in groups.items()),
@@ -147,7 +147,7 @@ def _power_chart(document: Document, groups: dict[str, list[Row]], name: str) ->
     return over_batch_chart(told, "power of a device", "W", series, limit=limit, logarithmic=True)
 
 
-def _table(document: Document, label: str, rows: Sequence[Row], name: str) -> Table:
+def _table(document: JudgedDocument, label: str, rows: Sequence[Row], name: str) -> Table:
     metric, per_energy = energy_metric(rows[0]), per_energy_metric(rows[0])
     told = any(follows(row) is not None for row in rows)
     columns = (

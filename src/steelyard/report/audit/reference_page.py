@@ -11,13 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from steelyard.audit import documents
-from steelyard.audit.claims import Efficiency, Faster, Linear, Monotone, Power, SameWork
+from steelyard.audit.claims import Efficiency, Faster, Linear, Monotone, PowerClaim, SameWork
 from steelyard.report.audit.claims import claims_table
-from steelyard.report.audit.published import NO_REPEATS, Document, claim_tables, printed_cell, setting_cell
+from steelyard.report.audit.published import NO_REPEATS, JudgedDocument, claim_tables, printed_cell, setting_cell
 from steelyard.report.audit.reference_curves import Rows, batch_section, scaling_section
 from steelyard.report.audit.reference_energy import energy_section
 from steelyard.report.audit.reference_times import times_section
-from steelyard.report.audit.reference_tuning import Step, tuning_section
+from steelyard.report.audit.reference_tuning import SettingStep, tuning_section
 from steelyard.report.page import Cell, Column, Page, Prose, Section, Table
 from steelyard.report.study.subject import merged
 from steelyard.terminal.claims import claim_tally
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from steelyard.audit.judge import Judgement
     from steelyard.rules.table.row import Row
 
-    Make = Callable[[Document, Sequence[Judgement]], Section]
+    Make = Callable[[JudgedDocument, Sequence[Judgement]], Section]
 
 
 @dataclass(frozen=True)
-class Part:
+class DocumentSection:
     """One section of a document, with the tables and the kinds of claims that it is about."""
 
     make: Make
@@ -55,7 +55,7 @@ def reference_page(names: Sequence[str] = (), *, title: str = "", made_at: str =
     for name in names:
         documents.provenance(name)
     chosen = list(dict.fromkeys(names)) or documents.names()
-    chosen_documents = [Document(name) for name in chosen]
+    chosen_documents = [JudgedDocument(name) for name in chosen]
     held = sum(entry.verdict == "holds" for each in chosen_documents for entry in each.audit.judgements)
     claims = sum(len(each.audit.judgements) for each in chosen_documents)
     return Page(
@@ -67,7 +67,7 @@ def reference_page(names: Sequence[str] = (), *, title: str = "", made_at: str =
     )
 
 
-def _sections(document: Document) -> list[Section]:
+def _sections(document: JudgedDocument) -> list[Section]:
     parts = PARTS.get(document.name, ())
     left = list(document.audit.judgements)
     made = []
@@ -81,7 +81,7 @@ def _sections(document: Document) -> list[Section]:
 # -- what a document is, and what it leaves open
 
 
-def _document_section(document: Document, left: Sequence[Judgement]) -> Section:
+def _document_section(document: JudgedDocument, left: Sequence[Judgement]) -> Section:
     """Where the rows come from, what is unknown of them, and the claims that no figure below is about."""
     source = document.provenance
     facts = (
@@ -103,7 +103,7 @@ def _document_section(document: Document, left: Sequence[Judgement]) -> Section:
     )
 
 
-def _without_energy(document: Document) -> list[str]:
+def _without_energy(document: JudgedDocument) -> list[str]:
     """A power limit is no measurement: without a printed energy there is none."""
     if any("energy" in metric or "power" in metric for row in document.table.rows for metric in row.figures):
         return []
@@ -113,7 +113,7 @@ def _without_energy(document: Document) -> list[str]:
 # -- rows that nothing else is made of
 
 
-def plain_section(document: Document, judgements: Sequence[Judgement], asked: Sequence[str], of: str) -> Section:
+def plain_section(document: JudgedDocument, judgements: Sequence[Judgement], asked: Sequence[str], of: str) -> Section:
     """Rows as printed, each by itself."""
     name = f"{document.name}-others"
     rows = [row for wanted in asked for row in document.select(wanted)]
@@ -168,37 +168,41 @@ _CARAML = (
 )
 _WORKERS = "table=tests 8-12,workers_per_device={},precision={}"
 _TUNING = (
-    Step("devices", "table=test 2", "table=test 3"),
-    Step("workers_per_device", _WORKERS.format(8, "bf16"), _WORKERS.format(4, "bf16")),
-    Step("workers_per_device", _WORKERS.format(8, "bf16"), _WORKERS.format(16, "bf16")),
-    Step("workers_per_device", "table=test 6,workers_per_device=16", "table=test 6,workers_per_device=48"),
-    Step("precision", _WORKERS.format(8, "bf16"), _WORKERS.format(8, "fp16")),
-    Step("precision", _WORKERS.format(8, "bf16"), _WORKERS.format(8, "fp32")),
-    Step("precision", "table=test 2", _WORKERS.format(8, "fp16")),
+    SettingStep("devices", "table=test 2", "table=test 3"),
+    SettingStep("workers_per_device", _WORKERS.format(8, "bf16"), _WORKERS.format(4, "bf16")),
+    SettingStep("workers_per_device", _WORKERS.format(8, "bf16"), _WORKERS.format(16, "bf16")),
+    SettingStep("workers_per_device", "table=test 6,workers_per_device=16", "table=test 6,workers_per_device=48"),
+    SettingStep("precision", _WORKERS.format(8, "bf16"), _WORKERS.format(8, "fp16")),
+    SettingStep("precision", _WORKERS.format(8, "bf16"), _WORKERS.format(8, "fp32")),
+    SettingStep("precision", "table=test 2", _WORKERS.format(8, "fp16")),
 )
-PARTS: dict[str, tuple[Part, ...]] = {
+PARTS: dict[str, tuple[DocumentSection, ...]] = {
     "nrp-gh200": (
-        Part(partial(times_section, table="I", of="training times of classifiers"), ("I",)),
-        Part(partial(times_section, table="II", of="training times of detectors and segmentation"), ("II",)),
+        DocumentSection(partial(times_section, table="I", of="training times of classifiers"), ("I",)),
+        DocumentSection(partial(times_section, table="II", of="training times of detectors and segmentation"), ("II",)),
     ),
     "aces-ipu": (
-        Part(
+        DocumentSection(
             partial(scaling_section, asked=_IPU_SCALING, device="IPUs"),
             ("1", "3", "4"),
             (Linear, Efficiency, SameWork),
         ),
-        Part(partial(batch_section, asked=_IPU_BATCH, key="batch_per_device"), ("3", "4"), (Faster, Monotone)),
-        Part(partial(plain_section, asked=_IPU_OTHERS, of="other models and machines"), ("2", "text 3.2")),
+        DocumentSection(
+            partial(batch_section, asked=_IPU_BATCH, key="batch_per_device"), ("3", "4"), (Faster, Monotone)
+        ),
+        DocumentSection(partial(plain_section, asked=_IPU_OTHERS, of="other models and machines"), ("2", "text 3.2")),
     ),
     "olivia-gh200": (
-        Part(
+        DocumentSection(
             partial(tuning_section, base="table=test 1", steps=_TUNING, device="GPUs"),
             ("test 1", "test 2", "test 3", "test 4", "test 5", "test 6", "test 7", "tests 8-12", "test 13"),
         ),
     ),
     "caraml": (
-        Part(partial(batch_section, asked=_CARAML, key="global_batch"), ("NLP IPU-M2000", "CV IPU-M2000"), (Monotone,)),
-        Part(partial(energy_section, asked=_CARAML), ("NLP IPU-M2000", "CV IPU-M2000"), (Power,)),
+        DocumentSection(
+            partial(batch_section, asked=_CARAML, key="global_batch"), ("NLP IPU-M2000", "CV IPU-M2000"), (Monotone,)
+        ),
+        DocumentSection(partial(energy_section, asked=_CARAML), ("NLP IPU-M2000", "CV IPU-M2000"), (PowerClaim,)),
     ),
 }
 """By document, in the order of the page. A document without an entry has its claims, findings and provenance."""

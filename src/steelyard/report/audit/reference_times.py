@@ -17,7 +17,7 @@ from steelyard.report.audit.published import (
     verdict_cell,
     verdict_words,
 )
-from steelyard.report.charts.published import Dot, Told, dots_chart
+from steelyard.report.charts.published import ChartText, Dot, dots_chart
 from steelyard.report.page import Cell, Column, Prose, Section, Table
 from steelyard.report.study.subject import merged
 from steelyard.terminal.text import capital, number
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from steelyard.audit.judge import Judgement
-    from steelyard.report.audit.published import Document, Held
+    from steelyard.report.audit.published import Held, JudgedDocument
     from steelyard.report.page import Chart
     from steelyard.rules.claims import Reading
     from steelyard.rules.table.row import Row
@@ -42,7 +42,7 @@ TIME = "train_time"
 _ANY = Percent(id="pair", kind="percent", relation="faster", a={}, b={})
 
 
-def times_section(document: Document, judgements: Sequence[Judgement], table: str, of: str) -> Section:
+def times_section(document: JudgedDocument, judgements: Sequence[Judgement], table: str, of: str) -> Section:
     """One table of training times: as printed, and the newest machine against each other one, worked out again."""
     name = f"{document.name}-table-{table.lower()}"
     rows = document.select(f"table={table}")
@@ -103,7 +103,7 @@ def _named(machine: Machine) -> str:
 # -- tables
 
 
-def _times_table(document: Document, works: Works, machines: Sequence[Machine], name: str) -> Table:
+def _times_table(document: JudgedDocument, works: Works, machines: Sequence[Machine], name: str) -> Table:
     unit = metric_unit([row for by in works.values() for row in by.values()], TIME)
     named = (Column(_named(entry), unit) for entry in machines)
     columns = (Column("model", align="left"), Column("dataset", align="left"), *named)
@@ -114,7 +114,7 @@ def _times_table(document: Document, works: Works, machines: Sequence[Machine], 
     return Table(f"{name}-times", "Training times, as printed", columns, tuple(rows), (NO_REPEATS,))
 
 
-def _shares_table(document: Document, held: dict[Work, Held], other: Machine, name: str) -> Table:
+def _shares_table(document: JudgedDocument, held: dict[Work, Held], other: Machine, name: str) -> Table:
     newest = _named(_machine(next(iter(held.values())).b))
     columns = (
         Column("model", align="left"), Column("dataset", align="left"), Column("comparable", align="left"),
@@ -137,7 +137,7 @@ def _share_cells(held: Held) -> tuple[Cell, ...]:
     return tuple(Cell(reading.result.removesuffix(" %"), 100 * middle(reading.values[0])) for reading in shares(held))
 
 
-def _printed_claim(document: Document, held: Held) -> Cell:
+def _printed_claim(document: JudgedDocument, held: Held) -> Cell:
     """What the document prints of a pair of rows, and the verdict on that."""
     told = document.judged(held.a, held.b)
     if not told:
@@ -149,7 +149,7 @@ def _printed_claim(document: Document, held: Held) -> Cell:
 # -- every machine against the first
 
 
-def _times_chart(document: Document, works: Works, machines: Sequence[Machine], name: str) -> Chart:
+def _times_chart(document: JudgedDocument, works: Works, machines: Sequence[Machine], name: str) -> Chart:
     base, *others = machines
     dots: list[Dot] = []
     codes: set[str] = set()
@@ -164,7 +164,7 @@ def _times_chart(document: Document, works: Works, machines: Sequence[Machine], 
     most = max(machine[0] for machine in machines)
     marks = [(1.0, f"1: as long as {_named(base)}"), (1 / most, f"1/{most}: {most} devices and nothing lost")]
     alt = "; ".join(f"{_named(other)} {_ends([d.value for d in dots if d.kind == _named(other)])}" for other in others)
-    told = Told(
+    told = ChartText(
         f"{name}-ratios",
         f"Training time over that of {_named(base)}",
         f"{capital(' and '.join(verdicts))} ({', '.join(sorted(codes))}). Time over that of {_named(base)}: {alt}.",

@@ -16,7 +16,7 @@ from steelyard.report.audit.published import (
     verdict_cell,
     verdict_words,
 )
-from steelyard.report.charts.published import Dot, Told, dots_chart
+from steelyard.report.charts.published import ChartText, Dot, dots_chart
 from steelyard.report.page import Cell, Column, Prose, Section, Table
 from steelyard.report.study.subject import merged
 from steelyard.rules.table.settings import shown
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from steelyard.audit.judge import Judgement
-    from steelyard.report.audit.published import Document, Held
+    from steelyard.report.audit.published import Held, JudgedDocument
     from steelyard.report.page import Chart
     from steelyard.rules.table.row import Row
 
@@ -37,7 +37,7 @@ FIGURES = ("throughput", "expected_throughput", "epoch_time", "val_accuracy@epoc
 
 
 @dataclass(frozen=True)
-class Step:
+class SettingStep:
     """Two rows of which one setting is meant to differ."""
 
     factor: str
@@ -46,7 +46,7 @@ class Step:
 
 
 def tuning_section(
-    document: Document, judgements: Sequence[Judgement], base: str, steps: Sequence[Step], device: str
+    document: JudgedDocument, judgements: Sequence[Judgement], base: str, steps: Sequence[SettingStep], device: str
 ) -> Section:
     """Every configuration as printed, held against the base that the document takes; then one setting at a time."""
     name = f"{document.name}-tuning"
@@ -74,16 +74,16 @@ def tuning_section(
     return Section(name, title, "Which setting makes it faster, and by how much?", answer, blocks, findings)
 
 
-def _step(document: Document, step: Step) -> Held:
+def _step(document: JudgedDocument, step: SettingStep) -> Held:
     (a,), (b,) = document.select(step.a), document.select(step.b)
     return document.hold(a, b, step.factor, RATE)
 
 
-def _command(name: str, step: Step) -> str:
+def _command(name: str, step: SettingStep) -> str:
     return f"steelyard compare '{selection(name, step.a)}' '{selection(name, step.b)}' --factor {step.factor}"
 
 
-def _step_words(single: Sequence[tuple[Step, Held]]) -> str:
+def _step_words(single: Sequence[tuple[SettingStep, Held]]) -> str:
     """What each change alone brings; the verdict comes first."""
     made = [(step, held) for step, held in single if "job" in held.ratios]
     if not made:
@@ -93,7 +93,7 @@ def _step_words(single: Sequence[tuple[Step, Held]]) -> str:
     return f"One setting at a time ({verdicts}), times as fast: {'; '.join(parts)}."
 
 
-def _rates_chart(document: Document, rows: Sequence[Row], device: str, name: str) -> Chart:
+def _rates_chart(document: JudgedDocument, rows: Sequence[Row], device: str, name: str) -> Chart:
     labels = _labels(rows)
     dots = [
         Dot(label, _sized(row, device), row.figures[RATE].value, bool(document.blocking(row)))
@@ -101,7 +101,7 @@ def _rates_chart(document: Document, rows: Sequence[Row], device: str, name: str
     ]
     unit = metric_unit(rows, RATE)
     slow, fast = (min(dots, key=lambda dot: dot.value), max(dots, key=lambda dot: dot.value))
-    told = Told(
+    told = ChartText(
         f"{name}-rates",
         "Throughput of every configuration",
         f"Plain rates, no ratio between them. From {slow.value:,.0f} {unit} ({slow.line}, {slow.kind}) to "
@@ -127,7 +127,7 @@ def _labels(rows: Sequence[Row]) -> list[str]:
     return out
 
 
-def _summary_table(document: Document, rows: Sequence[Row], held: dict[str, Held], name: str) -> Table:
+def _summary_table(document: JudgedDocument, rows: Sequence[Row], held: dict[str, Held], name: str) -> Table:
     columns = (
         Column("test", align="left"),
         *(Column(key.replace("_", " "), align="left") for key in FIRST),
@@ -145,7 +145,7 @@ def _summary_table(document: Document, rows: Sequence[Row], held: dict[str, Held
     return Table(name, "Every configuration, as printed", columns, tuple(made), (NO_REPEATS, "-: not printed."))
 
 
-def _steps_table(single: Sequence[tuple[Step, Held]], unit: str, name: str) -> Table:
+def _steps_table(single: Sequence[tuple[SettingStep, Held]], unit: str, name: str) -> Table:
     columns = (
         Column("what changes", align="left"), Column("comparable", align="left"), Column("times as fast"),
         Column("efficiency", "%"), Column("before", unit), Column("after", unit), Column("rows", align="left"),
@@ -165,7 +165,7 @@ def _steps_table(single: Sequence[tuple[Step, Held]], unit: str, name: str) -> T
     return Table(name, "One setting at a time", columns, tuple(rows), notes)
 
 
-def _change(step: Step, held: Held) -> str:
+def _change(step: SettingStep, held: Held) -> str:
     before, after = (shown(row.get(step.factor)) for row in (held.a, held.b))
     name = step.factor.replace("_", " ")
     return f"a repeat ({name} {before})" if before == after else f"{name} {before} to {after}"

@@ -50,7 +50,7 @@ CALM = 0.25
 
 
 @dataclass(frozen=True)
-class Occasion:
+class HistoryPoint:
     """A day on which the figure was measured."""
 
     day: str
@@ -74,7 +74,7 @@ class Occasion:
         return 1 / across.value, 1 / across.high, 1 / across.low
 
 
-def occasions(records: Iterable[RunRecord], quantity: str = "throughput_job") -> list[Occasion]:
+def occasions(records: Iterable[RunRecord], quantity: str = "throughput_job") -> list[HistoryPoint]:
     """The jobs of each day, oldest first. Runs without a figure or without a known start are left out."""
     days: dict[str, list[tuple[float, str]]] = {}
     for record in records:
@@ -82,13 +82,13 @@ def occasions(records: Iterable[RunRecord], quantity: str = "throughput_job") ->
         if record.status.code in MEASURED and record.launch is not None and found is not None and found.value:
             days.setdefault(record.launch.started_at[:10], []).append((found.value, record.run_id))
     return [
-        Occasion(day, tuple(value for value, _ in jobs), tuple(run_id for _, run_id in jobs))
+        HistoryPoint(day, tuple(value for value, _ in jobs), tuple(run_id for _, run_id in jobs))
         for day, jobs in sorted(days.items())
     ]
 
 
 def history_chart(
-    measured: Sequence[Occasion],
+    measured: Sequence[HistoryPoint],
     name: str = "history",
     *,
     metric: str = "throughput of the job",
@@ -121,12 +121,14 @@ def history_chart(
     )
 
 
-def _value(entry: Occasion, figure: tuple[float, float | None, float | None], factor: float) -> dict[str, float | None]:
+def _value(
+    entry: HistoryPoint, figure: tuple[float, float | None, float | None], factor: float
+) -> dict[str, float | None]:
     low, high = (None if end is None else end / factor for end in figure[1:])
     return {"x": entry.at_ms, "y": figure[0] / factor, "low": low, "high": high}
 
 
-def _axes(measured: Sequence[Occasion], values: Sequence[dict[str, Any]], title: str) -> Axes:
+def _axes(measured: Sequence[HistoryPoint], values: Sequence[dict[str, Any]], title: str) -> Axes:
     first, last = measured[0].at_ms, measured[-1].at_ms
     room = 0.03 * (last - first) or DAY_MS
     time = {
@@ -143,7 +145,7 @@ def _axes(measured: Sequence[Occasion], values: Sequence[dict[str, Any]], title:
     return Axes(time, number_axis(cut_title(title, cut=True), low - pad, high + pad))
 
 
-def _bands(measured: Sequence[Occasion], found: Sequence[Change], axes: Axes) -> list[Layer]:
+def _bands(measured: Sequence[HistoryPoint], found: Sequence[Change], axes: Axes) -> list[Layer]:
     """Where each change may be: after the last day before it, up to the first day with it."""
     bands, lines = [], []
     for step in found:
@@ -161,7 +163,7 @@ def _bands(measured: Sequence[Occasion], found: Sequence[Change], axes: Axes) ->
 
 
 def _levels(
-    measured: Sequence[Occasion],
+    measured: Sequence[HistoryPoint],
     found: Sequence[Change],
     figures: Sequence[tuple[float, float | None, float | None]],
     axes: Axes,
@@ -175,7 +177,7 @@ def _levels(
     return [layer(values, "rule", encoding, color=INK, strokeWidth=1.6)]
 
 
-def _segments(measured: Sequence[Occasion], found: Sequence[Change]) -> list[tuple[int, int]]:
+def _segments(measured: Sequence[HistoryPoint], found: Sequence[Change]) -> list[tuple[int, int]]:
     return list(pairwise([0, *(step.index for step in found), len(measured)]))
 
 
@@ -195,7 +197,7 @@ def _signs(values: Sequence[dict[str, Any]], found: Sequence[Change]) -> list[Si
 # -- words and figures
 
 
-def _change(measured: Sequence[Occasion], step: Change) -> str:
+def _change(measured: Sequence[HistoryPoint], step: Change) -> str:
     percent = 100 * (step.ratio - 1)
     between = ""
     if step.earliest != step.latest:
@@ -206,7 +208,7 @@ def _change(measured: Sequence[Occasion], step: Change) -> str:
 
 
 def _words(
-    measured: Sequence[Occasion],
+    measured: Sequence[HistoryPoint],
     figures: Sequence[tuple[float, float | None, float | None]],
     found: Sequence[Change],
     unit: str,
@@ -217,7 +219,9 @@ def _words(
     return f"{span}: {ends}. {told[:1].upper()}{told[1:]}."
 
 
-def _notes(measured: Sequence[Occasion], found: Sequence[Change], values: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+def _notes(
+    measured: Sequence[HistoryPoint], found: Sequence[Change], values: Sequence[dict[str, Any]]
+) -> tuple[str, ...]:
     notes = [f"{_change(measured, step)}." for step in found[:3]] or ["No change is shown."]
     notes += [f"And {len(found) - 3} more changes."] if len(found) > 3 else []
     if any(value["low"] is None for value in values):
@@ -226,7 +230,7 @@ def _notes(measured: Sequence[Occasion], found: Sequence[Change], values: Sequen
 
 
 def _table(
-    measured: Sequence[Occasion],
+    measured: Sequence[HistoryPoint],
     figures: Sequence[tuple[float, float | None, float | None]],
     found: Sequence[Change],
     name: str,

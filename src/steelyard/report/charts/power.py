@@ -13,7 +13,7 @@ from steelyard.terminal.text import number
 
 if TYPE_CHECKING:
     from steelyard.analysis.energy import CellEnergy
-    from steelyard.analysis.power_trace import Line, PowerTrace
+    from steelyard.analysis.power_trace import PowerLine, PowerTrace
 
 ROWS = 100
 
@@ -52,7 +52,7 @@ def _table(trace: PowerTrace, name: str) -> Table:
     return Table(f"{name}-data", f"Power of run {trace.run_id}", columns, tuple(rows), notes)
 
 
-def _rows(line: Line, run_id: str) -> list[tuple[Cell, ...]]:
+def _rows(line: PowerLine, run_id: str) -> list[tuple[Cell, ...]]:
     starts = np.unique(np.linspace(0, line.time_s.size, min(ROWS, line.time_s.size), endpoint=False).astype(np.intp))
     counts = np.diff(starts, append=line.time_s.size)
     time_s, mean_w = (np.add.reduceat(column, starts) / counts for column in (line.time_s, line.mean_w))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from steelyard.analysis.power_trace import Line, PowerTrace
+    from steelyard.analysis.power_trace import PowerLine, PowerTrace
     from steelyard.contracts.observe import Phase
 
     Floats = NDArray[np.float64]
@@ -87,11 +87,11 @@ def power_svg(trace: PowerTrace, title: str, summary: str) -> str:
     return "\n".join(parts) + "\n"
 
 
-def shown_lines(lines: Sequence[Line]) -> list[Line]:
+def shown_lines(lines: Sequence[PowerLine]) -> list[PowerLine]:
     """As many lines as can be told apart: where there are more, domains of one kind are put together."""
     if len(lines) <= MAX_LINES:
         return list(lines)
-    kinds: dict[tuple[str, bool], list[Line]] = {}
+    kinds: dict[tuple[str, bool], list[PowerLine]] = {}
     for line in lines:
         kinds.setdefault((line.scope, line.counted), []).append(line)
     grouped = [together(kind) if len(kind) > 1 else kind[0] for kind in kinds.values()]
@@ -107,7 +107,7 @@ def _text(text: str, longest: int) -> str:
     return escape(allowed, {'"': "&quot;", "'": "&#39;"})
 
 
-def _axes(trace: PowerTrace, lines: Sequence[Line]) -> _Axes:
+def _axes(trace: PowerTrace, lines: Sequence[PowerLine]) -> _Axes:
     highest = max((float(line.high_w.max()) for line in lines), default=1.0)
     limit = max((line.limit_w for line in lines if line.limit_w), default=0.0)
     # A limit far above all readings would press them to the ground.
@@ -171,7 +171,7 @@ def _phases(phases: Sequence[Phase], axes: _Axes) -> list[str]:
     return parts
 
 
-def _limits(lines: Sequence[Line], axes: _Axes) -> list[str]:
+def _limits(lines: Sequence[PowerLine], axes: _Axes) -> list[str]:
     """A line at every limit that lies in the picture, each named once."""
     parts = []
     for limit in sorted({line.limit_w for line in lines if line.limit_w and line.limit_w <= axes.top_w}):
@@ -187,7 +187,7 @@ def _limits(lines: Sequence[Line], axes: _Axes) -> list[str]:
     return parts
 
 
-def _free_place(label: str, y: float, lines: Sequence[Line], axes: _Axes) -> tuple[float, float]:
+def _free_place(label: str, y: float, lines: Sequence[PowerLine], axes: _Axes) -> tuple[float, float]:
     """Where beside a line at `y` a label hides as little as can be: right or left, above or below."""
     wide = LETTER * len(label)
     places = [
@@ -198,7 +198,7 @@ def _free_place(label: str, y: float, lines: Sequence[Line], axes: _Axes) -> tup
     return min(places, key=lambda place: sum(_touches(line, place[0], place[1], wide, axes) for line in lines))
 
 
-def _touches(line: Line, x: float, baseline: float, wide: float, axes: _Axes) -> int:
+def _touches(line: PowerLine, x: float, baseline: float, wide: float, axes: _Axes) -> int:
     """How many stretches between two points of a line cross a label's box."""
     at = LEFT + INSIDE * (line.time_s - axes.start_s) / (axes.end_s - axes.start_s)
     inside = (at[1:] >= x - 4) & (at[:-1] <= x + wide + 4)
@@ -207,7 +207,7 @@ def _touches(line: Line, x: float, baseline: float, wide: float, axes: _Axes) ->
     return int(np.count_nonzero(inside & (high >= bottom_w) & (low <= top_w)))
 
 
-def drawn(line: Line) -> Line:
+def drawn(line: PowerLine) -> PowerLine:
     """With as many points as can be seen: means of neighbours, between the smallest and the largest of them."""
     every = -(-line.time_s.size // DRAWN)
     starts = np.arange(0, line.time_s.size, every)
@@ -223,7 +223,7 @@ def drawn(line: Line) -> Line:
     )
 
 
-def _line(line: Line, style: tuple[str, str], axes: _Axes) -> list[str]:
+def _line(line: PowerLine, style: tuple[str, str], axes: _Axes) -> list[str]:
     """The mean; behind it what lies between smallest and largest, where a point stands for several readings."""
     colour, dash = style
     pieces = np.split(np.arange(line.time_s.size), line.gaps())
@@ -240,7 +240,7 @@ def _line(line: Line, style: tuple[str, str], axes: _Axes) -> list[str]:
     return parts
 
 
-def _piece(line: Line, piece: NDArray[np.intp], axes: _Axes) -> str:
+def _piece(line: PowerLine, piece: NDArray[np.intp], axes: _Axes) -> str:
     points = [f"{axes.x(line.time_s[i]):.1f} {axes.y(line.mean_w[i]):.1f}" for i in piece]
     # A reading alone is a dot, as wide as the line.
     return "M" + "L".join(points) + ("h0.1" if len(points) == 1 else "")
@@ -250,7 +250,7 @@ def _dashes(dash: str) -> str:
     return f' stroke-dasharray="{dash}"' if dash else ""
 
 
-def _legend(lines: Sequence[Line]) -> list[str]:
+def _legend(lines: Sequence[PowerLine]) -> list[str]:
     parts = []
     for i, (line, (colour, dash)) in enumerate(zip(lines, STYLES, strict=False)):
         x = LEFT + (i % LEGEND_COLUMNS) * (INSIDE / LEGEND_COLUMNS)
@@ -262,7 +262,7 @@ def _legend(lines: Sequence[Line]) -> list[str]:
     return parts
 
 
-def _label(line: Line, lines: Sequence[Line]) -> str:
+def _label(line: PowerLine, lines: Sequence[PowerLine]) -> str:
     # Which of several wholes and parts the job's energy is made of cannot be seen otherwise.
     told = " (counted)" if line.counted and not all(other.counted for other in lines) else ""
     if line.of > 1:

@@ -90,7 +90,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Told:
+class ChartText:
     """What a chart is called, what it shows in words, and what must be said below it."""
 
     name: str
@@ -99,7 +99,7 @@ class Told:
     notes: tuple[str, ...] = ()
 
 
-def devices_chart(told: Told, axis: str, unit: str, series: Sequence[Series], *, device: str = "devices") -> Chart:
+def devices_chart(told: ChartText, axis: str, unit: str, series: Sequence[Series], *, device: str = "devices") -> Chart:
     """Figures over the number of devices on linear axes, with the line of each base where nothing would be lost."""
     factor, word = in_unit(max(spot.y for each in series for spot in each.spots), unit)
     drawn = [Series(e.name, tuple(Spot(s.x, s.y / factor, s.lost) for s in e.spots), e.ideal) for e in series]
@@ -116,7 +116,7 @@ def devices_chart(told: Told, axis: str, unit: str, series: Sequence[Series], *,
     return Chart(told.name, told.title, spec([*layers, *key(signs, KEY)]), table, told.alt, told.notes)
 
 
-def efficiency_chart(told: Told, series: Sequence[Series], *, device: str = "devices") -> Chart:
+def efficiency_chart(told: ChartText, series: Sequence[Series], *, device: str = "devices") -> Chart:
     """Shares of a base in per cent over the number of devices."""
     last = max(spot.x for each in series for spot in each.spots)
     top = max([100.0] + [spot.y for each in series for spot in each.spots])
@@ -129,7 +129,7 @@ def efficiency_chart(told: Told, series: Sequence[Series], *, device: str = "dev
     return Chart(told.name, told.title, spec([*layers, *key(signs, KEY)]), table, told.alt, told.notes)
 
 
-def batch_chart(told: Told, axis: str, unit: str, series: Series, found: Knee | None) -> Chart:
+def batch_chart(told: ChartText, axis: str, unit: str, series: Series, found: Knee | None) -> Chart:
     """A rate over the batch with its knee; `found` is None where a finding forbids one, and then nothing is joined."""
     batches = sorted({spot.x for spot in series.spots})
     most = found.asymptote if found is not None else None
@@ -148,7 +148,13 @@ def batch_chart(told: Told, axis: str, unit: str, series: Series, found: Knee | 
 
 
 def over_batch_chart(
-    told: Told, axis: str, unit: str, series: Sequence[Series], *, limit: float | None = None, logarithmic: bool = False
+    told: ChartText,
+    axis: str,
+    unit: str,
+    series: Sequence[Series],
+    *,
+    limit: float | None = None,
+    logarithmic: bool = False,
 ) -> Chart:
     """Several figures over the batch, with a limit as a line where there is one. A logarithmic axis says that it is."""
     values = [spot.y for each in series for spot in each.spots] + ([limit] if limit else [])
@@ -177,7 +183,9 @@ class Dot:
     lost: bool = False
 
 
-def dots_chart(told: Told, axis: str, unit: str, dots: Sequence[Dot], marks: Sequence[tuple[float, str]] = ()) -> Chart:
+def dots_chart(
+    told: ChartText, axis: str, unit: str, dots: Sequence[Dot], marks: Sequence[tuple[float, str]] = ()
+) -> Chart:
     """Figures beside their names. `marks`: values that are held against, with their words."""
     names = {dot.line: short(dot.line, MAX_NAME) for dot in dots}
     kinds = list(dict.fromkeys(dot.kind for dot in dots))
@@ -296,7 +304,7 @@ def _knee_signs(found: Knee, ends: tuple[float, float]) -> list[Sign]:
 # -- their figures
 
 
-def _table(told: Told, axes: tuple[str, str], unit: str, series: Sequence[Series]) -> Table:
+def _table(told: ChartText, axes: tuple[str, str], unit: str, series: Sequence[Series]) -> Table:
     along, up = axes
     columns = (Column("figures of", align="left"), Column(along), Column(up, unit), Column("drawn as", align="left"))
     rows = tuple(
@@ -310,7 +318,7 @@ def _table(told: Told, axes: tuple[str, str], unit: str, series: Sequence[Series
     return Table(f"{told.name}-data", told.title, columns, rows, told.notes)
 
 
-def _dots_table(told: Told, axis: str, unit: str, dots: Sequence[Dot], kinds: Sequence[str]) -> Table:
+def _dots_table(told: ChartText, axis: str, unit: str, dots: Sequence[Dot], kinds: Sequence[str]) -> Table:
     by_line: dict[str, dict[str, Dot]] = {}
     for dot in dots:
         by_line.setdefault(dot.line, {})[dot.kind] = dot

@@ -52,7 +52,7 @@ FAR = 5.0
 
 
 @dataclass(frozen=True)
-class Band:
+class StepBins:
     """Step times of a run in points of equally many steps."""
 
     first_step: NDArray[np.int64]
@@ -69,7 +69,7 @@ class Band:
         return middle
 
 
-def step_band(raw: Path, ranks: int, most: int = POINTS) -> Band:
+def step_band(raw: Path, ranks: int, most: int = POINTS) -> StepBins:
     """The step times of every rank, reduced in one pass over the files."""
     samples = StepSamples(raw, ranks)
     if samples.steps == 0:
@@ -89,7 +89,7 @@ def step_band(raw: Path, ranks: int, most: int = POINTS) -> Band:
         count[at] += np.diff(starts, append=chunk.steps)
         low[at] = np.minimum(low[at], np.minimum.reduceat(times, starts))
         high[at] = np.maximum(high[at], np.maximum.reduceat(times, starts))
-    return Band(np.arange(bins, dtype=np.int64) * each, each, samples.steps, low, total / count, high)
+    return StepBins(np.arange(bins, dtype=np.int64) * each, each, samples.steps, low, total / count, high)
 
 
 def trace_chart(raw: Path, record: RunRecord, name: str = "step-times") -> Chart:
@@ -112,7 +112,7 @@ def trace_chart(raw: Path, record: RunRecord, name: str = "step-times") -> Chart
     )
 
 
-def _range(band: Band) -> tuple[float, float]:
+def _range(band: StepBins) -> tuple[float, float]:
     low, high, usual = float(band.low_s.min()), float(band.high_s.max()), float(np.median(band.mean_s))
     if low >= (1 - CALM) * usual and high <= (1 + CALM) * usual:
         room = max(0.1 * (high - low), 1e-3 * usual)
@@ -123,7 +123,7 @@ def _range(band: Band) -> tuple[float, float]:
     return 0.0, max(1.5 * usual, 1.15 * min(common, FAR * usual))
 
 
-def _drawn(band: Band, axes: Axes, factor: float, ends: tuple[float, float]) -> list[Layer]:
+def _drawn(band: StepBins, axes: Axes, factor: float, ends: tuple[float, float]) -> list[Layer]:
     bottom, top = ends
     values = [
         {"x": float(x), "y": min(mean, top) / factor, "low": max(low, bottom) / factor, "high": min(high, top) / factor}
@@ -142,19 +142,19 @@ def _drawn(band: Band, axes: Axes, factor: float, ends: tuple[float, float]) -> 
     return out
 
 
-def _spread(band: Band) -> bool:
+def _spread(band: StepBins) -> bool:
     """Whether ranks differ within one step."""
     return bool((band.high_s > band.low_s * (1 + 1e-9)).any())
 
 
-def _phases(record: RunRecord, band: Band, axes: Axes) -> list[Layer]:
+def _phases(record: RunRecord, band: StepBins, axes: Axes) -> list[Layer]:
     """What lies before and after the steady window is shaded."""
     values = [{"x": start, "x2": stop} for start, stop in _outside(record, band) if stop > start]
     encoding = {"x": {"field": "x", **axes.x}, "x2": {"field": "x2"}}
     return [layer(values, "rect", encoding, color=PALE, opacity=1)] if values else []
 
 
-def _outside(record: RunRecord, band: Band) -> list[tuple[int, int]]:
+def _outside(record: RunRecord, band: StepBins) -> list[tuple[int, int]]:
     found = record.steady
     if found is None or found.answer != "steady":
         return []
@@ -169,7 +169,7 @@ def _changes(record: RunRecord, axes: Axes) -> list[Layer]:
     return [layer([{"x": step} for step in steps], "rule", line, color=RED, strokeWidth=1.8, strokeDash=DASHED)]
 
 
-def _signs(record: RunRecord, band: Band, top: float) -> list[Sign]:
+def _signs(record: RunRecord, band: StepBins, top: float) -> list[Sign]:
     if band.steps_per_point == 1:
         signs = [Sign("each step", BLUE, line=True)]
     else:
@@ -188,7 +188,7 @@ def _signs(record: RunRecord, band: Band, top: float) -> list[Sign]:
 # -- words and figures
 
 
-def _words(record: RunRecord, band: Band) -> str:
+def _words(record: RunRecord, band: StepBins) -> str:
     mean_s = float(np.average(band.mean_s, weights=_weights(band)))
     slowest = int(np.argmax(band.high_s))
     ends = f"from {_brief(float(band.low_s.min()))} to {_brief(float(band.high_s.max()))}"
@@ -210,11 +210,11 @@ def _brief(length_s: float) -> str:
     return f"{number(length_s / factor, 3)} {unit}"
 
 
-def _weights(band: Band) -> Floats:
+def _weights(band: StepBins) -> Floats:
     return np.diff(np.append(band.first_step, band.steps)).astype(np.float64)
 
 
-def _notes(record: RunRecord, band: Band, top: float) -> tuple[str, ...]:
+def _notes(record: RunRecord, band: StepBins, top: float) -> tuple[str, ...]:
     notes = []
     found = record.steady
     if found is not None:
@@ -237,7 +237,7 @@ def _notes(record: RunRecord, band: Band, top: float) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _table(record: RunRecord, band: Band, name: str, unit: tuple[float, str]) -> Table:
+def _table(record: RunRecord, band: StepBins, name: str, unit: tuple[float, str]) -> Table:
     factor, word = unit
     runs = (record.run_id,)
     rows = []

@@ -34,10 +34,10 @@ from steelyard.version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from steelyard.analysis.request import Plan, Tariff
+    from steelyard.analysis.request import Tariff, WorkPlan
     from steelyard.analysis.scaling import Declared, Scaling
     from steelyard.analysis.summary import CellSummary
-    from steelyard.inputs.scheme import Found
+    from steelyard.inputs.scheme import SchemeFile
     from steelyard.report.page import Section
     from steelyard.results.store import ResultFolder
 
@@ -51,9 +51,9 @@ HANDED_IN = "scaling-throughput"
 def gather(
     folder: ResultFolder,
     selection: str,
-    plan: Plan,
+    plan: WorkPlan,
     *,
-    schemes: Sequence[Found],
+    schemes: Sequence[SchemeFile],
     tariff: Tariff | None = None,
     declared: Declared | None = None,
 ) -> Pack:
@@ -80,7 +80,7 @@ def gather(
 
 
 def _one_curve(
-    cells: Sequence[CellSummary], plan: Plan, declared: Declared | None, selection: str
+    cells: Sequence[CellSummary], plan: WorkPlan, declared: Declared | None, selection: str
 ) -> tuple[list[CellSummary], Scaling | None, str]:
     """The cells of the one curve that is meant, by their number of devices."""
     counts = [cell.records[0].spec.ranks for cell in cells]
@@ -118,7 +118,7 @@ def _on_speed(curve: Scaling | None) -> Scaling | None:
     return replace(curve, findings=tuple(kept))
 
 
-def _with_asked(curve: Scaling | None, plan: Plan) -> Scaling | None:
+def _with_asked(curve: Scaling | None, plan: WorkPlan) -> Scaling | None:
     """With the job that is asked for as one without a figure, where it has none: it is drawn as such."""
     if curve is None or plan.devices in {point.devices for point in curve.points} | {n for n, _ in curve.missing}:
         return curve

@@ -11,7 +11,7 @@ from steelyard.report.page import Cell, Column, Prose, Section, Table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from steelyard.inputs.scheme import Demand, Found, Need
+    from steelyard.inputs.scheme import Demand, Need, SchemeFile
     from steelyard.report.pack.model import Pack
 
 TITLES = {
@@ -69,7 +69,7 @@ def _uncertainty(pack: Pack) -> Answer:
     return _met("device-hours", known, todo)
 
 
-def _buffer(pack: Pack, found: Found) -> Answer:
+def _buffer(pack: Pack, found: SchemeFile) -> Answer:
     wanted, has = found.scheme.buffer, pack.request.plan.buffer_percent
     if wanted is None:
         return _met("device-hours", has, "give a buffer: --buffer PERCENT")
@@ -108,7 +108,7 @@ def _measured(pack: Pack) -> Answer:
     return _met("performance", any(cell.throughput.value for cell in pack.cells), "make a run that completes")
 
 
-CHECKS: dict[Need, Callable[[Pack, Found], Answer]] = {
+CHECKS: dict[Need, Callable[[Pack, SchemeFile], Answer]] = {
     "pilot": lambda pack, _: _measured(pack),
     "timings": lambda pack, _: Answer("scaling", _measured(pack).todo),
     "base": lambda pack, _: _measured(pack),
@@ -140,7 +140,7 @@ CHECKS: dict[Need, Callable[[Pack, Found], Answer]] = {
 
 
 @dataclass(frozen=True)
-class Line:
+class DemandLine:
     """One demand of a scheme, as a pack answers it."""
 
     demand: Demand
@@ -148,7 +148,7 @@ class Line:
     todo: tuple[str, ...]
 
 
-def lines(pack: Pack, found: Found) -> list[Line]:
+def lines(pack: Pack, found: SchemeFile) -> list[DemandLine]:
     """Every demand of a scheme."""
     made = []
     for demand in found.scheme.demand:
@@ -156,17 +156,17 @@ def lines(pack: Pack, found: Found) -> list[Line]:
         todo = [answer.todo for answer in answers if answer.todo]
         todo += [demand.advice] if demand.advice and todo else []
         sections = dict.fromkeys(answer.section for answer in answers if answer.section and not answer.todo)
-        made.append(Line(demand, tuple(sections), tuple(dict.fromkeys(todo))))
+        made.append(DemandLine(demand, tuple(sections), tuple(dict.fromkeys(todo))))
     return made
 
 
-def fits(pack: Pack, found: Found) -> bool:
+def fits(pack: Pack, found: SchemeFile) -> bool:
     """Whether the part to be handed in keeps the limit of pages, as far as that is known."""
     limit = found.scheme.page_limit
     return limit is None or pack.pages is None or pack.pages <= limit
 
 
-def checklist_section(pack: Pack, found: Found) -> Section:
+def checklist_section(pack: Pack, found: SchemeFile) -> Section:
     """The demands of one scheme, each answered where, or not and what to do; and its limit of pages."""
     scheme, made = found.scheme, lines(pack, found)
     rows = [_row(line) for line in made]
@@ -186,7 +186,7 @@ def checklist_section(pack: Pack, found: Found) -> Section:
     )  # fmt: skip
 
 
-def _row(line: Line) -> tuple[Cell, ...]:
+def _row(line: DemandLine) -> tuple[Cell, ...]:
     where = ", ".join(TITLES[name] for name in line.sections)
     word = "NOT answered" if line.todo and not line.sections else "in part" if line.todo else "yes"
     return (
@@ -207,7 +207,7 @@ def _pages_row(pack: Pack, limit: float) -> tuple[Cell, ...]:
     return demand, Cell("NOT answered", "NOT answered"), Cell(f"{pack.pages} pages", pack.pages), Cell(todo, todo)
 
 
-def _notes(found: Found) -> list[str]:
+def _notes(found: SchemeFile) -> list[str]:
     scheme = found.scheme
     address = f", {scheme.address}" if scheme.address else ""
     notes = [f"Source: {scheme.source}{address}; seen {scheme.seen}. Forms change: read the current one."]

@@ -40,7 +40,7 @@ _PAGES = re.compile(r"Output written on [^(]*\((\d+) pages?")
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenPack:
     """A pack on disk."""
 
     pack: Pack
@@ -49,7 +49,7 @@ class Written:
     """Relative to the folder."""
 
 
-def write_pack(pack: Pack, folder: Path, *, pdf: bool = False) -> Written:
+def write_pack(pack: Pack, folder: Path, *, pdf: bool = False) -> WrittenPack:
     """All files of a pack. With `pdf` TeX sets them, and pages are counted before the checklist is written."""
     tex = _tex() if pdf else None
     _prepare(folder)
@@ -74,7 +74,7 @@ def write_pack(pack: Pack, folder: Path, *, pdf: bool = False) -> Written:
         _write(folder / CLAIMS_FILE, pack.claims_toml)
     _write(folder / f"{WHOLE}.json", json.dumps(pack_object(pack), indent=1, allow_nan=False) + "\n")
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    return Written(pack, tuple(files))
+    return WrittenPack(pack, tuple(files))
 
 
 def pack_object(pack: Pack) -> dict[str, Any]:

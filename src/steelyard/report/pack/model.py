@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from steelyard.analysis.summary import CellSummary
     from steelyard.audit.subject import Audit
     from steelyard.contracts.record import Finding
-    from steelyard.inputs.scheme import Found
+    from steelyard.inputs.scheme import SchemeFile
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Pack:
     projected: tuple[Finding, ...]
     """On a projection that goes far, where the plan rests on one."""
     energies: tuple[CellEnergy, ...]
-    schemes: tuple[Found, ...]
+    schemes: tuple[SchemeFile, ...]
     study_audit: Audit
     own_audit: Audit
     """Of what the pack itself prints."""

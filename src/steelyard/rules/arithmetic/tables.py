@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from steelyard.contracts.record import Finding
-    from steelyard.rules.table.row import Row, Table
+    from steelyard.rules.table.row import Row, RowTable
 
 TIERS = "Up to 2 % beyond rounding it is a note, up to 10 % it is to be disclosed, above it blocks."
 
@@ -23,7 +23,7 @@ TIERS = "Up to 2 % beyond rounding it is a note, up to 10 % it is to be disclose
 class _FromDiagnosis(TableRule):
     """A rule whose findings come from the common search for clashes."""
 
-    def check(self, table: Table) -> Iterator[Finding]:
+    def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each row that this slip explains."""
         for made in diagnose(table):
             if made.code == self.code:
@@ -221,7 +221,7 @@ class BatchProduct(TableRule):
     )
     remedy = "state global_batch, batch_per_device, devices and grad_accumulation so that they multiply"
 
-    def check(self, table: Table) -> Iterator[Finding]:
+    def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each row whose numbers do not multiply."""
         for row in table.rows:
             share, batch = row.number("batch_per_device"), row.number("global_batch")

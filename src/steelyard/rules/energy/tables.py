@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.record import Finding, Severity
     from steelyard.rules.table.relations import Bounds, Solved
-    from steelyard.rules.table.row import Platform, Row, Table
+    from steelyard.rules.table.row import Platform, Row, RowTable
 
 MARGIN = 1.05
 """Power sensors of accelerators are good to about 5 %."""
@@ -70,7 +70,7 @@ class PowerAboveLimit(TableRule):
     )
     remedy = "take energy and time over the same window, and say which devices and hosts the energy holds"
 
-    def check(self, table: Table) -> Iterator[Finding]:
+    def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for the rows of a table, a model and a machine together."""
         groups: defaultdict[tuple[object, ...], list[Excess]] = defaultdict(list)
         if not table.platforms:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from steelyard.contracts.record import Finding
-    from steelyard.rules.table.row import Row, Table
+    from steelyard.rules.table.row import Row, RowTable
 
 LEAST_PEERS = 5
 FLOOR = 0.15
@@ -71,7 +71,7 @@ class Outlier(TableRule):
     )
     remedy = "repeat the run and look for what limits it; leave it out of means, or show it apart"
 
-    def check(self, table: Table) -> Iterator[Finding]:
+    def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each row that is far off."""
         for speeds in _by_source(table).values():
             yield from self._source(speeds)
@@ -120,7 +120,7 @@ class StaleRow(TableRule):
     )
     remedy = "fill in the figures that were measured with the settings of the row"
 
-    def check(self, table: Table) -> Iterator[Finding]:
+    def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each row that repeats an earlier one."""
         tables: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
         for row in table.rows:
@@ -144,7 +144,7 @@ class StaleRow(TableRule):
                 yield self.found(message, place=places((earlier, row)), evidence=_figures(row))
 
 
-def _by_source(table: Table) -> dict[str, dict[System, dict[System, Speed]]]:
+def _by_source(table: RowTable) -> dict[str, dict[System, dict[System, Speed]]]:
     """The fastest row of each machine and work, source by source."""
     found: dict[str, dict[System, dict[System, Speed]]] = {}
     for speed in speeds_of(table):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from steelyard.contracts.record import Finding
-    from steelyard.rules.table.row import Row, Table
+    from steelyard.rules.table.row import Row, RowTable
 
 Kind = Literal["strong", "weak", "neither", "unknown"]
 STATED = ("speedup", "efficiency")
@@ -30,7 +30,7 @@ FEW_COUNTS = 2
 GROWS = ("devices", "nodes", "batch_per_device", "global_batch", "grad_accumulation", "parallelism", "backend")
 
 
-def curves(table: Table) -> list[list[Row]]:
+def curves(table: RowTable) -> list[list[Row]]:
     """Rows that differ only in their number of devices and what follows from it, by that number; two counts or more."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in table.rows:
@@ -106,7 +106,7 @@ class Extrapolated(TableRule):
     )
     remedy = "measure at half the projected number of devices or more; else say how far the measurements go"
 
-    def check(self, table: Table) -> Iterator[Finding]:
+    def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each figure that goes too far."""
         for rows in curves(table):
             measured = [row for row in rows if any(not _is_projected(metric) for metric in row.figures)]
@@ -145,7 +145,7 @@ class BaseOfSeveral(TableRule):
     )
     remedy = "measure one device too; where the work does not fit on one, give the base with its throughput each time"
 
-    def check(self, table: Table) -> Iterator[Finding]:
+    def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding a curve."""
         for rows in curves(table):
             least = devices_of(rows[0])
@@ -181,7 +181,7 @@ class NeitherStrongNorWeak(TableRule):
     )
     remedy = "keep the batch of a device (weak scaling) or of the job (strong scaling) at every number of devices"
 
-    def check(self, table: Table) -> Iterator[Finding]:
+    def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding a curve."""
         for rows in curves(table):
             if _stated(rows) and kind_of(rows) == "neither":
@@ -215,7 +215,7 @@ class TwoCounts(TableRule):
     )
     remedy = "measure the counts between and beyond, best in doublings"
 
-    def check(self, table: Table) -> Iterator[Finding]:
+    def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding a curve."""
         for rows in curves(table):
             if _stated(rows) and len(set(map(devices_of, rows))) <= FEW_COUNTS:
@@ -245,7 +245,7 @@ class Gap(TableRule):
     )
     remedy = "measure the doublings between"
 
-    def check(self, table: Table) -> Iterator[Finding]:
+    def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each gap."""
         for rows in curves(table):
             for before, after in itertools.pairwise(_stated(rows)):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from steelyard.contracts.record import Finding, Severity
-    from steelyard.rules.table.row import Row, Table
+    from steelyard.rules.table.row import Row, RowTable
 
 MARGIN = 0.03
 """Two runs of the same thing may differ by this much; an efficiency of 103 % wants no explanation yet."""
@@ -69,7 +69,7 @@ class Superlinear(TableRule):
     )
     remedy = "repeat both rows with the same batch, input and warm-up; if it stays, say where the gain comes from"
 
-    def check(self, table: Table) -> Iterator[Finding]:
+    def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each row."""
         recomputed: set[int] = set()
         for group in _by_system(table):
@@ -125,7 +125,7 @@ class ConfoundedScaling(TableRule):
     )
     remedy = "measure the small configuration with the settings of the large one, and divide by that"
 
-    def check(self, table: Table) -> Iterator[Finding]:
+    def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each larger count of a series."""
         for series in _series(table):
             least = min(speed.devices for speed in series)
@@ -177,7 +177,7 @@ def _confounded(at_count: list[Speed], bases: list[Speed]) -> tuple[Speed, Speed
     return fastest, nearest[1]
 
 
-def speeds_of(table: Table) -> list[Speed]:
+def speeds_of(table: RowTable) -> list[Speed]:
     """How fast each row is, printed or deduced. A row that does not say on how many devices is taken for one.
 
     A row whose figures are missing still says that its settings were measured; it has no figure to compare by.
@@ -257,7 +257,7 @@ def _maybe_clean(base: Row, row: Row) -> bool:
     )
 
 
-def _by_system(table: Table) -> list[list[Speed]]:
+def _by_system(table: RowTable) -> list[list[Speed]]:
     """Rows of one table, work and system that say on how many devices they ran."""
     groups: defaultdict[object, list[Speed]] = defaultdict(list)
     for speed in speeds_of(table):
@@ -266,7 +266,7 @@ def _by_system(table: Table) -> list[list[Speed]]:
     return list(groups.values())
 
 
-def _series(table: Table) -> Iterator[list[Speed]]:
+def _series(table: RowTable) -> Iterator[list[Speed]]:
     """Rows that a reader takes for a scaling series."""
     whole: defaultdict[object, list[Speed]] = defaultdict(list)
     for group in _by_system(table):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from steelyard.contracts.record import Finding
-    from steelyard.rules.table.row import Row, Table
+    from steelyard.rules.table.row import Row, RowTable
     from steelyard.stats.drift import Change
 
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -68,7 +68,7 @@ class Drifted(TableRule):
     )
     remedy = "say from which day on the figure holds; find out what changed on that day, and measure both again"
 
-    def check(self, table: Table) -> Iterator[Finding]:
+    def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding a step."""
         for metric, rows in _histories(table):
             amounts = [row.figures[metric] for row in rows]
@@ -103,7 +103,7 @@ class Drifted(TableRule):
         )
 
 
-def _histories(table: Table) -> Iterator[tuple[str, list[Row]]]:
+def _histories(table: RowTable) -> Iterator[tuple[str, list[Row]]]:
     """Rows of one figure over time, oldest first."""
     groups: dict[tuple[str, tuple[object, ...]], list[Row]] = {}
     for row in table.rows[:MAX_ROWS]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from steelyard.contracts.record import Severity
-    from steelyard.rules.table.row import Amount, Row, Table
+    from steelyard.rules.table.row import Amount, Row, RowTable
 
 SMALL, LARGE = 0.02, 0.10
 """How far figures miss each other beyond rounding: below the first it is a note, above the second it blocks."""
@@ -89,10 +89,10 @@ class Suspect:
 
 _MADE_FROM_OTHERS = {"efficiency": 5, "speedup": 4, "items_per_energy": 3, "energy_per_epoch": 1, "energy": 1}
 _MADE_FROM_OTHERS |= {name: 2 for name in SCOPED if name not in (*EXTENSIVE, "items_per_energy")}
-_last: list[tuple[Table, list[Diagnosis]]] = []
+_last: list[tuple[RowTable, list[Diagnosis]]] = []
 
 
-def diagnose(table: Table) -> list[Diagnosis]:
+def diagnose(table: RowTable) -> list[Diagnosis]:
     """All that is wrong with the figures of a table. Several rules ask for one table; the last answer is kept."""
     if not _last or _last[0][0] is not table:
         _last[:] = [(table, _diagnose(peers_of(table)))]

@@ -28,7 +28,7 @@ from steelyard.rules.table.settings import SETTINGS
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
-    from steelyard.rules.table.row import Row, Table
+    from steelyard.rules.table.row import Row, RowTable
 
 WORK = ("epoch_work", "train_work")
 WORK_ROLES = ("work", "data", "amount")
@@ -69,7 +69,7 @@ class Agreed(NamedTuple):
 class Peers:
     """The rows of a table with what each of them states and deduces, and what they agree on."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: RowTable) -> None:
         self.rows = table.rows
         self.given = [observed(row) for row in table.rows]
         self.items = ["samples" if (item := item_of(row)) in SAMPLES else item for row in table.rows]
@@ -251,10 +251,10 @@ def size_key(row: Row) -> tuple[object, ...]:
     return (*work_key(row), *(row.get(key) for key in keys_of("size")))
 
 
-_last: list[tuple[Table, Peers]] = []
+_last: list[tuple[RowTable, Peers]] = []
 
 
-def peers_of(table: Table) -> Peers:
+def peers_of(table: RowTable) -> Peers:
     """The rows of a table, deduced and grouped. Many rules ask for one table; the last answer is kept."""
     if not _last or _last[0][0] is not table:
         _last[:] = [(table, Peers(table))]

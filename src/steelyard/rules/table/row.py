@@ -79,7 +79,7 @@ class Platform:
 
 
 @dataclass(frozen=True)
-class Table:
+class RowTable:
     """Rows that were published or measured together, and the machines they name."""
 
     name: str

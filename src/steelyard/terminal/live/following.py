@@ -13,7 +13,7 @@ from steelyard.terminal.live.screen import Screen
 from steelyard.terminal.status import grid_cells, progress_line, waiting_lines
 
 if TYPE_CHECKING:
-    from steelyard.launch.follow import Standing
+    from steelyard.launch.follow import StudyStatus
 
 
 class Following:
@@ -36,7 +36,7 @@ class Following:
         if self._screen.live and self._said:
             self._screen.above(self._said)
 
-    def tell(self, standing: Standing) -> None:
+    def tell(self, standing: StudyStatus) -> None:
         """After a look."""
         line = progress_line(standing)
         if self._loud == "verbose" and (lines := waiting_lines(standing)) != self._detail:
@@ -48,13 +48,13 @@ class Following:
             self._screen.above(line)
         self._said = line
 
-    def _show(self, standing: Standing, line: str) -> None:
+    def _show(self, standing: StudyStatus, line: str) -> None:
         look = self._screen.look
         lines = textwrap.wrap(f"{line}; {self._left(standing)}", look.columns - 1)
         height = min(FOOT_ROWS, look.rows - ROWS_ABOVE) - len(lines)
         self._screen.show([*lines, *grid(grid_cells(standing), look, height)])
 
-    def _left(self, standing: Standing) -> str:
+    def _left(self, standing: StudyStatus) -> str:
         """How long it will take at the pace since we look; runs that ended before say nothing of the queue now."""
         now_s, ended = time.monotonic(), len(standing.runs)
         begun_s, before = self._first = self._first or (now_s, ended)

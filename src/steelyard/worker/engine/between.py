@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from steelyard.worker.engine.evaluate import Judge
     from steelyard.worker.measure.writer import EventLog
-    from steelyard.worker.workloads.workload import Workload
+    from steelyard.worker.workloads.step_maker import StepMaker
 
 # Far more than a curve needs; half of them are forgotten when they are reached.
 MAX_LOSSES = 512
@@ -23,7 +23,7 @@ class Between:
 
     def __init__(
         self,
-        workload: Workload,
+        workload: StepMaker,
         judge: Judge | None,
         *,
         log: EventLog | None,

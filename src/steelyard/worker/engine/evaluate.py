@@ -13,7 +13,7 @@ from steelyard.contracts.observe import Evaluation
 from steelyard.errors import InputError
 from steelyard.worker.workloads.bundle import call, each_tensor
 from steelyard.worker.workloads.feed import loader_of, received
-from steelyard.worker.workloads.real import Evaluation as EvaluationSplit
+from steelyard.worker.workloads.real import EvaluationSplit as EvaluationSplit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,7 +19,7 @@ from steelyard.worker.workloads.bundle import call, each_tensor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from steelyard.worker.workloads.bundle import Recipe
+    from steelyard.worker.workloads.bundle import ModelBundle
 
 SAMPLES = 2
 """Batch normalisation refuses a single one where an image has shrunk to one pixel."""
@@ -28,7 +28,7 @@ READ = "aten._local_scalar_dense.default"
 """The operator behind `if tensor:` and `tensor.item()`."""
 
 
-def count(make: Callable[[], Recipe], *, train: bool) -> ModelFacts:
+def count(make: Callable[[], ModelBundle], *, train: bool) -> ModelFacts:
     """The facts of the model that `make` builds, for a training step or for inference.
 
     Counted are matrix products, convolutions and attention, a multiply-add as two. They are counted on the meta
@@ -82,7 +82,7 @@ class Agreeing(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignor
         return func(*args, **(kwargs or {}))
 
 
-def built_on_meta(make: Callable[[], Recipe]) -> Recipe:
+def built_on_meta(make: Callable[[], ModelBundle]) -> ModelBundle:
     """The recipe with a model that has shapes and no values, where that can be."""
     try:
         with torch.device("meta"):
@@ -91,14 +91,14 @@ def built_on_meta(make: Callable[[], Recipe]) -> Recipe:
         return make()
 
 
-def on_meta(recipe: Recipe, *, train: bool) -> tuple[Any, Any, Any]:
+def on_meta(recipe: ModelBundle, *, train: bool) -> tuple[Any, Any, Any]:
     """The module, inputs and target of SAMPLES samples, without values."""
     inputs, target = recipe.batch(SAMPLES, torch.Generator().manual_seed(0))
     inputs, target = each_tensor((inputs, target), lambda tensor: tensor.to("meta"))
     return recipe.module.to("meta").train(train), inputs, target
 
 
-def _counted(recipe: Recipe, *, train: bool) -> float:
+def _counted(recipe: ModelBundle, *, train: bool) -> float:
     mode = importlib.import_module("torch.utils.flop_counter").FlopCounterMode
     module, inputs, target = on_meta(recipe, train=train)
     if not train:

@@ -20,7 +20,7 @@ from steelyard.worker.workloads.bundle import call
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from steelyard.worker.workloads.bundle import Recipe
+    from steelyard.worker.workloads.bundle import ModelBundle
 
 METHOD = (
     f"fp32, on the meta device: what autograd keeps of {SAMPLES} samples, each storage once and without parameters; "
@@ -42,7 +42,7 @@ class Footprint:
     """How that was counted, or why it is unknown."""
 
 
-def footprint(make: Callable[[], Recipe]) -> Footprint:
+def footprint(make: Callable[[], ModelBundle]) -> Footprint:
     """Of training the model that `make` builds."""
     with torch.random.fork_rng(devices=[]):
         recipe = built_on_meta(make)
@@ -69,7 +69,7 @@ def _bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _optimizer(recipe: Recipe, module: Any) -> torch.optim.Optimizer:
+def _optimizer(recipe: ModelBundle, module: Any) -> torch.optim.Optimizer:
     given = recipe.optimizer
     return given if isinstance(given, torch.optim.Optimizer) else given(module.parameters())
 
@@ -84,7 +84,7 @@ def _state_bytes(optimizer: torch.optim.Optimizer, trained: list[Any]) -> int:
     return _bytes(value for value in states if isinstance(value, torch.Tensor) and value.dim())
 
 
-def _kept(recipe: Recipe) -> float:
+def _kept(recipe: ModelBundle) -> float:
     module, inputs, target = on_meta(recipe, train=True)
     known = {_storage(tensor) for tensor in (*module.parameters(), *module.buffers())}
     seen: dict[int, torch.Tensor] = {}

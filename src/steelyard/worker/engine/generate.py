@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from steelyard.worker.devices.device import Device
     from steelyard.worker.engine.precision import Precision
     from steelyard.worker.workloads.batches import Batch
-    from steelyard.worker.workloads.bundle import Generation, MakeBatch, Recipe
+    from steelyard.worker.workloads.bundle import Generation, MakeBatch, ModelBundle
     from steelyard.worker.workloads.feed import Feed
 
 _START_S, _INPUT_WAIT_S = observe.COLUMNS.index("start_s"), observe.COLUMNS.index("input_wait_s")
 
 
-def generation_of(recipe: Recipe, workload: str) -> Generation:
+def generation_of(recipe: ModelBundle, workload: str) -> Generation:
     """How the model makes tokens; InputError where it makes none, or where the request does not fit."""
     made = recipe.generation
     if made is None:
@@ -57,7 +57,7 @@ def generation_of(recipe: Recipe, workload: str) -> Generation:
     return made
 
 
-def prompts_of(recipe: Recipe, prompt: int) -> MakeBatch:
+def prompts_of(recipe: ModelBundle, prompt: int) -> MakeBatch:
     """Prompts from the model's own batch maker: the begin of each sample."""
 
     def batch(samples: int, generator: torch.Generator) -> tuple[Any, Any]:
@@ -154,7 +154,7 @@ class Generating(Inference):
         return {**super().effective(), "prompt_tokens": str(made.prompt), "new_tokens": str(made.new_tokens)}
 
 
-def count_generation(make: Callable[[], Recipe]) -> observe.ModelFacts:
+def count_generation(make: Callable[[], ModelBundle]) -> observe.ModelFacts:
     """The operations of one request, counted as `flops.count` counts those of a forward pass.
 
     Prefill and the first two decodes are counted. Each decode reads one token more than the one before, so that its
@@ -187,7 +187,7 @@ def count_generation(make: Callable[[], Recipe]) -> observe.ModelFacts:
     )
 
 
-def _passes(recipe: Recipe, made: Generation) -> list[float]:
+def _passes(recipe: ModelBundle, made: Generation) -> list[float]:
     """Operations of prefill and of the first two decodes; 0 for those that a request does not have."""
     mode = importlib.import_module("torch.utils.flop_counter").FlopCounterMode
     module = recipe.module.eval()

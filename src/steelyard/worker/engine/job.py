@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from steelyard.contracts.spec import RunSpec
     from steelyard.worker.devices.device import Device
     from steelyard.worker.engine.evaluate import Judge
-    from steelyard.worker.workloads.workload import Workload
+    from steelyard.worker.workloads.step_maker import StepMaker
 
 
 class Team(Protocol):
@@ -35,7 +35,7 @@ class Alone:
         return values
 
 
-class Watcher(Protocol):
+class SensorWatcher(Protocol):
     """Reads sensors while the job runs."""
 
     def mark(self) -> None:
@@ -59,13 +59,13 @@ class Job(Protocol):
     touched_s: float | None
     """When the device was first touched, on the worker's clock; None: not told. Until then it was idle."""
 
-    def watch(self, raw: Path) -> Watcher | None:
+    def watch(self, raw: Path) -> SensorWatcher | None:
         """The job's own sensors, where it brings any; None: those of the node are read."""
 
     def facts(self) -> dict[str, str]:
         """What the environment record says of this engine and its devices."""
 
-    def build(self) -> Sequence[Workload]:
+    def build(self) -> Sequence[StepMaker]:
         """The workloads, one a device."""
 
     def data_facts(self) -> DataFacts | None:

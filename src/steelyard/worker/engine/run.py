@@ -30,7 +30,7 @@ from steelyard.worker.sensors.watch import Watch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from steelyard.worker.engine.job import Watcher
+    from steelyard.worker.engine.job import SensorWatcher
 
 # What torch and the C++ library say when the host's memory is exhausted; the device's own error has a class.
 _HOST_MEMORY = re.compile(
@@ -138,7 +138,7 @@ def _run(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
     watchdog = Watchdog(spec.hang_limit_s, raw, lambda limit_s, where: _bark(log, limit_s, where))
     watchdog.start()
     sensors = Watch(spec, raw)
-    watch: Watcher = sensors
+    watch: SensorWatcher = sensors
     try:
         sensors.start()
         job = plugins.load("device", spec.device_family)(spec)
@@ -167,7 +167,7 @@ def _status(spec: RunSpec, stop: observe.Stop) -> observe.Status:
     return observe.Status(code="not_converged", reason=reason)
 
 
-def _job(raw: Path, log: EventLog, job: Any, watchdog: Watchdog, watch: Watcher) -> observe.Stop:
+def _job(raw: Path, log: EventLog, job: Any, watchdog: Watchdog, watch: SensorWatcher) -> observe.Stop:
     leads = job.team.process == 0
     now = _edges(job, watch)
     with log.phase("setup", now, start_s=0.0):
@@ -189,7 +189,7 @@ def _say_idle(log: EventLog, watch: Watch, touched_s: float | None) -> None:
         log.write_phase("idle", *idle)
 
 
-def _edges(job: Any, watch: Watcher) -> Callable[[], float]:
+def _edges(job: Any, watch: SensorWatcher) -> Callable[[], float]:
     """The device's clock. Whoever asks for the time is at the edge of a window, at which the sensors are read."""
 
     def now() -> float:
@@ -208,7 +208,7 @@ def _say_data(log: EventLog, job: Any, now: Callable[[], float]) -> None:
 
 
 def _measure(
-    raw: Path, log: EventLog, job: Any, workloads: list[Any], watchdog: Watchdog, watch: Watcher
+    raw: Path, log: EventLog, job: Any, workloads: list[Any], watchdog: Watchdog, watch: SensorWatcher
 ) -> observe.Stop:
     spec, now, leads = job.spec, _edges(job, watch), job.team.process == 0
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.observe import DataFacts, DeviceFacts, ModelFacts, Settings
     from steelyard.contracts.spec import RunSpec
-    from steelyard.worker.workloads.workload import Workload
+    from steelyard.worker.workloads.step_maker import StepMaker
 
 
 class SimJob:
@@ -38,7 +38,7 @@ class SimJob:
         """Nothing beyond the host."""
         return {}
 
-    def build(self) -> list[Workload]:
+    def build(self) -> list[StepMaker]:
         """One scripted workload a rank."""
         build = plugins.load("workload", self.spec.workload)
         return [build(self.spec, device) for device in self.devices]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from steelyard.worker.engine.parallel import Parallel
     from steelyard.worker.engine.precision import Precision
     from steelyard.worker.workloads.batches import Batch
-    from steelyard.worker.workloads.bundle import Recipe
+    from steelyard.worker.workloads.bundle import ModelBundle
     from steelyard.worker.workloads.feed import Feed
 
 
@@ -66,7 +66,7 @@ class Training(_Steps):
     """Forward, backward, optimizer."""
 
     def __init__(
-        self, spec: RunSpec, feed: Feed, module: Any, recipe: Recipe, precision: Precision, parallel: Parallel
+        self, spec: RunSpec, feed: Feed, module: Any, recipe: ModelBundle, precision: Precision, parallel: Parallel
     ) -> None:
         super().__init__(spec, feed, module, precision)
         self._loss: Callable[[Any, Any], torch.Tensor] = recipe.loss
@@ -244,7 +244,7 @@ def _random_states(kind: str) -> list[tuple[Callable[[torch.Tensor], None], torc
     return [(source.set_rng_state, source.get_rng_state()) for source in sources]
 
 
-def _optimizer(recipe: Recipe, module: Any, *, sharded: bool) -> torch.optim.Optimizer:
+def _optimizer(recipe: ModelBundle, module: Any, *, sharded: bool) -> torch.optim.Optimizer:
     if not isinstance(recipe.optimizer, torch.optim.Optimizer):
         return recipe.optimizer(module.parameters())
     if sharded:

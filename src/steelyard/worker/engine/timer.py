@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from steelyard.worker.devices.device import Device
-    from steelyard.worker.workloads.workload import Workload
+    from steelyard.worker.workloads.step_maker import StepMaker
 
 
 class StepTimer:
@@ -22,7 +22,7 @@ class StepTimer:
     Each block opens with an event of its own: what the harness does between blocks belongs to no step.
     """
 
-    def __init__(self, device: Device, workload: Workload) -> None:
+    def __init__(self, device: Device, workload: StepMaker) -> None:
         self.device = device
         self.workload = workload
         self._events: list[Any] = []

@@ -27,10 +27,10 @@ from steelyard.worker.engine.precision import Precision
 from steelyard.worker.engine.steps import Inference, Loading, Training
 from steelyard.worker.measure import clock, numa
 from steelyard.worker.measure.software import torch_facts
-from steelyard.worker.workloads.bundle import Recipe
+from steelyard.worker.workloads.bundle import ModelBundle
 from steelyard.worker.workloads.ceiling import Ceiling
 from steelyard.worker.workloads.feed import Feed
-from steelyard.worker.workloads.real import Reading, fit, open_format, with_epochs
+from steelyard.worker.workloads.real import TrainingSplit, fit, open_format, with_epochs
 from steelyard.worker.workloads.user import load_source
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class TorchJob:
         if self._opened is not None:
             self._data = fit(*self._opened, recipe.task, spec)
             self.spec = spec = with_epochs(spec, self._data)
-            read = Reading(self._data, spec)
+            read = TrainingSplit(self._data, spec)
         self._parameters = sum(parameter.numel() for parameter in recipe.module.parameters())
         self._tokens = recipe.tokens
         if spec.mode == "load":
@@ -205,26 +205,26 @@ class TorchJob:
             self.judge = Judge(spec, self._data, self._device.rank, device, module, self._precision)
         return workload
 
-    def _generating(self, recipe: Recipe, module: Any) -> Generating:
+    def _generating(self, recipe: ModelBundle, module: Any) -> Generating:
         spec, made = self.spec, generation_of(recipe, self.spec.workload)
         self._tokens = made.new_tokens
         feed = Feed(spec, self._device.rank, self._device.device, prompts_of(recipe, made.prompt))
         return Generating(spec, feed, self._parallel.replicate(module), self._precision, made, self._device)
 
-    def _recipe(self) -> Recipe:
+    def _recipe(self) -> ModelBundle:
         made = self._made()
-        assert isinstance(made, Recipe)
+        assert isinstance(made, ModelBundle)
         return made
 
-    def _made(self) -> Recipe | Ceiling:
+    def _made(self) -> ModelBundle | Ceiling:
         """What the workload's function returns, if it can be run in this mode."""
         spec = self.spec
         build = load_source(spec.source) if spec.source is not None else plugins.load("workload", spec.workload)
         _refuse_options(build, spec)
         made = build(**spec.model, **self._classes(build))
         if isinstance(made, tuple) and len(made) == 4:
-            made = Recipe(*made)
-        if isinstance(made, (Recipe, Ceiling)):
+            made = ModelBundle(*made)
+        if isinstance(made, (ModelBundle, Ceiling)):
             _refuse_mode(made, spec)
             return made
         raise InputError(
@@ -295,7 +295,7 @@ class TorchJob:
             dist.destroy_process_group()
 
 
-def _refuse_mode(made: Recipe | Ceiling, spec: RunSpec) -> None:
+def _refuse_mode(made: ModelBundle | Ceiling, spec: RunSpec) -> None:
     if isinstance(made, Ceiling) == (spec.mode == "ceiling"):
         return
     what, valid = ("a ceiling", "ceiling") if isinstance(made, Ceiling) else ("a model", "train, infer")

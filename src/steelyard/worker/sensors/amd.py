@@ -17,7 +17,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, cast
 
 from steelyard.contracts.energy import Channel, Domain, Missing, MissingCode
-from steelyard.worker.sensors.backend import Found, ReadError
+from steelyard.worker.sensors.backend import ReadError, SensorsFound
 from steelyard.worker.sensors.sysfs import (
     MICRO,
     entries,
@@ -48,7 +48,7 @@ POWER_RESOLUTION_W = 1.0
 
 
 @dataclass(frozen=True)
-class Reading:
+class DieChannel:
     """One channel of a die, before it has a name."""
 
     what: str
@@ -67,18 +67,18 @@ class Die:
     uuid: str | None
     is_half: bool
     """Whether it is one of the two dies of a card."""
-    readings: tuple[Reading, ...]
+    readings: tuple[DieChannel, ...]
     faults: tuple[Missing, ...] = ()
 
 
-def open_amd(root: Path, devices: Sequence[str]) -> Found:
+def open_amd(root: Path, devices: Sequence[str]) -> SensorsFound:
     """The job's cards (all, where `devices` is empty), each once, with what can be read of them."""
     missing: list[Missing] = []
     if reason := whose_numbers(root, devices, NVIDIA):
         if hwmon(root, "amdgpu") or any(root.glob("dev/kfd")):
             remedy = "name the devices: ROCR_VISIBLE_DEVICES=GPU-..."
             missing.append(Missing(backend=BACKEND, what="devices", code="unsupported", reason=reason, remedy=remedy))
-        return Found(missing=missing)
+        return SensorsFound(missing=missing)
     library = _library(root, missing)
     if library is not None:
         try:
@@ -88,10 +88,12 @@ def open_amd(root: Path, devices: Sequence[str]) -> Found:
             missing.append(_missing("devices", error, INSTALL))
         if dies:
             wanted = _wanted(root, dies, devices, missing)
-            return _cards(dies, wanted, Found(missing=missing, close=partial(_quietly, library.amdsmi_shut_down)))
+            return _cards(
+                dies, wanted, SensorsFound(missing=missing, close=partial(_quietly, library.amdsmi_shut_down))
+            )
         _quietly(library.amdsmi_shut_down)
     dies = [_seen(root, chip) for chip in hwmon(root, "amdgpu")]
-    return _cards(dies, _wanted(root, dies, devices, missing), Found(missing=missing))
+    return _cards(dies, _wanted(root, dies, devices, missing), SensorsFound(missing=missing))
 
 
 def _library(root: Path, missing: list[Missing]) -> Any | None:
@@ -174,12 +176,12 @@ def _asked(library: Any, handle: Any) -> Die:
     is_half = _device_number(asic.get("device_id")) in TWO_DIES or bool(TWO_DIES_NAME.search(name))
     device = _text(address) or _text(uuid)
     tried = [_tried(library, handle, what, limit_w or None, device) for what in ("energy", "power")]
-    readings = tuple(one for one in tried if isinstance(one, Reading))
+    readings = tuple(one for one in tried if isinstance(one, DieChannel))
     faults = tuple(one for one in tried if isinstance(one, Missing))
     return Die(_text(address), _text(uuid), is_half, readings, faults)
 
 
-def _tried(library: Any, handle: Any, what: str, limit_w: float | None, device: str | None) -> Reading | Missing:
+def _tried(library: Any, handle: Any, what: str, limit_w: float | None, device: str | None) -> DieChannel | Missing:
     """A channel of a device after its first reading, or why there is none."""
     read = partial(_energy_j if what == "energy" else _power_w, library, handle)
     call = "amdsmi_get_energy_count" if what == "energy" else "amdsmi_get_power_info"
@@ -190,19 +192,19 @@ def _tried(library: Any, handle: Any, what: str, limit_w: float | None, device: 
         step = _unit_j(library, handle) if what == "energy" else POWER_RESOLUTION_W
     except ReadError as error:
         return _fault(f"{what} of {device}", error)
-    return Reading(what, read, step, call, limit_w)
+    return DieChannel(what, read, step, call, limit_w)
 
 
 def _seen(root: Path, chip: Path) -> Die:
     """What the driver's files say of one device, where there is no library: watts alone."""
     is_half = (words_of(chip / "device/device") or "").lower() in TWO_DIES
     path = next((chip / name for name in ("power1_average", "power1_input") if (chip / name).exists()), None)
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[DieChannel, ...] = ()
     faults: tuple[Missing, ...] = ()
     if path is not None:
         try:
             read_micro(path)
-            readings = (Reading("power", partial(read_micro, path), MICRO, shown(root, path), _cap_w(chip)),)
+            readings = (DieChannel("power", partial(read_micro, path), MICRO, shown(root, path), _cap_w(chip)),)
         except ReadError as error:
             code = "missing" if error.code == "vanished" else error.code
             faults = (_fault(f"power: {shown(root, path)}", ReadError(code, error.reason)),)
@@ -250,7 +252,7 @@ def _call(function: Callable[[Any], Any], handle: Any) -> dict[str, Any]:
 # -- cards ------------------------------------------------------------------------------------------------------
 
 
-def _cards(dies: list[Die], wanted: set[int], found: Found) -> Found:
+def _cards(dies: list[Die], wanted: set[int], found: SensorsFound) -> SensorsFound:
     """Dies put together to cards: a half that tells nothing belongs to the one before it that does.
 
     Partitions of a card are functions of one PCI device. Whichever of them tells joules, they are of the same socket.
@@ -283,7 +285,7 @@ def _partitions(dies: list[Die], place: int) -> int:
     return max(1, len(list(others)))
 
 
-def _add_card(found: Found, reads: list[Callable[[], float]], members: list[Die], number: int) -> None:
+def _add_card(found: SensorsFound, reads: list[Callable[[], float]], members: list[Die], number: int) -> None:
     first = members[0]
     device = first.uuid or first.address
     card = f"{BACKEND}{number}"

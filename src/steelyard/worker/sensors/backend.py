@@ -22,7 +22,7 @@ class ReadError(Exception):
 
 
 @dataclass
-class Found:
+class SensorsFound:
     """What a backend has to offer on this node."""
 
     domains: list[Domain] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Found:
 class Backend(Protocol):
     """Opens a vendor's library or a tree of files. Registered as `sensor` in `plugins.py`, by its name."""
 
-    def __call__(self, root: Path, devices: Sequence[str]) -> Found:
+    def __call__(self, root: Path, devices: Sequence[str]) -> SensorsFound:
         """Look below `root` (the file system's, or a test's); `devices` are the job's own, as their UUIDs or numbers.
 
         Never raises for what is not there: that is a `Missing`. Nothing there at all and nothing expected: an empty

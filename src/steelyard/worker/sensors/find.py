@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from steelyard import plugins
 from steelyard.contracts.base import from_json_object, to_json_object
 from steelyard.contracts.energy import Channel, Domain, Missing
-from steelyard.worker.sensors.backend import Found, ReadError
+from steelyard.worker.sensors.backend import ReadError, SensorsFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -64,7 +64,7 @@ def _sign(name: str, root: Path) -> bool:
     return any((Path(folder) / LIBRARIES[name]).exists() for folder in folders if folder)
 
 
-def find(root: Path, devices: Sequence[str]) -> Found:
+def find(root: Path, devices: Sequence[str]) -> SensorsFound:
     """All that can be read, as one; what cannot is in `missing`."""
     opened = dict(open_all(plugins.names("sensor"), root, devices))
     return merge([opened[name] for name in sorted(opened)])
@@ -72,9 +72,9 @@ def find(root: Path, devices: Sequence[str]) -> Found:
 
 def open_all(
     names: Iterable[str], root: Path, devices: Sequence[str], limit_s: float = OPEN_LIMIT_S
-) -> Iterator[tuple[str, Found]]:
+) -> Iterator[tuple[str, SensorsFound]]:
     """What each backend found, as it comes. None keeps the others waiting; one that takes too long is blocked."""
-    done: queue.SimpleQueue[tuple[str, Found]] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[str, SensorsFound]] = queue.SimpleQueue()
     waiting = sorted(names)
     for name in waiting:
         # A thread that never comes back must not keep the process from ending.
@@ -91,20 +91,20 @@ def open_all(
         yield name, found
     for name in waiting:
         reason = f"gave no answer within {limit_s:g} s"
-        yield name, Found(missing=[missing(name, "sensor", "blocked", reason)])
+        yield name, SensorsFound(missing=[missing(name, "sensor", "blocked", reason)])
 
 
-def _open(name: str, root: Path, devices: Sequence[str]) -> Found:
+def _open(name: str, root: Path, devices: Sequence[str]) -> SensorsFound:
     """What one backend finds. It may be a stranger's: whatever it raises is a reason."""
     try:
         return _checked(plugins.load("sensor", name)(root, devices))
     except Exception as error:  # noqa: BLE001 -- see above
-        return Found(missing=[missing_of(name, "sensor", error)])
+        return SensorsFound(missing=[missing_of(name, "sensor", error)])
 
 
-def _checked(found: Any) -> Found:
+def _checked(found: Any) -> SensorsFound:
     """What cannot be read back is refused here: it would spoil the file of all sensors."""
-    if not isinstance(found, Found):
+    if not isinstance(found, SensorsFound):
         raise TypeError(f"it returned {type(found).__name__}, not Found")
     for kind, contracts in ((Domain, found.domains), (Channel, found.channels), (Missing, found.missing)):
         for contract in contracts:
@@ -130,10 +130,10 @@ def missing(backend: str, what: str, code: str, reason: str) -> Missing:
 _CODES = ("missing", "forbidden", "unsupported", "frozen", "implausible", "blocked", "vanished")
 
 
-def merge(parts: Sequence[Found]) -> Found:
+def merge(parts: Sequence[SensorsFound]) -> SensorsFound:
     """Several findings as one, with one numbering of the channels. Of two with one name the first is kept."""
-    whole = Found()
-    places: list[tuple[Found, int]] = []
+    whole = SensorsFound()
+    places: list[tuple[SensorsFound, int]] = []
     for part in parts:
         fresh = distinct(part, {domain.name for domain in whole.domains}, {channel.name for channel in whole.channels})
         whole.domains += fresh.domains
@@ -155,9 +155,9 @@ def merge(parts: Sequence[Found]) -> Found:
     return whole
 
 
-def distinct(part: Found, domains: set[str], channels: set[str]) -> Found:
+def distinct(part: SensorsFound, domains: set[str], channels: set[str]) -> SensorsFound:
     """What of a finding can be added to these names. A domain that is known already is the same piece of hardware."""
-    fresh = Found(missing=list(part.missing))
+    fresh = SensorsFound(missing=list(part.missing))
     fresh.domains = [domain for domain in part.domains if domain.name not in domains]
     for channel in part.channels:
         if part.read is None or channel.name in channels:

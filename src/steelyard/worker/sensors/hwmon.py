@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from steelyard.worker.sensors.backend import Found
+    from steelyard.worker.sensors.backend import SensorsFound
 
 BACKEND = "hwmon"
 GRACE = re.compile(r"(Module|Grace|CPU|SysIO) Power Socket (\d{1,3})")
@@ -49,7 +49,7 @@ class Meter(NamedTuple):
     gain: float
 
 
-def open_hwmon(root: Path, _devices: Sequence[str]) -> Found:
+def open_hwmon(root: Path, _devices: Sequence[str]) -> SensorsFound:
     """Every power meter that is no accelerator's own."""
     sensors = FileSensors(root, BACKEND, REMEDIES)
     meters = [meter for chip in entries(root / "sys/class/hwmon", r"hwmon\d+") for meter in _meters(chip)]

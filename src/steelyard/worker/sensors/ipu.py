@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.energy import Channel, Domain, Missing
-from steelyard.worker.sensors.backend import Found, ReadError
+from steelyard.worker.sensors.backend import ReadError, SensorsFound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +73,7 @@ def parse_watts(text: object) -> float | None:
     return float(match[1]) if match else None
 
 
-def open_ipu(root: Path, _devices: Sequence[str]) -> Found:
+def open_ipu(root: Path, _devices: Sequence[str]) -> SensorsFound:
     """The IPUs of our partition and their boards."""
     there = any(root.glob("dev/ipu[0-9]*")) or any(os.environ.get(name) for name in VARIABLES)
     try:
@@ -81,15 +81,15 @@ def open_ipu(root: Path, _devices: Sequence[str]) -> Found:
         devices = inventory.devices()
     except Exception as error:  # noqa: BLE001 -- it loads shared libraries, and raises what it likes
         if not there:
-            return Found()
+            return SensorsFound()
         absent = isinstance(error, ModuleNotFoundError)
         reason = "gcipuinfo is not installed for this Python" if absent else f"gcipuinfo: {_words(error)}"
-        return Found(missing=[_missing("gcipuinfo", "missing", reason, INSTALL)])
+        return SensorsFound(missing=[_missing("gcipuinfo", "missing", reason, INSTALL)])
     return _offered(inventory, devices)
 
 
-def _offered(inventory: Inventory, devices: list[dict[str, str]]) -> Found:
-    found = Found()
+def _offered(inventory: Inventory, devices: list[dict[str, str]]) -> SensorsFound:
+    found = SensorsFound()
     reads: list[tuple[int, str]] = []
     shared = _boards(devices)
     for name, number in shared.values():
@@ -127,7 +127,7 @@ def _boards(devices: list[dict[str, str]]) -> dict[str, tuple[str, int]]:
     return found
 
 
-def _add(found: Found, reads: list[tuple[int, str]], name: str, number: int, attribute: str) -> None:
+def _add(found: SensorsFound, reads: list[tuple[int, str]], name: str, number: int, attribute: str) -> None:
     channel = Channel(
         name=f"{BACKEND}.{name}",
         backend=BACKEND,

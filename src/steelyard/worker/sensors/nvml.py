@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from steelyard.contracts.energy import Channel, ChannelKind, Domain
 from steelyard.worker.sensors import nvml_library as library
-from steelyard.worker.sensors.backend import Found, ReadError
+from steelyard.worker.sensors.backend import ReadError, SensorsFound
 from steelyard.worker.sensors.nvml_cards import GA100, HOPPER, Card, all_cards, ours, wanted
 from steelyard.worker.sensors.nvml_library import BACKEND, GPU_SCOPE, MODULE_SCOPE, Session, missing
 
@@ -40,7 +40,7 @@ REASONS = {
 IDLE = 0x1
 
 
-class Nature(NamedTuple):
+class SensorTiming(NamedTuple):
     """What is known of a sensor's times; None is unknown."""
 
     average_s: float | None = None
@@ -48,19 +48,19 @@ class Nature(NamedTuple):
     seen_s: float | None = None
 
 
-def open_nvml(root: Path, devices: Sequence[str]) -> Found:
+def open_nvml(root: Path, devices: Sequence[str]) -> SensorsFound:
     """The counters and power readings of the job's GPUs; of all GPUs, where `devices` is empty."""
     expected = any((root / sign).exists() for sign in SIGNS) or any(ours(device) for device in devices)
     package = library.binding()
     if package is None:
         reason = "NVIDIA GPUs are expected here, and there is no nvidia-ml-py to read them with"
         remedy = "pip install nvidia-ml-py where the job runs"
-        return Found(missing=[missing("all GPUs", "missing", reason, remedy)] if expected else [])
+        return SensorsFound(missing=[missing("all GPUs", "missing", reason, remedy)] if expected else [])
     try:
         package.nvmlInit()
     except package.NVMLError as error:
         silent = error.value in (library.NO_LIBRARY, library.NO_DRIVER) and not expected
-        return Found(missing=[] if silent else [library.init_failure(error)])
+        return SensorsFound(missing=[] if silent else [library.init_failure(error)])
     session = Session(package)
     offer = Offer(session)
     cards = all_cards(session, root, offer.found.missing)
@@ -106,11 +106,11 @@ class Offer:
     """Collects domains, channels, and how each channel is read."""
 
     def __init__(self, session: Session) -> None:
-        self.found = Found(close=session.close)
+        self.found = SensorsFound(close=session.close)
         self._session = session
         self._reads: list[Callable[[], float]] = []
 
-    def finish(self) -> Found:
+    def finish(self) -> SensorsFound:
         """All of it; the library is closed at once where there is nothing to read."""
         reads = self._reads
         if reads:
@@ -147,7 +147,7 @@ class Offer:
         if way is None:
             return
         # Nobody has said how often a counter moves on, nor whether it, too, sees part of the time only.
-        nature = Nature()
+        nature = SensorTiming()
         scope = GPU_SCOPE if domain.startswith("gpu") else MODULE_SCOPE
         name = "energy" if scope == GPU_SCOPE else "module_energy"
         if way == TOTAL:
@@ -159,17 +159,17 @@ class Offer:
 
     def _gauges(self, card: Card, domain: str, limit_w: float | None) -> None:
         """Power of the GPU alone: of a moment, and the mean of a second; the old call where there is neither."""
-        instant = Nature(0.025, 0.1, 0.025) if _part_time(card) else Nature()
+        instant = SensorTiming(0.025, 0.1, 0.025) if _part_time(card) else SensorTiming()
         # [reference] The mean of a second from Ampere on, but for GA100; what others answer is not said.
         newer = card.capability is not None and card.capability > GA100
-        average = Nature(1.0, 0.1 if _part_time(card) else None) if newer else Nature()
+        average = SensorTiming(1.0, 0.1 if _part_time(card) else None) if newer else SensorTiming()
         said = [
             self._field(card, "power_instant", domain, "gauge", instant, limit_w, library.INSTANT, GPU_SCOPE),
             self._field(card, "power_average", domain, "gauge", average, limit_w, library.AVERAGE, GPU_SCOPE),
         ]
         if not any(said):
             # A driver without the fields: whether its old call gives a moment or a mean, and of what, differs.
-            usage = instant if card.capability == GA100 else Nature()
+            usage = instant if card.capability == GA100 else SensorTiming()
             self._offer(card, "power", domain, "gauge", usage, limit_w, USAGE,
                         lambda: self._session.milli(USAGE, card.handle))  # fmt: skip
 
@@ -179,19 +179,19 @@ class Offer:
         limit_w = limit_mw / 1000 if limit_mw else None
         self._counter(card, counter, domain, limit_w)
         for name, nature, field in (
-            ("module_power_instant", Nature(), library.INSTANT),
-            ("module_power_average", Nature(average_s=1.0), library.AVERAGE),
+            ("module_power_instant", SensorTiming(), library.INSTANT),
+            ("module_power_average", SensorTiming(average_s=1.0), library.AVERAGE),
         ):
             self._field(card, name, domain, "gauge", nature, limit_w, field, MODULE_SCOPE)
 
-    def _field(self, card: Card, name: str, domain: str, kind: ChannelKind, nature: Nature, limit_w: float | None,
+    def _field(self, card: Card, name: str, domain: str, kind: ChannelKind, nature: SensorTiming, limit_w: float | None,
                field: int, scope: int) -> bool:  # fmt: skip
         names = {library.INSTANT: "POWER_INSTANT", library.AVERAGE: "POWER_AVERAGE", library.ENERGY: "ENERGY"}
         source = f"NVML_FI_DEV_{names[field]}, scope {('GPU', 'module (processor included)')[scope]}"
         return self._offer(card, name, domain, kind, nature, limit_w, source,
                            lambda: self._session.field(card.handle, field, scope) / 1000)  # fmt: skip
 
-    def _offer(self, card: Card, name: str, domain: str, kind: ChannelKind, nature: Nature, limit_w: float | None,
+    def _offer(self, card: Card, name: str, domain: str, kind: ChannelKind, nature: SensorTiming, limit_w: float | None,
                source: str, read: Callable[[], float]) -> bool:  # fmt: skip
         """Try it once: what cannot be read, or stands at zero where something always flows, is no channel."""
         channel = Channel(

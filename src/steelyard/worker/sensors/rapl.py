@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from steelyard.worker.sensors.backend import Found
+    from steelyard.worker.sensors.backend import SensorsFound
 
 BACKEND = "rapl"
 FOLDER = "sys/class/powercap"
@@ -45,7 +45,7 @@ class Zone(NamedTuple):
     path: Path
 
 
-def open_rapl(root: Path, _devices: Sequence[str]) -> Found:
+def open_rapl(root: Path, _devices: Sequence[str]) -> SensorsFound:
     """Packages and their memory, each once."""
     sensors = FileSensors(root, BACKEND, REMEDIES)
     gain = GAIN_AMD if "AuthenticAMD" in (text_or_none(root / "proc/cpuinfo") or "") else GAIN

@@ -14,7 +14,7 @@ from array import array
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from steelyard.worker.sensors.backend import Found, ReadError
+from steelyard.worker.sensors.backend import ReadError, SensorsFound
 from steelyard.worker.sensors.find import missing_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Reader:
 
     def __init__(
         self,
-        found: Found,
+        found: SensorsFound,
         first: int,
         period_s: float,
         *,

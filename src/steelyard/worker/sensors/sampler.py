@@ -29,7 +29,7 @@ from steelyard.worker.sensors.reader import MARK_GAP_S, Reader
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from steelyard.worker.sensors.backend import Found
+    from steelyard.worker.sensors.backend import SensorsFound
     from steelyard.worker.sensors.files import Samples
 
 FLUSH_S = 1.0
@@ -79,7 +79,7 @@ class Sampling:
         self._readers: list[Reader] = []
         self._domains: set[str] = set()
         self._channels: list[str] = []
-        self._opened: queue.SimpleQueue[Found | None] = queue.SimpleQueue()
+        self._opened: queue.SimpleQueue[SensorsFound | None] = queue.SimpleQueue()
         self._conditions: queue.SimpleQueue[energy.Condition] = queue.SimpleQueue()
         self._all_opened = self._ready = False
         self._bell, self._ring = os.pipe()
@@ -188,7 +188,7 @@ class Sampling:
             if fresh.channels:
                 self._begin(found, fresh)
 
-    def _begin(self, found: Found, fresh: Found) -> None:
+    def _begin(self, found: SensorsFound, fresh: SensorsFound) -> None:
         if self._chunks is None:
             self._chunks = Chunks(self._order.raw, self._order.process)
         for channel in fresh.channels:

@@ -97,7 +97,7 @@ class _Domain:
         return self.base_w + sum((device.watts(at_s) for device in self.drawn), np.zeros_like(at_s))
 
 
-class _Reader:
+class _SensorReader:
     """One sensor on one domain."""
 
     def __init__(self, sensor: Sensor, domain: _Domain, seed: Sequence[int]) -> None:
@@ -189,7 +189,7 @@ class _Node:
     zero_s: float
     domains: list[_Domain] = field(default_factory=list)
     channels: list[Channel] = field(default_factory=list)
-    readers: list[_Reader] = field(default_factory=list)
+    readers: list[_SensorReader] = field(default_factory=list)
     events: Any = None
     samples: Any = None
     written: int = 0
@@ -309,7 +309,7 @@ def _nodes(spec: RunSpec, drawn: list[Drawn]) -> Any:
             for domain in node.domains:
                 if domain.contract.scope == sensor.scope:
                     node.channels.append(_channel(sensor, domain.contract, kind))
-                    node.readers.append(_Reader(sensor, domain, [spec.seed, first, len(node.readers)]))
+                    node.readers.append(_SensorReader(sensor, domain, [spec.seed, first, len(node.readers)]))
         yield node
 
 

@@ -18,7 +18,7 @@ from steelyard.worker.sensors.backend import ReadError
 from steelyard.worker.sensors.find import find
 
 if TYPE_CHECKING:
-    from steelyard.worker.sensors.backend import Found
+    from steelyard.worker.sensors.backend import SensorsFound
 
 # Whoever started us gives up before: this is for when he is gone.
 LIMIT_S = 90
@@ -39,7 +39,7 @@ def survey(root: Path) -> dict[str, Any]:
     }
 
 
-def _reading(found: Found, number: int) -> tuple[float | None, str | None]:
+def _reading(found: SensorsFound, number: int) -> tuple[float | None, str | None]:
     try:
         assert found.read is not None
         return found.read(number), None

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING
 
 from steelyard.contracts.energy import Channel, Domain, Missing, MissingCode
-from steelyard.worker.sensors.backend import Found, ReadError
+from steelyard.worker.sensors.backend import ReadError, SensorsFound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,7 +128,7 @@ class FileSensors:
         self.backend = backend
         self.remedies = remedies
         """What helps, by the code of what is missing."""
-        self.found = Found(read=self._read)
+        self.found = SensorsFound(read=self._read)
         self._paths: list[Path] = []
 
     def offer(self, domain: Domain, channel: Channel, path: Path) -> bool:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from steelyard.worker.sensors.backend import Found
+    from steelyard.worker.sensors.backend import SensorsFound
 
 BACKEND = "xpu"
 OTHERS = ("dev/nvidia[0-9]*", "dev/kfd")
@@ -42,7 +42,7 @@ REMEDIES = {
 }
 
 
-def open_xpu(root: Path, devices: Sequence[str]) -> Found:
+def open_xpu(root: Path, devices: Sequence[str]) -> SensorsFound:
     """The job's cards (all, where `devices` is empty), each once, with their package and tiles as parts."""
     sensors = FileSensors(root, BACKEND, REMEDIES)
     if reason := whose_numbers(root, devices, OTHERS):

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
-from steelyard.worker.workloads.bundle import Recipe
+from steelyard.worker.workloads.bundle import ModelBundle
 from steelyard.worker.workloads.options import at_least
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def closed_parameters(width: int, depth: int) -> int:
         source="a design of our own: the formula autoencoder.closed_parameters",
     )
 )
-def build(width: int = 64, depth: int = 2) -> Recipe:
+def build(width: int = 64, depth: int = 2) -> ModelBundle:
     """Down to 14 and 7 pixels, to 64 numbers, and back; `depth` residual blocks at each size, on each way.
 
     The loss is the mean squared error to the image itself: it can be learnt from real images, while noise has no
@@ -58,14 +58,14 @@ def build(width: int = 64, depth: int = 2) -> Recipe:
         images = torch.rand(samples, 1, SIDE, SIDE, generator=generator, device="cpu")
         return images, images
 
-    return Recipe(Autoencoder(width, depth), functional.mse_loss, _optimizer, batch, tasks.reconstruction(SIDE))
+    return ModelBundle(Autoencoder(width, depth), functional.mse_loss, _optimizer, batch, tasks.reconstruction(SIDE))
 
 
 def _optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=3e-4, weight_decay=1e-4)
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Normalise, activate, convolve; twice, and the input added."""
 
     def __init__(self, width: int) -> None:
@@ -91,9 +91,9 @@ class Autoencoder(nn.Module):
         wide = 2 * width
         self.down = nn.Sequential(
             nn.Conv2d(1, width, 3, padding=1),
-            *(Block(width) for _ in range(depth)),
+            *(ResidualBlock(width) for _ in range(depth)),
             nn.Conv2d(width, wide, 3, stride=2, padding=1),
-            *(Block(wide) for _ in range(depth)),
+            *(ResidualBlock(wide) for _ in range(depth)),
             nn.Conv2d(wide, wide, 3, stride=2, padding=1),
             nn.Flatten(),
             nn.Linear(wide * (SIDE // 4) ** 2, LATENT),
@@ -103,10 +103,10 @@ class Autoencoder(nn.Module):
             nn.Unflatten(1, (wide, SIDE // 4, SIDE // 4)),
             nn.Upsample(scale_factor=2),
             nn.Conv2d(wide, wide, 3, padding=1),
-            *(Block(wide) for _ in range(depth)),
+            *(ResidualBlock(wide) for _ in range(depth)),
             nn.Upsample(scale_factor=2),
             nn.Conv2d(wide, width, 3, padding=1),
-            *(Block(width) for _ in range(depth)),
+            *(ResidualBlock(width) for _ in range(depth)),
             nn.Conv2d(width, 1, 3, padding=1),
         )
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
-from steelyard.worker.workloads.bundle import Recipe
+from steelyard.worker.workloads.bundle import ModelBundle
 from steelyard.worker.workloads.options import at_least, library, multiple_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def facts(title: str, published: float, source: str) -> About:
         "arXiv 1810.04805, section 3: 110M; less the pooler of 0.59 M, which this task has no use for",
     )
 )
-def base(sequence: int = 384, layers: int = 12, width: int = 768, vocabulary: int = 30_522) -> Recipe:
+def base(sequence: int = 384, layers: int = 12, width: int = 768, vocabulary: int = 30_522) -> ModelBundle:
     """BERT base (arXiv 1810.04805): 108.9 million parameters with the head for answers and without the pooler."""
     return _built(sequence, layers, width, vocabulary)
 
@@ -54,12 +54,12 @@ def base(sequence: int = 384, layers: int = 12, width: int = 768, vocabulary: in
         "1.05 M, which this task has no use for",
     )
 )
-def large(sequence: int = 384, layers: int = 24, width: int = 1024, vocabulary: int = 30_522) -> Recipe:
+def large(sequence: int = 384, layers: int = 24, width: int = 1024, vocabulary: int = 30_522) -> ModelBundle:
     """BERT large: 334.1 million parameters with the head for answers and without the pooler."""
     return _built(sequence, layers, width, vocabulary)
 
 
-def _built(sequence: int, layers: int, width: int, vocabulary: int) -> Recipe:
+def _built(sequence: int, layers: int, width: int, vocabulary: int) -> ModelBundle:
     """The learning rate is that of fine-tuning: on random labels the loss stays near that of chance."""
     at_least(1, "BERT", layers=layers, width=width)
     at_least(8, "BERT", sequence=sequence, vocabulary=vocabulary)
@@ -74,7 +74,7 @@ def _built(sequence: int, layers: int, width: int, vocabulary: int) -> Recipe:
 
     module = Bert(layers, width, vocabulary, max(sequence, POSITIONS))
     task = tasks.question_answering(sequence, vocabulary)
-    return Recipe(module, _loss, _optimizer, batch, task, tokens=sequence)
+    return ModelBundle(module, _loss, _optimizer, batch, task, tokens=sequence)
 
 
 def _loss(scores: tuple[torch.Tensor, torch.Tensor], target: dict[str, Any]) -> torch.Tensor:

@@ -70,7 +70,7 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ModelBundle:
     """A model to train or to infer with."""
 
     module: nn.Module

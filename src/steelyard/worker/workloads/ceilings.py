@@ -241,12 +241,12 @@ def memory_bandwidth(size_mb: float = 1024, kind: str = "triad") -> Ceiling:
     elements = elements_of(size_mb, FLOAT_BYTES)
 
     def make(device: torch.device, _number_format: torch.dtype, _repeats: int) -> Work:
-        return _Stream(device, kind, elements)
+        return _BandwidthStream(device, kind, elements)
 
     return Ceiling(make)
 
 
-class _Stream(Work):
+class _BandwidthStream(Work):
     def __init__(self, device: torch.device, kind: str, elements: int) -> None:
         self._kind = kind
         first, second = pattern(elements, device), pattern(elements, device, 1)

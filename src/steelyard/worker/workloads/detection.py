@@ -14,7 +14,7 @@ from torch import nn
 from steelyard.errors import InputError
 from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
-from steelyard.worker.workloads.bundle import Recipe
+from steelyard.worker.workloads.bundle import ModelBundle
 from steelyard.worker.workloads.options import at_least, library, multiple_of
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ Found = list[dict[str, torch.Tensor]]
 )
 def fasterrcnn(
     classes: int = 91, resolution: int = 800, boxes: int = 8, regions: int = 512, proposals: int = 1000
-) -> Recipe:
+) -> ModelBundle:
     """Faster R-CNN of torchvision; class 0 is the background.
 
     `regions` are those of an image that train the head, `proposals` those that the first stage leaves in inference,
@@ -72,7 +72,7 @@ def fasterrcnn(
     )
     task = tasks.detection(resolution, classes, normalise=False)
     module = FasterRcnn(inner, regions, proposals)
-    return Recipe(module, _loss, _momentum, _batch(classes, resolution, boxes, first=1), task)
+    return ModelBundle(module, _loss, _momentum, _batch(classes, resolution, boxes, first=1), task)
 
 
 @about(
@@ -97,7 +97,7 @@ def deformable_detr(
     depth: int = 18,
     layers: int = 6,
     queries: int = 300,
-) -> Recipe:
+) -> ModelBundle:
     """Deformable DETR (arXiv 2010.04159) of transformers on a Swin transformer (arXiv 2103.14030).
 
     `width` and `depth` are the Swin's: of its first stage, and of its third. `layers` are those of the encoder and of
@@ -110,7 +110,7 @@ def deformable_detr(
     multiple_of(SWIN_HEAD_WIDTH, "Deformable DETR", width=width)
     inner = _deformable(classes, width, depth, layers, queries)
     task = tasks.detection(resolution, classes, normalise=True)
-    return Recipe(DeformableDetr(inner), _loss, _adaptive, _batch(classes, resolution, boxes, first=0), task)
+    return ModelBundle(DeformableDetr(inner), _loss, _adaptive, _batch(classes, resolution, boxes, first=0), task)
 
 
 def _deformable(classes: int, width: int, depth: int, layers: int, queries: int) -> Any:

@@ -59,7 +59,7 @@ class Synthetic:
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedBatch:
     """In place of a micro-batch: why there is none. An exception would come wrapped in a loader's traceback."""
 
     reason: str
@@ -80,7 +80,7 @@ class Stream(IterableDataset[Any]):
             try:
                 made = self.read(number, piece)
             except SteelyardError as error:
-                yield Refused(str(error))
+                yield RefusedBatch(str(error))
                 return
             yield made
 
@@ -180,7 +180,7 @@ def loader_of(stream: IterableDataset[Any], spec: RunSpec, *, pin: bool) -> Data
 
 def received(made: Any) -> Any:
     """A micro-batch from a loader; DamagedDataError when it could not be made."""
-    if isinstance(made, Refused):
+    if isinstance(made, RefusedBatch):
         raise DamagedDataError(made.reason)
     return made
 

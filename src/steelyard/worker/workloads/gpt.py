@@ -16,7 +16,7 @@ from torch.nn import functional
 from steelyard.errors import InputError, Problem
 from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
-from steelyard.worker.workloads.bundle import Generation, Recipe
+from steelyard.worker.workloads.bundle import Generation, ModelBundle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +26,7 @@ DEVIATION = 0.02
 
 
 @dataclass(frozen=True)
-class Shape:
+class GptShape:
     """What the parameters' number follows from, with the vocabulary and the sequence."""
 
     layers: int
@@ -35,18 +35,18 @@ class Shape:
 
 
 SIZES = {
-    "10M": Shape(6, 160, 5),
-    "25M": Shape(7, 320, 5),
-    "117M": Shape(12, 768, 12),
-    "350M": Shape(24, 1024, 16),
-    "800M": Shape(16, 2048, 16),
-    "1.3B": Shape(24, 2048, 32),
-    "2.7B": Shape(32, 2560, 32),
-    "6.7B": Shape(32, 4096, 32),
-    "13B": Shape(40, 5120, 40),
-    "30B": Shape(48, 7168, 56),
-    "66B": Shape(64, 9216, 72),
-    "175B": Shape(96, 12288, 96),
+    "10M": GptShape(6, 160, 5),
+    "25M": GptShape(7, 320, 5),
+    "117M": GptShape(12, 768, 12),
+    "350M": GptShape(24, 1024, 16),
+    "800M": GptShape(16, 2048, 16),
+    "1.3B": GptShape(24, 2048, 32),
+    "2.7B": GptShape(32, 2560, 32),
+    "6.7B": GptShape(32, 4096, 32),
+    "13B": GptShape(40, 5120, 40),
+    "30B": GptShape(48, 7168, 56),
+    "66B": GptShape(64, 9216, 72),
+    "175B": GptShape(96, 12288, 96),
 }
 """The configurations by the names they usually go by.
 
@@ -85,7 +85,7 @@ def build(
     width: int | None = None,
     prompt: int = 512,
     new_tokens: int = 64,
-) -> Recipe:
+) -> ModelBundle:
     """A GPT of a size of SIZES, changed by `layers`, `heads` and `width`; `custom` takes these alone.
 
     `prompt` and `new_tokens` are for generation alone; there they must fit in the `sequence` positions.
@@ -97,7 +97,7 @@ def build(
         tokens = torch.randint(vocabulary, (samples, sequence + 1), generator=generator, device="cpu")
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
-    return Recipe(
+    return ModelBundle(
         Gpt(shape, sequence, vocabulary),
         _loss,
         _optimizer,
@@ -153,7 +153,7 @@ def closed_generation_flops(layers: int, width: int, vocabulary: int, prompt: in
     return float(total)
 
 
-def _shape(size: str, given: dict[str, int | None]) -> Shape:
+def _shape(size: str, given: dict[str, int | None]) -> GptShape:
     base = SIZES.get(size)
     if base is None and size != "custom":
         valid = ", ".join([*SIZES, "custom"])
@@ -163,10 +163,10 @@ def _shape(size: str, given: dict[str, int | None]) -> Shape:
     if missing:
         problems = tuple(Problem(name, "is not given", "a whole number, with size 'custom'") for name in missing)
         raise InputError("a custom GPT needs its layers, heads and width", problems=problems)
-    return Shape(**{name: value for name, value in values.items() if value is not None})
+    return GptShape(**{name: value for name, value in values.items() if value is not None})
 
 
-def _check(shape: Shape, more: dict[str, int]) -> None:
+def _check(shape: GptShape, more: dict[str, int]) -> None:
     given = {"layers": shape.layers, "heads": shape.heads, "width": shape.width, **more}
     problems = [Problem(name, f"is {value}", "at least 1") for name, value in given.items() if value < 1]
     if not problems and shape.width % shape.heads:
@@ -216,7 +216,7 @@ class Cache:
 class Attention(nn.Module):
     """Causal self-attention by torch's own function, which picks the kernel."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: GptShape) -> None:
         super().__init__()
         self.heads = shape.heads
         self.inner = nn.Linear(shape.width, 3 * shape.width)
@@ -238,7 +238,7 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     """Attention and MLP, each on normalised inputs and added to them."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: GptShape) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(shape.width)
         self.attention = Attention(shape)
@@ -256,7 +256,7 @@ class Layer(nn.Module):
 class Gpt(nn.Module):
     """Token and position embeddings, the layers, and a head that shares the token embeddings' weights."""
 
-    def __init__(self, shape: Shape, sequence: int, vocabulary: int) -> None:
+    def __init__(self, shape: GptShape, sequence: int, vocabulary: int) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, shape.width)
         self.positions = nn.Embedding(sequence, shape.width)

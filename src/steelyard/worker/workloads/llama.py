@@ -12,7 +12,7 @@ from torch.nn import functional
 from steelyard.errors import InputError, Problem
 from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
-from steelyard.worker.workloads.bundle import Generation, Recipe
+from steelyard.worker.workloads.bundle import Generation, ModelBundle
 from steelyard.worker.workloads.options import at_least, library, multiple_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Shape:
+class LlamaShape:
     """What the parameters' number follows from."""
 
     layers: int
@@ -38,11 +38,11 @@ class Shape:
 
 
 SIZES = {
-    "1B": Shape(16, 2048, 32, 8, 8192, 128_256, tied=True, theta=500_000.0),
-    "8B": Shape(32, 4096, 32, 8, 14_336, 128_256, tied=False, theta=500_000.0),
-    "7B": Shape(32, 4096, 32, 32, 11_008, 32_000, tied=False, theta=10_000.0),
-    "13B": Shape(40, 5120, 40, 40, 13_824, 32_000, tied=False, theta=10_000.0),
-    "70B": Shape(80, 8192, 64, 8, 28_672, 32_000, tied=False, theta=10_000.0),
+    "1B": LlamaShape(16, 2048, 32, 8, 8192, 128_256, tied=True, theta=500_000.0),
+    "8B": LlamaShape(32, 4096, 32, 8, 14_336, 128_256, tied=False, theta=500_000.0),
+    "7B": LlamaShape(32, 4096, 32, 32, 11_008, 32_000, tied=False, theta=10_000.0),
+    "13B": LlamaShape(40, 5120, 40, 40, 13_824, 32_000, tied=False, theta=10_000.0),
+    "70B": LlamaShape(80, 8192, 64, 8, 28_672, 32_000, tied=False, theta=10_000.0),
 }
 """1B is of Llama 3.2, 8B of Llama 3.1, 7B, 13B and 70B of Llama 2; each as its config.json on Hugging Face says."""
 
@@ -89,7 +89,7 @@ def build(
     hidden: int | None = None,
     prompt: int = 512,
     new_tokens: int = 64,
-) -> Recipe:
+) -> ModelBundle:
     """A Llama of a size of SIZES, changed by the options that are given; one sample is one sequence.
 
     The rotations' frequencies are the plain ones at every length: the scaling that Llama 3.1 and 3.2 add for long
@@ -106,7 +106,7 @@ def build(
         tokens = torch.randint(shape.vocabulary, (samples, sequence + 1), generator=generator, device="cpu")
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
-    return Recipe(
+    return ModelBundle(
         module,
         _loss,
         _optimizer,
@@ -117,7 +117,7 @@ def build(
     )
 
 
-def closed_flops(shape: Shape, sequence: int) -> float:
+def closed_flops(shape: LlamaShape, sequence: int) -> float:
     """Operations of a forward pass by formula, for a check: products of matrices, attention without a mask's saving."""
     shared = shape.width * shape.groups // shape.heads
     a_layer = 2 * (2 * shape.width**2 + 2 * shape.width * shared + 3 * shape.width * shape.hidden)
@@ -125,7 +125,7 @@ def closed_flops(shape: Shape, sequence: int) -> float:
     return float(sequence * (shape.layers * (a_layer + attention) + 2 * shape.width * shape.vocabulary))
 
 
-def _shape(size: str, given: dict[str, int | None]) -> Shape:
+def _shape(size: str, given: dict[str, int | None]) -> LlamaShape:
     if size not in SIZES:
         problem = Problem("size", f"no size is called {size!r}", ", ".join(SIZES))
         raise InputError("unknown Llama size", problems=(problem,))
@@ -149,7 +149,7 @@ def _optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 class Llama(nn.Module):
     """The library's model: tokens to scores, or with a cache to the scores of the next token alone."""
 
-    def __init__(self, shape: Shape, positions: int) -> None:
+    def __init__(self, shape: LlamaShape, positions: int) -> None:
         super().__init__()
         transformers = library("transformers", "transformers", "the workload llama")
         sizes = asdict(shape)

@@ -14,7 +14,7 @@ from steelyard import hostinfo, plugins
 from steelyard.contracts.observe import DataFacts
 from steelyard.data.form import extent, shuffled
 from steelyard.errors import InputError, Problem, SteelyardError
-from steelyard.worker.workloads.feed import Refused
+from steelyard.worker.workloads.feed import RefusedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ ROOT = Path("/")
 WORD = 0xFFFFFFFF
 
 
-class Windows:
+class TokenWindows:
     """Tokens as examples of one length."""
 
     def __init__(self, tokens: Tokens, length: int) -> None:
@@ -106,8 +106,8 @@ def fit(form: Format, train: Any, evaluation: Any, task: Task | None, spec: RunS
     if task.open is not None:
         task = task.open(root)
     if task.length is not None:
-        train = Windows(train, task.length)
-        evaluation = None if evaluation is None else Windows(evaluation, task.length)
+        train = TokenWindows(train, task.length)
+        evaluation = None if evaluation is None else TokenWindows(evaluation, task.length)
     for name, split in (("training", train), ("evaluation", evaluation)):
         if split is not None and len(split) == 0:
             length = "" if task.length is None else f" of {task.length} tokens"
@@ -125,7 +125,7 @@ def with_epochs(spec: RunSpec, data: RealData) -> RunSpec:
         raise InputError(f"{data.root}: {error}", next_step="use a smaller --batch, or --last-batch pad") from None
 
 
-class Reading:
+class TrainingSplit:
     """The training split in random order, anew each epoch; all ranks share one order and take turns in it.
 
     Inference reads it without augmentation.
@@ -157,7 +157,7 @@ class Reading:
         return self._task.collate(samples)
 
 
-class Evaluation(torch.utils.data.IterableDataset[Any]):
+class EvaluationSplit(torch.utils.data.IterableDataset[Any]):
     """One rank's share of the evaluation split: every so-many-th example, the same ones each time, unaugmented.
 
     Every rank gets the same number of batches, because some models wait for all ranks in a forward pass; a rank that
@@ -191,7 +191,7 @@ class Evaluation(torch.utils.data.IterableDataset[Any]):
             ]
             return (*self._task.collate(samples), counts)
         except SteelyardError as error:
-            return Refused(str(error))
+            return RefusedBatch(str(error))
 
 
 def host_memory() -> float | None:

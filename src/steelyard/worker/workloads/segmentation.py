@@ -10,7 +10,7 @@ from torch.nn import functional
 from steelyard.errors import InputError, Problem
 from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
-from steelyard.worker.workloads.bundle import Recipe
+from steelyard.worker.workloads.bundle import ModelBundle
 from steelyard.worker.workloads.options import at_least, library, multiple_of
 from steelyard.worker.workloads.tasks import IGNORED
 from steelyard.worker.workloads.vision import adaptive, momentum
@@ -44,7 +44,7 @@ def facts(title: str, published: float, source: str, encoder: str) -> About:
         "mit_b0",
     )
 )
-def segformer(classes: int = 19, resolution: int = 512, encoder: str = "mit_b4") -> Recipe:
+def segformer(classes: int = 19, resolution: int = 512, encoder: str = "mit_b4") -> ModelBundle:
     """SegFormer (arXiv 2105.15203); images are twice as wide as high.
 
     The library's decoder has 256 channels, where the paper's B4 has 768: 61.4 million parameters, not 64.1. The
@@ -62,7 +62,7 @@ def segformer(classes: int = 19, resolution: int = 512, encoder: str = "mit_b4")
         "resnet18",
     )
 )
-def deeplab(classes: int = 19, resolution: int = 512, encoder: str = "resnet101") -> Recipe:
+def deeplab(classes: int = 19, resolution: int = 512, encoder: str = "resnet101") -> ModelBundle:
     """DeepLabV3+ (arXiv 1802.02611); images are twice as wide as high.
 
     It normalises the mean of each whole image over the batch: training needs 2 samples or more.
@@ -70,7 +70,7 @@ def deeplab(classes: int = 19, resolution: int = 512, encoder: str = "resnet101"
     return _built("DeepLabV3Plus", classes, resolution, encoder, momentum)
 
 
-def _built(kind: str, classes: int, resolution: int, encoder: str, optimizer: MakeOptimizer) -> Recipe:
+def _built(kind: str, classes: int, resolution: int, encoder: str, optimizer: MakeOptimizer) -> ModelBundle:
     at_least(2, kind, classes=classes)
     at_least(STRIDE, kind, resolution=resolution)
     multiple_of(STRIDE, kind, resolution=resolution)
@@ -82,7 +82,7 @@ def _built(kind: str, classes: int, resolution: int, encoder: str, optimizer: Ma
         images = torch.randn(samples, 3, *size, generator=generator, device="cpu")
         return images, torch.randint(classes, (samples, *size), generator=generator, device="cpu")
 
-    return Recipe(module, _loss, optimizer, batch, tasks.segmentation(resolution, classes))
+    return ModelBundle(module, _loss, optimizer, batch, tasks.segmentation(resolution, classes))
 
 
 def _made(models: Any, kind: str, encoder: str, classes: int) -> Any:

@@ -11,7 +11,7 @@ from steelyard.worker.workloads.options import at_least, library
 from steelyard.worker.workloads.vision import DATA, adaptive, classifier
 
 if TYPE_CHECKING:
-    from steelyard.worker.workloads.bundle import Recipe
+    from steelyard.worker.workloads.bundle import ModelBundle
 
 NEAR = 5
 
@@ -28,7 +28,7 @@ NEAR = 5
         source="ConvNeXt-B, which is the default: arXiv 2201.03545, table 1",
     )
 )
-def build(name: str = "convnext_base", classes: int = 1000, resolution: int | None = None) -> Recipe:
+def build(name: str = "convnext_base", classes: int = 1000, resolution: int | None = None) -> ModelBundle:
     """The model of that name at its own resolution, or at another.
 
     AdamW whatever the model: timm does not say what each was trained with, and a step's work hardly depends on it. The

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
-from steelyard.worker.workloads.bundle import Recipe
+from steelyard.worker.workloads.bundle import ModelBundle
 from steelyard.worker.workloads.options import at_least
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ CLASSES = 10
         source="a design of our own, counted by hand",
     )
 )
-def build(width: int = 64, depth: int = 2) -> Recipe:
+def build(width: int = 64, depth: int = 2) -> ModelBundle:
     """A perceptron of `depth` hidden layers; its inputs have as many numbers as a layer."""
     at_least(1, "the tiny model", width=width, depth=depth)
     layers: list[nn.Module] = []
@@ -41,7 +41,7 @@ def build(width: int = 64, depth: int = 2) -> Recipe:
         return inputs, torch.randint(CLASSES, (samples,), generator=generator, device="cpu")
 
     module = nn.Sequential(*layers, nn.Linear(width, CLASSES))
-    return Recipe(module, functional.cross_entropy, _optimizer, batch, tasks.vectors(width, CLASSES))
+    return ModelBundle(module, functional.cross_entropy, _optimizer, batch, tasks.vectors(width, CLASSES))
 
 
 def _optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

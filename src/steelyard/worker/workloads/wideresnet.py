@@ -11,7 +11,7 @@ from torch.nn import functional
 from steelyard.errors import InputError, Problem
 from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
-from steelyard.worker.workloads.bundle import Recipe
+from steelyard.worker.workloads.bundle import ModelBundle
 from steelyard.worker.workloads.options import at_least
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ SIDE = 32
         source="Zagoruyko and Komodakis, arXiv 1605.07146, table 4: 36.5M",
     )
 )
-def build(classes: int = 100, depth: int = DEPTH, widen: int = WIDEN) -> Recipe:
+def build(classes: int = 100, depth: int = DEPTH, widen: int = WIDEN) -> ModelBundle:
     """WideResNet-28-10 of Zagoruyko and Komodakis (arXiv 1605.07146), without dropout.
 
     It has 36.5 million parameters with 100 classes, as in the paper. A result published for a "WideResNet" of 25
@@ -50,7 +50,7 @@ def build(classes: int = 100, depth: int = DEPTH, widen: int = WIDEN) -> Recipe:
         return images, torch.randint(classes, (samples,), generator=generator, device="cpu")
 
     task = tasks.classification(SIDE, classes, padded=True)
-    return Recipe(WideResNet(classes, depth, widen), functional.cross_entropy, _optimizer, batch, task)
+    return ModelBundle(WideResNet(classes, depth, widen), functional.cross_entropy, _optimizer, batch, task)
 
 
 def _optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

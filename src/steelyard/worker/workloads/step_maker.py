@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from steelyard.worker.workloads.batches import Batch
 
 
-class Workload(Protocol):
+class StepMaker(Protocol):
     """One rank's work. The engine builds it with the spec and the rank's device."""
 
     communicates: bool
