@@ -406,6 +406,9 @@ def _look_at_manifest(outcome: Outcome, campaign: Campaign, job: JobArray) -> No
         outcome.same("image", container["image"], campaign.plan.image.reference)
         outcome.same("first word", _expanded(container["command"][0]), campaign.plan.python)
         arrived = {entry["name"]: _expanded(entry["value"]) for entry in container["env"] if "value" in entry}
+        # Ours, beside the site's own.
+        outcome.same("allocation of a pod", "STEELYARD_ALLOCATION" in arrived, True)
+        arrived.pop("STEELYARD_ALLOCATION", None)
         outcome.same("variables of a pod", arrived, campaign.plan.site.environment)
 
 
