@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -15,13 +16,32 @@ from steelyard.worker.engine.run import run_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from steelyard.contracts.record import RunRecord
 
 # The same examples every time: what fails here fails everywhere, and nothing passes by luck.
 hypothesis.settings.register_profile("fixed", derandomize=True)
 hypothesis.settings.load_profile("fixed")
+
+FOLDERS = ("unit", "process", "torch", "slurm", "containers", "kubernetes", "browser")
+
+
+def _folder(path: Path) -> str:
+    """The folder of tests/ that holds a path: the marker of its tests."""
+    below = path.relative_to(Path(__file__).parent).parts
+    return below[0] if below else ""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`pytest -m unit` does not import the other folders: they need torch, and loading it takes seconds."""
+    wanted = config.getoption("markexpr")
+    folder = _folder(collection_path)
+    return True if wanted in FOLDERS and folder in FOLDERS and folder != wanted else None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give every test the marker of its folder."""
+    item.add_marker(_folder(item.path))
 
 
 def make_spec(**settings: Any) -> RunSpec:
