@@ -1,6 +1,6 @@
 """Takes the pictures of docs/pictures.md: every plot and the report at three widths, in a real browser.
 
-`python docs/make_pictures.py` draws the studies of benchmarks/gallery.py anew, opens each picture and a study's report
+`python docs/make_pictures.py` draws the studies of benchmarks/figures/gallery.py anew, opens each picture and a study's report
 in Chromium, and writes docs/pictures/*.png and docs/pictures.md. Fonts differ by machine, so that CI holds only that
 every kind of plot has its picture there.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS.parent / "benchmarks"))
+sys.path.insert(0, str(DOCS.parent / "benchmarks" / "figures"))
 
 from PIL import Image  # noqa: E402
 
