@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import nvml as figure
+import nvml_cases
 from fake_nvml.build import Device, build, environment
 from fake_nvml.probe import Question, ask
 from steelyard import plugins
@@ -33,13 +33,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # The call that blocks takes 5 s and is left to the figure.
-@pytest.mark.parametrize("case", [case for case in figure.CASES if case is not figure.blocks])
-def test_truth_through_the_real_package(case: Callable[[figure.Bench], None], built: Path, tmp_path: Path) -> None:
-    assert figure.tried(case, tmp_path / "case", built).wrong == []
+@pytest.mark.parametrize("case", [case for case in nvml_cases.CASES if case is not nvml_cases.blocks])
+def test_truth_through_the_real_package(case: Callable[[nvml_cases.Bench], None], built: Path, tmp_path: Path) -> None:
+    assert nvml_cases.tried(case, tmp_path / "case", built).wrong == []
 
 
 def test_the_figure_sees_a_library_that_lies(built: Path, tmp_path: Path) -> None:
-    bench = figure.Bench(tmp_path / "case", built)
+    bench = nvml_cases.Bench(tmp_path / "case", built)
     answer = bench.ask([Device(gain=1.001)], times_s=(100.0,))
     bench.near("energy", answer["readings"][0]["nvml.0.energy"], Device().counter_j(100.0))
     bench.near("power", answer["readings"][0]["nvml.0.power_instant"], 300.0)

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import injection
+import injection_cases as injection
 import steelyard
 from steelyard.contracts.observe import LEASE_FILE, SPEC_FILE, WORKER_LOG, read_events
 from steelyard.errors import DamagedDataError, InputError
