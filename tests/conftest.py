@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +46,24 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(_folder(item.path))
 
 
+@pytest.fixture(autouse=True)
+def _without_torch(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A unit test that loads torch is in the wrong folder."""
+    before = "torch" in sys.modules
+    yield
+    assert before or "torch" not in sys.modules or _folder(request.node.path) != "unit", "this loads torch"
+
+
 def make_spec(**settings: Any) -> RunSpec:
     return RunSpec(run_id="run", cell="cell", **settings)
+
+
+def write_study(path: Path, name: str = "s", **run: Any) -> Path:
+    """A small simulated study: two cells, six repeats."""
+    lines = [f'name = "{name}"', "repeats = 6", "[run]", *(f"{k} = {json.dumps(v)}" for k, v in run.items())]
+    lines += ["crosscheck_steps = 0", "[run.budget]", "min_steps = 20", "max_steps = 20", "min_seconds = 0.0"]
+    path.write_text("\n".join([*lines, "[sweep]", "batch = [1, 2]", ""]))
+    return path
 
 
 @pytest.fixture

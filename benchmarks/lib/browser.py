@@ -1,6 +1,6 @@
 """A report in a real browser: pictures of it at three widths, what it asked for, how long it took. Knows Chromium.
 
-`python benchmarks/browser.py REPORT.html --output DIR` keeps the pictures; without a file, those of a sample page.
+`python benchmarks/lib/browser.py REPORT.html --output DIR` keeps the pictures; without a file, those of a sample page.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Makes what the container figure runs in: a root file system with only Python, and an index of two architectures.
 
-Both lie in a cache folder and are made once (debootstrap takes about a minute). By itself: python benchmarks/rootfs.py
-numpy and torch are mounted into it from the environment that runs this, with only what torch itself imports.
+Both lie in a cache folder and are made once (debootstrap takes about a minute). By itself:
+`python benchmarks/lib/rootfs.py`. numpy and torch are mounted into it from the environment that runs
+this, with only what torch itself imports.
 """
 
 from __future__ import annotations

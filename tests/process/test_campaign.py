@@ -1,7 +1,7 @@
 """Campaigns: planned as files, sent once, collected whole, whatever dies or fails on the way.
 
-Tasks are the real scripts, started as real processes. What a scheduler says of them is scripted here; test_slurm.py and
-the last test ask a real one.
+Tasks are the real scripts, started as real processes. What a scheduler says of them is scripted here; tests/slurm
+asks a real one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import json
 import multiprocessing
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -24,10 +23,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import make_spec
+from conftest import make_spec, write_study
 from steelyard.cli.main import main
 from steelyard.contracts.base import to_json_object
-from steelyard.contracts.observe import EVENTS_PATTERN, LEASE_FILE, SPEC_FILE, Scheduled
+from steelyard.contracts.observe import LEASE_FILE, SPEC_FILE, Scheduled
 from steelyard.derive.record import derive
 from steelyard.errors import InputError, SteelyardError
 from steelyard.inputs.site import Place, Site
@@ -1013,13 +1012,6 @@ def test_waiting(folder: ResultFolder, hand: Hand, monkeypatch: pytest.MonkeyPat
 # -- the command line
 
 
-def write_study(path: Path, name: str = "s", **run: Any) -> Path:
-    lines = [f'name = "{name}"', "repeats = 6", "[run]", *(f"{k} = {json.dumps(v)}" for k, v in run.items())]
-    lines += ["crosscheck_steps = 0", "[run.budget]", "min_steps = 20", "max_steps = 20", "min_seconds = 0.0"]
-    path.write_text("\n".join([*lines, "[sweep]", "batch = [1, 2]", ""]))
-    return path
-
-
 def test_a_study_that_is_out_is_not_made_here_too(
     folder: ResultFolder, hand: Hand, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -1051,76 +1043,6 @@ def test_status_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["status", "x", "--results", str(tmp_path)]) == 2
     assert main(["status", "--cancel", "--results", str(tmp_path)]) == 2
     assert "of which study?" in capsys.readouterr().err
-
-
-def login(cluster: Any, *words: str, cwd: Path) -> subprocess.Popen[str]:
-    from cluster import clean_environment
-
-    command = [sys.executable, "-m", "steelyard.cli.main", *words]
-    variables = {**clean_environment(), **cluster.variables}
-    return subprocess.Popen(command, cwd=cwd, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    from cluster import Cluster
-
-    with Cluster(tmp_path_factory.mktemp("slurm"), nodes=2) as found:
-        yield found
-
-
-def test_the_login_process_is_killed_at_any_moment(cluster: Any, tmp_path: Path) -> None:
-    """The same command again and again under real Slurm: every run once, and nothing left in the queue."""
-    write_study(tmp_path / "s.toml", time_limit_s=60.0)
-    site = cluster.site(limits={"max_submitted": 4, "array_size": 2})
-    words = ["study", "s.toml", "--site", str(site), "--wait"]
-    chance = random.Random(7)
-    for _ in range(8):
-        process = login(cluster, *words, cwd=tmp_path)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=chance.uniform(0.3, 2.5))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    process = login(cluster, *words, "--json", cwd=tmp_path)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    assert [cell["statuses"] for cell in json.loads(out)["cells"]] == [{"completed": 6}, {"completed": 6}]
-    folder = ResultFolder(tmp_path / "steelyard-results")
-    assert len(list(folder.records("s"))) == 12
-    assert not (folder.path / "superseded").exists()
-    made = campaigns(folder, "s")
-    files = [path for each in made for path in each.path.glob("jobs/*/*.done")]
-    lines = [line.split()[0] for path in files for line in path.read_text().splitlines()]
-    assert (len(lines), len(set(lines))) == (12, 12)
-    for record in folder.records("s"):
-        raw = folder.run_path(record.spec) / "raw"
-        (events,) = raw.glob(EVENTS_PATTERN)
-        assert sum(json.loads(line)["kind"] == "status" for line in events.read_text().splitlines()) == 1
-    assert all((each.path / "collected").exists() for each in made)
-    assert cluster.queue() == []
-
-
-def test_status_and_dry_run_on_the_command_line(cluster: Any, tmp_path: Path) -> None:
-    write_study(tmp_path / "s.toml")
-    site = cluster.site()
-
-    def say(*words: str) -> str:
-        process = login(cluster, *words, cwd=tmp_path)
-        out, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err
-        return out
-
-    assert "nothing was queued: 12 runs" in say("study", "s.toml", "--site", f"{site}:cpu", "--dry-run")
-    assert cluster.queue() == []
-    assert "next: steelyard status s" in say("study", "s.toml", "--site", str(site))
-    out = json.loads(say("status", "s", "--wait", "--json"))
-    assert out["studies"][0]["totals"] == {"completed": 12}
-    text = say("status")
-    assert "all 12 runs collected" in text
-    assert max(map(len, text.splitlines())) <= 80
-    assert "nothing new to send" in say("study", "s.toml", "--site", str(site))
-    # On this machine nothing is missing, either.
-    assert "6 completed" in say("study", "s.toml")
 
 
 # -- how contracts are written

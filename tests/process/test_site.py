@@ -1,4 +1,4 @@
-"""Sites: templates that are whole, checks that find each trap, prices against tables computed by hand, a real Slurm."""
+"""Sites: templates that are whole, checks that find each trap, prices against tables computed by hand."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cluster import Cluster
 from steelyard.cli.main import main
 from steelyard.contracts.base import to_json_object
 from steelyard.doctor.node import Check, HostView
 from steelyard.errors import InputError, SteelyardError
-from steelyard.inputs.site import Charge, Container, Limits, Mount, Place, Pool, Site, load_site
+from steelyard.inputs.site import Charge, Container, Limits, Mount, Place, Pool, Site
 from steelyard.inputs.site_kinds import PLACEHOLDER, site_kinds, template
 from steelyard.inputs.validate import parse_object, parse_toml
 from steelyard.launch import site_check
@@ -309,51 +308,6 @@ def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(site_check.plugins, "load", lambda _kind, _name: Refusing)
     broken = by_name(checks(place()))["slurm"]
     assert (broken.verdict, broken.found, broken.remedy) == ("wrong", "Slurm is not here", "log in there")
-
-
-# -- a real Slurm ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    limited = "PartitionName=short Nodes=ALL MaxTime=10 MaxNodes=2 State=UP"
-    partitions = ("PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP", limited)
-    with Cluster(tmp_path_factory.mktemp("slurm"), partitions=partitions) as running:
-        yield running
-
-
-def checked(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> dict[str, Check]:
-    for name, value in cluster.variables.items():
-        monkeypatch.setenv(name, value)
-    site = load_site(cluster.site(**changes))
-    return by_name(checks(Place(site, next(iter(site.pools)))))
-
-
-def test_a_site_that_is_right(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = checked(cluster, monkeypatch)
-    assert [check for check in found.values() if check.verdict == "wrong"] == []
-    assert found["partition"].verdict == "ok"
-
-
-@pytest.mark.parametrize(
-    ("changes", "name"),
-    [
-        ({"pools": {"cpu": {"partition": "no-such"}}}, "partition"),
-        ({"limits": {"array_size": 5000}}, "array"),
-        ({"pools": {"cpu": {"architecture": OTHER}}}, "architecture"),
-        ({"pools": {"cpu": {"device": "cuda", "gpus": "gpu:a100"}}}, "devices"),
-        ({"pools": {"cpu": {"device": "cuda", "gpus": "gpu", "devices_per_node": 8, "cpus_per_node": 8}}}, "devices"),
-        ({"pools": {"cpu": {"partition": "short", "max_time_s": 86_400}}}, "time limit"),
-        ({"pools": {"cpu": {"partition": "short", "max_nodes": 4, "max_time_s": 600}}}, "nodes"),
-        ({"pools": {"cpu": {"memory_per_node_mib": 100_000}}}, "memory"),
-    ],
-)
-def test_a_site_that_is_wrong(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], name: str
-) -> None:
-    wrong = [check for check in checked(cluster, monkeypatch, **changes).values() if check.verdict == "wrong"]
-    assert any(name in check.name for check in wrong), wrong
-    assert cluster.queue() == []
 
 
 def test_no_slurm_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import gzip
-import importlib
 import io
 import os
 import random
@@ -125,25 +123,6 @@ def test_forked_processes_read_the_same(name: str, tmp_path: Path) -> None:
     assert not [name for name in kept if name.startswith(str(tmp_path))]
 
 
-def test_as_torchvision_reads_it(tmp_path: Path) -> None:
-    datasets: Any = importlib.import_module("torchvision.datasets")
-    made("imagefolder", tmp_path / "imagefolder", 12)
-    made("food101", tmp_path / "food101", 12)
-    made("mnist", tmp_path / "mnist", 12)
-    references: dict[str, Any] = {
-        "imagefolder": datasets.ImageFolder(tmp_path / "imagefolder" / "train"),
-        "food101": datasets.Food101(tmp_path / "food101", split="train"),
-        "mnist": datasets.MNIST(tmp_path / "mnist", train=True),
-    }
-    for name, reference in references.items():
-        ours = plugins.load("data", name).open(tmp_path / name, "train")
-        # Food-101 comes by class there, by its list here.
-        expected = sorted(
-            (np.asarray(picture).tobytes(), label) for picture, label in map(reference.__getitem__, range(12))
-        )
-        assert sorted((np.asarray(ours[place][0]).tobytes(), ours[place][1]) for place in range(len(ours))) == expected
-
-
 def test_cifar_and_food_in_the_folder_itself(tmp_path: Path) -> None:
     for name, folder in (
         ("cifar10", "cifar-10-batches-bin"),
@@ -166,29 +145,6 @@ def test_mnist_packed_and_plain(tmp_path: Path) -> None:
     assert form.open(flat, "train")[0][0].flags.writeable
     with pytest.raises(InputError, match="has no train-images-idx3-ubyte"):
         form.open(tmp_path / "x", "train")
-
-
-# The library leaves the shards it has read to the garbage collector.
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_shards_that_the_library_writes_and_reads(tmp_path: Path) -> None:
-    library: Any = importlib.import_module("webdataset")
-    form = made("webdataset", tmp_path / "ours", 12)
-    ours = form.open(tmp_path / "ours", "train")
-    paths = [str(path) for path in ours.files()]
-    read = list(library.WebDataset(paths, shardshuffle=False, empty_check=False).decode("pil").to_tuple("jpg", "cls"))
-    assert [label for _, label in read] == [ours[number][1] for number in range(12)]
-    assert all(np.array_equal(np.asarray(read[number][0]), np.asarray(ours[number][0])) for number in range(12))
-    for part in ("train", "val"):
-        with library.ShardWriter(str(tmp_path / f"{part}-%06d.tar"), maxcount=5, verbose=0) as sink:
-            for number in range(12):
-                # A key longer than a header holds, and notes beside the picture.
-                sink.write({"__key__": f"{'deep/' * 30}{number:06d}", "jpg": ours.raw(number), "cls": ours[number][1],
-                            "json": {"note": number}})  # fmt: skip
-    theirs = form.open(tmp_path, "train")
-    assert len(list(theirs.files())) == 3
-    assert [theirs.raw(number) for number in range(12)] == [ours.raw(number) for number in range(12)]
-    assert [theirs[number][1] for number in range(12)] == [ours[number][1] for number in range(12)]
-    gc.collect()
 
 
 @pytest.mark.parametrize("layout", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])

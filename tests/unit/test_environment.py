@@ -482,12 +482,3 @@ def test_libraries_where_the_loader_looks(tmp_path: Path) -> None:
 def test_cpu_lists() -> None:
     assert hostinfo.parse_cpus("0-2,8\n") == {0, 1, 2, 8}
     assert hostinfo.parse_cpus("") == hostinfo.parse_cpus("nonsense") == set()
-
-
-def test_torch_says_what_it_is() -> None:
-    pytest.importorskip("torch")
-    from steelyard.worker.measure.software import torch_facts
-
-    facts = torch_facts()
-    assert {"torch.version", "torch.threads", "torch.accelerator", "torch.distributed"} <= set(facts)
-    assert all(isinstance(value, str) and value for value in facts.values())

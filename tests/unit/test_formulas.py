@@ -95,11 +95,6 @@ def test_memory_that_does_not_suffice_is_a_status(simulate: Simulate) -> None:
     assert "throughput_job" not in record.quantities
 
 
-def test_unknown_workload_is_refused(simulate: Simulate) -> None:
-    record = simulate(make_spec(workload="nothing"))
-    assert (record.status.code, "no workload is called" in record.status.reason) == ("refused", True)
-
-
 @pytest.mark.parametrize(
     ("budget", "reason", "steps"),
     [
