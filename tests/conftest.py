@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile("fixed", derandomize=True)
 hypothesis.settings.load_profile("fixed")
 
-FOLDERS = ("unit", "process", "torch", "slurm", "containers", "kubernetes", "browser")
+FOLDERS = ("unit", "heavy", "process", "torch", "slurm", "containers", "kubernetes", "browser")
 
 
 def _folder(path: Path) -> str:
