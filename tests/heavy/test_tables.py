@@ -224,10 +224,10 @@ def test_a_huge_file_is_not_read_whole(tmp_path):
     with path.open("wb") as file:
         file.truncate(100 * 1024 * 1024)
     tracemalloc.start()
-    begin_s = time.monotonic()
+    begin_s = time.process_time()
     with pytest.raises(InputError, match="larger than the 4194304 bytes"):
         read_table(path)
-    assert time.monotonic() - begin_s < 2
+    assert time.process_time() - begin_s < 2
     assert tracemalloc.get_traced_memory()[1] < 4 * MAX_TABLE_BYTES
     tracemalloc.stop()
 
@@ -246,10 +246,10 @@ def test_a_huge_file_is_not_read_whole(tmp_path):
     ids=["many lines", "wide lines", "many rows", "open quote", "one number", "all columns", "blank"],
 )
 def test_the_worst_files_end_soon(text):
-    begin_s = time.monotonic()
+    begin_s = time.process_time()
     with contextlib.suppress(InputError):
         parse_table(text, "t.csv")
-    assert time.monotonic() - begin_s < 5
+    assert time.process_time() - begin_s < 5
 
 
 @pytest.mark.parametrize(
@@ -263,10 +263,10 @@ def test_the_worst_files_end_soon(text):
     ],
 )
 def test_the_worst_toml_ends_soon(line):
-    begin_s = time.monotonic()
+    begin_s = time.process_time()
     with contextlib.suppress(InputError):
         parse_table(line * (MAX_TOML_BYTES // len(line)), "t.toml")
-    assert time.monotonic() - begin_s < 10
+    assert time.process_time() - begin_s < 10
 
 
 def test_the_largest_table_is_judged_soon():
@@ -280,8 +280,8 @@ def test_the_largest_table_is_judged_soon():
         for metric, unit in metrics.items()
     ]
     table = parse_table("system,devices,batch_per_device,metric,value,unit\n" + "".join(lines), "t.csv")
-    begin_s = time.monotonic()
+    begin_s = time.process_time()
     found = check_table(table)
-    assert time.monotonic() - begin_s < 60
+    assert time.process_time() - begin_s < 60
     assert 0 < len(found) < 200
     assert max(len(finding.message) + len(finding.evidence) for finding in found) < 4000
