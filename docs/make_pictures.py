@@ -1,28 +1,25 @@
 """Takes the pictures of docs/pictures.md: every plot and the report at three widths, in a real browser.
 
-`python docs/make_pictures.py` draws the studies of benchmarks/gallery.py anew, opens each picture and a study's report
-in Chromium, and writes docs/pictures/*.png and docs/pictures.md. Fonts differ by machine, so that CI holds only that
-every kind of plot has its picture there.
+`python docs/make_pictures.py` draws the studies of benchmarks/lib/gallery_studies.py anew, opens each picture and a
+study's report in Chromium, and writes docs/pictures/*.png and docs/pictures.md. Fonts differ by machine, so that CI
+holds only that every kind of plot has its picture there.
 """
 
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from PIL import Image
+
+import gallery_studies
+from browser import WIDTHS, chromium, visit
+from steelyard.report.page import Drawing
+from steelyard.report.render import draw
+from steelyard.report.render.html import html
+from steelyard.report.study.page import study_page
+from steelyard.results.store import ResultFolder
+
 DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS.parent / "benchmarks"))
-
-from PIL import Image  # noqa: E402
-
-import gallery  # noqa: E402 -- from the folder that was just put on the path
-from browser import WIDTHS, chromium, visit  # noqa: E402
-from steelyard.report.page import Drawing  # noqa: E402
-from steelyard.report.render import draw  # noqa: E402
-from steelyard.report.render.html import html  # noqa: E402
-from steelyard.report.study.page import study_page  # noqa: E402
-from steelyard.results.store import ResultFolder  # noqa: E402
-
 PICTURES = DOCS / "pictures"
 REPORT = "energy"
 COLOURS = 128
@@ -39,7 +36,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch, chromium() as browser:
         folder = ResultFolder(Path(scratch) / "results")
         folder.path.mkdir()
-        gallery.make_studies(folder)
+        gallery_studies.make_studies(folder)
         lines = [HEADER, "## Plots\n"]
         for name, title, alt, svg in _plots(folder):
             file = Path(scratch) / f"{name}.svg"
@@ -63,7 +60,7 @@ def main() -> None:
 
 
 def _plots(folder: ResultFolder) -> Iterator[tuple[str, str, str, str]]:
-    for name, make in gallery.pictures(folder):
+    for name, make in gallery_studies.pictures(folder):
         picture = make()
         svg = picture.svg if isinstance(picture, Drawing) else draw.svg(picture)
         yield name, picture.title, " ".join(picture.alt.split()), svg

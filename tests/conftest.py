@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -15,7 +18,6 @@ from steelyard.worker.engine.run import run_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from steelyard.contracts.record import RunRecord
 
@@ -23,9 +25,45 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile("fixed", derandomize=True)
 hypothesis.settings.load_profile("fixed")
 
+FOLDERS = ("unit", "heavy", "process", "torch", "slurm", "containers", "kubernetes", "browser")
+
+
+def _folder(path: Path) -> str:
+    """The folder of tests/ that holds a path: the marker of its tests."""
+    below = path.relative_to(Path(__file__).parent).parts
+    return below[0] if below else ""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`pytest -m unit` does not import the other folders: they need torch, and loading it takes seconds."""
+    wanted = config.getoption("markexpr")
+    folder = _folder(collection_path)
+    return True if wanted in FOLDERS and folder in FOLDERS and folder != wanted else None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give every test the marker of its folder."""
+    item.add_marker(_folder(item.path))
+
+
+@pytest.fixture(autouse=True)
+def _without_torch(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A unit test that loads torch is in the wrong folder."""
+    before = "torch" in sys.modules
+    yield
+    assert before or "torch" not in sys.modules or _folder(request.node.path) != "unit", "this loads torch"
+
 
 def make_spec(**settings: Any) -> RunSpec:
     return RunSpec(run_id="run", cell="cell", **settings)
+
+
+def write_study(path: Path, name: str = "s", **run: Any) -> Path:
+    """A small simulated study: two cells, six repeats."""
+    lines = [f'name = "{name}"', "repeats = 6", "[run]", *(f"{k} = {json.dumps(v)}" for k, v in run.items())]
+    lines += ["crosscheck_steps = 0", "[run.budget]", "min_steps = 20", "max_steps = 20", "min_seconds = 0.0"]
+    path.write_text("\n".join([*lines, "[sweep]", "batch = [1, 2]", ""]))
+    return path
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ How a series is read:
 
 Significance respects the noise's correlation: white plus AR(1), fitted to what the course leaves over, with a memory
 of at most some ten steps. A change or wandering below `TOLERANCE` of the level is none. All of it works on logarithms,
-so a change is a share of the level. The constants were chosen on the tuning seeds of benchmarks/steady_state.py.
+so a change is a share of the level. The constants were chosen on the tuning seeds of
+benchmarks/figures/steady_state.py.
 """
 
 from __future__ import annotations

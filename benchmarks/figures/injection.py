@@ -1,0 +1,61 @@
+"""[injection] Hostile names, paths, images, variables and arguments in rendered scripts that are really run by bash.
+
+A campaign is drawn by chance: its folder, its study, the site's variables, modules, image, mounts, Python and meeting
+host hold quotes, newlines, `$()`, semicolons, leading dashes and bytes that are no text, and most try to create a file.
+What the contracts refuse is refused. Of the rest the scripts are rendered and run by bash. Every command that they
+start is a stub that records its arguments and its environment byte for byte. Slurm's lines and Kubernetes' manifests,
+which no shell reads, are read as their readers do. Counted are values that arrived changed, and files that an injected
+command made: there may be none of either.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, seed, settings
+
+from figure import arguments, at_least, at_most, finish
+from injection_cases import Bench, Case, Outcome, cases, check
+
+
+def main() -> None:
+    options = arguments(__doc__)
+    count, budget_s = (300, 15) if options.quick else (2500, 3600)
+    outcomes: list[Outcome] = []
+    begin_s = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        bench = Bench(Path(scratch).resolve())
+
+        @seed(7)
+        @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+        @given(case=cases())
+        def each(case: Case) -> None:
+            if time.monotonic() - begin_s < budget_s:
+                outcomes.append(check(bench, case))
+
+        each()
+    ran = [outcome for outcome in outcomes if not outcome.impossible]
+    changed = [text for outcome in ran for text in outcome.changed]
+    made = [text for outcome in ran for text in outcome.made]
+    for text in [*changed, *made][:20]:
+        print(text, file=sys.stderr)
+    values = sum(outcome.values for outcome in ran)
+    refused = sum(outcome.refused for outcome in outcomes)
+    print(f"{len(outcomes)} campaigns, {len(outcomes) - len(ran)} of them refused; {len(ran)} run")
+    print(f"{refused} values refused by the contracts, {values} looked at where they arrived")
+    finish(
+        [
+            at_least(
+                "injection: campaigns whose scripts were run", len(ran), "campaigns", 30 if options.quick else 2000
+            ),
+            at_most("injection: values that arrived changed", len(changed), "values", 0),
+            at_most("injection: files made by injected commands", len(made), "files", 0),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""[input_wait] Delays put into loader, computation and communication are each found in their own column.
+
+Each run is a real one, by the command line, of a small model with delays of known length. What a column has more than
+in the run without delays is held against what was put in. Throughput with data on the device, on the host and from a
+slow loader is printed beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from figure import arguments, at_most, finish
+
+MODEL = Path(__file__).parents[1] / "lib" / "models" / "delayed.py"
+COLUMNS = ("input_wait", "compute", "exposed_comm")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run and what must be found more in each column, in seconds a step."""
+
+    name: str
+    truth: tuple[float, float, float]
+    ranks: int = 1
+    place: str = "host"
+    compute_s: float = 0.0
+    loader_s: float = 0.0
+    communication_s: float = 0.0
+    workers: int = 0
+    steps: int = 60
+
+
+CASES = (
+    Case("data on the device", (0, 0, 0), place="device"),
+    Case("data on the host", (0, 0, 0)),
+    Case("slow loader", (0.06, 0, 0), loader_s=0.06),
+    Case("slow computation", (0, 0.06, 0), compute_s=0.06),
+    # A loader process has made a few batches before the first step: more steps, so that they do not count.
+    Case(
+        "slow loader behind a faster computation",
+        (0.06, 0.04, 0),
+        compute_s=0.04,
+        loader_s=0.1,
+        workers=1,
+        steps=240,
+    ),
+    Case("2 ranks", (0, 0, 0), ranks=2),
+    Case("2 ranks, slow network", (0, 0, 0.15), ranks=2, communication_s=0.15),
+    Case("2 ranks, all three", (0.1, 0.1, 0.15), ranks=2, compute_s=0.1, loader_s=0.1, communication_s=0.15),
+)
+# The quick form holds the columns of one run against the delays as they are, without taking off a run without any.
+QUICK = ("2 ranks, all three",)
+NOTHING = dict.fromkeys(COLUMNS, 0.0)
+
+
+def measured(case: Case, folder: Path, steps: int) -> tuple[dict[str, float], float]:
+    """Seconds a step in each column, and samples a second."""
+    command = [
+        sys.executable, "-m", "steelyard.cli.main", "run", f"{MODEL}:build", "--json", "--results", str(folder),
+        "--nproc", str(case.ranks), "--threads", "1", "--data", case.place, "--loader-workers", str(case.workers),
+        "--model", f"compute_s={case.compute_s}", "--model", f"loader_s={case.loader_s}",
+        "--min-steps", str(steps), "--max-steps", str(steps), "--min-seconds", "0",
+        "--set", f"crosscheck_steps={min(steps, 60)}",
+    ]  # fmt: skip
+    if case.ranks > 1:
+        command += ["--backend", "slow"]
+    environment = {**os.environ, "COMMUNICATION_S": str(case.communication_s)}
+    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    record: dict[str, Any] = json.loads(done.stdout)["runs"][0]
+    assert record["status"]["code"] == "completed", record["status"]
+    rate = float(record["quantities"]["throughput_job"]["value"])
+    check = record["crosscheck"]
+    if case.ranks > 1:
+        return {name: float(check[f"{name}_s"]) for name in COLUMNS}, rate
+    mean = record["quantities"]["step_time_mean"]["value"]
+    return {name: mean * record["quantities"][f"{name}_share"]["value"] for name in COLUMNS}, rate
+
+
+def main() -> None:
+    options = arguments(__doc__)
+    worst = 0.0
+    base: dict[int, dict[str, float]] = {}
+    for case in CASES:
+        if options.quick and case.name not in QUICK:
+            continue
+        with tempfile.TemporaryDirectory() as name:
+            found, rate = measured(case, Path(name), 16 if options.quick else case.steps)
+        if not any(case.truth):
+            base[case.ranks] = found
+        errors = []
+        shown = []
+        for column, truth in zip(COLUMNS, case.truth, strict=True):
+            more = found[column] - base.get(case.ranks, NOTHING)[column]
+            # A column without a delay must not have taken any part of one: held against the largest put in.
+            scale = truth or max(case.truth)
+            errors.append(100 * abs(more - truth) / scale if scale else 0.0)
+            shown.append(f"{column} {1e3 * found[column]:.2f} ms ({1e3 * truth:g} put in)")
+        worst = max(worst, *errors)
+        print(f"{case.name}: {rate:,.0f} samples/s; {', '.join(shown)}; worst {max(errors):.2f} %")
+    finish([at_most("input_wait: a delay in its own column, largest error", worst, "% of the delay", 5.0)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Runs the quick form of every figure, as CI does: those that time nothing two at a time, then each other one alone."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from figures import NAMES, SCRIPTS
+
+TOGETHER = frozenset(
+    {
+        "malformed",
+        "steady_state",
+        "flops",
+        "same_training",
+        "catalogue",
+        "claims",
+        "injected_faults",
+        "verdicts",
+        "knee",
+        "energy_truth",
+        "report_safe",
+        "allocation_pack",
+    }
+)
+"""No bar of these is a time, a rate or a share of time, and none of them fills two cores by itself."""
+PRINTING = threading.Lock()
+
+
+def run(name: str, times: Path | None) -> str:
+    """One figure; its output is printed whole when it ends. Returns the name of a figure that failed."""
+    begin_s = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / f"{name}.py"), "--quick"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    seconds = time.monotonic() - begin_s
+    with PRINTING:
+        print(f"\n== figure: {name} ({seconds:.0f} s)\n{done.stdout}", end="", flush=True)
+        if times is not None:
+            with times.open("a", encoding="utf-8") as file:
+                file.write(f"{seconds:6.0f}    figure: {name}{' (beside another)' if name in TOGETHER else ''}\n")
+    return name if done.returncode else ""
+
+
+def main() -> int:
+    """All of them, whatever fails; 1 if anything did."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=Path, help="a file that gets a line of seconds for each figure")
+    times = parser.parse_args().times
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda name: run(name, times), [name for name in NAMES if name in TOGETHER]))
+    results += [run(name, times) for name in NAMES if name not in TOGETHER]
+    if failed := [name for name in results if name]:
+        print(f"\nFAILED: {', '.join(failed)}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

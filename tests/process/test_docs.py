@@ -1,0 +1,411 @@
+"""What the documents tell people to type and to write works."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from conftest import make_spec
+from steelyard import plugins
+from steelyard.cli.main import VERBS, main
+from steelyard.contracts.observe import SPEC_FILE
+from steelyard.contracts.sim import Collective, Power, Sensor, SimTruth
+from steelyard.contracts.spec import Budget, Data, Loader, Quality
+from steelyard.derive.epochs import quality_quantities
+from steelyard.derive.record import derive
+from steelyard.results.store import record_text
+from steelyard.worker.engine.run import run_directory
+
+if TYPE_CHECKING:
+    from steelyard.contracts.record import Quantity
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ADDING = (ROOT / "docs" / "adding-a-workload.md").read_text(encoding="utf-8")
+EXAMPLE = ROOT / "docs" / "examples" / "steelyard-mixer"
+
+
+def test_the_example_of_an_own_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = re.search(r"```python\n(# my\.py\n.*?)```", README, re.DOTALL)
+    assert found is not None
+    assert len(found[1].splitlines()) <= 20
+    (tmp_path / "my.py").write_text(found[1], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    command = re.search(r"^steelyard (run \./my\.py:build .*)$", README, re.MULTILINE)
+    assert command is not None
+    quick = ["--max-steps", "30", "--min-steps", "30", "--min-seconds", "0", "--json"]
+    assert main([*command[1].split(), *quick]) == 0
+    record = json.loads(capsys.readouterr().out)["runs"][0]
+    assert record["model"]["parameters"] == 64 * 512 + 512 + 512 * 10 + 10
+    assert record["spec"]["batch"] == 128
+    assert record["steps_seen"] == 30
+
+
+def _blocks(kind: str, page: str = ADDING) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL)
+
+
+def _first(name: str, page: str = ADDING) -> str:
+    return next(block for block in _blocks("python", page) if block.startswith(f"# {name}\n"))
+
+
+def test_a_workload_is_one_file_one_plugin_line_and_one_test(tmp_path: Path) -> None:
+    """The page's own file, line and test, with the file beside the package instead of in it."""
+    line = next(block for block in _blocks("python") if block.startswith('"perceptron"'))
+    entry = ast.literal_eval("{" + line + "}")
+    assert entry == {"perceptron": "steelyard.worker.workloads.perceptron:build"}
+    (tmp_path / "perceptron.py").write_text(_first("perceptron.py"), encoding="utf-8")
+    (tmp_path / "conftest.py").write_text(
+        "from steelyard import plugins\nplugins.BUILTIN['workload']['perceptron'] = 'perceptron:build'\n"
+    )
+    (tmp_path / "test_perceptron.py").write_text(
+        _first("test_perceptron.py") + "\n\ndef test_published():\n"
+        "    from steelyard import plugins\n"
+        "    build = plugins.load('workload', 'perceptron')\n"
+        "    built = sum(parameter.numel() for parameter in build().module.parameters())\n"
+        "    assert built == build.about.parameters\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+
+def test_a_package_adds_a_workload_by_its_entry_point(tmp_path: Path) -> None:
+    said = _blocks("toml")[0].strip()
+    assert said in (EXAMPLE / "pyproject.toml").read_text(encoding="utf-8")
+    place = tmp_path / "site"
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        str(place),
+    ]
+    subprocess.run([*install, str(EXAMPLE)], check=True, capture_output=True)
+    environment = {**os.environ, "PYTHONPATH": str(place)}
+    short = ["--batch", "4", "--threads", "1", "--device", "cpu", "--max-steps", "3", "--min-seconds", "0", "--json"]
+    steelyard = [sys.executable, "-m", "steelyard.cli.main"]
+    done = subprocess.run(
+        [*steelyard, "run", "mixer", "--model", "layers=1", *short],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)["runs"][0]
+    assert record["spec"]["workload"] == "mixer"
+    assert record["steps_seen"] == 3
+    assert record["model"]["flops_per_sample"] > 0
+    listed = subprocess.run([*steelyard, "workloads"], env=environment, capture_output=True, text=True, check=True)
+    assert "mixer" in listed.stdout
+
+
+@pytest.mark.parametrize("study", sorted((ROOT / "docs" / "examples" / "studies").glob("*.toml")), ids=lambda p: p.stem)
+def test_the_example_studies_can_be_planned(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", str(study), "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["study"] == tomllib.loads(study.read_text(encoding="utf-8"))["name"]
+    assert len(plan["cells"]) >= 5
+
+
+# -- the pages
+
+
+def _made(module: str) -> Any:
+    """A script of docs/ as a module."""
+    if str(DOCS) not in sys.path:
+        sys.path.append(str(DOCS))
+    return importlib.import_module(module)
+
+
+PAGES = sorted(path for path in DOCS.rglob("*.md") if "rules/SY" not in str(path))
+ALL_PAGES = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+# Blocks that need what CI does not have: an accelerator, a site, a minute of a real model.
+NOT_EXECUTED_AT_MOST = 14
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_the_reference_is_what_the_code_says() -> None:
+    make_docs = _made("make_docs")
+    old = [name for name, text in _made("make_reference").pages().items() if make_docs.difference(name, text)]
+    assert old == [], "next: python docs/make_docs.py"
+
+
+def test_figures_code_and_extras_in_the_pages_are_current() -> None:
+    make_docs = _made("make_docs")
+    for path in make_docs.written_pages():
+        text = path.read_text(encoding="utf-8")
+        made = make_docs.with_code(make_docs.with_extras(make_docs.with_figures(text)))
+        assert made == text, f"{_short(path)}; next: python docs/make_docs.py"
+        # A comment that begins a line ends the paragraph.
+        assert "\n<!-- figure" not in text, _short(path)
+
+
+def test_every_page_of_commands_is_executed_or_says_that_it_is_not() -> None:
+    """`$ ` stands only in blocks that make_docs.py knows; those that are not run are few."""
+    console = _made("console")
+    count = 0
+    for path in ALL_PAGES:
+        for kind, title, body in console.BLOCK.findall(path.read_text(encoding="utf-8")):
+            assert (kind == "console") == (re.search(r"^\$ ", body, re.MULTILINE) is not None), (_short(path), body)
+            assert title in ("", console.NOT_EXECUTED, console.VARIES) or kind != "console"
+            count += title == console.NOT_EXECUTED
+    assert 0 < count <= NOT_EXECUTED_AT_MOST
+
+
+def test_verbs_and_options_that_pages_name_exist() -> None:
+    make_reference = _made("make_reference")
+    options = {}
+    for verb in VERBS:
+        parser = make_reference.parser_of(verb)
+        parsers = [parser, *make_reference.sub_parsers(parser).values()]
+        options[verb] = {word for each in parsers for action in each._actions for word in action.option_strings}
+    named = 0
+    for path in ALL_PAGES:
+        text = path.read_text(encoding="utf-8")
+        for command in re.findall(r"(?:^\s*(?:\$ )?|`)steelyard ((?:[^`\n]*\\\n)*[^`\n]*)", text, re.MULTILINE):
+            words = command.replace("\\\n", " ").split()
+            if not words or not re.fullmatch(r"[a-z]+", words[0]) or words[0] in ("is", "measures", "has"):
+                continue
+            assert words[0] in VERBS, (_short(path), command)
+            for option in (word.partition("=")[0] for word in words[1:] if word.startswith("--")):
+                assert option in options[words[0]], (_short(path), command)
+                named += 1
+    assert named > 50
+
+
+@pytest.mark.parametrize("path", ALL_PAGES, ids=_short)
+def test_links_lead_somewhere(path: Path) -> None:
+    """Files and anchors that are ours; others' addresses only by their form."""
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            assert re.fullmatch(r"https?://[\w.-]+\.[a-z]{2,}(:\d+)?(/[^\s<>\"]*)?", target), target
+            continue
+        file, _, anchor = target.partition("#")
+        place = (path.parent / file).resolve() if file else path
+        assert place.exists(), target
+        if anchor:
+            assert anchor in _anchors(place), target
+
+
+def _anchors(path: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    plain = [re.sub(r"[^\w\s-]", "", re.sub(r"[`*]", "", head)).strip().lower() for head in heads]
+    return {re.sub(r"[\s-]+", "-", head) for head in plain}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(folder),
+    ]
+    # Its theme's authors advertise on standard output unless told not to.
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_the_site_asks_nobody_else_for_anything(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 100
+    loading = re.compile(r"<(?:script|img|iframe|source)[^>]*\ssrc=\"?([^\s\">]+)|<link[^>]*\shref=\"?([^\s\">]+)")
+    for page in pages:
+        for found in loading.findall(page.read_text(encoding="utf-8")):
+            assert "//" not in "".join(found), (page.name, found)
+    for style in site.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(https?:)?//", style.read_text(encoding="utf-8")), style.name
+
+
+def test_the_site_is_searched_offline_and_holds_no_source(site: Path) -> None:
+    assert "SY301" in (site / "search" / "search_index.js").read_text(encoding="utf-8")
+    assert list(site.rglob("*.py")) == []
+    assert (site / "examples" / "studies" / "search.toml").exists()
+
+
+# -- how pages are run
+
+
+def _page(*blocks: str) -> str:
+    return "# A page\n\n" + "\n".join(blocks)
+
+
+def test_a_page_s_commands_are_run_in_order_with_its_files(tmp_path: Path) -> None:
+    console, seen = _made("console"), []
+
+    def run(words: list[str], folder: Path) -> str:
+        seen.append((words, sorted(path.name for path in folder.iterdir())))
+        return "new\n"
+
+    page = _page(
+        "```toml\n# a.toml\nx = 1\n```\n",
+        "The table, `b.csv`:\n\n```csv\ny\n1\n```\n",
+        "```console\n$ steelyard one \\\n    --two\nold\n$ steelyard three\n```\n",
+        '```console title="not executed in CI"\n$ rm -r /\n```\n',
+    )
+    made = console.run_page(page, tmp_path, run)
+    files = ["a.toml", "b.csv"]
+    assert seen == [(["steelyard", "one", "--two"], files), (["steelyard", "three"], files)]
+    assert "$ steelyard one \\\n    --two\nnew\n$ steelyard three\nnew\n```" in made
+    assert "$ rm -r /\n```" in made
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "stays"),
+    [
+        ("took 1.5 s\n", "took 12,000.5 s\n", True),
+        ("a   1\n--- --\n", "a 100\n-- ---\n", True),
+        ("took 1.5 s\n", "takes 1.5 s\n", False),
+        ("head\n...\n", "head\nwhatever\n", True),
+        ("head\n...\n", "foot\nwhatever\n", False),
+        ("...\n", "", True),
+    ],
+)
+def test_where_numbers_differ_the_words_are_held(old: str, new: str, *, stays: bool, tmp_path: Path) -> None:
+    page = _page(f'```console title="numbers differ by machine"\n$ steelyard run\n{old}```\n')
+    made = _made("console").run_page(page, tmp_path, lambda _words, _folder: new)
+    assert (made == page) is stays
+
+
+@pytest.mark.parametrize(
+    "block",
+    ['```console title="now and then"\n$ steelyard run\n```\n', "```console\nno command\n```\n"],
+)
+def test_a_block_that_cannot_be_read_is_an_error(block: str, tmp_path: Path) -> None:
+    console = _made("console")
+    with pytest.raises(console.PageError):
+        console.run_page(_page(block), tmp_path, lambda _words, _folder: "")
+
+
+def test_only_our_own_commands_are_run_and_a_wrong_one_stops(tmp_path: Path) -> None:
+    console = _made("console")
+    with pytest.raises(console.PageError, match="only our own"):
+        console.steelyard(["rm", "-r"], tmp_path)
+    with pytest.raises(console.PageError, match="exit code 2"):
+        console.steelyard(["steelyard", "no-such-verb"], tmp_path)
+
+
+def test_a_figure_or_a_piece_of_code_that_is_gone_is_an_error() -> None:
+    make_docs, console = _made("make_docs"), _made("console")
+    with pytest.raises(console.PageError, match="did you mean 'startup: --help over"):
+        make_docs.with_figures("<!-- figure: startup: --help over python -->0<!-- end -->")
+    with pytest.raises(console.PageError, match="no class or function Gone"):
+        make_docs.with_code("<!-- code: src/steelyard/plugins.py Gone -->\n<!-- end of code -->")
+
+
+# -- metrics
+
+
+def test_metrics_are_those_that_records_hold(tmp_path: Path) -> None:
+    """Every name of every record is in the list, with its unit, scope, window and aggregation; and the reverse."""
+    listed = {
+        name: metric
+        for group in _made("make_reference").metrics()["group"]
+        for metric in group["metric"]
+        for name in metric["names"]
+    }
+    found = _all_quantities(tmp_path)
+    assert sorted({name for name, _ in found}) == sorted(listed)
+    for name, quantity in found:
+        metric = listed[name]
+        assert quantity.unit == metric["unit"] or name == "quality", name
+        assert quantity.scope in metric["scope"], name
+        assert quantity.window in metric["window"], name
+        assert quantity.aggregation in metric["aggregation"], name
+
+
+def _all_quantities(raw: Path) -> list[tuple[str, Quantity]]:
+    """Of one simulated job with sensors, told in turn that it ran a model, a collective, and made tokens."""
+    truth = SimTruth(
+        step_time_s=0.05, setup_s=5.0, compile_s=5.0, power=Power(idle_w=80, compute_w=300, host_w=50),
+        sensors=(Sensor(period_s=0.02), Sensor(scope="cpu", period_s=0.02)), collective=Collective(message_bytes=10**8),
+    )  # fmt: skip
+    spec = make_spec(ranks=2, epoch_samples=6400, sim=truth)
+    (raw / SPEC_FILE).write_text(record_text(spec), encoding="utf-8")
+    run_directory(raw)
+    model = {"parameters": 9, "flops_per_sample": 1e9, "bytes_per_sample": 1e6, "tokens_per_sample": 128, "method": "-"}
+    found = [derive(raw).quantities, _told(raw, model), _told(raw, {**model, "bus_factor": 1.5})]
+    (raw / SPEC_FILE).write_text(record_text(dataclasses.replace(spec, mode="generate")), encoding="utf-8")
+    quality = make_spec(
+        workload="tiny", loader=Loader(place="host"), data=Data(format="cifar10", path="/x"), budget=Budget(epochs=3),
+        quality=Quality(target=0.9),
+    )  # fmt: skip
+    found += [derive(raw).quantities, quality_quantities([], quality)]
+    return [(name, quantity) for quantities in found for name, quantity in quantities.items()]
+
+
+def _told(raw: Path, model: dict[str, Any]) -> dict[str, Quantity]:
+    with (raw / "events-00000.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"kind": "model", **model}) + "\n")
+    return derive(raw).quantities
+
+
+def test_a_sensor_is_one_file_and_one_plugin_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (DOCS / "adding-a-sensor.md").read_text(encoding="utf-8")
+    for name in ("mymeter.py", "test_mymeter.py"):
+        (tmp_path / name).write_text(_first(name, page), encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    tests = importlib.import_module("test_mymeter")
+    for number, test in enumerate((tests.test_watts_are_read, tests.test_nothing_there_is_nothing_said)):
+        place = tmp_path / str(number)
+        place.mkdir()
+        test(place)
+    meter = importlib.import_module("mymeter")
+    (tmp_path / meter.FILE).parent.mkdir(parents=True)
+    assert [lost.code for lost in meter.open_mymeter(tmp_path, []).missing] == ["missing"]
+    monkeypatch.setitem(plugins.BUILTIN["sensor"], "mymeter", "mymeter:open_mymeter")
+    assert plugins.load("sensor", "mymeter") is meter.open_mymeter
+
+
+def test_every_kind_of_plot_has_its_picture() -> None:
+    page = (DOCS / "pictures.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"\(pictures/([a-z-]+)\.png\)", page))
+    assert shown == {path.stem for path in (DOCS / "pictures").glob("*.png")}
+    kinds = {path.stem for path in (DOCS.parent / "src/steelyard/report/charts").glob("*.py")}
+    # What a chart is drawn with, and the charts of published tables, which are no measurements.
+    kinds -= {"__init__", "style", "published"}
+    named = {"loss": "scaling-loss", "scaling": "scaling-throughput"}
+    for kind in kinds:
+        assert any(name.startswith(named.get(kind, kind)) for name in shown), kind

@@ -1,0 +1,89 @@
+"""Campaigns under a real Slurm, by the command line: the login process may die at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cluster import Cluster, clean_environment
+from conftest import write_study
+from steelyard.contracts.observe import EVENTS_PATTERN
+from steelyard.launch.plan import campaigns
+from steelyard.results.store import ResultFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def login(cluster: Cluster, *words: str, cwd: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "steelyard.cli.main", *words]
+    variables = {**clean_environment(), **cluster.variables}
+    return subprocess.Popen(command, cwd=cwd, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("slurm"), nodes=2) as found:
+        yield found
+
+
+def test_the_login_process_is_killed_at_any_moment(cluster: Cluster, tmp_path: Path) -> None:
+    """The same command again and again under real Slurm: every run once, and nothing left in the queue."""
+    write_study(tmp_path / "s.toml", time_limit_s=60.0)
+    site = cluster.site(limits={"max_submitted": 4, "array_size": 2})
+    words = ["study", "s.toml", "--site", str(site), "--wait"]
+    chance = random.Random(7)
+    for _ in range(8):
+        process = login(cluster, *words, cwd=tmp_path)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=chance.uniform(0.3, 2.5))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    process = login(cluster, *words, "--json", cwd=tmp_path)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert [cell["statuses"] for cell in json.loads(out)["cells"]] == [{"completed": 6}, {"completed": 6}]
+    folder = ResultFolder(tmp_path / "steelyard-results")
+    assert len(list(folder.records("s"))) == 12
+    assert not (folder.path / "superseded").exists()
+    made = campaigns(folder, "s")
+    files = [path for each in made for path in each.path.glob("jobs/*/*.done")]
+    lines = [line.split()[0] for path in files for line in path.read_text().splitlines()]
+    assert (len(lines), len(set(lines))) == (12, 12)
+    for record in folder.records("s"):
+        raw = folder.run_path(record.spec) / "raw"
+        (events,) = raw.glob(EVENTS_PATTERN)
+        assert sum(json.loads(line)["kind"] == "status" for line in events.read_text().splitlines()) == 1
+    assert all((each.path / "collected").exists() for each in made)
+    assert cluster.queue() == []
+
+
+def test_status_and_dry_run_on_the_command_line(cluster: Cluster, tmp_path: Path) -> None:
+    write_study(tmp_path / "s.toml")
+    site = cluster.site()
+
+    def say(*words: str) -> str:
+        process = login(cluster, *words, cwd=tmp_path)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        return out
+
+    assert "nothing was queued: 12 runs" in say("study", "s.toml", "--site", f"{site}:cpu", "--dry-run")
+    assert cluster.queue() == []
+    assert "next: steelyard status s" in say("study", "s.toml", "--site", str(site))
+    out = json.loads(say("status", "s", "--wait", "--json"))
+    assert out["studies"][0]["totals"] == {"completed": 12}
+    text = say("status")
+    assert "all 12 runs collected" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "nothing new to send" in say("study", "s.toml", "--site", str(site))
+    # On this machine nothing is missing, either.
+    assert "6 completed" in say("study", "s.toml")

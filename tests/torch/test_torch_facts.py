@@ -1,0 +1,25 @@
+"""What a run says of torch before any step, and of a workload that there is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from conftest import make_spec
+from steelyard.worker.measure.software import torch_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from steelyard.contracts.record import RunRecord
+    from steelyard.contracts.spec import RunSpec
+
+
+def test_torch_says_what_it_is() -> None:
+    facts = torch_facts()
+    assert {"torch.version", "torch.threads", "torch.accelerator", "torch.distributed"} <= set(facts)
+    assert all(isinstance(value, str) and value for value in facts.values())
+
+
+def test_unknown_workload_is_refused(simulate: Callable[[RunSpec], RunRecord]) -> None:
+    record = simulate(make_spec(workload="nothing"))
+    assert (record.status.code, "no workload is called" in record.status.reason) == ("refused", True)

@@ -1,0 +1,187 @@
+"""Every rule has a failing and a passing example that really run, is documented, and explains itself."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from conftest import make_spec
+from steelyard import plugins
+from steelyard.audit.judge import try_example
+from steelyard.audit.table import parse_table
+from steelyard.cli.main import main
+from steelyard.contracts.base import to_json_object
+from steelyard.contracts.record import Finding, RunRecord
+from steelyard.contracts.spec import Budget
+from steelyard.inputs.validate import parse_object
+from steelyard.rules.rule import FAMILIES, SEVERITIES, Rule, check, codes, rule
+from steelyard.rules.table.row import Pair
+from steelyard.terminal.findings import finding_lines, tally
+from steelyard.terminal.rule import page, terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from steelyard.contracts.spec import RunSpec
+    from steelyard.rules.rule import Example
+
+ROOT = Path(__file__).resolve().parents[2]
+CODES = sorted(plugins.BUILTIN["rule"])
+IN_EFFECT = {
+    "matmul_dtype": "float32", "float32_products": "fp32", "deterministic": "false", "ranks": "1", "device": "cuda",
+}  # fmt: skip
+
+
+@pytest.fixture
+def sound(simulate: Callable[[RunSpec], RunRecord]) -> dict[str, Any]:
+    """A record without findings, with everything that a rule on runs may look at."""
+    spec = make_spec(batch=10, epoch_samples=1000, budget=Budget(epochs=20, min_steps=100, min_seconds=0.1))
+    data = to_json_object(simulate(spec))
+    data["settings"] = {"values": IN_EFFECT}
+    data["model"] = {"parameters": 1000, "flops_per_sample": 1e9, "method": "counted", "last_loss": "2.3"}
+    data["loss"] = {"steps": [1], "values": [2.3], "learnable": True}
+    assert check("run", parse_object(RunRecord, data, "the sound record")) == ()
+    return data
+
+
+def merged(base: Any, over: Any) -> Any:
+    if not isinstance(base, dict) or not isinstance(over, dict):
+        return over
+    return base | {key: merged(base.get(key), value) for key, value in over.items()}
+
+
+def tried(made: Any, example: Example, sound: dict[str, Any]) -> list[Finding]:
+    """What a rule finds in an example."""
+    if made.subject == "run":
+        return list(made.check(parse_object(RunRecord, merged(sound, tomllib.loads(example.text)), "the example")))
+    if made.subject == "claim":
+        return try_example(made, example)
+    table = parse_table(example.text, "the example")
+    if made.subject == "pair":
+        assert len(table.rows) == 2
+        return list(made.check(Pair(*table.rows, example.factor)))
+    return list(made.check(table))
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_the_bad_example_is_found_and_the_good_one_is_not(code: str, sound: dict[str, Any]) -> None:
+    made = rule(code)
+    found = tried(made, made.bad, sound)
+    assert {finding.code for finding in found} == {code}
+    assert tried(made, made.good, sound) == []
+    assert all(finding.message and finding.remedy for finding in found)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_rule_says_what_it_is(code: str) -> None:
+    made = rule(code)
+    assert made.code == code
+    assert code[2] in FAMILIES
+    assert re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", made.name)
+    assert made.severity in SEVERITIES
+    for text in (made.why, made.detected, made.bad.says, made.good.says):
+        assert len(text) > 20
+        assert text.endswith(".")
+    assert not made.remedy.endswith(".")
+    assert len(made.why) < 600
+
+
+def test_names_are_told_apart() -> None:
+    assert len({rule(code).name for code in CODES}) == len(CODES)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_the_page_of_a_rule_has_all_of_it(code: str) -> None:
+    made = rule(code)
+    written = (ROOT / "docs" / "rules" / f"{code}.md").read_text(encoding="utf-8")
+    assert written == page(made), "next: python docs/make_rules.py"
+    for text in (made.why, made.detected, made.remedy, made.bad.says, made.good.says):
+        assert " ".join(text.split()).casefold() in " ".join(written.split()).casefold()
+    assert f"[{code}]({code}.md)" in (ROOT / "docs" / "rules" / "README.md").read_text(encoding="utf-8")
+
+
+def test_no_page_is_old() -> None:
+    done = subprocess.run([sys.executable, "docs/make_rules.py", "--check"], cwd=ROOT, check=False)
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_explanations_fit_a_terminal(code: str) -> None:
+    made = rule(code)
+    lines = terminal(made)
+    examples = {line for example in (made.bad, made.good) for line in example.text.splitlines()}
+    assert [line for line in lines if len(line) > 80 and line.strip() not in examples] == []
+
+
+def test_explain_finds_codes_and_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "sy501"]) == 0
+    by_code = capsys.readouterr().out
+    assert main(["explain", "clocks-disagree"]) == 0
+    assert capsys.readouterr().out == by_code
+    assert "The device's events count half the time that passed" in " ".join(by_code.split())
+
+
+def test_explain_lists_every_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain"]) == 0
+    out = capsys.readouterr().out
+    assert [code for code in codes() if code not in out] == []
+    assert main(["explain", "--json"]) == 0
+    assert [entry["code"] for entry in json.loads(capsys.readouterr().out)] == codes()
+
+
+def test_explain_refuses_what_is_no_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "SY999"]) == 2
+    said = capsys.readouterr().err
+    assert "no rule is called 'SY999'" in said
+    assert "next: steelyard explain" in said
+
+
+def test_findings_are_printed_like_a_linters() -> None:
+    found = Finding(
+        code="SY501", severity="blocks", message="clocks \x1b[31mdiffer", remedy="do not use it", place="study/cell",
+        evidence="5 s against 10 s",
+    )  # fmt: skip
+    assert finding_lines([found]) == [
+        "study/cell: SY501 clocks-disagree (blocks): clocks \\x1b[31mdiffer",
+        "    evidence: 5 s against 10 s",
+        "    remedy: do not use it",
+    ]
+    assert tally([found, found]) == "2 block; steelyard explain SY501 says what a code means"
+    assert tally([]) == "no findings"
+
+
+def test_a_rule_of_a_later_version_is_shown_all_the_same() -> None:
+    found = Finding(code="SY999", severity="note", message="unheard of", remedy="none")
+    assert finding_lines([found])[0] == "SY999 (not a rule of this version) (note): unheard of"
+
+
+class _Always(Rule):
+    """A rule that a package adds."""
+
+    code = "SY799"
+    name = "always-found"
+    severity = "note"
+    subject = "run"
+    remedy = "none"
+
+    def check(self, record: RunRecord) -> Iterator[Finding]:
+        yield self.found("here")
+
+
+def test_what_blocks_comes_first(sound: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(plugins.BUILTIN["rule"], "SY799", "test_rules:_Always")
+    from steelyard.rules import rule as module
+
+    module.rules.cache_clear()
+    bad = merged(sound, {"stop": {"seconds": 5.0, "host_seconds": 10.0}, "model": {"last_loss": "nan"}})
+    found = check("run", parse_object(RunRecord, bad, "the record"))
+    module.rules.cache_clear()
+    assert [finding.severity for finding in found] == ["blocks", "disclose", "note"]
+    assert [finding.code for finding in found] == ["SY501", "SY701", "SY799"]
