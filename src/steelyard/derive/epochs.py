@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from steelyard.contracts.record import Quantity
+from steelyard.errors import DamagedDataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from steelyard.contracts.observe import Evaluation
+    from steelyard.contracts.observe import DataFacts, Evaluation
     from steelyard.contracts.record import Window
     from steelyard.contracts.spec import RunSpec
     from steelyard.derive.steps import StepSamples
@@ -17,13 +19,22 @@ if TYPE_CHECKING:
 RATE = "samples/s"
 
 
-def epoch_quantities(samples: StepSamples, spec: RunSpec) -> dict[str, Quantity]:
+def steps_per_epoch(spec: RunSpec, data: DataFacts | None) -> int | None:
+    """Of the whole data set, where the spec asks for no other epoch; None where the data never ends."""
+    if spec.epoch_samples is None and data is not None:
+        try:
+            spec = replace(spec, epoch_samples=data.samples)
+        except ValueError as error:
+            raise DamagedDataError(f"the data and the spec do not belong together: {error}") from None
+    return spec.steps_per_epoch
+
+
+def epoch_quantities(samples: StepSamples, per_epoch: int | None) -> dict[str, Quantity]:
     """Time and throughput of the first epoch and of later ones, from steps alone: what lies between them is no part.
 
     The first epoch has what happens only once: the first step, whatever is compiled in it, and files that are not yet
     in the page cache. Empty where the data never ends.
     """
-    per_epoch = spec.steps_per_epoch
     if per_epoch is None:
         return {}
     epochs = samples.steps // per_epoch
