@@ -69,6 +69,7 @@ def quality_quantities(evaluations: Sequence[Evaluation], spec: RunSpec) -> dict
         return {}
     last = evaluations[-1] if evaluations else None
     value = last.value if last else None
+    unknown = f"{last.metric} is not a finite number" if last else "the run ended before its first evaluation"
     found = {
         "quality": Quantity(
             value=value,
@@ -76,7 +77,7 @@ def quality_quantities(evaluations: Sequence[Evaluation], spec: RunSpec) -> dict
             scope="job",
             window="evaluation",
             aggregation="last",
-            reason=None if value is not None else _no_quality(last),
+            reason=unknown if value is None else None,
         )
     }
     if spec.quality.target is not None:
@@ -108,7 +109,3 @@ def _to_quality(first: Evaluation | None, spec: RunSpec, last: Evaluation | None
             reason=reason,
         ),
     }
-
-
-def _no_quality(last: Evaluation | None) -> str:
-    return "the run ended before its first evaluation" if last is None else f"{last.metric} is not a finite number"

@@ -174,7 +174,10 @@ class _Stream:
         if self._count >= self._limit:
             whole = self._whole()
             self._settle(whole, float(whole[0, -BESIDE]))
-            self._held = [whole[:, self._kept(whole) :].copy()]
+            # Still of use are some before the next cut, or before a window that has not begun.
+            begin_s = min((start_s for _, start_s, _ in self._open), default=math.inf)
+            needed = min(int(np.searchsorted(whole[0], begin_s)), whole.shape[1] - BESIDE)
+            self._held = [whole[:, max(0, needed - BESIDE) :].copy()]
             self._count = self._held[0].shape[1]
 
     def finish(self) -> None:
@@ -186,12 +189,6 @@ class _Stream:
         if np.any(np.diff(whole[0]) < 0):
             whole = whole[:, np.argsort(whole[0], kind="stable")]
         return whole
-
-    def _kept(self, whole: Floats) -> int:
-        """The first sample that is still of use: some before the next cut, or before a window that has not begun."""
-        begin_s = min((start_s for _, start_s, _ in self._open), default=math.inf)
-        needed = int(np.searchsorted(whole[0], begin_s))
-        return max(0, min(needed, int(whole.shape[1]) - BESIDE) - BESIDE)
 
     def _settle(self, whole: Floats, cut_s: float) -> None:
         """Joules of everything before the cut. In a long run most windows have the same stretch in common."""
