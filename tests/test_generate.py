@@ -16,8 +16,8 @@ from steelyard.contracts import observe
 from steelyard.contracts.spec import Budget, Loader
 from steelyard.derive import record as deriving
 from steelyard.derive import tokens as token_numbers
+from steelyard.derive.observations import StepSamples
 from steelyard.derive.record import derive
-from steelyard.derive.steps import StepSamples
 from steelyard.errors import InputError
 from steelyard.results.store import record_text
 from steelyard.worker.engine import generate

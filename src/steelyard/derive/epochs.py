@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from steelyard.contracts.observe import DataFacts, Evaluation
     from steelyard.contracts.record import Window
     from steelyard.contracts.spec import RunSpec
-    from steelyard.derive.steps import StepSamples
+    from steelyard.derive.observations import StepSamples
 
 RATE = "samples/s"
 

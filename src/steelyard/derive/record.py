@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from steelyard.contracts.record import Aggregation, Scope, Window
-    from steelyard.derive.observations import Events
-    from steelyard.derive.steps import StepSamples, Trace, WindowSums
+    from steelyard.derive.observations import Events, StepSamples, Trace, WindowSums
 
 
 PERCENTILES: tuple[tuple[Aggregation, float], ...] = (("p50", 0.50), ("p90", 0.90), ("p95", 0.95), ("p99", 0.99))

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from steelyard.contracts.record import Aggregation, Interval, Steady, Window
-    from steelyard.derive.observations import Observations
-    from steelyard.derive.steps import StepSamples
+    from steelyard.derive.observations import Observations, StepSamples
 
     Rows = NDArray[np.float64]
 

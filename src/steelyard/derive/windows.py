@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from steelyard.contracts.observe import Phase, StepChunk
     from steelyard.contracts.record import Steady
     from steelyard.contracts.spec import RunSpec
-    from steelyard.derive.observations import NodeSensors, Observations
-    from steelyard.derive.steps import StepSamples
+    from steelyard.derive.observations import NodeSensors, Observations, StepSamples
 
 MAIN, ALL_STEPS, FIRST_EPOCH, LATER_EPOCHS = "main", "all steps", "first epoch", "later epochs"
 IDLE, COMPILE, RUN = "idle", "compile", "run"
