@@ -384,42 +384,44 @@ class _Job:
             reason = self._wrong[0].removeprefix(DEVICES) if self._wrong else "the run has no window to measure"
             found["energy_job"] = _unknown(f"the job's accelerators cannot be read: {reason}", window)
         elif self._main == at.RUN:
-            found["energy_run"] = self._told(main, "J", "run", "sum")
+            found["energy_run"] = self._make_quantity(main, "J", "run", "sum")
         else:
             found |= self._of_main(main, window)
         found |= self._of_windows()
         hosts = self._sum(self._main, hosts=True)
         if hosts is not None:
-            found["energy_host"] = self._told(hosts, "J", window, "sum", names=True)
+            found["energy_host"] = self._make_quantity(hosts, "J", window, "sum", names=True)
         return found
 
     def _of_main(self, main: Sum, window: Window) -> dict[str, Quantity]:
-        found = {"energy_job": self._told(main, "J", window, "sum", names=True)}
+        found = {"energy_job": self._make_quantity(main, "J", window, "sum", names=True)}
         power = self._sum(at.MAIN, per_second=True)
         assert power is not None
-        found["power_job"] = self._told(power, "W", window, "mean")
+        found["power_job"] = self._make_quantity(power, "W", window, "mean")
         ranks = self._spec.ranks
         scopes, domains = self._scopes(), sum(len(counted.counted) for counted in self._covers)
         scope: Scope = "die" if scopes == {"die"} or domains < ranks else "device"
         if scopes & {"node", "board", "module"}:
             scope = "node" if scopes & {"node", "board"} else "module"
-        found["energy_device"] = self._told(main, "J", window, "mean", scope=scope, factor=1 / ranks)
+        found["energy_device"] = self._make_quantity(main, "J", window, "mean", scope=scope, factor=1 / ranks)
         work = self._work()
         if work > 0:
-            sample = self._told(main, "J/sample", window, "mean", factor=1 / work)
+            sample = self._make_quantity(main, "J/sample", window, "mean", factor=1 / work)
             found |= {"energy_per_sample": sample, "samples_per_wh": _turned(sample, "samples/Wh")}
             if tokens := self._tokens_per_sample():
-                found["energy_per_token"] = self._told(main, "J/token", window, "mean", factor=1 / work / tokens)
+                found["energy_per_token"] = self._make_quantity(
+                    main, "J/token", window, "mean", factor=1 / work / tokens
+                )
         idle = self._sum(at.IDLE, per_second=True)
         net = self._sum(at.MAIN, net=True)
         if idle is None:
             found["idle_power_job"] = replace(_unknown(NO_IDLE, "setup"), unit="W", aggregation="mean")
         else:
-            found["idle_power_job"] = self._told(idle, "W", "setup", "mean")
+            found["idle_power_job"] = self._make_quantity(idle, "W", "setup", "mean")
         if net is not None:
-            found["energy_job_net"] = self._told(net, "J", window, "sum")
+            found["energy_job_net"] = self._make_quantity(net, "J", window, "sum")
             if work > 0:
-                found["energy_per_sample_net"] = self._told(net, "J/sample", window, "mean", factor=1 / work)
+                found["energy_per_sample_net"] = self._make_quantity(net, "J/sample", window, "mean", factor=1 / work)
         return found
 
     def _work(self) -> float:
@@ -456,10 +458,10 @@ class _Job:
             total = self._sum(window)
             if total is not None:
                 aggregation: Aggregation = "mean" if window == at.LATER_EPOCHS else "sum"
-                found[name] = self._told(total, "J", shown, aggregation, factor=factor)
+                found[name] = self._make_quantity(total, "J", shown, aggregation, factor=factor)
         return found
 
-    def _told(
+    def _make_quantity(
         self,
         total: Sum,
         unit: str,

@@ -15,11 +15,11 @@ from steelyard.contracts.observe import Phase
 from steelyard.contracts.record import Interval, Quantity, RunRecord, Steady
 from steelyard.derive.ceilings import ceiling_quantities
 from steelyard.derive.energy import energy_quantities
-from steelyard.derive.epochs import epoch_quantities, quality_quantities, steps_per_epoch
+from steelyard.derive.epochs import RATE, epoch_quantities, quality_quantities, steps_per_epoch
 from steelyard.derive.observations import Observations
 from steelyard.derive.ranks import checked_quantities, rank_quantities
 from steelyard.derive.status import job_status
-from steelyard.derive.tokens import token_quantities
+from steelyard.derive.tokens import PERCENTILES, token_quantities
 from steelyard.errors import DamagedDataError, SteelyardError
 from steelyard.rules.rule import check
 from steelyard.stats.intervals import TAIL_QUANTILE, JobInterval, hill_tail_index, within_job
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.record import Aggregation, Scope, Window
     from steelyard.derive.observations import Events, StepSamples, Trace, WindowSums
-
-
-PERCENTILES: tuple[tuple[Aggregation, float], ...] = (("p50", 0.50), ("p90", 0.90), ("p95", 0.95), ("p99", 0.99))
-RATE = "samples/s"
 
 
 def derive(raw: Path) -> RunRecord:
