@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from figure import Figure, arguments, at_least, at_most, finish
 from steelyard.contracts.spec import Budget, RunSpec
-from steelyard.derive.steps import StepSamples
+from steelyard.derive.observations import StepSamples
 from steelyard.worker.engine.between import Between
 from steelyard.worker.engine.blocks import BlockLoop
 from steelyard.worker.engine.timer import StepTimer

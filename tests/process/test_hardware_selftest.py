@@ -17,7 +17,7 @@ from steelyard.cli import selftest as verb
 from steelyard.cli.main import main
 from steelyard.contracts.energy import Channel, Domain, Ended, Sampler
 from steelyard.contracts.sim import SimTruth
-from steelyard.derive.sensors import NodeSensors
+from steelyard.derive.observations import NodeSensors
 from steelyard.selftest.fitting import SensorCheck, Window, fitting
 from steelyard.selftest.hardware import HardwareTest, hardware_test, hashed
 

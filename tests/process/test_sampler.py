@@ -24,8 +24,8 @@ from steelyard import plugins
 from steelyard.contracts import energy, observe
 from steelyard.contracts.base import from_json_object
 from steelyard.contracts.spec import Budget, Energy
+from steelyard.derive.observations import Observations
 from steelyard.derive.record import derive
-from steelyard.derive.sensors import read_nodes
 from steelyard.launch.local import LocalLauncher
 from steelyard.results.store import record_text
 from steelyard.worker.engine.run import run_directory
@@ -598,7 +598,7 @@ def test_what_holds_the_clocks_back_is_noted(
     assert said.facts["gpu0.clocks_held_by"] == "nothing"
     assert said.facts["gpu1.clocks_held_by"] == "power limit"
     assert of(energy.Missing, raw) == []
-    (node,) = read_nodes(raw)
+    (node,) = Observations(raw).nodes
     assert node.conditions == [said]
 
 

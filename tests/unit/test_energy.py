@@ -34,6 +34,7 @@ from steelyard.contracts.spec import Budget, Energy, RunSpec
 from steelyard.derive import sensors
 from steelyard.derive import windows as energy_windows
 from steelyard.derive.domains import cover
+from steelyard.derive.observations import NodeSensors, Observations
 from steelyard.derive.record import derive
 from steelyard.results.store import record_text
 from steelyard.rules.rule import check
@@ -192,10 +193,10 @@ def test_the_same_script_gives_the_same_files(tmp_path: Path, monkeypatch: pytes
         monkeypatch.setattr(sim, "_SPANS_IN_MEMORY", held)
         folder = tmp_path / str(held)
         folder.mkdir()
-        node = sensors.read_nodes(raw_run(folder, spec))[0]
+        node = Observations(raw_run(folder, spec)).nodes[0]
         assert node.ended is not None
         columns: dict[int, list[np.ndarray[Any, Any]]] = {}
-        for chunk in read_power_chunks(node.power):
+        for chunk in node.samples():
             columns.setdefault(chunk.channel, []).append(chunk.table)
         made.append({channel: np.concatenate(tables, axis=1) for channel, tables in columns.items()})
     assert made[0].keys() == made[1].keys()
@@ -561,12 +562,44 @@ def test_hosts_are_summed_over_all_nodes_or_not_at_all(tmp_path: Path) -> None:
     assert verdict(record) == "valid"
 
 
+# -- reading
+
+
+def test_every_raw_file_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw_run(tmp_path, job(node=Node(devices_per_node=2)))
+    parsed: list[str] = []
+    for name in ("read_events", "chunk_places"):
+        read = getattr(observe, name)
+        monkeypatch.setattr(observe, name, lambda path, read=read: (parsed.append(path.name), read(path))[1])
+    derive(tmp_path)
+    assert sorted(parsed) == [
+        "events-00000.jsonl", "sensors-00000.jsonl", "sensors-00002.jsonl", "steps-00000.bin",
+    ]  # fmt: skip
+
+
+def test_phases_of_a_watched_node_are_read_past_damage_elsewhere(tmp_path: Path) -> None:
+    raw_run(tmp_path, job(node=Node(devices_per_node=2)))
+    first = tmp_path / "events-00000.jsonl"
+    whole = first.read_text()
+    (tmp_path / "events-00002.jsonl").write_text(whole)
+    first.write_text('{"kind": "settings"}\n' + whole)
+    found = Observations(tmp_path).events
+    assert found.damage is not None
+    assert (found.statuses, found.phases) == ({}, [])
+    assert found.node_phases[0] == found.node_phases[2]
+    assert found.node_phases[0] != []
+    (tmp_path / "events-00002.jsonl").write_text(whole + "no JSON\n")
+    assert list(Observations(tmp_path).events.node_phases) == [0]
+    first.write_text(whole + '{"kind": "phase"}\n')
+    assert Observations(tmp_path).events.node_phases == {}
+
+
 # -- memory
 
 
 def test_many_samples_need_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count, watts = 1_000_000, 250.0
-    node = sensors.NodeSensors(process=0, power=tmp_path / "power-00000.bin")
+    node = NodeSensors(process=0, power=tmp_path / "power-00000.bin")
     node.sampler = Sampler(node="n", process=0, period_s=0.1, clock="x", zero_s=50.0)
     node.channels = [
         Channel(name=kind, backend="x", domain="gpu0", kind=kind, resolution=1e-3, average_s=0.1, period_s=0.1)

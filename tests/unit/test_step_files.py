@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from steelyard.contracts import observe
-from steelyard.derive.steps import StepSamples
+from steelyard.derive.observations import StepSamples
 from steelyard.errors import DamagedDataError
 from steelyard.worker.measure.writer import StepWriter
 

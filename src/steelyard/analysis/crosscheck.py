@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from steelyard.analysis.meters import MeterAgreement, MeteredEnergy, hold, meter_energy, ours, read_meter, read_slurm
 from steelyard.analysis.power_trace import counted_scopes
-from steelyard.derive.sensors import read_nodes
+from steelyard.derive.observations import Observations
 from steelyard.errors import InputError, SteelyardError
 
 if TYPE_CHECKING:
@@ -40,13 +40,13 @@ def _own(record: RunRecord, raw: Path, name: str, start_s: float, stop_s: float)
     scopes: tuple[DomainScope, ...] = ()
     if quantity.validity is not None:
         with contextlib.suppress(SteelyardError, OSError):
-            scopes = counted_scopes(read_nodes(raw), quantity.validity.domains)
+            scopes = counted_scopes(Observations(raw).nodes, quantity.validity.domains)
     return ours(quantity, scopes[0] if len(set(scopes)) == 1 else None, start_s, stop_s)
 
 
 def _window(record: RunRecord, raw: Path, phase: str | None) -> tuple[float, float]:
     """A phase, or all of them, by the calendar. Of one node: each meter and each account is of one."""
-    nodes = read_nodes(raw)
+    nodes = Observations(raw).nodes
     if len(nodes) != 1:
         raise InputError(f"run {record.run_id} has sensor files of {len(nodes)} nodes; a meter speaks for one")
     sampler = nodes[0].sampler

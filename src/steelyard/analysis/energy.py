@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from steelyard.analysis.power_trace import counted_scopes, power_trace
 from steelyard.analysis.summary import MEASURED, job_throughput
 from steelyard.contracts.record import Interval, Quantity, Validity
-from steelyard.derive.sensors import read_nodes
+from steelyard.derive.observations import Observations
 from steelyard.errors import SteelyardError
 from steelyard.results.store import RAW
 from steelyard.stats.intervals import across_jobs
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from steelyard.analysis.summary import CellSummary
     from steelyard.contracts.energy import DomainScope
     from steelyard.contracts.record import Finding, RunRecord
-    from steelyard.derive.sensors import NodeSensors
+    from steelyard.derive.observations import NodeSensors
     from steelyard.results.store import ResultFolder
 
 Verdict = Literal["valid", "doubtful", "invalid"]
@@ -98,7 +98,7 @@ def cells_with_energy(folder: ResultFolder, cells: Sequence[CellSummary]) -> lis
 def _sensors(folder: ResultFolder, record: RunRecord) -> list[NodeSensors]:
     """Empty where the raw files are not kept or no longer whole: the record's own words must do then."""
     with contextlib.suppress(SteelyardError, OSError):
-        return read_nodes(folder.run_path(record.spec) / RAW)
+        return Observations(folder.run_path(record.spec) / RAW).nodes
     return []
 
 

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from steelyard.contracts.energy import read_power_chunks
-from steelyard.derive.sensors import read_nodes
-from steelyard.derive.status import is_observation
+from steelyard.derive.observations import Observations
 from steelyard.errors import SteelyardError
 
 if TYPE_CHECKING:
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from steelyard.contracts.energy import Channel, Domain, DomainScope, PowerChunk
     from steelyard.contracts.observe import Phase
     from steelyard.contracts.record import RunRecord
-    from steelyard.derive.sensors import NodeSensors
+    from steelyard.derive.observations import NodeSensors
 
     Floats = NDArray[np.float64]
 
@@ -110,7 +108,7 @@ def is_named(node: str, domain: Domain, names: Sequence[str]) -> bool:
 
 def power_trace(record: RunRecord, raw: Path) -> PowerTrace:
     """The power of every domain that was read, by the run's clock."""
-    nodes = read_nodes(raw)
+    nodes = Observations(raw).nodes
     main = record.quantities.get("energy_job")
     names = main.validity.domains if main is not None and main.validity is not None else ()
     chosen = [(node, _chosen(node)) for node in nodes]
@@ -136,7 +134,7 @@ def _rank(channel: Channel) -> tuple[bool, float]:
 
 
 def _lines(node: NodeSensors, channels: dict[int, Channel], points: int, names: Sequence[str]) -> list[PowerLine]:
-    if node.sampler is None or not is_observation(node.power):
+    if node.sampler is None:
         return []
     counts = dict.fromkeys(channels, 0)
     for chunk in _chunks(node):
@@ -177,7 +175,7 @@ def _finite(table: Floats) -> Floats:
 def _chunks(node: NodeSensors) -> Iterator[PowerChunk]:
     """Up to the first that is damaged: what was read before it is worth drawing."""
     with suppress(SteelyardError):
-        yield from read_power_chunks(node.power)
+        yield from node.samples()
 
 
 class _Gauge:

@@ -37,7 +37,8 @@ class Tree:
     def __init__(self, domains: Mapping[str, Domain]) -> None:
         self.domains = domains
         self._parents = {name: domain.parent for name, domain in domains.items() if domain.parent in domains}
-        rings = [name for name in self._parents if self._in_ring(name)]
+        # Such as are said to hold themselves, through others or at once.
+        rings = [name for name in self._parents if name in self.above(name)]
         self._parents = {name: parent for name, parent in self._parents.items() if name not in rings}
         self.children: defaultdict[str, list[str]] = defaultdict(list)
         for name in domains:
@@ -53,15 +54,6 @@ class Tree:
             found.append(parent)
             parent = self._parents.get(parent)
         return found
-
-    def _in_ring(self, name: str) -> bool:
-        """Whether a domain is said to hold itself, through others or at once."""
-        parent = self._parents.get(name)
-        for _ in range(MAX_DEPTH):
-            if parent is None or parent == name:
-                break
-            parent = self._parents.get(parent)
-        return parent == name
 
     def inside(self, name: str, others: Collection[str]) -> bool:
         """Whether one of the others is this domain or holds it."""

@@ -1,4 +1,4 @@
-"""Energy of a run from its raw sensor files: every joule of the job's accelerators once, with interval and validity.
+"""Energy of a run from its sensors: every joule of the job's accelerators once, with interval and validity.
 
 Knows which domains make up a job and the formulas of the energy quantities; must not know how sensors are read, nor how
 one channel's readings become joules. Energy and throughput of one run are of the same window.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -16,19 +15,15 @@ from steelyard.contracts.energy import DEVICES, DISAGREES, HOLDS_HOST, SAMPLER, 
 from steelyard.contracts.record import Interval, Quantity, Validity
 from steelyard.derive import windows as at
 from steelyard.derive.domains import cover
-from steelyard.derive.sensors import VERDICTS, Joules, read_nodes, read_windows
-from steelyard.derive.steps import StepSamples
-from steelyard.errors import SteelyardError
+from steelyard.derive.sensors import VERDICTS, Joules, read_windows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from steelyard.contracts.observe import DeviceFacts, Phase
     from steelyard.contracts.record import Aggregation, Scope, Steady, Window
-    from steelyard.contracts.spec import RunSpec
     from steelyard.derive.domains import Cover
-    from steelyard.derive.sensors import NodeReadings, NodeSensors
+    from steelyard.derive.observations import NodeSensors, Observations
+    from steelyard.derive.sensors import NodeReadings
 
 JOULES_PER_WH = 3600.0
 MAX_REASONS = 50
@@ -41,50 +36,30 @@ NO_IDLE = "no sensor was read long enough before the device was touched; energy.
 METHOD = "resolution, timing and stated gain of the sensors"
 
 
-@dataclass(frozen=True)
-class RunContext:
-    """What the rest of the derivation knows of the run."""
+def energy_quantities(
+    observed: Observations, steady: Steady | None, rates: Mapping[str, Quantity]
+) -> dict[str, Quantity]:
+    """All that is known of the run's energy; only `energy_job`, with the reason, where nothing can be read.
 
-    phases: Sequence[Phase] = ()
-    """Of process 0."""
-    steady: Steady | None = None
-    window: Window = "all steps"
-    """Of the throughput."""
-    tokens_per_sample: float | None = None
-    collective: bool = False
-    """Whether all ranks make one sample together."""
-    device: DeviceFacts | None = None
-    family: str = ""
-    """Of the devices that were found."""
-    nodes: int | None = None
-    """That the scheduler gave to the job; None: nobody says."""
-
-
-def energy_quantities(raw: Path, spec: RunSpec, measured: RunContext) -> dict[str, Quantity]:
-    """All that is known of the run's energy; only `energy_job`, with the reason, where nothing can be read."""
+    `steady` are the steps that the throughput is of, and `rates` has it, in samples and in tokens.
+    """
+    spec = observed.spec
     if not spec.energy.watch:
         return {}
     # A file with the number of a rank that the job does not have is not of this job.
-    nodes = [node for node in read_nodes(raw) if node.process < spec.ranks]
-    if not any(node.channels for node in nodes):
-        # A script without sensors is not a machine whose sensors cannot be read.
-        return {} if not nodes and spec.device_family == "sim" else _nothing(nodes, measured)
-    steady = measured.steady
-    main = (steady.start_step, steady.stop_step) if steady is not None else None
-    samples = None
-    # Damage of the steps' own samples is told by the record's status; what has a phase has an energy all the same.
-    with suppress(SteelyardError):
-        samples = StepSamples(raw, spec.ranks) if main is not None else None
-    windows = at.windows_of(raw, spec, nodes, measured.phases, main, samples)
-    return _Job(spec, measured, nodes, windows).quantities()
-
-
-def _nothing(nodes: Sequence[NodeSensors], measured: RunContext) -> dict[str, Quantity]:
-    """Nobody looked, or nothing can be read."""
-    if not nodes and not measured.phases:
+    nodes = [node for node in observed.nodes if node.process < spec.ranks]
+    if any(node.channels for node in nodes):
+        return _Job(observed, nodes, steady, rates).quantities()
+    # Nobody looked; or a script without sensors, which is not a machine whose sensors cannot be read.
+    if not nodes and (spec.device_family == "sim" or not observed.events.phases):
         return {}
     why = _missing(nodes) or f"no sampler left a file {SENSORS_PATTERN}"
-    return {"energy_job": _unknown(f"no sensor of energy or power can be read here: {why}", measured.window)}
+    reason = f"no sensor of energy or power can be read here: {why}"
+    return {"energy_job": _unknown(reason, _window_of(rates))}
+
+
+def _window_of(rates: Mapping[str, Quantity]) -> Window:
+    return rates["throughput_job"].window if "throughput_job" in rates else "all steps"
 
 
 def _missing(nodes: Sequence[NodeSensors]) -> str:
@@ -117,7 +92,7 @@ class DomainEnergy:
 
 def _read_off(node: NodeSensors, readings: NodeReadings, domain: str, window: str) -> DomainEnergy | None:
     """The best reading of a domain: one that tells anything before one that does not, a counter before a gauge."""
-    found = [(node.channels[number], readings.joules[window][number]) for number in node.channels_of(domain)]
+    found = [(node.channels[number], readings.joules[window][number]) for number in node.channels_of.get(domain, ())]
     if not found:
         return None
     found.sort(key=lambda pair: (pair[1].value_j is None, pair[0].kind != "counter", pair[1].half_j))
@@ -182,7 +157,8 @@ class Sum:
         if self.contradictions:
             more = f" (and {len(self.contradictions) - 1} more domains)" if len(self.contradictions) > 1 else ""
             told.append(f"{DISAGREES}{self.contradictions[0]}{more}")
-        told += [f"{reason}{_about(channels)}" for reason, channels in self.reasons.items()]
+        for reason, (first, *others) in self.reasons.items():
+            told.append(f"{reason} ({first}{f' and {len(others)} more' if others else ''})")
         if len(told) > MAX_REASONS:
             told = [*told[: MAX_REASONS - 1], f"and {len(told) - MAX_REASONS + 1} more reasons"]
         verdict = self.joules.verdict
@@ -198,25 +174,22 @@ class Sum:
         )
 
 
-def _about(channels: Sequence[str]) -> str:
-    if not channels:
-        return ""
-    return f" ({channels[0]}{f' and {len(channels) - 1} more' if len(channels) > 1 else ''})"
-
-
 # -- the job
 
 
 class _Job:
     """The energy quantities of one run."""
 
-    def __init__(self, spec: RunSpec, measured: RunContext, nodes: Sequence[NodeSensors], windows: at.Windows) -> None:
-        self._spec = spec
-        self._measured = measured
+    def __init__(
+        self, observed: Observations, nodes: Sequence[NodeSensors], steady: Steady | None, rates: Mapping[str, Quantity]
+    ) -> None:
+        self._spec, self._events, self._rates = observed.spec, observed.events, rates
+        environment = observed.events.environment
+        self._on_cpu = (environment.device if environment else self._spec.device_family) == "cpu"
         self._nodes = nodes
-        self._windows = windows
-        self._readings = [read_windows(node, own.pieces) for node, own in zip(nodes, windows.nodes, strict=True)]
-        self._main = at.MAIN if any(at.MAIN in own.pieces for own in windows.nodes) else at.RUN
+        self._windows = at.windows_of(observed, nodes, steady)
+        self._readings = [read_windows(node, own.pieces) for node, own in zip(nodes, self._windows.nodes, strict=True)]
+        self._main = at.MAIN if any(at.MAIN in own.pieces for own in self._windows.nodes) else at.RUN
         self._covers = [self._cover(number) for number in range(len(nodes))]
         # What is wrong with the whole job's energy, in whatever window.
         self._wrong = [f"{DEVICES}{fault}" for fault in self._faults()]
@@ -225,17 +198,16 @@ class _Job:
     def _cover(self, number: int) -> Cover:
         """By what can be read in the main window; a channel that is there and tells nothing is better than none."""
         node, readings = self._nodes[number], self._readings[number]
-        on_cpu = self._measured.family == "cpu"
         if self._main not in readings.joules:
-            return cover(node.domains, {channel.domain for channel in node.channels}, on_cpu=on_cpu)
+            return cover(node.domains, {channel.domain for channel in node.channels}, on_cpu=self._on_cpu)
         told = {
             channel.domain
             for channel, joules in zip(node.channels, readings.joules[self._main], strict=True)
             if joules.value_j is not None
         }
-        found = cover(node.domains, told, on_cpu=on_cpu)
+        found = cover(node.domains, told, on_cpu=self._on_cpu)
         if found.unread or not found.counted:
-            found = cover(node.domains, {channel.domain for channel in node.channels}, on_cpu=on_cpu)
+            found = cover(node.domains, {channel.domain for channel in node.channels}, on_cpu=self._on_cpu)
         return found
 
     # -- whether all of the job is there
@@ -262,7 +234,8 @@ class _Job:
         on = {rank for name in found.counted for rank in node.domains[name].ranks}
         if on:
             absent = [rank for rank in ranks if rank not in on]
-            return f"no sensor reads the devices of ranks {_numbers(absent)} on {node.name}" if absent else ""
+            named = ", ".join(map(str, absent[:8])) + (f" and {len(absent) - 8} more" if len(absent) > 8 else "")
+            return f"no sensor reads the devices of ranks {named} on {node.name}" if absent else ""
         seen = self._counted_devices(node, found)
         if seen is None or seen[1] >= len(ranks):
             return ""
@@ -270,9 +243,13 @@ class _Job:
 
     def _extras(self) -> Iterator[str]:
         """Accelerators that are counted and have no rank of the job; nodes whose CPUs may do its work unseen."""
-        if self._measured.family == "cpu" and (self._measured.nodes or 0) > len(self._nodes):
-            # The ranks of CPUs cannot be held against sensors, and a job need not use all nodes that it was given.
-            yield f"{len(self._nodes)} of the {self._measured.nodes} nodes that the job was given were read"
+        facts = self._events.environment.facts if self._events.environment else {}
+        # That the scheduler gave to the job; a step may use some of its job's nodes.
+        given = facts.get("env.SLURM_NNODES") or facts.get("env.SLURM_JOB_NUM_NODES", "")
+        known = given.isascii() and given.isdigit() and len(given) < 9
+        if self._on_cpu and known and int(given) > len(self._nodes):
+            # The ranks of CPUs cannot be compared with sensors, and a job need not use all nodes that it was given.
+            yield f"{len(self._nodes)} of the {int(given)} nodes that the job was given were read"
         for node, found, ranks in self._local():
             seen = self._counted_devices(node, found)
             named = any(node.domains[name].ranks for name in found.counted)
@@ -284,9 +261,9 @@ class _Job:
 
         A card with dies is one device or as many as it has dies, and a job need not use all of them.
         """
-        if self._measured.family == "cpu":
+        if self._on_cpu:
             return None
-        facts = self._measured.device
+        facts = self._events.device
         dies = (facts.dies or 1) if facts is not None and facts.scope == "die" else 1
         least = most = 0
         for name in found.counted:
@@ -337,7 +314,11 @@ class _Job:
             total.joules.doubt("invalid", reason)
         for reason in self._strangers:
             total.joules.doubt("doubtful", reason)
-        self._doubt_scope(total)
+        larger = sorted(self._scopes() & {"module", "board", "node"})
+        if larger and not self._on_cpu:
+            words = {"module": "a module with its CPU", "board": "a whole board", "node": "a whole node"}
+            told = " and ".join(words[scope] for scope in larger)
+            total.joules.doubt("doubtful", f"{HOLDS_HOST}only {told} can be read, which is counted whole")
 
     def _take_off_idle(self, total: Sum, number: int, domain: str, seconds: float) -> bool:
         """The sensor's gain is the same in both and stays on the difference only."""
@@ -392,57 +373,55 @@ class _Job:
             for name in found.counted
         }
 
-    def _doubt_scope(self, total: Sum) -> None:
-        larger = sorted(self._scopes() & {"module", "board", "node"})
-        if larger and self._measured.family != "cpu":
-            words = {"module": "a module with its CPU", "board": "a whole board", "node": "a whole node"}
-            told = " and ".join(words[scope] for scope in larger)
-            total.joules.doubt("doubtful", f"{HOLDS_HOST}only {told} can be read, which is counted whole")
-
     # -- the quantities
 
     def quantities(self) -> dict[str, Quantity]:
         """By name."""
-        window: Window = self._measured.window if self._main == at.MAIN else "run"
+        window = _window_of(self._rates) if self._main == at.MAIN else "run"
         main = self._sum(self._main)
         found: dict[str, Quantity] = {}
         if main is None:
             reason = self._wrong[0].removeprefix(DEVICES) if self._wrong else "the run has no window to measure"
             found["energy_job"] = _unknown(f"the job's accelerators cannot be read: {reason}", window)
         elif self._main == at.RUN:
-            found["energy_run"] = self._told(main, "J", "run", "sum")
+            found["energy_run"] = self._make_quantity(main, "J", "run", "sum")
         else:
             found |= self._of_main(main, window)
-        return found | self._of_windows() | self._of_hosts(window)
+        found |= self._of_windows()
+        hosts = self._sum(self._main, hosts=True)
+        if hosts is not None:
+            found["energy_host"] = self._make_quantity(hosts, "J", window, "sum", names=True)
+        return found
 
     def _of_main(self, main: Sum, window: Window) -> dict[str, Quantity]:
-        found = {"energy_job": self._told(main, "J", window, "sum", names=True)}
+        found = {"energy_job": self._make_quantity(main, "J", window, "sum", names=True)}
         power = self._sum(at.MAIN, per_second=True)
         assert power is not None
-        found["power_job"] = self._told(power, "W", window, "mean")
+        found["power_job"] = self._make_quantity(power, "W", window, "mean")
         ranks = self._spec.ranks
-        found["energy_device"] = self._told(main, "J", window, "mean", scope=self._device_scope(), factor=1 / ranks)
+        scopes, domains = self._scopes(), sum(len(counted.counted) for counted in self._covers)
+        scope: Scope = "die" if scopes == {"die"} or domains < ranks else "device"
+        if scopes & {"node", "board", "module"}:
+            scope = "node" if scopes & {"node", "board"} else "module"
+        found["energy_device"] = self._make_quantity(main, "J", window, "mean", scope=scope, factor=1 / ranks)
         work = self._work()
         if work > 0:
-            found |= self._of_work(main, work, window)
+            sample = self._make_quantity(main, "J/sample", window, "mean", factor=1 / work)
+            found |= {"energy_per_sample": sample, "samples_per_wh": _turned(sample, "samples/Wh")}
+            if tokens := self._tokens_per_sample():
+                found["energy_per_token"] = self._make_quantity(
+                    main, "J/token", window, "mean", factor=1 / work / tokens
+                )
         idle = self._sum(at.IDLE, per_second=True)
         net = self._sum(at.MAIN, net=True)
         if idle is None:
             found["idle_power_job"] = replace(_unknown(NO_IDLE, "setup"), unit="W", aggregation="mean")
         else:
-            found["idle_power_job"] = self._told(idle, "W", "setup", "mean")
+            found["idle_power_job"] = self._make_quantity(idle, "W", "setup", "mean")
         if net is not None:
-            found["energy_job_net"] = self._told(net, "J", window, "sum")
+            found["energy_job_net"] = self._make_quantity(net, "J", window, "sum")
             if work > 0:
-                found["energy_per_sample_net"] = self._told(net, "J/sample", window, "mean", factor=1 / work)
-        return found
-
-    def _of_work(self, main: Sum, work: float, window: Window) -> dict[str, Quantity]:
-        sample = self._told(main, "J/sample", window, "mean", factor=1 / work)
-        found = {"energy_per_sample": sample, "samples_per_wh": _turned(sample, "samples/Wh")}
-        tokens = self._measured.tokens_per_sample
-        if tokens:
-            found["energy_per_token"] = self._told(main, "J/token", window, "mean", factor=1 / work / tokens)
+                found["energy_per_sample_net"] = self._make_quantity(net, "J/sample", window, "mean", factor=1 / work)
         return found
 
     def _work(self) -> float:
@@ -454,7 +433,16 @@ class _Job:
             if at.MAIN in own.step_s
             for rank in range(firsts[number], firsts[number + 1])
         )
-        return work / self._spec.ranks if self._measured.collective else work
+        # All ranks of a collective make one sample together.
+        collective = self._events.model is not None and self._events.model.bus_factor is not None
+        return work / self._spec.ranks if collective else work
+
+    def _tokens_per_sample(self) -> float | None:
+        samples = self._rates.get("throughput_job")
+        tokens = self._rates.get("tokens_job") or self._rates.get("tokens_per_second")
+        if samples is None or not samples.value or tokens is None or not tokens.value:
+            return None
+        return tokens.value / samples.value
 
     def _of_windows(self) -> dict[str, Quantity]:
         """Of whole phases and of epochs."""
@@ -470,22 +458,10 @@ class _Job:
             total = self._sum(window)
             if total is not None:
                 aggregation: Aggregation = "mean" if window == at.LATER_EPOCHS else "sum"
-                found[name] = self._told(total, "J", shown, aggregation, factor=factor)
+                found[name] = self._make_quantity(total, "J", shown, aggregation, factor=factor)
         return found
 
-    def _of_hosts(self, window: Window) -> dict[str, Quantity]:
-        hosts = self._sum(self._main, hosts=True)
-        return {} if hosts is None else {"energy_host": self._told(hosts, "J", window, "sum", names=True)}
-
-    def _device_scope(self) -> Scope:
-        scopes = self._scopes()
-        for larger in ("node", "board", "module"):
-            if larger in scopes:
-                return "module" if larger == "module" else "node"
-        domains = sum(len(found.counted) for found in self._covers)
-        return "die" if scopes == {"die"} or domains < self._spec.ranks else "device"
-
-    def _told(
+    def _make_quantity(
         self,
         total: Sum,
         unit: str,
@@ -524,8 +500,3 @@ def _turned(energy: Quantity, unit: str) -> Quantity:
 def _because(node: NodeSensors) -> str:
     said = _missing([node])
     return f": {said}" if said else ""
-
-
-def _numbers(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8]))
-    return shown + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")

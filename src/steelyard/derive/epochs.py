@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from steelyard.contracts.record import Quantity
+from steelyard.errors import DamagedDataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from steelyard.contracts.observe import Evaluation
+    from steelyard.contracts.observe import DataFacts, Evaluation
     from steelyard.contracts.record import Window
     from steelyard.contracts.spec import RunSpec
-    from steelyard.derive.steps import StepSamples
+    from steelyard.derive.observations import StepSamples
 
 RATE = "samples/s"
 
 
-def epoch_quantities(samples: StepSamples, spec: RunSpec) -> dict[str, Quantity]:
+def steps_per_epoch(spec: RunSpec, data: DataFacts | None) -> int | None:
+    """Of the whole data set, where the spec asks for no other epoch; None where the data never ends."""
+    if spec.epoch_samples is None and data is not None:
+        try:
+            spec = replace(spec, epoch_samples=data.samples)
+        except ValueError as error:
+            raise DamagedDataError(f"the data and the spec do not belong together: {error}") from None
+    return spec.steps_per_epoch
+
+
+def epoch_quantities(samples: StepSamples, per_epoch: int | None) -> dict[str, Quantity]:
     """Time and throughput of the first epoch and of later ones, from steps alone: what lies between them is no part.
 
     The first epoch has what happens only once: the first step, whatever is compiled in it, and files that are not yet
     in the page cache. Empty where the data never ends.
     """
-    per_epoch = spec.steps_per_epoch
     if per_epoch is None:
         return {}
     epochs = samples.steps // per_epoch
@@ -58,6 +69,7 @@ def quality_quantities(evaluations: Sequence[Evaluation], spec: RunSpec) -> dict
         return {}
     last = evaluations[-1] if evaluations else None
     value = last.value if last else None
+    unknown = f"{last.metric} is not a finite number" if last else "the run ended before its first evaluation"
     found = {
         "quality": Quantity(
             value=value,
@@ -65,7 +77,7 @@ def quality_quantities(evaluations: Sequence[Evaluation], spec: RunSpec) -> dict
             scope="job",
             window="evaluation",
             aggregation="last",
-            reason=None if value is not None else _no_quality(last),
+            reason=unknown if value is None else None,
         )
     }
     if spec.quality.target is not None:
@@ -97,7 +109,3 @@ def _to_quality(first: Evaluation | None, spec: RunSpec, last: Evaluation | None
             reason=reason,
         ),
     }
-
-
-def _no_quality(last: Evaluation | None) -> str:
-    return "the run ended before its first evaluation" if last is None else f"{last.metric} is not a finite number"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.observe import CrossCheck
     from steelyard.contracts.record import Aggregation, Steady, Window
-    from steelyard.derive.steps import StepSamples, WindowSums
+    from steelyard.derive.observations import StepSamples, WindowSums
 
 # Steps looked at in one pass: one number is held for each, whatever the number of ranks.
 STEPS_A_PASS = 1 << 16

@@ -1,136 +1,39 @@
-"""Reads the sensor files of a run: who watched what on which node, and the joules of windows from each channel.
+"""The joules of a run's windows from each channel of a node's sensors.
 
-Knows the files' layout and bounds; must not know which domains make up a job. Memory does not grow with the samples.
+Must not know which domains make up a job. Memory does not grow with the samples.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from steelyard.contracts import observe
-from steelyard.contracts.energy import (
-    POWER_COLUMNS,
-    SENSOR_EVENTS,
-    SENSORS_PATTERN,
-    Channel,
-    Condition,
-    Domain,
-    Ended,
-    Missing,
-    Sampler,
-    read_power_chunks,
-    sensor_event,
-)
-from steelyard.derive.status import is_observation
+from steelyard.contracts.energy import POWER_COLUMNS
 from steelyard.errors import SteelyardError
-from steelyard.inputs.validate import parse_object
 from steelyard.stats.energy import Nature, energy_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from steelyard.contracts.energy import Channel
+    from steelyard.derive.observations import NodeSensors
     from steelyard.stats.energy import Verdict, WindowEnergy
 
     Floats = NDArray[np.float64]
     Pieces = Sequence[tuple[float, float]]
     """A window of the run as stretches of time, by the run's clock."""
 
-MAX_NODES = 20_000
-MAX_CHANNELS = 4096
-MAX_MISSING = 1000
-MAX_CONDITIONS = 10_000
-_LISTS: dict[type, tuple[str, int]] = {
-    Channel: ("channels", MAX_CHANNELS),
-    Missing: ("missing", MAX_MISSING),
-    Condition: ("conditions", MAX_CONDITIONS),
-}
 # Samples of one node held at once: 12 MB. A channel of its own gets between the second number and the third.
 SAMPLES_IN_MEMORY = 1 << 19
 LEAST_IN_MEMORY, MOST_IN_MEMORY = 1 << 13, 1 << 15
 # Samples beyond a cut that the integration may look at, on both sides of it.
 BESIDE = 256
 VERDICTS: tuple[Verdict, ...] = ("valid", "doubtful", "invalid")
-
-
-@dataclass
-class NodeSensors:
-    """What one node's sampler wrote, without the samples."""
-
-    process: int
-    """Of the job: the first rank of the node, whose clock the windows are of."""
-    power: Path
-    sampler: Sampler | None = None
-    domains: dict[str, Domain] = field(default_factory=dict)
-    channels: list[Channel] = field(default_factory=list)
-    missing: list[Missing] = field(default_factory=list)
-    conditions: list[Condition] = field(default_factory=list)
-    ended: Ended | None = None
-    damage: str = ""
-
-    _by_domain: dict[str, list[int]] | None = None
-
-    def channels_of(self, domain: str) -> list[int]:
-        """The numbers of a domain's channels."""
-        if self._by_domain is None:
-            self._by_domain = {}
-            for number, channel in enumerate(self.channels):
-                self._by_domain.setdefault(channel.domain, []).append(number)
-        return self._by_domain.get(domain, [])
-
-    @property
-    def name(self) -> str:
-        """As its sampler called it."""
-        return self.sampler.node if self.sampler else f"node of rank {self.process}"
-
-
-def read_nodes(raw: Path) -> list[NodeSensors]:
-    """The nodes that were watched, by the number of their first process."""
-    files = [path for path in sorted(raw.glob(SENSORS_PATTERN))[:MAX_NODES] if is_observation(path)]
-    nodes = sorted((_read_node(path) for path in files), key=lambda node: node.process)
-    # Two files of one process, by spellings of its number, would count its joules twice: the first is taken.
-    return [node for number, node in enumerate(nodes) if not number or node.process != nodes[number - 1].process]
-
-
-def _read_node(path: Path) -> NodeSensors:
-    number = path.stem.rpartition("-")[2]
-    node = NodeSensors(
-        process=int(number) if number.isascii() and number.isdigit() and len(number) < 9 else 0,
-        power=path.with_name(f"power-{number}.bin"),
-    )
-    try:
-        for event in observe.read_events(path):
-            _take_in(node, *sensor_event(event), path.name)
-    except SteelyardError as error:
-        node.damage = str(error).splitlines()[0][:300]
-    return node
-
-
-def _take_in(node: NodeSensors, kind: str, event: dict[str, Any], file: str) -> None:
-    if kind not in SENSOR_EVENTS:
-        return
-    said = parse_object(SENSOR_EVENTS[kind], event, f"{file} ({kind})")
-    if type(said) in _LISTS:
-        name, most = _LISTS[type(said)]
-        there = getattr(node, name)
-        if len(there) < most:
-            there.append(said)
-    elif isinstance(said, Domain):
-        if len(node.domains) < MAX_CHANNELS:
-            node.domains.setdefault(said.name, said)
-    elif isinstance(said, Sampler):
-        node.sampler = node.sampler or said
-    else:
-        node.ended = said
-
-
-# -- joules of windows
 
 
 @dataclass
@@ -222,10 +125,9 @@ def read_windows(node: NodeSensors, windows: Mapping[str, Pieces]) -> NodeReadin
     streams = [_Stream(channel, windows, limit, random_phase=random_phase) for channel in node.channels]
     damage = ""
     try:
-        if is_observation(node.power):
-            for chunk in read_power_chunks(node.power):
-                if chunk.channel < len(streams):
-                    streams[chunk.channel].take(chunk.table - np.array([[zero_s], [0.0], [0.0]]))
+        for chunk in node.samples():
+            if chunk.channel < len(streams):
+                streams[chunk.channel].take(chunk.table - np.array([[zero_s], [0.0], [0.0]]))
     except (SteelyardError, OSError) as error:
         damage = str(error).splitlines()[0][:300]
     for stream in streams:
@@ -272,7 +174,10 @@ class _Stream:
         if self._count >= self._limit:
             whole = self._whole()
             self._settle(whole, float(whole[0, -BESIDE]))
-            self._held = [whole[:, self._kept(whole) :].copy()]
+            # Still of use are some before the next cut, or before a window that has not begun.
+            begin_s = min((start_s for _, start_s, _ in self._open), default=math.inf)
+            needed = min(int(np.searchsorted(whole[0], begin_s)), whole.shape[1] - BESIDE)
+            self._held = [whole[:, max(0, needed - BESIDE) :].copy()]
             self._count = self._held[0].shape[1]
 
     def finish(self) -> None:
@@ -284,12 +189,6 @@ class _Stream:
         if np.any(np.diff(whole[0]) < 0):
             whole = whole[:, np.argsort(whole[0], kind="stable")]
         return whole
-
-    def _kept(self, whole: Floats) -> int:
-        """The first sample that is still of use: some before the next cut, or before a window that has not begun."""
-        begin_s = min((start_s for _, start_s, _ in self._open), default=math.inf)
-        needed = int(np.searchsorted(whole[0], begin_s))
-        return max(0, min(needed, int(whole.shape[1]) - BESIDE) - BESIDE)
 
     def _settle(self, whole: Floats, cut_s: float) -> None:
         """Joules of everything before the cut. In a long run most windows have the same stretch in common."""

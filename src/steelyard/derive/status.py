@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 from steelyard.contracts import observe
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from steelyard.contracts.spec import RunSpec
+    from steelyard.derive.observations import Observations
     from steelyard.errors import SteelyardError
 
     _Evidence = dict[str, float | int | str]
@@ -37,37 +35,36 @@ _DUMPED_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 SHOWN_RANKS = 8
 
 
-def job_status(
-    statuses: dict[str, observe.Status],
-    spec: RunSpec,
-    launch: observe.Launch | None,
-    raw: Path,
-    damage: SteelyardError | None,
-) -> observe.Status:
+def job_status(observed: Observations, damage: SteelyardError | None) -> observe.Status:
     """How the job ended, from what each of its processes, the launcher and the scheduler say."""
+    statuses, launch = observed.events.statuses, observed.launch
+    words = sorted(statuses.values(), key=_said)
+    missing = len(words) < observed.spec.processes
     scheduled = launch.scheduled if launch is not None else None
-    measured = scheduled is not None and _all_measured(statuses, spec)
+    # Where all ranks have all that was asked, what ended the rest of a task afterwards takes nothing from it.
+    done = all(status.code in ("completed", "not_converged") for status in words)
+    measured = scheduled is not None and done and not missing
     if scheduled is not None and scheduled.cause is not None and not measured:
-        said = _status_by_scheduler(statuses, scheduled, raw)
+        said = _status_by_scheduler(words, scheduled, observed.log_end)
         if said is not None:
             return said
     if launch is not None and launch.limit_hit and not measured:
         return observe.Status(
             code="time_limit",
             reason=f"ended after {launch.wall_s:.1f} s by its time limit",
-            evidence={"log_tail": _log_tail(raw / observe.WORKER_LOG)},
+            evidence={"log_tail": observed.log_end[-LOG_TAIL_BYTES:].decode("utf-8", "replace")},
         )
-    words = sorted(statuses.values(), key=_said)
     causes = [s for s in words if s.code in CAUSES and "follows" not in (s.evidence or {})]
-    missing = len(words) < spec.processes
     if causes:
-        cause = _with_places(causes[0], words, _log_evidence(raw)[1] if missing else None)
-        if launch is not None and _killed_for_memory(launch) and "DataLoader worker" in cause.reason:
+        cause = _with_places(causes[0], words, _log_evidence(observed.log_end)[1] if missing else None)
+        for_memory = scheduled is not None and scheduled.cause == "out_of_memory"
+        killed = launch is not None and (launch.oom_kills > 0 or for_memory)
+        if killed and "DataLoader worker" in cause.reason:
             # A loader process was what the memory limit killed.
             return replace(cause, code="out_of_memory")
         return cause
     if missing and not (damage and words):
-        return _status_from_outside(launch, raw, statuses)
+        return _status_from_outside(observed)
     # What is left: ranks that saw another go, ranks that were told to end, and those that completed.
     rest = [s for s in words if s.code not in ("completed", "not_converged")]
     if rest:
@@ -78,25 +75,13 @@ def job_status(
     return next((s for s in words if s.code != "completed"), observe.Status(code="completed"))
 
 
-def _all_measured(statuses: dict[str, observe.Status], spec: RunSpec) -> bool:
-    """Whether all ranks have all that was asked: what ended the rest of a task afterwards takes nothing from it."""
-    done = [status for status in statuses.values() if status.code in ("completed", "not_converged")]
-    return len(done) == len(statuses) >= spec.processes
-
-
-def _killed_for_memory(launch: observe.Launch) -> bool:
-    cause = launch.scheduled.cause if launch.scheduled is not None else None
-    return launch.oom_kills > 0 or cause == "out_of_memory"
-
-
 def _status_by_scheduler(
-    statuses: dict[str, observe.Status], scheduled: observe.Scheduled, raw: Path
+    words: list[observe.Status], scheduled: observe.Scheduled, log_end: bytes
 ) -> observe.Status | None:
     """What the scheduler did to a run that could not say it, or only that it was told to end; None: it said more.
 
     The first word counts: what ranks say after one of them was told to end follows from that.
     """
-    words = sorted(statuses.values(), key=_said)
     first = next((s for s in words if s.code not in ("completed", "not_converged")), None)
     if scheduled.cause is None or (
         first is not None and first.code in CAUSES and "follows" not in (first.evidence or {})
@@ -105,7 +90,7 @@ def _status_by_scheduler(
     evidence: _Evidence = {"job": scheduled.job, "state": scheduled.state, **(scheduled.evidence or {})}
     if scheduled.nodes:
         evidence["nodes"] = ", ".join(scheduled.nodes[:SHOWN_RANKS])
-    evidence |= {key: value for key, value in _log_evidence(raw)[1].items() if value}
+    evidence |= {key: value for key, value in _log_evidence(log_end)[1].items() if value}
     reason = scheduled.reason or f"{scheduled.scheduler} says {scheduled.state}"
     return _with_places(observe.Status(code=scheduled.cause, reason=reason, evidence=evidence), words)
 
@@ -117,9 +102,9 @@ def _said(status: observe.Status) -> tuple[float, int]:
     return float(at_s) if isinstance(at_s, (int, float)) else math.inf, told
 
 
-def _log_evidence(raw: Path) -> tuple[str, _Evidence]:
+def _log_evidence(log_end: bytes) -> tuple[str, _Evidence]:
     """What the processes printed last, and of it what a record keeps."""
-    log = _log_tail(raw / observe.WORKER_LOG, 16 * LOG_TAIL_BYTES)
+    log = log_end.decode("utf-8", "replace")
     evidence: _Evidence = {"log_tail": log[-LOG_TAIL_BYTES:]}
     if dump := _INTERPRETER_HUNG.search(log):
         # The main thread is the last in a dump.
@@ -139,11 +124,10 @@ def _with_places(
     return replace(status, evidence=evidence or None)
 
 
-def _status_from_outside(
-    launch: observe.Launch | None, raw: Path, statuses: dict[str, observe.Status]
-) -> observe.Status:
+def _status_from_outside(observed: Observations) -> observe.Status:
     """A process left no status: what the launcher and its log saw must tell."""
-    log, evidence = _log_evidence(raw)
+    launch, statuses = observed.launch, observed.events.statuses
+    log, evidence = _log_evidence(observed.log_end)
     if launch is None:
         return observe.Status(code="failed", reason="neither worker nor launcher left a word", evidence=evidence)
     if launch.oom_kills:
@@ -180,16 +164,3 @@ def _ended(code: int | None, who: str, evidence: _Evidence) -> observe.Status:
         return observe.Status(code="failed", reason=f"{who} left exit code {code} and no status", evidence=evidence)
     status: observe.StatusCode = "cancelled" if -code in ORDERS else "killed"
     return observe.Status(code=status, reason=f"{who} ended by signal {-code}", evidence={**evidence, "signal": -code})
-
-
-def is_observation(path: Path) -> bool:
-    """A regular file of the run's: not a pipe to hang on, nor a link to somewhere else."""
-    return path.name != observe.PROGRESS_FILE and path.is_file() and not path.is_symlink()
-
-
-def _log_tail(log: Path, length: int = LOG_TAIL_BYTES) -> str:
-    if not is_observation(log):
-        return ""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - length))
-        return file.read(length).decode("utf-8", "replace")

@@ -12,20 +12,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from steelyard.contracts import observe
 from steelyard.contracts.record import Quantity
-from steelyard.derive.steps import StepSamples
 from steelyard.stats.quantiles import stream_quantiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from steelyard.contracts.observe import ModelFacts, Settings
     from steelyard.contracts.record import Aggregation, Interval, Steady, Window
-    from steelyard.contracts.spec import RunSpec
+    from steelyard.derive.observations import Observations, StepSamples
 
     Rows = NDArray[np.float64]
 
@@ -33,15 +29,9 @@ PERCENTILES: tuple[tuple[Aggregation, float], ...] = (("p50", 0.50), ("p90", 0.9
 PER_SECOND = "tokens/s"
 
 
-def token_quantities(
-    raw: Path,
-    spec: RunSpec,
-    steady: Steady | None,
-    rate: Quantity | None,
-    settings: Settings | None,
-    model: ModelFacts | None,
-) -> dict[str, Quantity]:
+def token_quantities(observed: Observations, steady: Steady | None, rate: Quantity | None) -> dict[str, Quantity]:
     """All that tokens tell; empty for runs without any. `rate` is the job's, in samples."""
+    spec, model = observed.spec, observed.events.model
     tokens = model.tokens_per_sample if model is not None else None
     if spec.mode != "generate":
         # What is only loaded is neither trained on nor read.
@@ -50,11 +40,14 @@ def token_quantities(
         return {"tokens_job": scaled(rate, tokens, PER_SECOND)}
     if steady is None or rate is None:
         return {}
-    length = _length(settings)
-    samples = StepSamples(raw, spec.ranks, observe.TOKENS_PATTERN)
-    if length is None or not samples.steps:
+    # Tokens of a prompt, and those made of it, as the worker read them back.
+    values = observed.events.settings.values if observed.events.settings is not None else {}
+    lengths = [values.get(name, "") for name in ("prompt_tokens", "new_tokens")]
+    known = all(text.isascii() and text.isdigit() and 0 < int(text[:10]) < 10**9 for text in lengths)
+    samples = observed.tokens
+    if not known or not samples.steps:
         return _unknown(rate, "the run ended before it said how long its requests are")
-    prompt, new_tokens = length
+    prompt, new_tokens = map(int, lengths)
     requests = _Requests(samples, steady, new_tokens)
     if requests.start >= requests.stop:
         return _unknown(rate, "the tokens' samples end before the steady window begins")
@@ -68,15 +61,6 @@ def scaled(quantity: Quantity, factor: float, unit: str) -> Quantity:
         interval = replace(interval, low=interval.low * factor, high=interval.high * factor)
     value = None if quantity.value is None else quantity.value * factor
     return replace(quantity, value=value, unit=unit, interval=interval)
-
-
-def _length(settings: Settings | None) -> tuple[int, int] | None:
-    """Tokens of a prompt, and those made of it, as the worker read them back."""
-    values = settings.values if settings is not None else {}
-    found = [values.get(name, "") for name in ("prompt_tokens", "new_tokens")]
-    if not all(text.isascii() and text.isdigit() and 0 < int(text[:10]) < 10**9 for text in found):
-        return None
-    return int(found[0]), int(found[1])
 
 
 class _Requests:

@@ -12,21 +12,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from steelyard.contracts import observe
-from steelyard.derive.status import is_observation
-from steelyard.errors import SteelyardError
-from steelyard.inputs.validate import parse_object
+from steelyard.derive.epochs import steps_per_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from steelyard.contracts.observe import Phase, StepChunk
+    from steelyard.contracts.record import Steady
     from steelyard.contracts.spec import RunSpec
-    from steelyard.derive.sensors import NodeSensors
-    from steelyard.derive.steps import StepSamples
+    from steelyard.derive.observations import NodeSensors, Observations, StepSamples
 
 MAIN, ALL_STEPS, FIRST_EPOCH, LATER_EPOCHS = "main", "all steps", "first epoch", "later epochs"
 IDLE, COMPILE, RUN = "idle", "compile", "run"
@@ -65,21 +61,15 @@ class Windows:
     """Whole epochs that were run."""
 
 
-def windows_of(
-    raw: Path,
-    spec: RunSpec,
-    nodes: Sequence[NodeSensors],
-    phases: Sequence[Phase],
-    main: tuple[int, int] | None,
-    samples: StepSamples | None,
-) -> Windows:
-    """The windows of each node. `phases` are those of process 0, `main` the steps that the throughput is of."""
+def windows_of(observed: Observations, nodes: Sequence[NodeSensors], steady: Steady | None) -> Windows:
+    """The windows of each node; `steady`: the steps that the throughput is of."""
+    spec, events = observed.spec, observed.events
     found = Windows([NodeWindows() for _ in nodes])
     for node, windows in zip(nodes, found.nodes, strict=True):
-        _phase_windows(_phases(raw, node.process) or phases, windows, spec)
-    if main is not None and samples is not None and samples.steps:
-        ranges = {MAIN: main, ALL_STEPS: (0, samples.steps)}
-        per_epoch = spec.steps_per_epoch
+        _phase_windows(events.node_phases.get(node.process) or events.phases, windows, spec)
+    if steady is not None:
+        samples, per_epoch = observed.steps, steps_per_epoch(spec, events.data)
+        ranges = {MAIN: (steady.start_step, steady.stop_step), ALL_STEPS: (0, samples.steps)}
         if per_epoch:
             found.epochs = samples.steps // per_epoch
             ranges[FIRST_EPOCH] = (0, per_epoch)
@@ -87,16 +77,6 @@ def windows_of(
         ranges = {name: (start, stop) for name, (start, stop) in ranges.items() if start < stop <= samples.steps}
         _step_windows(nodes, found, ranges, samples)
     return found
-
-
-def _phases(raw: Path, process: int) -> list[Phase]:
-    """As the node's first process told them; none where it told nothing that can be read."""
-    path = raw / f"events-{process:05d}.jsonl"
-    try:
-        events = observe.read_events(path) if is_observation(path) else ()
-        return [parse_object(observe.Phase, event, path.name) for event in events if event.pop("kind") == "phase"]
-    except SteelyardError:
-        return []
 
 
 def _phase_windows(phases: Sequence[Phase], windows: NodeWindows, spec: RunSpec) -> None:

@@ -88,23 +88,14 @@ def long_run_variance(residuals: Floats, steps_per_bin: int = 1) -> LongRunVaria
         # correlation is left in: it only ever narrows an interval, and the cosines see it anyway.
         whitening = min(max(lag_one + (1 + 4 * lag_one) / n, 0.0), MAX_WHITENING)
     white = residuals[1:] - whitening * residuals[:-1] if whitening else residuals
-    cosines = _cosines(len(white), n * steps_per_bin)
-    variance = float(np.mean(_slow_power(white, cosines))) / (1 - whitening) ** 2
+    bins = len(white)
+    wanted = int(COSINES_PER_SQRT_STEP * math.sqrt(n * steps_per_bin))
+    cosines = max(1, min(wanted, max(bins // BINS_PER_COSINE, 8), bins - 1))
+    # The orthonormal DCT-II coefficients 1 to `cosines`, by one FFT of the mirrored series.
+    spectrum = np.fft.rfft(np.concatenate((white, white[::-1])))[1 : cosines + 1]
+    turn = np.exp(-0.5j * np.pi * np.arange(1, cosines + 1) / bins)
+    variance = float(np.mean((spectrum * turn).real ** 2 / (2 * bins))) / (1 - whitening) ** 2
     return LongRunVariance(variance, float(cosines), variance * (n - 1) / power)
-
-
-def _cosines(bins: int, steps: int) -> int:
-    wanted = int(COSINES_PER_SQRT_STEP * math.sqrt(steps))
-    return max(1, min(wanted, max(bins // BINS_PER_COSINE, 8), bins - 1))
-
-
-def _slow_power(series: Floats, count: int) -> Floats:
-    """Squares of the orthonormal DCT-II coefficients 1 to `count`, by one FFT of the mirrored series."""
-    n = len(series)
-    spectrum = np.fft.rfft(np.concatenate((series, series[::-1])))[1 : count + 1]
-    turn = np.exp(-0.5j * np.pi * np.arange(1, count + 1) / n)
-    power: Floats = (spectrum * turn).real ** 2 / (2 * n)
-    return power
 
 
 def linear_residuals(times: Floats, work: Floats, value: float) -> Floats:

@@ -69,9 +69,13 @@ class ResultFolder:
 
     def open_scratch(self, spec: RunSpec) -> Path:
         """A directory for a run in the making, on the filesystem it will be renamed within."""
-        scratch = Path(tempfile.mkdtemp(prefix=_owner_prefix(), suffix=f".{spec.run_id}", dir=self._scratch))
-        # mkdtemp shuts others out; results are for colleagues too, as far as the user's umask allows.
-        scratch.chmod(0o777 & ~_umask())
+        # The maker is part of the name, so that there is no moment at which a directory has no owner.
+        scratch = Path(tempfile.mkdtemp(prefix=f"{owner()}.", suffix=f".{spec.run_id}", dir=self._scratch))
+        # mkdtemp shuts others out; results are for colleagues too, as far as the user's umask allows. There is no way
+        # to read that but to set it.
+        mask = os.umask(0o077)
+        os.umask(mask)
+        scratch.chmod(0o777 & ~mask)
         (scratch / RAW).mkdir()
         write_json(scratch / RAW / SPEC_FILE, spec)
         (scratch / RAW / RESERVE_FILE).write_bytes(bytes(RESERVE_BYTES))
@@ -82,7 +86,7 @@ class ResultFolder:
         write_json(scratch / RECORD_FILE, record)
         place = self.run_path(record.spec)
         place.parent.mkdir(parents=True, exist_ok=True)
-        if not self._put(scratch, record.spec):
+        if not self.adopt(scratch, record.spec):
             return False
         _sync(place.parent)
         return True
@@ -92,20 +96,9 @@ class ResultFolder:
 
         False: another run's record stands there. FileNotFoundError: somebody else was faster.
         """
-        return self._put(made, spec)
-
-    def open_study(self, study: str) -> None:
-        """Make the folder that runs of a study are put into."""
-        (self._runs / study).mkdir(parents=True, exist_ok=True)
-
-    def sync_study(self, study: str) -> None:
-        """Keep what was put there even if the machine dies now."""
-        _sync(self._runs / study)
-
-    def _put(self, scratch: Path, spec: RunSpec) -> bool:
         place = self.run_path(spec)
         try:
-            scratch.rename(place)
+            made.rename(place)
         except OSError as error:
             if error.errno not in IN_THE_WAY:
                 raise
@@ -116,6 +109,14 @@ class ResultFolder:
                 next_step=f"look into it, then: rm -r {place}",
             ) from None
         return True
+
+    def open_study(self, study: str) -> None:
+        """Make the folder that runs of a study are put into."""
+        (self._runs / study).mkdir(parents=True, exist_ok=True)
+
+    def sync_study(self, study: str) -> None:
+        """Keep what was put there even if the machine dies now."""
+        _sync(self._runs / study)
 
     def set_aside(self, run: Path, study: str) -> Path:
         """Move a run's directory to where nobody counts it, so that it can be made again; where it is now."""
@@ -136,7 +137,7 @@ class ResultFolder:
         """Remove what dead launchers of this host left; how many. Other hosts' are theirs to remove."""
         removed = 0
         for entry in self._scratch.iterdir():
-            if _is_abandoned(entry.name):
+            if is_gone(entry.name):
                 shutil.rmtree(entry, ignore_errors=True)
                 removed += 1
         return removed
@@ -162,7 +163,8 @@ class ResultFolder:
 
     def ids_being_made(self) -> set[str]:
         """Ids of the runs that somebody is making, of whatever study."""
-        return {_run_id(entry.name) for entry in self._scratch.iterdir()} if self._scratch.is_dir() else set()
+        made = self._scratch.iterdir() if self._scratch.is_dir() else ()
+        return {entry.name.split(".", 5)[-1] for entry in made}
 
     def records(self, study: str | None = None) -> Iterator[RunRecord]:
         """All records, or those of one study, by study and run id."""
@@ -258,13 +260,13 @@ def flush_all(paths: Sequence[Path]) -> None:
     """Keep files even if the machine dies now. Several at a time: most of it is waiting. Those that are gone are not
     ours any more.
     """
+
+    def flush(path: Path) -> None:
+        with suppress(FileNotFoundError):
+            _sync(path)
+
     with ThreadPoolExecutor(FLUSHES) as pool:
-        list(pool.map(_flush, paths))
-
-
-def _flush(path: Path) -> None:
-    with suppress(FileNotFoundError):
-        _sync(path)
+        list(pool.map(flush, paths))
 
 
 def create_once(path: Path, text: str, scratch: Path, *, flush: bool = True) -> bool:
@@ -335,30 +337,12 @@ def owner() -> str:
     return f"{_host()}.{_pid_namespace()}.{os.getpid()}.{_start_ticks(os.getpid())}"
 
 
-def _owner_prefix() -> str:
-    """The maker is part of the name, so that there is no moment at which a directory has no owner."""
-    return f"{owner()}."
-
-
-def _run_id(scratch_name: str) -> str:
-    return scratch_name.split(".", 5)[-1]
-
-
-def _umask() -> int:
-    # There is no way to read it but to set it.
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
 def is_gone(name: str) -> bool:
-    """Whether the process that `owner` called so ran here and runs no more; False of another host's: nobody knows."""
-    return _is_abandoned(name.strip() + ".")
+    """Whether the process that `owner` called so, at the begin of a name, ran here and runs no more.
 
-
-def _is_abandoned(name: str) -> bool:
-    """Whether its maker ran here and runs no more; its start time tells it from a later process of that number."""
-    host, namespace, pid, ticks = [*name.split(".", 4), "", "", "", ""][:4]
+    False of another host's: nobody knows. Its start time tells it from a later process of that number.
+    """
+    host, namespace, pid, ticks = [*name.strip().split(".", 4), "", "", "", ""][:4]
     return (host, namespace) == (_host(), str(_pid_namespace())) and str(_start_ticks(pid)) != ticks
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from steelyard.contracts.energy import Channel
-    from steelyard.derive.sensors import NodeSensors
+    from steelyard.derive.observations import NodeSensors
     from steelyard.stats.energy import WindowEnergy
 
     Floats = NDArray[np.float64]

@@ -25,11 +25,10 @@ import numpy as np
 
 from steelyard import plugins
 from steelyard.contracts.base import to_json_object
-from steelyard.contracts.energy import read_power_chunks
 from steelyard.contracts.observe import LAUNCH_FILE, PROGRESS_FILE, SPEC_FILE
 from steelyard.contracts.spec import Budget, Energy, RunSpec
+from steelyard.derive.observations import NodeSensors, Observations
 from steelyard.derive.record import derive
-from steelyard.derive.sensors import NodeSensors, read_nodes
 from steelyard.launch.local import LocalLauncher
 from steelyard.results.store import write_json
 from steelyard.selftest.fitting import SensorCheck, Window, fitting
@@ -91,7 +90,7 @@ def hardware_test(
         raw = Path(folder) / "raw"
         raw.mkdir()
         windows, record = _watched(tell, raw, idle_s, _spec(load_s, LOAD if load is None else load), root)
-        nodes = read_nodes(raw)
+        nodes = Observations(raw).nodes
         if not nodes or not nodes[0].channels:
             return HardwareTest("nothing to test here", _why_nothing(nodes))
         node = nodes[0]
@@ -159,7 +158,7 @@ def _found(raw: Path, process: subprocess.Popen[bytes]) -> bool:
     """Wait until the sampler reads a channel; False when it has none."""
     deadline_s = time.monotonic() + OPEN_S
     while time.monotonic() < deadline_s and process.poll() is None:
-        nodes = read_nodes(raw)
+        nodes = Observations(raw).nodes
         if nodes and nodes[0].channels:
             return True
         if nodes and nodes[0].ended:
@@ -199,10 +198,9 @@ def _load(spec: RunSpec, raw: Path) -> tuple[RunRecord, Window | None]:
 def _samples(node: NodeSensors) -> list[Floats]:
     """All readings of each channel: a few minutes of our own."""
     parts: list[list[Floats]] = [[] for _ in node.channels]
-    if node.power.is_file():
-        for chunk in read_power_chunks(node.power):
-            if chunk.channel < len(parts):
-                parts[chunk.channel].append(chunk.table)
+    for chunk in node.samples():
+        if chunk.channel < len(parts):
+            parts[chunk.channel].append(chunk.table)
     return [np.concatenate(part, axis=1) if part else np.zeros((3, 0)) for part in parts]
 
 

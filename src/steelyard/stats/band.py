@@ -90,19 +90,14 @@ def judge(values: Sequence[float], band: Band, *, rate: bool, level: float = 0.9
         low, high = 1 / high, (1 / low if low > 0 else math.inf)
     verdict: Verdict = "cannot tell"
     if low is not None and high is not None and len(values) >= MIN_JOBS:
-        verdict = _verdict(value, low, high, band)
+        if band.holds(low) and band.holds(high):
+            verdict = "pass"
+        elif not band.holds(value) and not low <= band.target(value) <= high:
+            verdict = "fail"
     more = None
     if verdict == "cannot tell":
         more = _more_jobs(value, across.spread, len(values), band, level)
     return BandJudgement(verdict, value, low, high, level, across.spread, len(values), more)
-
-
-def _verdict(value: float, low: float, high: float, band: Band) -> Verdict:
-    if band.holds(low) and band.holds(high):
-        return "pass"
-    if not band.holds(value) and not low <= band.target(value) <= high:
-        return "fail"
-    return "cannot tell"
 
 
 def _more_jobs(value: float, spread: float | None, jobs: int, band: Band, level: float) -> int | None:

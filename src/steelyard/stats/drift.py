@@ -65,14 +65,14 @@ class Change:
         return self.after / self.before
 
 
-def changes(occasions: Sequence[Sequence[float]], alpha: float = ALPHA) -> list[Change]:
+def changes(occasions: Sequence[Sequence[float]]) -> list[Change]:
     """Steps in a history, in order; none is an answer. One sequence of job values (all above 0) an occasion.
 
     The largest t between what lies before and after a boundary, over all boundaries, is held against the same largest
     t of normal noise without a step, by simulation: that pays for having looked at every boundary. Where no step is
     found, a stretch that differs from what lies around it is looked for in the same way. What is found
     divides the history, and both parts are searched; so a history without any step is wrongly called changed with
-    probability `alpha`. Values enter by their logarithms: a step is a factor.
+    probability ALPHA. Values enter by their logarithms: a step is a factor.
     """
     if bad := [value for jobs in occasions for value in jobs if not 0 < value < math.inf]:
         raise ValueError(f"values must be positive and finite, but there is {bad[0]!r}")
@@ -80,25 +80,30 @@ def changes(occasions: Sequence[Sequence[float]], alpha: float = ALPHA) -> list[
     unit: Unit = "occasions" if len(logs) >= MIN_OCCASIONS else "jobs"
     if unit == "occasions" or sum(entry.size for entry in logs) > MAX_VALUES:
         logs, unit = [np.array([entry.mean()]) for entry in logs], "occasions"
-    found = sorted(_search(logs, 0, alpha, MAX_CHANGES), key=lambda entry: entry[0])
-    return _described(logs, found, unit)
+    found = sorted(_search(logs, 0, MAX_CHANGES), key=lambda entry: entry[0])
+    bounds = [0, *(entry[0] for entry in found), len(logs)]
+    levels = [math.exp(float(np.concatenate(logs[a:b]).mean())) for a, b in pairwise(bounds)] if found else []
+    return [
+        Change(index, earliest, latest, levels[number], levels[number + 1], p_value, unit)
+        for number, (index, earliest, latest, p_value) in enumerate(found)
+    ]
 
 
 _Found = tuple[int, int, int, float]
 
 
-def _search(logs: Sequence[Floats], start: int, alpha: float, most: int) -> list[_Found]:
+def _search(logs: Sequence[Floats], start: int, most: int) -> list[_Found]:
     """Boundaries by binary segmentation, as index, earliest, latest and p-value."""
     if len(logs) < 2 or sum(entry.size for entry in logs) < MIN_VALUES or most < 1:
         return []
     dips = MIN_DIP_OCCASIONS <= len(logs) <= MAX_DIP_OCCASIONS
-    found = _step(logs, alpha * (1 - DIP_SHARE) if dips else alpha)
+    found = _step(logs, ALPHA * (1 - DIP_SHARE) if dips else ALPHA)
     if not found and dips:
-        found = _dip(logs, alpha * DIP_SHARE)
+        found = _dip(logs, ALPHA * DIP_SHARE)
     if not found:
         return []
     bounds = [0, *(entry[0] for entry in found), len(logs)]
-    parts = [_search(logs[a:b], start + a, alpha, (most - len(found)) // 2) for a, b in pairwise(bounds)]
+    parts = [_search(logs[a:b], start + a, (most - len(found)) // 2) for a, b in pairwise(bounds)]
     here = [(start + index, start + first, start + last, p) for index, first, last, p in found]
     return [*here, *(entry for part in parts for entry in part)]
 
@@ -110,7 +115,9 @@ def _step(logs: Sequence[Floats], alpha: float) -> list[_Found]:
     at = int(np.argmax(t))
     if abs(float(values[cuts[at] :].mean() - values[: cuts[at]].mean())) < MIN_CHANGE:
         return []
-    p_value = _p_value(float(t[at]), len(values), len(cuts), alpha, lambda: _null(*_shared(len(values), cuts)))
+    p_value = _p_value(
+        float(t[at]), len(values), len(cuts), alpha, lambda: _null(*_shared(len(values), cuts), dips=False)
+    )
     if p_value > alpha:
         return []
     near = np.flatnonzero(_log_likelihood(t, len(values)) >= _log_likelihood(t[at], len(values)) - 1.92)
@@ -128,7 +135,9 @@ def _dip(logs: Sequence[Floats], alpha: float) -> list[_Found]:
     inside[cuts[first] : cuts[last]] = True
     if abs(float(values[inside].mean() - values[~inside].mean())) < MIN_CHANGE:
         return []
-    p_value = _p_value(float(t[at]), len(values), len(begins), alpha, lambda: _null_dips(*_shared(len(values), cuts)))
+    p_value = _p_value(
+        float(t[at]), len(values), len(begins), alpha, lambda: _null(*_shared(len(values), cuts), dips=True)
+    )
     if p_value > alpha:
         return []
     return [(first + 1, first + 1, first + 1, p_value), (last + 1, last + 1, last + 1, p_value)]
@@ -182,28 +191,24 @@ def _as_t(between: Floats, total: Floats, count: int) -> Floats:
     return found
 
 
-@lru_cache(maxsize=256)
-def _null(count: int, cuts: tuple[int, ...]) -> Floats:
-    """The largest |t| of normal noise over all boundaries, drawn often enough for a p-value; the same every time."""
-    where = np.array(cuts)
-    return _drawn(count, len(cuts), lambda rows: _largest(rows, where))
+@lru_cache(maxsize=512)
+def _null(count: int, cuts: tuple[int, ...], *, dips: bool) -> Floats:
+    """The largest |t| of normal noise over all boundaries, drawn often enough for a p-value; the same every time.
 
-
-@lru_cache(maxsize=256)
-def _null_dips(count: int, cuts: tuple[int, ...]) -> Floats:
-    """The same over all stretches between two boundaries."""
-    begins, ends = np.triu_indices(len(cuts), 1)
-    where = np.array(cuts)
-    return _drawn(count, len(begins), lambda rows: _inside(rows, where[begins], where[ends]))
-
-
-def _drawn(count: int, looks: int, largest: Callable[[Floats], Floats]) -> Floats:
+    `dips`: over all stretches between two boundaries.
+    """
+    where = begins = np.array(cuts)
+    if dips:
+        begins, ends = (where[side] for side in np.triu_indices(len(cuts), 1))
+    looks = len(begins)
     rng = np.random.default_rng([count, looks])
     # In portions: a long history would need much memory at once.
     size = max(1, 400_000 // max(count, looks))
-    parts = [
-        largest(rng.standard_normal((min(size, DRAWS - done), count))).max(axis=1) for done in range(0, DRAWS, size)
-    ]
+    parts = []
+    for done in range(0, DRAWS, size):
+        rows = rng.standard_normal((min(size, DRAWS - done), count))
+        t = _inside(rows, begins, ends) if dips else _largest(rows, where)
+        parts.append(t.max(axis=1))
     return np.concatenate(parts)
 
 
@@ -211,14 +216,3 @@ def _log_likelihood(t: Floats, count: int) -> Floats:
     """Of normal noise around one step, up to a constant; t grows with it."""
     found: Floats = 0.5 * count * np.log1p(np.minimum(t, 1e100) ** 2 / (count - 2))
     return found
-
-
-def _described(logs: Sequence[Floats], found: Sequence[_Found], unit: Unit) -> list[Change]:
-    if not found:
-        return []
-    bounds = [0, *(entry[0] for entry in found), len(logs)]
-    levels = [math.exp(float(np.concatenate(logs[a:b]).mean())) for a, b in pairwise(bounds)]
-    return [
-        Change(index, earliest, latest, levels[number], levels[number + 1], p_value, unit)
-        for number, (index, earliest, latest, p_value) in enumerate(found)
-    ]

@@ -33,7 +33,12 @@ def energy_of(
     """
     if not stop_s > start_s:
         return unknown("the window has no length", Sight())
-    readings = _near(tidy(time_s, value, spent_s), nature, start_s, stop_s)
+    readings = tidy(time_s, value, spent_s)
+    # Those of the window and so many around it as can matter: a run has many windows, and may last for days.
+    reach_s = max(stop_s - start_s, 20 * (nature.average_s or 0.0), 20 * (nature.period_s or 0.0))
+    first = max(0, int(np.searchsorted(readings.time_s, start_s - reach_s)) - NEAR_READINGS)
+    last = int(np.searchsorted(readings.time_s, stop_s + reach_s)) + NEAR_READINGS
+    readings = Readings(readings.time_s[first:last], readings.value[first:last], readings.spent_s[first:last])
     if not len(readings.time_s):
         return unknown("no reading of this sensor", Sight())
     # Channels of strangers may state any number; what overflows by it ends as an interval that is useless.
@@ -41,14 +46,6 @@ def energy_of(
         if nature.kind == "counter":
             return counter_energy(nature, readings, start_s, stop_s)
         return gauge_energy(nature, readings, start_s, stop_s, random_phase=random_phase)
-
-
-def _near(readings: Readings, nature: Nature, start_s: float, stop_s: float) -> Readings:
-    """The readings of the window and so many around it as can matter: a run has many windows, and may last for days."""
-    reach_s = max(stop_s - start_s, 20 * (nature.average_s or 0.0), 20 * (nature.period_s or 0.0))
-    first = max(0, int(np.searchsorted(readings.time_s, start_s - reach_s)) - NEAR_READINGS)
-    last = int(np.searchsorted(readings.time_s, stop_s + reach_s)) + NEAR_READINGS
-    return Readings(readings.time_s[first:last], readings.value[first:last], readings.spent_s[first:last])
 
 
 @dataclass(frozen=True)
@@ -64,11 +61,10 @@ class Agreement:
     """Why they do not agree, or why nobody can tell; empty when they agree."""
 
 
-def agreement(counter: WindowEnergy, integral: WindowEnergy, *, common_gain: bool = True) -> Agreement:
+def agreement(counter: WindowEnergy, integral: WindowEnergy) -> Agreement:
     """Whether two channels of one domain give the same joules within their intervals.
 
-    Both usually come from one circuit: its gain is in both, cannot make them differ, and is left out. Of two circuits
-    (`common_gain` false) each has its own.
+    Both come from one circuit: its gain is in both, cannot make them differ, and is left out.
     """
     for name, energy in (("counter", counter), ("integral", integral)):
         if energy.value_j is None:
@@ -79,8 +75,6 @@ def agreement(counter: WindowEnergy, integral: WindowEnergy, *, common_gain: boo
     assert integral.rest_j is not None
     difference_j = integral.value_j - counter.value_j
     allowed_j = counter.rest_j + integral.rest_j
-    if not common_gain:
-        allowed_j += counter.gain_j + integral.gain_j
     if abs(difference_j) <= allowed_j:
         return Agreement(True, difference_j, allowed_j, "")
     word = "more" if difference_j > 0 else "less"

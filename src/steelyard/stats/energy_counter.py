@@ -114,10 +114,13 @@ def counter_energy(nature: Nature, readings: Readings, start_s: float, stop_s: f
     new = changes(readings)
     new[0] = True
     ticks, why = _ticks(nature, readings, new)
-    sight = _sight(ticks, start_s, stop_s)
-    period_s = ticks.period_s
-    if not sight.samples and not _bracketed(ticks, readings, start_s, stop_s):
-        return unknown(_no_tick(nature, readings, start_s, stop_s), sight)
+    period_s, window_s = ticks.period_s, stop_s - start_s
+    inside_s = ticks.at_s[(ticks.at_s > start_s) & (ticks.at_s < stop_s)]
+    seen_s = min(stop_s, float(ticks.at_s[-1])) - max(start_s, float(ticks.at_s[0]))
+    gap_s = float(np.max(np.diff(np.concatenate([[start_s], inside_s, [stop_s]]))))
+    sight = Sight(len(inside_s), max(0.0, seen_s) / window_s, gap_s)
+    if not sight.samples and (why_not := _no_tick(nature, ticks, readings, start_s, stop_s)):
+        return unknown(why_not, sight)
     stopped_s = float(readings.time_s[-1] - ticks.at_s[-1])
     if ticks.at_s[-1] < stop_s + 2 * period_s and stopped_s > ticks.patience_s:
         return unknown(f"frozen: the counter gives nothing new for the last {stopped_s:.3g} s of its readings", sight)
@@ -128,7 +131,6 @@ def counter_energy(nature: Nature, readings: Readings, start_s: float, stop_s: f
         return unknown(why[first + 1 + int(faults[0])], sight)
     edges = [_edge(ticks, moment_s) for moment_s in (start_s, stop_s)]
     value_j = edges[1].count_j - edges[0].count_j
-    window_s = stop_s - start_s
     outside_s = sum(edge.outside_s for edge in edges)
     if outside_s > max(OUTSIDE_PERIODS * period_s, MAX_OUTSIDE * window_s):
         return unknown(f"the readings leave out {outside_s:.3g} s of the window of {window_s:.3g} s", sight)
@@ -162,23 +164,23 @@ def _doubts(ticks: Ticks, readings: Readings, edges: list[Edge], start_s: float,
     return doubts
 
 
-def _bracketed(ticks: Ticks, readings: Readings, start_s: float, stop_s: float) -> bool:
-    """Whether a window without a tick is only one without readings: long enough, with ticks right before and after."""
-    inside = np.count_nonzero((readings.time_s >= start_s) & (readings.time_s <= stop_s))
-    spans = len(ticks.at_s) > 1 and ticks.at_s[0] <= start_s and ticks.at_s[-1] >= stop_s
-    return bool(spans and inside <= 1 and stop_s - start_s > 2 * ticks.period_s)
-
-
 def _ticks(nature: Nature, readings: Readings, new: NDArray[np.bool_]) -> tuple[Ticks, list[str]]:
     """Ticks with what is wrong between each and the one before; empty where nothing is."""
-    at_s, blur_s = (column[new] for column in made_at(readings, update_period_s(nature, readings)))
+    period_s = update_period_s(nature, readings)
+    at_s, blur_s = (column[new] for column in made_at(readings, period_s))
     at_s = np.maximum.accumulate(at_s)
-    period_s = _tick_period_s(nature, readings, new)
+    between_s = np.diff(readings.time_s[new][1:])
+    if len(between_s) > 1:
+        # Values may change less often than they are made.
+        period_s = max(period_s, usual_gap_s(between_s))
     rise_j = np.diff(readings.value[new], prepend=readings.value[0])
     # From one reading to the next a whole tick can appear at once.
     since_s = np.diff(readings.time_s, prepend=readings.time_s[0])[new] + readings.spent_s[new] + period_s
     fell = rise_j < 0
-    usual_w = _usual_w(rise_j, np.diff(at_s, prepend=at_s[0]), period_s)
+    # The highest power of the run that is not a jump: of which there are few.
+    power_w = rise_j[1:] / np.maximum(np.diff(at_s), max(period_s, 1e-9))
+    power_w = power_w[power_w > 0]
+    usual_w = float(min(np.max(power_w), 5 * np.quantile(power_w, 0.9))) if len(power_w) else 0.0
     peak_w = PEAK * nature.limit_w * (1 + nature.gain) if nature.limit_w else UNSEEN_PEAK * usual_w
     if nature.wrap is not None:
         rise_j = np.where(fell, rise_j + nature.wrap, rise_j)
@@ -209,24 +211,6 @@ def _faults(
         elif rise_j[n] > most_w * since_s[n] + nature.resolution:
             reasons[n] = f"implausible: the counter went from {value[n - 1]:.6g} to {value[n]:.6g} J at once"
     return reasons
-
-
-def _tick_period_s(nature: Nature, readings: Readings, new: NDArray[np.bool_]) -> float:
-    """How far ticks are apart: the sensor's period, or longer where values change less often than they are made."""
-    period_s = update_period_s(nature, readings)
-    between_s = np.diff(readings.time_s[new][1:])
-    if len(between_s) < 2:
-        return period_s
-    return max(period_s, usual_gap_s(between_s))
-
-
-def _usual_w(rise_j: Floats, between_s: Floats, period_s: float) -> float:
-    """The highest power of the run that is not a jump: of which there are few."""
-    power_w = rise_j[1:] / np.maximum(between_s[1:], max(period_s, 1e-9))
-    power_w = power_w[power_w > 0]
-    if not len(power_w):
-        return 0.0
-    return float(min(np.max(power_w), 5 * np.quantile(power_w, 0.9)))
 
 
 def _edge(ticks: Ticks, moment_s: float) -> Edge:
@@ -261,14 +245,6 @@ def _edge_outside(ticks: Ticks, moment_s: float, after: int, rough: float) -> Ed
     return Edge(float(ticks.count_j[end]) + power_w * away_s, residual_j, residual_j, abs(away_s))
 
 
-def _sight(ticks: Ticks, start_s: float, stop_s: float) -> Sight:
-    inside = ticks.at_s[(ticks.at_s > start_s) & (ticks.at_s < stop_s)]
-    low_s, high_s = max(start_s, float(ticks.at_s[0])), min(stop_s, float(ticks.at_s[-1]))
-    coverage = max(0.0, high_s - low_s) / (stop_s - start_s)
-    gap_s = float(np.max(np.diff(np.concatenate([[start_s], inside, [stop_s]]))))
-    return Sight(len(inside), coverage, gap_s)
-
-
 def _still_s(ticks: Ticks, readings: Readings, start_s: float, stop_s: float) -> float:
     """The longest time in which readings were taken and the counter gave nothing new.
 
@@ -285,10 +261,13 @@ def _still_s(ticks: Ticks, readings: Readings, start_s: float, stop_s: float) ->
     return longest_s
 
 
-def _no_tick(nature: Nature, readings: Readings, start_s: float, stop_s: float) -> str:
-    """Why a counter without a new value around the window tells nothing."""
+def _no_tick(nature: Nature, ticks: Ticks, readings: Readings, start_s: float, stop_s: float) -> str:
+    """Why a counter without a new value in the window tells nothing; empty where only readings are missing."""
     window_s = stop_s - start_s
     inside = int(np.count_nonzero((readings.time_s >= start_s) & (readings.time_s <= stop_s)))
+    bracketed = len(ticks.at_s) > 1 and ticks.at_s[0] <= start_s and ticks.at_s[-1] >= stop_s
+    if bracketed and inside <= 1 and window_s > 2 * ticks.period_s:
+        return ""
     if inside < 2:
         return f"{inside or 'no'} reading of the counter in the window of {window_s:.3g} s"
     if nature.period_s is not None and window_s < FROZEN_PERIODS * nature.period_s:

@@ -101,16 +101,24 @@ def gauge_energy(
     nature: Nature, readings: Readings, start_s: float, stop_s: float, *, random_phase: bool
 ) -> WindowEnergy:
     """Trapezoid over the window, and everything that may be beside it."""
-    readings, glitches = _plausible(nature, readings)
+    # Without negative power, and without power far above the limit; a little below zero is noise around it.
+    good = readings.value >= -nature.resolution - 0.02 * float(np.median(np.abs(readings.value)))
+    if nature.limit_w is not None:
+        good &= readings.value <= GLITCH * nature.limit_w * (1 + nature.gain) + nature.resolution
+    glitches = int(np.count_nonzero(~good))
+    readings = Readings(readings.time_s[good], readings.value[good], readings.spent_s[good])
     if not len(readings.time_s):
         return unknown("implausible: every reading lies outside 0 and what the domain may draw", Sight())
     track = _track(nature, readings)
     window_s = stop_s - start_s
     pieces = _pieces(track, start_s, stop_s)
-    sight = _sight(track, pieces, start_s, stop_s)
-    if sight.coverage < LEAST_COVERAGE:
-        return unknown(_too_little(sight, window_s), sight)
     outside_s = max(0.0, track.at_s[0] - start_s) + max(0.0, stop_s - track.at_s[-1])
+    lost_s = max(float(np.sum(_lost_s(track, pieces))), outside_s)
+    gap_s = float(np.max(np.diff(pieces.moment_s)))
+    sight = Sight(len(pieces.moment_s) - 2, 1 - min(window_s, lost_s) / window_s, gap_s)
+    if sight.coverage < LEAST_COVERAGE:
+        said = f"readings speak for {sight.coverage:.0%} of the window of {window_s:.3g} s, {sight.samples} in all"
+        return unknown(said if sight.samples else f"no reading of the gauge in the window of {window_s:.3g} s", sight)
     if outside_s > max(OUTSIDE_PERIODS * track.block_s, MAX_OUTSIDE * window_s):
         return unknown(f"the readings leave out {outside_s:.3g} s of the window of {window_s:.3g} s", sight)
     value_j = float(np.sum(np.diff(pieces.moment_s) * (pieces.power_w[1:] + pieces.power_w[:-1]) / 2))
@@ -124,16 +132,6 @@ def gauge_energy(
 
 
 # -- readings -------------------------------------------------------------------------------------------------
-
-
-def _plausible(nature: Nature, readings: Readings) -> tuple[Readings, int]:
-    """Without negative power, and without power far above the limit; a little below zero is noise around it."""
-    slack_w = nature.resolution + 0.02 * float(np.median(np.abs(readings.value)))
-    good = readings.value >= -slack_w
-    if nature.limit_w is not None:
-        good &= readings.value <= GLITCH * nature.limit_w * (1 + nature.gain) + nature.resolution
-    kept = Readings(readings.time_s[good], readings.value[good], readings.spent_s[good])
-    return kept, int(np.count_nonzero(~good))
 
 
 def _track(nature: Nature, readings: Readings) -> Track:
@@ -200,20 +198,6 @@ def _lost_s(track: Track, pieces: Pieces) -> Floats:
     usual_s = max(track.usual_s, track.average_s)
     inside_s = np.diff(pieces.moment_s)
     return np.where(pieces.gap_s > DROPOUT_GAPS * usual_s, np.minimum(inside_s, pieces.gap_s - usual_s), 0.0)
-
-
-def _sight(track: Track, pieces: Pieces, start_s: float, stop_s: float) -> Sight:
-    lost_s = float(np.sum(_lost_s(track, pieces)))
-    outside_s = max(0.0, track.at_s[0] - start_s) + max(0.0, stop_s - track.at_s[-1])
-    window_s = stop_s - start_s
-    coverage = 1 - min(window_s, max(lost_s, outside_s)) / window_s
-    return Sight(len(pieces.moment_s) - 2, coverage, float(np.max(np.diff(pieces.moment_s))))
-
-
-def _too_little(sight: Sight, window_s: float) -> str:
-    if sight.samples == 0:
-        return f"no reading of the gauge in the window of {window_s:.3g} s"
-    return f"readings speak for {sight.coverage:.0%} of the window of {window_s:.3g} s, {sight.samples} in all"
 
 
 def _too_short(track: Track, window_s: float, width: float) -> str:

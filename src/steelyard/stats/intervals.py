@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
+LEVEL = 0.95
 METHOD_WITHIN = "whitened cosine weights"
 METHOD_WITHIN_PERIODIC = "whitened cosine weights, whole periods of recurring long steps"
 METHOD_ACROSS = "Student t on job means"
@@ -83,9 +84,7 @@ class JobsInterval:
     """Why there is no interval, or why it may not cover at its level."""
 
 
-def within_job(
-    times: Floats, work: Floats, *, steps_per_bin: int = 1, level: float = 0.95, tail_index: float | None = None
-) -> JobInterval:
+def within_job(times: Floats, work: Floats, *, steps_per_bin: int = 1, tail_index: float | None = None) -> JobInterval:
     """Interval of the mean time per unit of work from the steady steps of one job.
 
     `times` and `work` are sums over bins of `steps_per_bin` steps each, in order; the value is total time over
@@ -94,13 +93,13 @@ def within_job(
     `tail_index` is what `hill_tail_index` says of the single steps, where they are at hand.
     """
     fit = fit_ratio(times, work, steps_per_bin)
-    half_width = fit.half_width(level)
+    half_width = fit.half_width(LEVEL)
     value = float(np.sum(times)) / fit.total_work
     return JobInterval(
         value=value,
         low=min(fit.value - half_width, value),
         high=max(fit.value + half_width, value),
-        level=level,
+        level=LEVEL,
         method=METHOD_WITHIN_PERIODIC if fit.periods_bins else METHOD_WITHIN,
         df=fit.noise.df,
         correlation_steps=correlation_in_steps(fit.noise.correlation, steps_per_bin),
@@ -113,7 +112,7 @@ def concerns_tail(reason: str) -> bool:
     return reason.startswith((HEAVY_TAIL, RARE_STEPS))
 
 
-def across_jobs(means: Sequence[float], level: float = 0.95) -> JobsInterval:
+def across_jobs(means: Sequence[float], level: float = LEVEL) -> JobsInterval:
     """Interval of the mean over jobs from the mean of each: Student t, because jobs are few.
 
     One job shows no spread between jobs, so it has no interval. Two have one, right if jobs vary normally, but

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 MIN_POINTS = 3
+# Of the interval.
+LEVEL = 0.95
 # Relative noise is never taken for smaller than this: clocks and rounding, where repeats happen to agree.
 NOISE_FLOOR = 1e-4
 # A misfit of d shifts a knee at 90 % by about d / (1 - 0.9): 2 % of throughput are 20 % of batch. Less does not matter.
@@ -85,7 +87,7 @@ class Knee:
     """How it was found, or why it cannot be told."""
 
 
-def knee(points: Sequence[BatchTimes], share: float = 0.9, level: float = 0.95) -> Knee:
+def knee(points: Sequence[BatchTimes], share: float = 0.9) -> Knee:
     """The knee of the throughput over the batch size, from the step times of the jobs at each swept batch.
 
     The form: a step takes `fixed + batch x sample` seconds, so that throughput tends to 1/sample and reaches a share
@@ -103,21 +105,22 @@ def knee(points: Sequence[BatchTimes], share: float = 0.9, level: float = 0.95) 
     _refuse_bad(ordered, share)
     if len(ordered) < MIN_POINTS:
         sizes = "1 batch size has" if len(ordered) == 1 else f"{len(ordered) or 'no'} batch sizes have"
-        return _none(share, level, f"{sizes} a throughput that may be used, and a curve needs at least {MIN_POINTS}")
-    whole = _fit(ordered, level)
-    slow = _slow_rise(ordered, whole, share, level)
+        reason = f"{sizes} a throughput that may be used, and a curve needs at least {MIN_POINTS}"
+        return Knee("cannot tell", share, None, None, None, LEVEL, "none", None, None, None, None, None, reason)
+    whole = _fit(ordered)
+    slow = _slow_rise(ordered, whole, share)
     if slow is not None:
         return slow
     fit = whole
     for dropped in range(1, len(ordered) - MIN_POINTS):
         if fit.fits:
             break
-        fit = _fit(ordered[dropped:], level)
+        fit = _fit(ordered[dropped:])
         if share / (1 - share) * fit.ratio < ordered[dropped].batch:
             break
     if fit.fits:
-        return _by_form(fit, ordered, share, level)
-    return _by_sweep(ordered, whole.misfit, share, level)
+        return _by_form(fit, ordered, share)
+    return _by_sweep(ordered, whole.misfit, share)
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ class _Fit:
     fits: bool
 
 
-def _fit(points: Sequence[BatchTimes], level: float) -> _Fit:
+def _fit(points: Sequence[BatchTimes]) -> _Fit:
     batches = np.array([point.batch for point in points])
     logs = np.log([point.mean_s for point in points])
     jobs = np.array([float(len(point.times)) for point in points])
@@ -149,11 +152,15 @@ def _fit(points: Sequence[BatchTimes], level: float) -> _Fit:
     odd = repeats > 0 and _exceeds(least / free, free, pure / repeats, repeats, ODD_LEVEL)
     degrees, squared = (free, least / free) if odd else (free + repeats, (least + pure) / (free + repeats))
     noise = max(math.sqrt(squared), NOISE_FLOOR)
-    limit = least + (student_t(level, float(degrees)) * noise) ** 2
+    limit = least + (student_t(LEVEL, float(degrees)) * noise) ** 2
 
     def above(at: float) -> bool:
         return float(_squares(np.array([at]), batches, logs, jobs)[0]) > limit
 
+    # Whether the scatter around the form is small, or no larger than repeats of one batch scatter.
+    fits = misfit <= (MISFIT_MATTERS if repeats else MISFIT_WITHOUT_REPEATS)
+    if not fits and repeats:
+        fits = not _exceeds(least / free, free, pure / repeats, repeats, MISFIT_LEVEL)
     log_ratio = logs - np.log(ratio + batches)
     return _Fit(
         first=float(batches[0]),
@@ -162,11 +169,11 @@ def _fit(points: Sequence[BatchTimes], level: float) -> _Fit:
         high=_crossing(ratio, float(grid[-1]), above) or math.inf,
         scale=math.exp(float(np.sum(jobs * log_ratio) / np.sum(jobs))),
         misfit=misfit,
-        fits=_form_fits(misfit, least / free, free, pure, repeats),
+        fits=fits,
     )
 
 
-def _slow_rise(points: Sequence[BatchTimes], plain: _Fit, share: float, level: float) -> Knee | None:
+def _slow_rise(points: Sequence[BatchTimes], plain: _Fit, share: float) -> Knee | None:
     """The knee of a curve that rises by a power of the batch below 1; None where the plain form does as well."""
     if len(points) < SLOW_POINTS:
         return None
@@ -185,7 +192,7 @@ def _slow_rise(points: Sequence[BatchTimes], plain: _Fit, share: float, level: f
     shown = gain > student_t(MISFIT_LEVEL, degrees) ** 2 * noise
     if not shown or value < SLOW_MATTERS * plain.ratio * share / (1 - share):
         return None
-    inside = squares <= least + student_t(level, degrees) ** 2 * noise
+    inside = squares <= least + student_t(LEVEL, degrees) ** 2 * noise
     power, ratio = float(POWERS[row]), float(grid[column])
     scale = logs - np.log(batches) - np.log1p((ratio / batches) ** power)
     reached = 1 / (1 + (ratio / batches[-1]) ** power)
@@ -198,7 +205,7 @@ def _slow_rise(points: Sequence[BatchTimes], plain: _Fit, share: float, level: f
         # The grid is no finer than this.
         low=float(knees[inside].min()) / cell,
         high=math.inf if inside[0].any() else float(knees[inside].max()) * cell,
-        level=level,
+        level=LEVEL,
         method="slow rise",
         asymptote=math.exp(-float(np.sum(jobs * scale) / np.sum(jobs))),
         fixed_s=None,
@@ -243,15 +250,6 @@ def _crossing(inside: float, outside: float, above: Callable[[float], bool]) -> 
     return math.sqrt(inside * outside)
 
 
-def _form_fits(misfit: float, least: float, free: int, pure: float, repeats: int) -> bool:
-    """Whether the scatter around the form is small, or no larger than repeats of one batch scatter."""
-    if misfit <= MISFIT_MATTERS:
-        return True
-    if repeats == 0:
-        return misfit <= MISFIT_WITHOUT_REPEATS
-    return not _exceeds(least, free, pure / repeats, repeats, MISFIT_LEVEL)
-
-
 def _exceeds(square: float, free: int, noise_square: float, noise_free: int, level: float) -> bool:
     """Whether one mean square is larger than another beyond chance: Fisher's test."""
     if noise_square == 0.0:
@@ -262,7 +260,7 @@ def _exceeds(square: float, free: int, noise_square: float, noise_free: int, lev
     return bool(fdtrc(free, noise_free, square / noise_square) < 1 - level)
 
 
-def _by_form(fit: _Fit, points: Sequence[BatchTimes], share: float, level: float) -> Knee:
+def _by_form(fit: _Fit, points: Sequence[BatchTimes], share: float) -> Knee:
     times = share / (1 - share)
     first, last = points[0].batch, points[-1].batch
     value, low, high = times * fit.ratio, times * fit.low, times * fit.high
@@ -290,7 +288,7 @@ def _by_form(fit: _Fit, points: Sequence[BatchTimes], share: float, level: float
         value=shown,
         low=low,
         high=high,
-        level=level,
+        level=LEVEL,
         method="fixed and per-sample time",
         asymptote=1 / fit.scale,
         fixed_s=fit.ratio * fit.scale,
@@ -305,18 +303,21 @@ def _reached(fit: _Fit, batch: float) -> float:
     return batch / (fit.ratio + batch)
 
 
-def _by_sweep(points: Sequence[BatchTimes], misfit: float, share: float, level: float) -> Knee:
+def _by_sweep(points: Sequence[BatchTimes], misfit: float, share: float) -> Knee:
     """The smallest swept batch that reaches the share of the best one; no form is assumed but one top."""
     jobs = [float(len(point.times)) for point in points]
     smooth = unimodal([point.rate for point in points], jobs)
     top = max(range(len(points)), key=lambda n: (smooth[n], -n))
     goal = share * smooth[top]
     at = next(n for n in range(len(points)) if smooth[n] >= goal)
-    noise = _repeat_noise(points)
-    low, high = _sweep_bounds(points, smooth, top, goal, noise, level)
+    noise, low, high = _sweep_bounds(points, smooth, top, goal)
     answer: Answer = "found"
     reason = "no simple form describes the curve: read off the swept batches against the best of them"
-    rise = _last_doubling(points, smooth)
+    # From half the largest batch to the largest; from the second largest where that is nearer.
+    logs = [math.log(point.batch) for point in points]
+    half = logs[-1] - math.log(2)
+    before = float(np.interp(half, logs, smooth)) if half >= logs[0] else smooth[0]
+    rise = smooth[-1] / before - 1
     # In the simple form, a doubling that ends below the knee gains more than this.
     if smooth[-1] >= smooth[top] and rise > 2 / (1 + share) - 1:
         answer = "beyond the sweep"
@@ -336,7 +337,7 @@ def _by_sweep(points: Sequence[BatchTimes], misfit: float, share: float, level: 
         value=points[at].batch if answer == "found" else None,
         low=low,
         high=high,
-        level=level,
+        level=LEVEL,
         method="swept batches alone",
         asymptote=smooth[top] if answer in ("found", "below the sweep") else None,
         fixed_s=None,
@@ -348,33 +349,21 @@ def _by_sweep(points: Sequence[BatchTimes], misfit: float, share: float, level: 
 
 
 def _sweep_bounds(
-    points: Sequence[BatchTimes], smooth: Sequence[float], top: int, goal: float, noise: float | None, level: float
-) -> tuple[float | None, float | None]:
-    """The largest batch that is clearly short of the goal, and the smallest that is clearly there."""
-    if noise is None:
-        return None, None
-    free = sum(len(point.times) for point in points) - len(points)
-    quantile = student_t(level, float(free))
+    points: Sequence[BatchTimes], smooth: Sequence[float], top: int, goal: float
+) -> tuple[float | None, float | None, float | None]:
+    """Scatter of jobs at one batch, as a share, over all batches together; None where none has several jobs.
+
+    And the largest batch that is clearly short of the goal, and the smallest that is clearly there.
+    """
+    free = sum(len(point.times) - 1 for point in points)
+    if free == 0:
+        return None, None, None
+    noise = math.sqrt(math.fsum((time / p.mean_s - 1) ** 2 for p in points for time in p.times) / free)
+    quantile = student_t(LEVEL, float(free))
     margins = [quantile * noise * math.sqrt(1 / len(point.times) + 1 / len(points[top].times)) for point in points]
     short = [n for n in range(top + 1) if smooth[n] * (1 + margins[n]) < goal]
     there = [n for n in range(top + 1) if smooth[n] * (1 - margins[n]) >= goal]
-    return (points[short[-1]].batch if short else 0.0), (points[there[0]].batch if there else points[top].batch)
-
-
-def _repeat_noise(points: Sequence[BatchTimes]) -> float | None:
-    """Scatter of jobs at one batch, as a share, over all batches together."""
-    free = sum(len(point.times) - 1 for point in points)
-    if free == 0:
-        return None
-    return math.sqrt(math.fsum((time / p.mean_s - 1) ** 2 for p in points for time in p.times) / free)
-
-
-def _last_doubling(points: Sequence[BatchTimes], smooth: Sequence[float]) -> float:
-    """Gain of throughput from half the largest batch to the largest; from the second largest where that is nearer."""
-    batches = [math.log(point.batch) for point in points]
-    half = batches[-1] - math.log(2)
-    before = float(np.interp(half, batches, smooth))
-    return smooth[-1] / before - 1 if half >= batches[0] else smooth[-1] / smooth[0] - 1
+    return noise, (points[short[-1]].batch if short else 0.0), points[there[0] if there else top].batch
 
 
 def unimodal(values: Sequence[float], weights: Sequence[float]) -> list[float]:
@@ -401,10 +390,6 @@ def _isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
             (v1, w1, n1), (v2, w2, n2) = pools[-2], pools[-1]
             pools[-2:] = [((v1 * w1 + v2 * w2) / (w1 + w2), w1 + w2, n1 + n2)]
     return [value for value, _, count in pools for _ in range(count)]
-
-
-def _none(share: float, level: float, reason: str) -> Knee:
-    return Knee("cannot tell", share, None, None, None, level, "none", None, None, None, None, None, reason)
 
 
 def _refuse_bad(points: Sequence[BatchTimes], share: float) -> None:

@@ -65,16 +65,15 @@ def compare_means(a: Sequence[float], b: Sequence[float], level: float = 0.95) -
         df = variance**2 / (share_a**2 / (len(a) - 1) + share_b**2 / (len(b) - 1))
         half_width = student_t(level, df) * math.sqrt(variance)
     low, high = value * math.exp(-half_width), value * math.exp(half_width)
-    return TimeRatio(value, low, high, level, df, _verdict(low, high), len(a), len(b))
+    verdict: Verdict = "no difference shown"
+    if high < 1:
+        verdict = "faster"
+    elif low > 1:
+        verdict = "slower"
+    return TimeRatio(value, low, high, level, df, verdict, len(a), len(b))
 
 
 def _log_variance(times: Sequence[float], mean: float) -> float:
     """Variance of the logarithm of the mean."""
     n = len(times)
     return math.fsum((time / mean - 1) ** 2 for time in times) / (n - 1) / n
-
-
-def _verdict(low: float, high: float) -> Verdict:
-    if high < 1:
-        return "faster"
-    return "slower" if low > 1 else "no difference shown"

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Name = Literal["Amdahl", "Gustafson", "latency-bandwidth"]
 # With as many points as parameters every curve fits; one more shows a residual, two more also one that was not fitted.
 SPARE_POINTS = 2
+# Of the parameters' intervals.
+LEVEL = 0.95
 
 _LINEAR: Basis = (lambda _: 1.0, lambda n: n)
 _HYPERBOLA: Basis = (lambda _: 1.0, lambda n: 1.0 / n)
@@ -57,7 +59,7 @@ class CurveFit:
     """The largest error of the rate at a point that was left out of the fit, of that point's rate."""
     rate: Callable[[float], float]
     """Rate of the whole job at a number of devices, in the unit of the measured ones."""
-    level: float = 0.95
+    level: float = LEVEL
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Refused:
     reason: str
 
 
-def amdahl(counts: Sequence[int], rates: Sequence[float], level: float = 0.95) -> CurveFit | Refused:
+def amdahl(counts: Sequence[int], rates: Sequence[float]) -> CurveFit | Refused:
     """Serial share of the time of one device, the work of a step staying the same."""
     if refused := _too_few("Amdahl", len(counts), 2):
         return refused
@@ -78,10 +80,10 @@ def amdahl(counts: Sequence[int], rates: Sequence[float], level: float = 0.95) -
         fit = _fit(_HYPERBOLA, [counts[i] for i in some], [times[i] for i in some])
         return lambda n: 1.0 / fit.at(n)
 
-    return _shown("Amdahl", counts, rates, rate_of, _serial_share(_HYPERBOLA, counts, times, level), level)
+    return _shown("Amdahl", counts, rates, rate_of, _serial_share(_HYPERBOLA, counts, times))
 
 
-def gustafson(counts: Sequence[int], rates: Sequence[float], level: float = 0.95) -> CurveFit | Refused:
+def gustafson(counts: Sequence[int], rates: Sequence[float]) -> CurveFit | Refused:
     """Serial share of the time of a parallel job, the work of a device staying the same."""
     if refused := _too_few("Gustafson", len(counts), 2):
         return refused
@@ -89,7 +91,7 @@ def gustafson(counts: Sequence[int], rates: Sequence[float], level: float = 0.95
     def rate_of(some: Sequence[int]) -> Callable[[float], float]:
         return _fit(_LINEAR, [counts[i] for i in some], [rates[i] for i in some]).at
 
-    return _shown("Gustafson", counts, rates, rate_of, _serial_share(_LINEAR, counts, rates, level), level)
+    return _shown("Gustafson", counts, rates, rate_of, _serial_share(_LINEAR, counts, rates))
 
 
 def latency_bandwidth(
@@ -99,7 +101,6 @@ def latency_bandwidth(
     transfers_s: Sequence[float],
     *,
     strong: bool,
-    level: float = 0.95,
 ) -> CurveFit | Refused:
     """Latency of a hop and time of the message, from the exposed transfer of a step; the rest of the step beside it.
 
@@ -127,9 +128,9 @@ def latency_bandwidth(
     names = ("latency of a hop", "time of the message at full bandwidth")
     parameters = tuple(
         Parameter(label, value, max(0.0, value - half), value + half, "s")
-        for label, value, half in zip(names, ring.values, ring.half_widths(level), strict=True)
+        for label, value, half in zip(names, ring.values, ring.half_widths(), strict=True)
     )
-    return _shown(name, counts, rates, rate_of, parameters, level)
+    return _shown(name, counts, rates, rate_of, parameters)
 
 
 def _too_few(name: Name, points: int, parameters: int, what: str = "") -> Refused | None:
@@ -147,11 +148,10 @@ def _shown(
     rates: Sequence[float],
     rate_of: Callable[[Sequence[int]], Callable[[float], float]],
     parameters: tuple[Parameter, ...],
-    level: float,
 ) -> CurveFit:
     every = range(len(counts))
     errors = [abs(rate_of([i for i in every if i != out])(counts[out]) / rates[out] - 1) for out in every]
-    return CurveFit(name, parameters, len(counts), 100 * max(errors), rate_of(list(every)), level)
+    return CurveFit(name, parameters, len(counts), 100 * max(errors), rate_of(list(every)))
 
 
 @dataclass(frozen=True)
@@ -164,10 +164,10 @@ class _Linear:
     def at(self, n: float) -> float:
         return math.fsum(value * part(n) for value, part in zip(self.values, self.basis, strict=True))
 
-    def half_widths(self, level: float) -> list[float]:
+    def half_widths(self) -> list[float]:
         if self.df < 1:
             return [math.inf] * len(self.values)
-        t = student_t(level, float(self.df))
+        t = student_t(LEVEL, float(self.df))
         return [t * math.sqrt(float(self.covariance[i, i])) for i in range(len(self.values))]
 
 
@@ -189,12 +189,12 @@ def _fit(basis: Basis, counts: Sequence[int], values: Sequence[float]) -> _Linea
     return _Linear(basis, tuple(float(value) for value in chosen), covariance, df)
 
 
-def _serial_share(basis: Basis, counts: Sequence[int], values: Sequence[float], level: float) -> tuple[Parameter, ...]:
+def _serial_share(basis: Basis, counts: Sequence[int], values: Sequence[float]) -> tuple[Parameter, ...]:
     fit = _fit(basis, counts, values)
     serial, parallel = fit.values
     total = serial + parallel
     # Of serial / (serial + parallel), by the delta method.
     slope = np.asarray([parallel, -serial]) / total**2
-    half = student_t(level, float(fit.df)) * math.sqrt(max(0.0, float(slope @ fit.covariance @ slope)))
+    half = student_t(LEVEL, float(fit.df)) * math.sqrt(max(0.0, float(slope @ fit.covariance @ slope)))
     share = serial / total
     return (Parameter("serial share", share, max(0.0, share - half), min(1.0, share + half), "1"),)

@@ -175,14 +175,9 @@ def find_steady(step_s: Series) -> SteadyAnswer:
         return _calm_tail(levels, course, first) or _of_wandering(levels, course, first)
     if first.significant:
         return _of_changed(levels, course, first)
-    return _of_unchanged(levels, first)
-
-
-def _of_unchanged(levels: _Levels, largest: _Change) -> SteadyAnswer:
-    """The answer for a series without a significant change."""
-    lead, n = levels.lead, levels.lead + levels.values.size
+    lead, n = levels.lead, step_s.size
     reason = f"no level change or trend is significant in {n - lead} steps: the largest is "
-    reason += f"{_percent(abs(largest.size))}, {largest.z:.1f} standard errors"
+    reason += f"{_percent(abs(first.size))}, {first.z:.1f} standard errors"
     if lead:
         reason += f"; the first {lead} of {n} steps, up to {levels.lead_factor:.3g} times slower, are set aside"
     return SteadyAnswer("steady", lead, n, (lead,) if lead else (), reason)
@@ -274,15 +269,9 @@ def _lead(off: Series, limit: float, half: int) -> int:
     lead = int(far[-1]) + 1 if far.size else 0
     slow = off > limit
     run = int(np.argmin(slow))
-    if run > lead and run >= _longest_run(slow[run:]) + 2:
-        lead = run
-    return lead
-
-
-def _longest_run(flags: NDArray[np.bool_]) -> int:
-    """Length of the longest run of true values."""
-    edges = np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0))
-    return int((edges[1::2] - edges[::2]).max()) if edges.size else 0
+    edges = np.flatnonzero(np.diff(slow[run:].astype(np.int8), prepend=0, append=0))
+    longest_later = int((edges[1::2] - edges[::2]).max()) if edges.size else 0
+    return run if run > lead and run >= longest_later + 2 else lead
 
 
 def _course(rest: Series) -> _Course:
@@ -294,18 +283,14 @@ def _course(rest: Series) -> _Course:
     falling, rising, valley = _isotonic(batch, up=False), _isotonic(batch, up=True), _valley(batch)
     monotone = min(falling, rising, key=lambda fit: _sse(batch, fit))
     fit = valley if _sse(batch, valley) * VALLEY_ODDS < _sse(batch, monotone) else monotone
-    left = rest - _at_steps(fit, size, skipped)
+    # At every step: straight from the centre of a batch to the next, and on to both ends.
+    ends = np.concatenate([[2 * fit[0] - fit[1]], fit, [2 * fit[-1] - fit[-2]]])
+    centres = skipped + size * (np.arange(-1, count + 1) + 0.5) - 0.5
+    left = rest - np.interp(np.arange(rest.size), centres, ends)
     noise = _noise(left[~_bent(fit, left, size, skipped)])
     unit = noise.long_run_var / size + SE_FLOOR**2
     rises = (_sse(batch, falling) - _sse(batch, valley)) / unit > RISE_GAIN
     return _Course(batch, fit, size, monotone is rising or rises, noise)
-
-
-def _at_steps(fit: Series, size: int, skipped: int) -> Series:
-    """A course through batch means at every step: straight from centre to centre, and on to both ends."""
-    ends = np.concatenate([[2 * fit[0] - fit[1]], fit, [2 * fit[-1] - fit[-2]]])
-    centres = skipped + size * (np.arange(-1, fit.size + 1) + 0.5) - 0.5
-    return np.asarray(np.interp(np.arange(skipped + size * fit.size), centres, ends), dtype=np.float64)
 
 
 def _bent(fit: Series, left: Series, size: int, skipped: int) -> NDArray[np.bool_]:
@@ -399,15 +384,12 @@ def _wander_score(course: _Course) -> float:
     left = course.batch - course.fit
     dust = left.size * SE_FLOOR**2
     seen = float(np.sum(left[1:] * left[:-1])) / (float(np.sum(left * left)) + dust)
-    return (seen - _batch_correlation(course.noise, course.size)) * float(np.sqrt(left.size))
-
-
-def _batch_correlation(noise: _NoiseModel, size: int) -> float:
-    """Correlation of adjacent batch means of the fitted noise."""
-    lag = np.arange(1, 2 * size)
-    correlation = noise.near * noise.allowed ** (lag - 1.0)
+    # The correlation of adjacent batch means of the fitted noise.
+    size, lag = course.size, np.arange(1, 2 * course.size)
+    correlation = course.noise.near * course.noise.allowed ** (lag - 1.0)
     variance = size + 2 * float(np.sum(np.maximum(size - lag, 0) * correlation))
-    return float(np.sum(np.minimum(lag, 2 * size - lag) * correlation)) / variance
+    expected = float(np.sum(np.minimum(lag, 2 * size - lag) * correlation)) / variance
+    return (seen - expected) * float(np.sqrt(left.size))
 
 
 def _first_change(rest: Series, noise: _NoiseModel) -> _Change:

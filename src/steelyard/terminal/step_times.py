@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from steelyard.contracts import observe
-from steelyard.derive.steps import StepSamples
+from steelyard.derive.observations import StepSamples
 from steelyard.errors import DamagedDataError
 from steelyard.terminal.drawing import sparkline
 from steelyard.terminal.text import seconds, wrapped
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from steelyard.contracts.record import RunRecord
-    from steelyard.derive.steps import Trace
+    from steelyard.derive.observations import Trace
     from steelyard.terminal.drawing import Look
 
 MOST_COLUMNS: Final = 60

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from steelyard.derive.steps import StepSamples
+from steelyard.derive.observations import StepSamples
 from steelyard.errors import InputError, Problem
 from steelyard.report.charts.style import (
     BLUE,
