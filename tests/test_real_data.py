@@ -210,7 +210,7 @@ def test_data_of_another_kind_is_refused() -> None:
 MY = """
 import torch
 from torch import nn
-from steelyard.worker.workloads.recipe import Recipe, Task
+from steelyard.worker.workloads.bundle import ModelBundle, Task
 
 def prepare(example, train, source):
     picture, label = example
@@ -241,7 +241,7 @@ def batch(samples, generator):
 
 def build(classes: int = 10, rate: float = 0.02):
     layers = [nn.Conv2d(3, 16, 5, 2), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten()]
-    return Recipe(
+    return ModelBundle(
         nn.Sequential(*layers, nn.Linear(256, classes)),
         nn.functional.cross_entropy,
         lambda parameters: torch.optim.SGD(parameters, lr=rate, momentum=0.9),

@@ -99,13 +99,13 @@ def _counts(make: Callable[[], Any]) -> dict[str, Any]:
     made: Any = built_on_meta(make)
     if isinstance(made, Ceiling):
         return _nothing("no model: its work is known when it is made on a device")
-    recipe = made if isinstance(made, ModelBundle) else ModelBundle(*made)
+    bundle = made if isinstance(made, ModelBundle) else ModelBundle(*made)
     # Built once. Inference last: its count takes the gradients from the model.
-    memory = footprint(lambda: recipe)
-    trained, inferred = count(lambda: recipe, train=True), count(lambda: recipe, train=False)
+    memory = footprint(lambda: bundle)
+    trained, inferred = count(lambda: bundle, train=True), count(lambda: bundle, train=False)
     return {
         "parameters": trained.parameters,
-        "tokens_per_sample": recipe.tokens,
+        "tokens_per_sample": bundle.tokens,
         "flops_per_sample": {"train": trained.flops_per_sample, "infer": inferred.flops_per_sample},
         "flops_method": {"train": _timeless(trained.method), "infer": _timeless(inferred.method)},
         "memory": asdict(memory),

@@ -72,7 +72,7 @@ class BlockLoop:
         self._seconds = 0.0
         self._host_seconds = 0.0
         self._max_seconds = budget.max_seconds
-        own = [timer.workload.block_steps or MAX_BLOCK_STEPS for timer in timers]
+        own = [timer.step_maker.block_steps or MAX_BLOCK_STEPS for timer in timers]
         self._block_limit = max(1, min(MAX_BLOCK_STEPS, BLOCK_STEPS_IN_MEMORY // len(timers), *own))
         self._last_progress = time.monotonic()
 
@@ -133,7 +133,7 @@ class BlockLoop:
                 block_s = float(table[_STEP_S].sum())
                 self._fold.extend(table[_STEP_S], table[_SAMPLES])
             self._writer.write(timer.device.rank, table)
-            timer.workload.after_block(table, self._raw)
+            timer.step_maker.after_block(table, self._raw)
         self._seconds += block_s
         self._writer.flush()
         decider.device.pause(block_s)

@@ -45,13 +45,13 @@ class Footprint:
 def footprint(make: Callable[[], ModelBundle]) -> Footprint:
     """Of training the model that `make` builds."""
     with torch.random.fork_rng(devices=[]):
-        recipe = built_on_meta(make)
-        module = recipe.module.to("meta")
-        optimizer = _optimizer(recipe, module)
+        bundle = built_on_meta(make)
+        module = bundle.module.to("meta")
+        optimizer = _optimizer(bundle, module)
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         held = _state_bytes(optimizer, trained)
         try:
-            kept, method = _kept(recipe) / SAMPLES, METHOD
+            kept, method = _kept(bundle) / SAMPLES, METHOD
         except Exception as error:  # noqa: BLE001 -- a model of anybody's making; the rest is known all the same
             kept = None
             method = "unknown: " + " ".join(f"{type(error).__name__}: {error}".split())[:REASON_CHARACTERS]
@@ -69,8 +69,8 @@ def _bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _optimizer(recipe: ModelBundle, module: Any) -> torch.optim.Optimizer:
-    given = recipe.optimizer
+def _optimizer(bundle: ModelBundle, module: Any) -> torch.optim.Optimizer:
+    given = bundle.optimizer
     return given if isinstance(given, torch.optim.Optimizer) else given(module.parameters())
 
 
@@ -84,8 +84,8 @@ def _state_bytes(optimizer: torch.optim.Optimizer, trained: list[Any]) -> int:
     return _bytes(value for value in states if isinstance(value, torch.Tensor) and value.dim())
 
 
-def _kept(recipe: ModelBundle) -> float:
-    module, inputs, target = on_meta(recipe, train=True)
+def _kept(bundle: ModelBundle) -> float:
+    module, inputs, target = on_meta(bundle, train=True)
     known = {_storage(tensor) for tensor in (*module.parameters(), *module.buffers())}
     seen: dict[int, torch.Tensor] = {}
 
@@ -97,7 +97,7 @@ def _kept(recipe: ModelBundle) -> float:
 
     fused = mock.patch.object(functional, "scaled_dot_product_attention", _attend)
     with Agreeing(), fused, torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        recipe.loss(call(module, inputs), target)
+        bundle.loss(call(module, inputs), target)
     return float(sum(tensor.untyped_storage().nbytes() for tensor in seen.values()))
 
 

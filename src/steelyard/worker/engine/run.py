@@ -28,9 +28,10 @@ from steelyard.worker.measure.writer import EventLog, StepWriter
 from steelyard.worker.sensors.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from steelyard.worker.engine.job import SensorWatcher
+    from steelyard.worker.engine.job import Job, SensorWatcher
+    from steelyard.worker.workloads.step_maker import StepMaker
 
 # What torch and the C++ library say when the host's memory is exhausted; the device's own error has a class.
 _HOST_MEMORY = re.compile(
@@ -141,7 +142,8 @@ def _run(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
     watch: SensorWatcher = sensors
     try:
         sensors.start()
-        job = plugins.load("device", spec.device_family)(spec)
+        open_job: Callable[[RunSpec], Job] = plugins.load("device", spec.device_family)
+        job = open_job(spec)
         _say_idle(log, sensors, job.touched_s)
         # A simulated job brings its own sensors, which are read on its own clock.
         watch = job.watch(raw) or sensors
@@ -167,18 +169,18 @@ def _status(spec: RunSpec, stop: observe.Stop) -> observe.Status:
     return observe.Status(code="not_converged", reason=reason)
 
 
-def _job(raw: Path, log: EventLog, job: Any, watchdog: Watchdog, watch: SensorWatcher) -> observe.Stop:
+def _job(raw: Path, log: EventLog, job: Job, watchdog: Watchdog, watch: SensorWatcher) -> observe.Stop:
     leads = job.team.process == 0
     now = _edges(job, watch)
     with log.phase("setup", now, start_s=0.0):
-        workloads = job.build()
+        step_makers = job.build()
     spec = job.spec
     if leads:
         log.write("environment", _environment(spec, raw, job))
         _say_data(log, job, now)
     # No rank is to wait inside its first step for what only one of them writes down.
     job.team.agree([0])
-    stop = _measure(raw, log, job, workloads, watchdog, watch)
+    stop = _measure(raw, log, job, step_makers, watchdog, watch)
     _say_facts(job, log, leads=leads)
     return stop
 
@@ -189,18 +191,17 @@ def _say_idle(log: EventLog, watch: Watch, touched_s: float | None) -> None:
         log.write_phase("idle", *idle)
 
 
-def _edges(job: Any, watch: SensorWatcher) -> Callable[[], float]:
+def _edges(job: Job, watch: SensorWatcher) -> Callable[[], float]:
     """The device's clock. Whoever asks for the time is at the edge of a window, at which the sensors are read."""
 
     def now() -> float:
         watch.mark()
-        time_s: float = job.devices[0].now()
-        return time_s
+        return job.devices[0].now()
 
     return now
 
 
-def _say_data(log: EventLog, job: Any, now: Callable[[], float]) -> None:
+def _say_data(log: EventLog, job: Job, now: Callable[[], float]) -> None:
     """Which data is read: a look at every file, which takes its time where there are millions."""
     if job.spec.data is not None:
         with log.phase("data", now):
@@ -208,7 +209,7 @@ def _say_data(log: EventLog, job: Any, now: Callable[[], float]) -> None:
 
 
 def _measure(
-    raw: Path, log: EventLog, job: Any, workloads: list[Any], watchdog: Watchdog, watch: SensorWatcher
+    raw: Path, log: EventLog, job: Job, step_makers: Sequence[StepMaker], watchdog: Watchdog, watch: SensorWatcher
 ) -> observe.Stop:
     spec, now, leads = job.spec, _edges(job, watch), job.team.process == 0
 
@@ -217,8 +218,8 @@ def _measure(
         watchdog.beat()
 
     with ExitStack() as closing:
-        for workload in workloads:
-            closing.callback(workload.close)
+        for step_maker in step_makers:
+            closing.callback(step_maker.close)
         if job.judge is not None:
             closing.callback(job.judge.close)
         writer = StepWriter(raw, job.team.process)
@@ -226,11 +227,11 @@ def _measure(
         # The first to be called: what is closed after a failure is not to be taken for a hang.
         closing.callback(watchdog.finish)
         with log.phase("compile", now):
-            for workload in workloads:
-                workload.compile()
-        timers = [StepTimer(device, workload) for device, workload in zip(job.devices, workloads, strict=True)]
+            for step_maker in step_makers:
+                step_maker.compile()
+        timers = [StepTimer(device, maker) for device, maker in zip(job.devices, step_makers, strict=True)]
         with log.phase("steps", now):
-            between = Between(workloads[0], job.judge, log=log if leads else None, now=now, beat=watchdog.beat)
+            between = Between(step_makers[0], job.judge, log=log if leads else None, now=now, beat=watchdog.beat)
             stop = BlockLoop(spec, timers, writer, raw, job.team, after_block, between).run()
         if leads:
             log.write("stop", stop)
@@ -244,7 +245,7 @@ def _measure(
     return stop
 
 
-def _say_settings(job: Any, log: EventLog) -> None:
+def _say_settings(job: Job, log: EventLog) -> None:
     """What torch says of itself; a release or a user's file that keeps it from answering fails no measured run."""
     try:
         settings = job.settings()
@@ -255,13 +256,13 @@ def _say_settings(job: Any, log: EventLog) -> None:
         log.write("settings", settings)
 
 
-def _environment(spec: RunSpec, raw: Path, job: Any) -> observe.Environment:
+def _environment(spec: RunSpec, raw: Path, job: Job) -> observe.Environment:
     code = Path(spec.source.path).parent if spec.source is not None else None
     data = Path(spec.data.path) if spec.data is not None else None
     return environment(job.family, job.devices[0].timing, data=data, results=raw, code=code, more=job.facts())
 
 
-def _say_facts(job: Any, log: EventLog, *, leads: bool) -> None:
+def _say_facts(job: Job, log: EventLog, *, leads: bool) -> None:
     """What is known after the measurement: no model is counted while a user waits for the first step."""
     peaks = [peak for device in job.devices if (peak := device.memory_peak_bytes()) is not None]
     method = job.devices[0].memory_method

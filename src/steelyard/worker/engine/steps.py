@@ -66,13 +66,13 @@ class Training(_Steps):
     """Forward, backward, optimizer."""
 
     def __init__(
-        self, spec: RunSpec, feed: Feed, module: Any, recipe: ModelBundle, precision: Precision, parallel: Parallel
+        self, spec: RunSpec, feed: Feed, module: Any, bundle: ModelBundle, precision: Precision, parallel: Parallel
     ) -> None:
         super().__init__(spec, feed, module, precision)
-        self._loss: Callable[[Any, Any], torch.Tensor] = recipe.loss
+        self._loss: Callable[[Any, Any], torch.Tensor] = bundle.loss
         self._parallel = parallel
         self._scaler = precision.scaler
-        self._optimizer = _optimizer(recipe, module, sharded=parallel.shards)
+        self._optimizer = _optimizer(bundle, module, sharded=parallel.shards)
         if spec.learning_rate is not None:
             for group in self._optimizer.param_groups:
                 group["lr"] = spec.learning_rate
@@ -227,7 +227,7 @@ class Loading:
         return {**self._feed.effective(), "parallel": "none", "compiled": "false"}
 
 
-TorchWorkload = Training | Inference | Loading
+TorchSteps = Training | Inference | Loading
 
 
 def _channels_last(parameter: torch.Tensor) -> bool | None:
@@ -244,15 +244,15 @@ def _random_states(kind: str) -> list[tuple[Callable[[torch.Tensor], None], torc
     return [(source.set_rng_state, source.get_rng_state()) for source in sources]
 
 
-def _optimizer(recipe: ModelBundle, module: Any, *, sharded: bool) -> torch.optim.Optimizer:
-    if not isinstance(recipe.optimizer, torch.optim.Optimizer):
-        return recipe.optimizer(module.parameters())
+def _optimizer(bundle: ModelBundle, module: Any, *, sharded: bool) -> torch.optim.Optimizer:
+    if not isinstance(bundle.optimizer, torch.optim.Optimizer):
+        return bundle.optimizer(module.parameters())
     if sharded:
         raise InputError(
             "sharding replaces the parameters that this optimizer holds",
             next_step="return a function that makes the optimizer from the parameters",
         )
-    return recipe.optimizer
+    return bundle.optimizer
 
 
 def _compiler_counts() -> dict[str, str]:

@@ -34,8 +34,11 @@ from steelyard.worker.workloads.real import TrainingSplit, fit, open_format, wit
 from steelyard.worker.workloads.user import load_source
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from steelyard.contracts.spec import RunSpec
-    from steelyard.worker.engine.steps import TorchWorkload
+    from steelyard.worker.devices.device import Device
+    from steelyard.worker.engine.steps import TorchSteps
     from steelyard.worker.measure.vendor import NvidiaSmi
     from steelyard.worker.workloads.real import RealData
 
@@ -130,15 +133,15 @@ class TorchJob:
     ) -> None:
         self.spec = spec
         self.judge: Judge | None = None
-        self.touched_s = 0.0
+        self.touched_s: float | None = None
         self._vendor = vendor
         self._device = device
         self.family = device.device.type
-        self.devices = [device]
+        self.devices: Sequence[Device] = [device]
         self.team = team
         self._precision = precision
         self._parallel = parallel
-        self._workload: TorchWorkload | CeilingSteps | None = None
+        self._step_maker: TorchSteps | CeilingSteps | None = None
         self._opened: tuple[Any, Any, Any] | None = None
         self._data: RealData | None = None
         self._parameters = 0
@@ -155,7 +158,7 @@ class TorchJob:
         facts = {"device.name": self._device.name(), "accelerator.files": seen or "none"}
         return facts | torch_facts() | self._vendor.facts(VENDOR_S)
 
-    def build(self) -> list[TorchWorkload | CeilingSteps]:
+    def build(self) -> list[TorchSteps | CeilingSteps]:
         """The model on its device, seeded, in its precision and its parallel dress; or the work of a ceiling."""
         spec = self.spec
         if spec.deterministic != torch.are_deterministic_algorithms_enabled():
@@ -170,48 +173,48 @@ class TorchJob:
         if spec.mode == "ceiling":
             made = self._made()
             assert isinstance(made, Ceiling)
-            self._workload = CeilingSteps(spec, made, self._device, self._precision)
+            self._step_maker = CeilingSteps(spec, made, self._device, self._precision)
         else:
-            self._workload = self._model()
-        return [self._workload]
+            self._step_maker = self._model()
+        return [self._step_maker]
 
-    def _model(self) -> TorchWorkload:
+    def _model(self) -> TorchSteps:
         spec, device = self.spec, self._device.device
         if spec.data is not None:
             # Before the model, whose classes are those of the data.
             self._opened = open_format(spec)
-        recipe = built_on_meta(self._recipe) if spec.mode == "load" else self._recipe()
+        bundle = built_on_meta(self._bundle) if spec.mode == "load" else self._bundle()
         read = None
         if self._opened is not None:
-            self._data = fit(*self._opened, recipe.task, spec)
+            self._data = fit(*self._opened, bundle.task, spec)
             self.spec = spec = with_epochs(spec, self._data)
             read = TrainingSplit(self._data, spec)
-        self._parameters = sum(parameter.numel() for parameter in recipe.module.parameters())
-        self._tokens = recipe.tokens
+        self._parameters = sum(parameter.numel() for parameter in bundle.module.parameters())
+        self._tokens = bundle.tokens
         if spec.mode == "load":
-            return Loading(Feed(spec, self._device.rank, device, recipe.batch, read))
+            return Loading(Feed(spec, self._device.rank, device, bundle.batch, read))
         # Sharding moves each part as it is cut: the whole may not fit on one device.
-        module = recipe.module if self._parallel.shards else recipe.module.to(device)
+        module = bundle.module if self._parallel.shards else bundle.module.to(device)
         if spec.channels_last:
             module = module.to(memory_format=torch.channels_last)
         if spec.mode == "generate":
-            return self._generating(recipe, module)
-        feed = Feed(spec, self._device.rank, device, recipe.batch, read)
+            return self._generating(bundle, module)
+        feed = Feed(spec, self._device.rank, device, bundle.batch, read)
         parallel = self._parallel
         if spec.mode == "infer":
             return Inference(spec, feed, parallel.replicate(module), self._precision)
-        workload = Training(spec, feed, parallel.wrap(module), recipe, self._precision, parallel)
+        step_maker = Training(spec, feed, parallel.wrap(module), bundle, self._precision, parallel)
         if self._data is not None and spec.quality is not None:
             self.judge = Judge(spec, self._data, self._device.rank, device, module, self._precision)
-        return workload
+        return step_maker
 
-    def _generating(self, recipe: ModelBundle, module: Any) -> Generating:
-        spec, made = self.spec, generation_of(recipe, self.spec.workload)
+    def _generating(self, bundle: ModelBundle, module: Any) -> Generating:
+        spec, made = self.spec, generation_of(bundle, self.spec.workload)
         self._tokens = made.new_tokens
-        feed = Feed(spec, self._device.rank, self._device.device, prompts_of(recipe, made.prompt))
+        feed = Feed(spec, self._device.rank, self._device.device, prompts_of(bundle, made.prompt))
         return Generating(spec, feed, self._parallel.replicate(module), self._precision, made, self._device)
 
-    def _recipe(self) -> ModelBundle:
+    def _bundle(self) -> ModelBundle:
         made = self._made()
         assert isinstance(made, ModelBundle)
         return made
@@ -251,7 +254,7 @@ class TorchJob:
 
     def settings(self) -> Settings | None:
         """Read back from torch, not from the spec."""
-        assert self._workload is not None
+        assert self._step_maker is not None
         values = {
             "device": str(self._device.device),
             "ranks": str(dist.get_world_size() if dist.is_initialized() else 1),
@@ -263,7 +266,7 @@ class TorchJob:
             "deterministic": str(torch.are_deterministic_algorithms_enabled()).lower(),
             "cudnn_benchmark": str(torch.backends.cudnn.benchmark).lower(),
         }
-        return Settings(values=values | self._precision.effective() | self._workload.effective())
+        return Settings(values=values | self._precision.effective() | self._step_maker.effective())
 
     def device_facts(self) -> DeviceFacts | None:
         """From the table, by the driver's name."""
@@ -271,16 +274,16 @@ class TorchJob:
 
     def model_facts(self) -> ModelFacts | None:
         """Counted on the meta device."""
-        assert self._workload is not None
+        assert self._step_maker is not None
         if self.spec.mode == "load":
             return ModelFacts(
                 parameters=self._parameters, flops_per_sample=None, method="the input pipeline alone: no model is run"
             )
-        if isinstance(self._workload, CeilingSteps):
-            return self._workload.facts()
+        if isinstance(self._step_maker, CeilingSteps):
+            return self._step_maker.facts()
         generates = self.spec.mode == "generate"
-        found = count_generation(self._recipe) if generates else count(self._recipe, train=self.spec.mode == "train")
-        loss = self._workload.last_loss()
+        found = count_generation(self._bundle) if generates else count(self._bundle, train=self.spec.mode == "train")
+        loss = self._step_maker.last_loss()
         return ModelFacts(
             parameters=self._parameters,
             flops_per_sample=found.flops_per_sample,

@@ -105,7 +105,7 @@ def _open(name: str, root: Path, devices: Sequence[str]) -> SensorsFound:
 def _checked(found: Any) -> SensorsFound:
     """What cannot be read back is refused here: it would spoil the file of all sensors."""
     if not isinstance(found, SensorsFound):
-        raise TypeError(f"it returned {type(found).__name__}, not Found")
+        raise TypeError(f"it returned {type(found).__name__}, not SensorsFound")
     for kind, contracts in ((Domain, found.domains), (Channel, found.channels), (Missing, found.missing)):
         for contract in contracts:
             from_json_object(kind, to_json_object(contract))

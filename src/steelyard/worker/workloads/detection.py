@@ -29,7 +29,7 @@ SWIN_HEAD_WIDTH = 32
 DETECTIONS = 100
 """Boxes an image, at most: COCO's metric counts no more."""
 
-Found = list[dict[str, torch.Tensor]]
+Detections = list[dict[str, torch.Tensor]]
 
 
 @about(
@@ -186,13 +186,13 @@ class FasterRcnn(nn.Module):
 
     def forward(
         self, pictures: torch.Tensor, sizes: torch.Tensor, boxes: torch.Tensor, labels: torch.Tensor
-    ) -> torch.Tensor | Found:
+    ) -> torch.Tensor | Detections:
         """In training the sum of its four losses; else boxes, scores and labels of each picture."""
         if pictures.is_meta:
             return self._without_values(pictures)
         cut = [picture[:, :high, :wide] for picture, (high, wide) in zip(pictures, sizes.tolist(), strict=True)]
         if not self.training:
-            found: Found = self.inner(cut)
+            found: Detections = self.inner(cut)
             return found
         real = [row != tasks.PADDING for row in labels]
         targets = [
@@ -225,7 +225,7 @@ class DeformableDetr(nn.Module):
 
     def forward(
         self, pictures: torch.Tensor, sizes: torch.Tensor, boxes: torch.Tensor, labels: torch.Tensor
-    ) -> torch.Tensor | Found:
+    ) -> torch.Tensor | Detections:
         """In training the loss; else boxes, scores and labels of each picture."""
         high, wide = pictures.shape[-2:]
         rows = torch.arange(high, device=pictures.device)[:, None] < sizes[:, :1, None]
@@ -256,7 +256,7 @@ def _relative(boxes: torch.Tensor, labels: torch.Tensor, sizes: torch.Tensor) ->
     ]
 
 
-def _best(scores: torch.Tensor, boxes: torch.Tensor, sizes: torch.Tensor) -> Found:
+def _best(scores: torch.Tensor, boxes: torch.Tensor, sizes: torch.Tensor) -> Detections:
     """The highest of all scores of all queries and classes, with their boxes in pixels."""
     classes = scores.shape[-1]
     each = scores.sigmoid().flatten(1)
