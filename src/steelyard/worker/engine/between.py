@@ -45,7 +45,11 @@ class Between:
 
     def __call__(self, steps: int, *, last: bool) -> bool:
         """Whether the training is good enough."""
-        self._note_loss(steps)
+        loss = self._step_maker.last_loss() if self._log is not None else None
+        if loss is not None:
+            if len(self._losses) == MAX_LOSSES:
+                del self._losses[1::2]
+            self._losses.append((steps, loss))
         judge = self._judge
         if judge is None or steps == self._judged or not (last or steps % judge.every_steps == 0):
             return False
@@ -69,11 +73,3 @@ class Between:
         steps, values = zip(*self._losses, strict=True)
         finite = tuple(value if math.isfinite(value) else None for value in values)
         self._log.write("loss", LossTrace(steps=steps, values=finite, learnable=self._step_maker.learnable))
-
-    def _note_loss(self, steps: int) -> None:
-        loss = self._step_maker.last_loss() if self._log is not None else None
-        if loss is None:
-            return
-        if len(self._losses) == MAX_LOSSES:
-            del self._losses[1::2]
-        self._losses.append((steps, loss))

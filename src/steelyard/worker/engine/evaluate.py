@@ -54,7 +54,12 @@ class Judge:
         metric = self._make()
         with self._evaluating():
             for made in self._loader:
-                self._take(made, metric)
+                inputs, target, counts = received(made)
+                inputs, target = each_tensor((inputs, target), lambda tensor: tensor.to(self._device))
+                with torch.no_grad(), self._precision.context():
+                    output = call(self._module, inputs)
+                if counts:
+                    metric.update(output, target)
                 beat()
             value = float(metric.compute())
         end_s = now()
@@ -73,14 +78,6 @@ class Judge:
     def close(self) -> None:
         """End the loader's processes."""
         del self._loader
-
-    def _take(self, made: Any, metric: Metric) -> None:
-        inputs, target, counts = received(made)
-        inputs, target = each_tensor((inputs, target), lambda tensor: tensor.to(self._device))
-        with torch.no_grad(), self._precision.context():
-            output = call(self._module, inputs)
-        if counts:
-            metric.update(output, target)
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:

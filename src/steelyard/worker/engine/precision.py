@@ -71,21 +71,18 @@ class Precision:
         left = torch.ones(PROBE, PROBE, device=self._device)
         with self.context():
             product = (left @ left).dtype
+        # Whether products of long numbers are computed in full: a switch may be ignored, a value is not.
+        fine = torch.full((PROBE, PROBE), 1 + 2.0**-12, device=self._device)
+        in_full = bool((fine @ torch.eye(PROBE, device=self._device) == fine).all())
         values = {
             "matmul_dtype": str(self.cast if self._shards and self.cast else product).removeprefix("torch."),
-            "float32_products": self._float32_products(),
+            "float32_products": "fp32" if in_full else "tf32",
             "float32_matmul_precision": str(ask(torch.get_float32_matmul_precision)),
             "cudnn_allow_tf32": str(bool(torch.backends.cudnn.allow_tf32)).lower(),
         }
         if self.scaler is not None:
             values["loss_scale"] = f"{self.scaler.get_scale():g}"
         return values
-
-    def _float32_products(self) -> str:
-        """Whether products of long numbers are computed in full: a switch may be ignored, a value is not."""
-        fine = torch.full((PROBE, PROBE), 1 + 2.0**-12, device=self._device)
-        product = fine @ torch.eye(PROBE, device=self._device)
-        return "fp32" if bool((product == fine).all()) else "tf32"
 
 
 def _scaler(device: torch.device) -> Any:

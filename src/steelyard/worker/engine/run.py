@@ -95,11 +95,17 @@ def _failure(error: Exception, spec: RunSpec) -> observe.Status:
     kind, text = type(error).__name__, str(error)
     evidence = _evidence(_where(error, spec.source.path if spec.source else None))
     code: observe.StatusCode = "failed"
-    if kind == "OutOfMemoryError" or isinstance(error, MemoryError) or _is_host_memory(error):
+    if isinstance(error, OSError):
+        host_memory = error.errno == errno.ENOMEM
+    else:
+        host_memory = isinstance(error, RuntimeError) and _HOST_MEMORY.search(text) is not None
+    if kind == "OutOfMemoryError" or isinstance(error, MemoryError) or host_memory:
         code = "out_of_memory"
     elif isinstance(error, OSError) and error.errno in DISK_FULL:
         evidence["disk"] = "full"
-    elif spec.ranks > 1 and _is_communication(error):
+    elif spec.ranks > 1 and (
+        kind.startswith("Dist") or (isinstance(error, RuntimeError) and _COMMUNICATION.search(text) is not None)
+    ):
         evidence["follows"] = "another rank's end"
     return observe.Status(code=code, reason=_words(f"{kind}: {text}"), evidence=evidence)
 
@@ -107,17 +113,6 @@ def _failure(error: Exception, spec: RunSpec) -> observe.Status:
 def _evidence(where: str) -> dict[str, Any]:
     """Who says it, from where and when: among the words of several ranks the first is the cause."""
     return {"rank": _process(), "where": _words(where), "at_unix_s": time.time()}
-
-
-def _is_host_memory(error: Exception) -> bool:
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and bool(_HOST_MEMORY.search(str(error)))
-
-
-def _is_communication(error: Exception) -> bool:
-    text = isinstance(error, RuntimeError) and _COMMUNICATION.search(str(error))
-    return bool(text) or type(error).__name__.startswith("Dist")
 
 
 def _where(error: Exception, source: str | None) -> str:
@@ -136,7 +131,15 @@ def _words(text: str) -> str:
 
 
 def _run(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
-    watchdog = Watchdog(spec.hang_limit_s, raw, lambda limit_s, where: _bark(log, limit_s, where))
+    def bark(limit_s: float, where: str) -> None:
+        # The watched thread hangs: leave word and end, because nothing else will.
+        reason = f"no block of steps ended within {limit_s:g} s"
+        try:
+            log.end(observe.Status(code="hung", reason=reason, evidence=_evidence(where)))
+        finally:
+            os._exit(HUNG)
+
+    watchdog = Watchdog(spec.hang_limit_s, raw, bark)
     watchdog.start()
     sensors = Watch(spec, raw)
     watch: SensorWatcher = sensors
@@ -144,7 +147,9 @@ def _run(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
         sensors.start()
         open_job: Callable[[RunSpec], Job] = plugins.load("device", spec.device_family)
         job = open_job(spec)
-        _say_idle(log, sensors, job.touched_s)
+        # The baseline was read until the device was touched.
+        if (idle := sensors.idle(job.touched_s)) is not None:
+            log.write_phase("idle", *idle)
         # A simulated job brings its own sensors, which are read on its own clock.
         watch = job.watch(raw) or sensors
         stop = _job(raw, log, job, watchdog, watch)
@@ -176,19 +181,19 @@ def _job(raw: Path, log: EventLog, job: Job, watchdog: Watchdog, watch: SensorWa
         step_makers = job.build()
     spec = job.spec
     if leads:
-        log.write("environment", _environment(spec, raw, job))
-        _say_data(log, job, now)
+        code = Path(spec.source.path).parent if spec.source is not None else None
+        data = Path(spec.data.path) if spec.data is not None else None
+        timing = job.devices[0].timing
+        log.write("environment", environment(job.family, timing, data=data, results=raw, code=code, more=job.facts()))
+        if data is not None:
+            # A look at every file, which takes its time where there are millions.
+            with log.phase("data", now):
+                log.write("data", job.data_facts())
     # No rank is to wait inside its first step for what only one of them writes down.
     job.team.agree([0])
     stop = _measure(raw, log, job, step_makers, watchdog, watch)
     _say_facts(job, log, leads=leads)
     return stop
-
-
-def _say_idle(log: EventLog, watch: Watch, touched_s: float | None) -> None:
-    """In which time the baseline was read: until the device was touched."""
-    if (idle := watch.idle(touched_s)) is not None:
-        log.write_phase("idle", *idle)
 
 
 def _edges(job: Job, watch: SensorWatcher) -> Callable[[], float]:
@@ -199,13 +204,6 @@ def _edges(job: Job, watch: SensorWatcher) -> Callable[[], float]:
         return job.devices[0].now()
 
     return now
-
-
-def _say_data(log: EventLog, job: Job, now: Callable[[], float]) -> None:
-    """Which data is read: a look at every file, which takes its time where there are millions."""
-    if job.spec.data is not None:
-        with log.phase("data", now):
-            log.write("data", job.data_facts())
 
 
 def _measure(
@@ -256,12 +254,6 @@ def _say_settings(job: Job, log: EventLog) -> None:
         log.write("settings", settings)
 
 
-def _environment(spec: RunSpec, raw: Path, job: Job) -> observe.Environment:
-    code = Path(spec.source.path).parent if spec.source is not None else None
-    data = Path(spec.data.path) if spec.data is not None else None
-    return environment(job.family, job.devices[0].timing, data=data, results=raw, code=code, more=job.facts())
-
-
 def _say_facts(job: Job, log: EventLog, *, leads: bool) -> None:
     """What is known after the measurement: no model is counted while a user waits for the first step."""
     peaks = [peak for device in job.devices if (peak := device.memory_peak_bytes()) is not None]
@@ -271,12 +263,3 @@ def _say_facts(job: Job, log: EventLog, *, leads: bool) -> None:
         for kind, facts in (("device", job.device_facts()), ("model", job.model_facts())):
             if facts is not None:
                 log.write(kind, facts)
-
-
-def _bark(log: EventLog, limit_s: float, where: str) -> None:
-    """The watched thread hangs: leave word and end, because nothing else will."""
-    reason = f"no block of steps ended within {limit_s:g} s"
-    try:
-        log.end(observe.Status(code="hung", reason=reason, evidence=_evidence(where)))
-    finally:
-        os._exit(HUNG)

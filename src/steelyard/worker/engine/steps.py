@@ -54,11 +54,18 @@ class _Steps:
         values = {}
         if parameters:
             values["parameter_dtype"] = str(parameters[0].dtype).removeprefix("torch.")
-        told = [last for p in parameters if (last := _channels_last(p)) is not None]
+        # Whether channels are last in memory. In a 1 x 1 convolution both orders are the same, and tell nothing.
+        orders = [
+            (p.is_contiguous(), p.is_contiguous(memory_format=torch.channels_last)) for p in parameters if p.dim() == 4
+        ]
+        told = [last for first, last in orders if first != last]
         if told:
             values["channels_last"] = str(all(told)).lower()
         if self._spec.compile != "off":
-            values |= _compiler_counts()
+            from torch._dynamo.utils import counters
+
+            values["compiled_graphs"] = str(counters["stats"].get("unique_graphs", 0))
+            values["graph_breaks"] = str(sum(counters["graph_break"].values()))
         return values | self._feed.effective()
 
 
@@ -230,14 +237,6 @@ class Loading:
 TorchSteps = Training | Inference | Loading
 
 
-def _channels_last(parameter: torch.Tensor) -> bool | None:
-    """Whether its channels are last in memory; None where both orders are the same, as in a 1 x 1 convolution."""
-    if parameter.dim() != 4:
-        return None
-    first, last = parameter.is_contiguous(), parameter.is_contiguous(memory_format=torch.channels_last)
-    return None if first == last else last
-
-
 def _random_states(kind: str) -> list[tuple[Callable[[torch.Tensor], None], torch.Tensor]]:
     """Of the CPU's source of randomness and of the device's own, each with the function that puts it back."""
     sources: list[Any] = [torch] if kind == "cpu" else [torch, getattr(torch, kind)]
@@ -253,12 +252,3 @@ def _optimizer(bundle: ModelBundle, module: Any, *, sharded: bool) -> torch.opti
             next_step="return a function that makes the optimizer from the parameters",
         )
     return bundle.optimizer
-
-
-def _compiler_counts() -> dict[str, str]:
-    from torch._dynamo.utils import counters
-
-    return {
-        "compiled_graphs": str(counters["stats"].get("unique_graphs", 0)),
-        "graph_breaks": str(sum(counters["graph_break"].values())),
-    }

@@ -76,7 +76,12 @@ def open_job(spec: RunSpec, vendor: NvidiaSmi) -> TorchJob:
         # First: a user's file may bring a backend, and must not undo a switch or a seed that is set later.
         load_source(spec.source)
     device = open_device(spec.device, rank, local_rank)
-    cpus = _near(device, local_rank, local_world) if spec.numa else None
+    cpus = None
+    if spec.numa:
+        address = device.pci_address()
+        # Where nothing tells which CPUs are beside the accelerator, it is bound to none.
+        if address is not None or device.device.type == "cpu":
+            cpus = numa.cpus_beside(address, local_rank, local_world)
     if cpus:
         numa.bind(cpus)
     if spec.threads is not None or cpus:
@@ -89,34 +94,21 @@ def open_job(spec: RunSpec, vendor: NvidiaSmi) -> TorchJob:
     return job
 
 
-def _near(device: TorchDevice, local_rank: int, local_world: int) -> set[int] | None:
-    """The CPUs to bind to; none where nothing tells which are beside the accelerator."""
-    address = device.pci_address()
-    if address is None and device.device.type != "cpu":
-        return None
-    return numa.cpus_beside(address, local_rank, local_world)
-
-
 def _team(spec: RunSpec, device: TorchDevice, rank: int) -> Team:
     if spec.ranks == 1 and spec.parallel == "ddp":
         return Alone()
     timeout = dt.timedelta(seconds=max(COLLECTIVE_TIMEOUT_S, 2 * spec.hang_limit_s))
     if not dist.is_initialized():
-        backend = _backend(spec, device)
+        own = {"cuda": "nccl", "xpu": "xccl", "hpu": "hccl"}.get(device.device.type, "gloo")
+        backend = spec.backend if spec.backend is not None else own
         if {"RANK", "MASTER_ADDR"} <= os.environ.keys():
             dist.init_process_group(backend, timeout=timeout)
         else:
             # One process that was started without a starter: it meets itself.
             store = dist.HashStore()  # type: ignore[attr-defined]
             dist.init_process_group(backend, timeout=timeout, store=store, rank=0, world_size=1)
-    own: Any = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
-    return Processes(rank, own)
-
-
-def _backend(spec: RunSpec, device: TorchDevice) -> str:
-    if spec.backend is not None:
-        return spec.backend
-    return {"cpu": "gloo", "mps": "gloo", "cuda": "nccl", "xpu": "xccl", "hpu": "hccl"}.get(device.device.type, "gloo")
+    group: Any = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
+    return Processes(rank, group)
 
 
 class TorchJob:
@@ -198,7 +190,10 @@ class TorchJob:
         if spec.channels_last:
             module = module.to(memory_format=torch.channels_last)
         if spec.mode == "generate":
-            return self._generating(bundle, module)
+            made = generation_of(bundle, spec.workload)
+            self._tokens = made.new_tokens
+            feed = Feed(spec, self._device.rank, device, prompts_of(bundle, made.prompt))
+            return Generating(spec, feed, self._parallel.replicate(module), self._precision, made, self._device)
         feed = Feed(spec, self._device.rank, device, bundle.batch, read)
         parallel = self._parallel
         if spec.mode == "infer":
@@ -207,12 +202,6 @@ class TorchJob:
         if self._data is not None and spec.quality is not None:
             self.judge = Judge(spec, self._data, self._device.rank, device, module, self._precision)
         return step_maker
-
-    def _generating(self, bundle: ModelBundle, module: Any) -> Generating:
-        spec, made = self.spec, generation_of(bundle, self.spec.workload)
-        self._tokens = made.new_tokens
-        feed = Feed(spec, self._device.rank, self._device.device, prompts_of(bundle, made.prompt))
-        return Generating(spec, feed, self._parallel.replicate(module), self._precision, made, self._device)
 
     def _bundle(self) -> ModelBundle:
         made = self._made()
@@ -228,8 +217,14 @@ class TorchJob:
         if isinstance(made, tuple) and len(made) == 4:
             made = ModelBundle(*made)
         if isinstance(made, (ModelBundle, Ceiling)):
-            _refuse_mode(made, spec)
-            return made
+            if isinstance(made, Ceiling) == (spec.mode == "ceiling"):
+                return made
+            what, valid = ("a ceiling", "ceiling") if isinstance(made, Ceiling) else ("a model", "train, infer")
+            raise InputError(
+                f"the workload {spec.workload!r} is {what}",
+                problems=(Problem("mode", f"is {spec.mode}", valid),),
+                next_step=f"--mode {valid.partition(',')[0]}",
+            )
         raise InputError(
             f"{spec.workload}: its function returned {type(made).__name__}",
             next_step="return module, loss, optimizer and batch maker, in this order",
@@ -296,17 +291,6 @@ class TorchJob:
         """Leave the group, so that no rank sees another vanish."""
         if dist.is_initialized():
             dist.destroy_process_group()
-
-
-def _refuse_mode(made: ModelBundle | Ceiling, spec: RunSpec) -> None:
-    if isinstance(made, Ceiling) == (spec.mode == "ceiling"):
-        return
-    what, valid = ("a ceiling", "ceiling") if isinstance(made, Ceiling) else ("a model", "train, infer")
-    raise InputError(
-        f"the workload {spec.workload!r} is {what}",
-        problems=(Problem("mode", f"is {spec.mode}", valid),),
-        next_step=f"--mode {valid.partition(',')[0]}",
-    )
 
 
 def _refuse_options(build: Any, spec: RunSpec) -> None:
