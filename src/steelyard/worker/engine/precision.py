@@ -40,7 +40,12 @@ class Precision:
         if self._asked == "fp16" and spec.mode == "train":
             if self._shards:
                 raise InputError("fp16 with a scaler is not offered for fully sharded training", next_step="use bf16")
-            self.scaler = _scaler(device)
+            modern = getattr(torch.amp, "GradScaler", None)
+            if modern is None and device.type != "cuda":
+                raise InputError(
+                    f"torch {torch.__version__} scales losses on CUDA only", next_step="use --precision bf16"
+                )
+            self.scaler = torch.cuda.amp.GradScaler() if modern is None else modern(device.type)
         self._refuse_unknown_cast()
 
     def _refuse_unknown_cast(self) -> None:
@@ -83,12 +88,3 @@ class Precision:
         if self.scaler is not None:
             values["loss_scale"] = f"{self.scaler.get_scale():g}"
         return values
-
-
-def _scaler(device: torch.device) -> Any:
-    modern = getattr(torch.amp, "GradScaler", None)
-    if modern is not None:
-        return modern(device.type)
-    if device.type != "cuda":
-        raise InputError(f"torch {torch.__version__} scales losses on CUDA only", next_step="use --precision bf16")
-    return torch.cuda.amp.GradScaler()

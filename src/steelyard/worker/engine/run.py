@@ -192,7 +192,14 @@ def _job(raw: Path, log: EventLog, job: Job, watchdog: Watchdog, watch: SensorWa
     # No rank is to wait inside its first step for what only one of them writes down.
     job.team.agree([0])
     stop = _measure(raw, log, job, step_makers, watchdog, watch)
-    _say_facts(job, log, leads=leads)
+    # Told after the measurement: no model is counted while a user waits for the first step.
+    peaks = [peak for device in job.devices if (peak := device.memory_peak_bytes()) is not None]
+    method = job.devices[0].memory_method
+    log.write("memory", observe.MemoryPeak(peak_bytes=max(peaks) if peaks else None, method=method))
+    if leads:
+        for kind, facts in (("device", job.device_facts()), ("model", job.model_facts())):
+            if facts is not None:
+                log.write(kind, facts)
     return stop
 
 
@@ -252,14 +259,3 @@ def _say_settings(job: Job, log: EventLog) -> None:
         return
     if settings is not None:
         log.write("settings", settings)
-
-
-def _say_facts(job: Job, log: EventLog, *, leads: bool) -> None:
-    """What is known after the measurement: no model is counted while a user waits for the first step."""
-    peaks = [peak for device in job.devices if (peak := device.memory_peak_bytes()) is not None]
-    method = job.devices[0].memory_method
-    log.write("memory", observe.MemoryPeak(peak_bytes=max(peaks) if peaks else None, method=method))
-    if leads:
-        for kind, facts in (("device", job.device_facts()), ("model", job.model_facts())):
-            if facts is not None:
-                log.write(kind, facts)

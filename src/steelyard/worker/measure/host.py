@@ -57,7 +57,11 @@ def host_facts(root: Path) -> dict[str, str]:
 
 def _cpu_facts(root: Path) -> dict[str, str]:
     facts: dict[str, str] = {}
-    cpuinfo = _first_processor(read_text(root / "proc/cpuinfo") or "")
+    # The fields of the first processor; those that follow repeat them.
+    cpuinfo: dict[str, str] = {}
+    for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
+        name, _, value = line.partition(":")
+        cpuinfo.setdefault(name.strip(), value.strip())
     if model := _cpu_model(cpuinfo):
         facts["cpu.model"] = model
     folders = [path for path in root.glob("sys/devices/system/cpu/cpu[0-9]*") if path.name[3:].isdigit()]
@@ -75,27 +79,14 @@ def _cpu_facts(root: Path) -> dict[str, str]:
         facts["cpu.governor"] = ", ".join(f"{name} ({count} CPUs)" for name, count in Counter(governors).most_common())
     limits = [khz for path in folders if (khz := read_int(path / "cpufreq/scaling_max_freq"))]
     if limits:
-        facts["cpu.max_mhz"] = _range_mhz(limits)
+        low, high = min(limits) / 1000, max(limits) / 1000
+        facts["cpu.max_mhz"] = f"{high:g}" if low == high else f"{low:g} to {high:g}"
     # One CPU only: the kernel measures this one anew and takes its time for each.
     now = read_int(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
     mhz = f"{now / 1000:g}" if now else cpuinfo.get("cpu MHz")
     if mhz:
         facts["cpu.cpu0_mhz"] = mhz
     return facts
-
-
-def _range_mhz(khz: list[int]) -> str:
-    low, high = min(khz) / 1000, max(khz) / 1000
-    return f"{high:g}" if low == high else f"{low:g} to {high:g}"
-
-
-def _first_processor(text: str) -> dict[str, str]:
-    """The fields of the first processor; those that follow repeat them."""
-    fields: dict[str, str] = {}
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        fields.setdefault(name.strip(), value.strip())
-    return fields
 
 
 def _cpu_model(fields: dict[str, str]) -> str | None:

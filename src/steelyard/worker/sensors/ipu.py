@@ -85,10 +85,6 @@ def open_ipu(root: Path, _devices: Sequence[str]) -> SensorsFound:
         absent = isinstance(error, ModuleNotFoundError)
         reason = "gcipuinfo is not installed for this Python" if absent else f"gcipuinfo: {_words(error)}"
         return SensorsFound(missing=[_missing("gcipuinfo", "missing", reason, INSTALL)])
-    return _offered(inventory, devices)
-
-
-def _offered(inventory: Inventory, devices: list[dict[str, str]]) -> SensorsFound:
     found = SensorsFound()
     reads: list[tuple[int, str]] = []
     shared = _boards(devices)
@@ -98,7 +94,8 @@ def _offered(inventory: Inventory, devices: list[dict[str, str]]) -> SensorsFoun
     for number, device in enumerate(devices):
         name = f"ipu{number}"
         parent = shared.get(_board(device, number), (None, 0))[0]
-        found.domains.append(Domain(name=name, scope="device", parent=parent, device=_device(device)))
+        known_as = (device.get("pci id") or device.get("id") or "")[:200] or None
+        found.domains.append(Domain(name=name, scope="device", parent=parent, device=known_as))
         if parse_watts(device.get(IPU_POWER)) is not None:
             _add(found, reads, name, number, IPU_POWER)
         else:
@@ -138,10 +135,6 @@ def _add(found: SensorsFound, reads: list[tuple[int, str]], name: str, number: i
     )
     found.channels.append(channel)
     reads.append((number, attribute))
-
-
-def _device(device: dict[str, str]) -> str | None:
-    return (device.get("pci id") or device.get("id") or "")[:200] or None
 
 
 def _missing(what: str, code: Any, reason: str, remedy: str = "") -> Missing:

@@ -128,7 +128,8 @@ def wanted(cards: list[Card], devices: Sequence[str], absent: list[Missing]) -> 
         return cards
     # CUDA goes no further than the first number that is none.
     named = list(takewhile(lambda device: not device.startswith("-"), (device.strip() for device in devices)))
-    if any(_number(device) is not None for device in named) and _order_unknown(cards):
+    order_unknown = len({card.name for card in cards}) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+    if order_unknown and any(_number(device) is not None for device in named):
         reason = "the node has unlike GPUs: CUDA numbers them by speed, NVML by place"
         absent.append(missing("GPUs by number", "missing", reason, "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name UUIDs"))
         named = [device for device in named if _number(device) is None]
@@ -159,13 +160,6 @@ def _matches(cards: list[Card], device: str) -> list[Card]:
     return [
         card
         for card in cards
-        if start and any(re.sub(r"^(GPU|MIG)-", "", name).lower().startswith(start) for name in _names(card))
+        if start
+        and any(re.sub(r"^(GPU|MIG)-", "", name).lower().startswith(start) for name in (card.uuid, *card.instances))
     ]
-
-
-def _names(card: Card) -> tuple[str, ...]:
-    return (card.uuid, *card.instances)
-
-
-def _order_unknown(cards: list[Card]) -> bool:
-    return len({card.name for card in cards}) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"

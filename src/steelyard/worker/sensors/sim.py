@@ -121,22 +121,21 @@ class _SensorReader:
         if known:
             shown = np.concatenate([[self._shown], shown])
         self._update, self._shown = numbers[-1], float(shown[-1])
-        kept = self._kept(len(times_s))
-        return times_s[kept], shown[place][kept]
-
-    def _kept(self, count: int) -> NDArray[np.bool_]:
+        values = shown[place]
         if self._losses is None:
-            return np.ones(count, dtype=bool)
-        return self._losses.random(count) >= self._sensor.drop_share
+            return times_s, values
+        kept = self._losses.random(len(times_s)) >= sensor.drop_share
+        return times_s[kept], values[kept]
 
     def _show(self, numbers: Floats) -> Floats:
         """What these updates show: never before asked for, in order."""
         if not len(numbers):
             return np.zeros(0)
         sensor = self._sensor
-        exact = self._power(numbers) if sensor.kind == "gauge" else self._count(numbers)
         if sensor.kind == "gauge":
-            return _rounded(exact, sensor.resolution)
+            watts = self._power(numbers)
+            return np.round(watts / sensor.resolution) * sensor.resolution if sensor.resolution else watts
+        exact = self._count(numbers)
         counted = np.floor(exact / sensor.resolution) * sensor.resolution if sensor.resolution else exact
         return np.mod(counted, sensor.wrap) if sensor.wrap else counted
 
@@ -175,10 +174,6 @@ class _SensorReader:
             whole = self._domain.joules(end_s) - self._domain.joules(end_s - period_s)
             wrong += np.where(number < passed, seen * period_s / seen_s - whole, 0.0)
         return (1 + self._sensor.gain_error) * wrong
-
-
-def _rounded(value: Floats, resolution: float) -> Floats:
-    return np.round(value / resolution) * resolution if resolution else value
 
 
 @dataclass

@@ -221,7 +221,11 @@ def _seen(environ: Mapping[str, str]) -> list[str] | None:
     A scheduler may set all of them alike. Where they differ, HIP counts among those that ROCR leaves, and takes CUDA's
     variable for its own.
     """
-    words = {name: _words(environ[name]) for name in (CUDA, ROCR, HIP, ZE) if name in environ}
+    words = {
+        name: [word.strip() for word in environ[name].split(",") if word.strip()]
+        for name in (CUDA, ROCR, HIP, ZE)
+        if name in environ
+    }
     if not words:
         return None
     first = next(iter(words.values()))
@@ -234,10 +238,6 @@ def _seen(environ: Mapping[str, str]) -> list[str] | None:
         return outer
     places = [int(word) if word.isascii() and word.isdigit() else len(outer) for word in inner]
     return [outer[place] for place in places] if all(place < len(outer) for place in places) else []
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _local_ranks(environ: Mapping[str, str]) -> int:

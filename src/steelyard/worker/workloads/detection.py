@@ -6,6 +6,7 @@ Both take pictures and boxes as `tasks.boxes_batch` packs them, give their loss 
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,8 +19,6 @@ from steelyard.worker.workloads.bundle import ModelBundle
 from steelyard.worker.workloads.options import at_least, library, multiple_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from steelyard.worker.workloads.bundle import MakeBatch
 
 SMALLEST = 32
@@ -72,7 +71,13 @@ def fasterrcnn(
     )
     task = tasks.detection(resolution, classes, normalise=False)
     module = FasterRcnn(inner, regions, proposals)
-    return ModelBundle(module, _loss, _momentum, _batch(classes, resolution, boxes, first=1), task)
+    return ModelBundle(
+        module,
+        _loss,
+        partial(torch.optim.SGD, lr=0.001, momentum=0.9, weight_decay=1e-4),
+        _batch(classes, resolution, boxes, first=1),
+        task,
+    )
 
 
 @about(
@@ -110,7 +115,13 @@ def deformable_detr(
     multiple_of(SWIN_HEAD_WIDTH, "Deformable DETR", width=width)
     inner = _deformable(classes, width, depth, layers, queries)
     task = tasks.detection(resolution, classes, normalise=True)
-    return ModelBundle(DeformableDetr(inner), _loss, _adaptive, _batch(classes, resolution, boxes, first=0), task)
+    return ModelBundle(
+        DeformableDetr(inner),
+        _loss,
+        partial(torch.optim.AdamW, lr=2e-5, weight_decay=1e-4),
+        _batch(classes, resolution, boxes, first=0),
+        task,
+    )
 
 
 def _deformable(classes: int, width: int, depth: int, layers: int, queries: int) -> Any:
@@ -165,14 +176,6 @@ def _loss(output: Any, _target: Any) -> torch.Tensor:
     """The model's own: it has seen the boxes."""
     loss: torch.Tensor = output
     return loss
-
-
-def _momentum(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.001, momentum=0.9, weight_decay=1e-4)
-
-
-def _adaptive(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=2e-5, weight_decay=1e-4)
 
 
 class FasterRcnn(nn.Module):

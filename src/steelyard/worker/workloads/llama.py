@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,9 +15,6 @@ from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
 from steelyard.worker.workloads.bundle import Generation, ModelBundle
 from steelyard.worker.workloads.options import at_least, library, multiple_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 @dataclass(frozen=True)
@@ -108,8 +106,8 @@ def build(
 
     return ModelBundle(
         module,
-        _loss,
-        _optimizer,
+        lambda scores, target: functional.cross_entropy(scores.flatten(0, 1), target.flatten()),
+        partial(torch.optim.AdamW, lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1),
         batch,
         task=tasks.language(sequence, shape.vocabulary),
         generation=Generation(prompt, new_tokens, _prefill, _decode),
@@ -136,14 +134,6 @@ def _shape(size: str, given: dict[str, int | None]) -> LlamaShape:
     multiple_of(shape.groups, "Llama", heads=shape.heads)
     multiple_of(2 * shape.heads, "Llama", width=shape.width)
     return shape
-
-
-def _loss(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(scores.flatten(0, 1), target.flatten())
-
-
-def _optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1)
 
 
 class Llama(nn.Module):
