@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from steelyard.contracts import observe
@@ -47,16 +48,6 @@ def _take_ranks_from_slurm() -> None:
     except (KeyError, ValueError, IndexError) as error:
         sys.exit(f"Slurm does not say which rank this is ({error}): start it with srun, or leave out --ranks-from")
     os.environ.update(taken, WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(local_world))
-
-
-def _runs_of_task(file: Path, number: int) -> list[Path]:
-    """The raw folders of a task: `file` is CAMPAIGN/jobs/JOB/tasks, a line of run ids for each task."""
-    with file.open(encoding="utf-8") as lines:
-        for place, text in enumerate(lines):
-            if place == number:
-                runs = file.parent.parent.parent / "runs"
-                return [runs / run_id / "raw" for run_id in text.split()]
-    sys.exit(f"{file} has no task {number}")
 
 
 def _take_lease(raw: Path) -> bool:
@@ -130,7 +121,13 @@ def main() -> int:
     arguments = parser.parse_args()
     raws = list(arguments.raw)
     if arguments.task is not None:
-        raws += _runs_of_task(Path(arguments.task[0]), int(arguments.task[1]))
+        # The file is CAMPAIGN/jobs/JOB/tasks, with a line of run ids for each task.
+        file, number = Path(arguments.task[0]), int(arguments.task[1])
+        with file.open(encoding="utf-8") as lines:
+            run_ids = next(islice(lines, number, None), None)
+        if run_ids is None:
+            sys.exit(f"{file} has no task {number}")
+        raws += [file.parent.parent.parent / "runs" / run_id / "raw" for run_id in run_ids.split()]
     if not raws:
         parser.error("no run is given: name a directory, or --task")
     if arguments.lifeline:

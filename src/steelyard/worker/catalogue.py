@@ -60,7 +60,7 @@ def ours() -> list[str]:
 def entry(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """What is known of one workload, counted with these options."""
     if name == "sim":
-        return {**_told(SIMULATED), "options": {}, **_nothing("the simulated device has no model")}
+        return {**_describe(SIMULATED), "options": {}, **_nothing("the simulated device has no model")}
     build = plugins.load("workload", name)
     # Names and defaults; null: none is needed, or the workload decides.
     parameters = inspect.signature(build).parameters.values()
@@ -71,10 +71,10 @@ def entry(name: str, options: dict[str, Any]) -> dict[str, Any]:
         raise InputError(f"the workload {name!r} has no such option", problems=tuple(problems))
     facts = getattr(build, "about", None) or About(family="test", title="of another package")
     given = {"given": options} if options else {}
-    return {**_told(facts), "options": known, **given, **_counts(partial(build, **options))}
+    return {**_describe(facts), "options": known, **given, **_counts(partial(build, **options))}
 
 
-def _told(facts: About) -> dict[str, Any]:
+def _describe(facts: About) -> dict[str, Any]:
     published = None
     if facts.parameters is not None:
         published = {"parameters": facts.parameters, "source": facts.source}

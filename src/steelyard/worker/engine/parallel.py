@@ -34,17 +34,15 @@ class Parallel:
         self.shards = spec.parallel == "fsdp2" and spec.mode == "train"
         self.communicates = spec.mode == "train" and (spec.ranks > 1 or self.shards)
         self.watching = False
-        if self.shards:
-            self._refuse_sharding()
-
-    def _refuse_sharding(self) -> None:
+        if not self.shards:
+            return
         try:
             from torch.distributed.fsdp import fully_shard  # noqa: F401
         except ImportError:
             raise InputError(
                 f"torch {torch.__version__} has no fully_shard", next_step="use torch 2.6 or newer, or --parallel ddp"
             ) from None
-        if self._spec.channels_last:
+        if spec.channels_last:
             raise InputError(
                 "fully_shard does not take parameters whose channels are last in memory",
                 next_step="leave --channels-last out, or use --parallel ddp",

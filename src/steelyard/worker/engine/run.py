@@ -48,7 +48,7 @@ def run_directory(raw: Path) -> observe.Status:
     try:
         spec = from_json_object(RunSpec, json.loads((raw / observe.SPEC_FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
-        status = observe.Status(code="refused", reason=_words(f"the spec cannot be read: {error}"))
+        status = observe.Status(code="refused", reason=_bound_text(f"the spec cannot be read: {error}"))
     else:
         status = _guarded(spec, raw, log)
     log.end(status)
@@ -80,10 +80,10 @@ def _guarded(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
         return _run(spec, raw, log)
     except WorkerMemoryError as error:
         evidence: dict[str, Any] = dict(error.evidence)
-        return observe.Status(code="out_of_memory", reason=_words(str(error)), evidence=evidence)
+        return observe.Status(code="out_of_memory", reason=_bound_text(str(error)), evidence=evidence)
     except SteelyardError as error:
         lines = [line.strip() for line in str(error).splitlines()]
-        return observe.Status(code="refused", reason=_words("; ".join(lines)))
+        return observe.Status(code="refused", reason=_bound_text("; ".join(lines)))
     except Exception as error:  # noqa: BLE001 -- whatever a workload raises ends as a status, never as silence
         # The log may lie on a disk that is full.
         with suppress(OSError):
@@ -107,12 +107,12 @@ def _failure(error: Exception, spec: RunSpec) -> observe.Status:
         kind.startswith("Dist") or (isinstance(error, RuntimeError) and _COMMUNICATION.search(text) is not None)
     ):
         evidence["follows"] = "another rank's end"
-    return observe.Status(code=code, reason=_words(f"{kind}: {text}"), evidence=evidence)
+    return observe.Status(code=code, reason=_bound_text(f"{kind}: {text}"), evidence=evidence)
 
 
 def _evidence(where: str) -> dict[str, Any]:
     """Who says it, from where and when: among the words of several ranks the first is the cause."""
-    return {"rank": _process(), "where": _words(where), "at_unix_s": time.time()}
+    return {"rank": _process(), "where": _bound_text(where), "at_unix_s": time.time()}
 
 
 def _where(error: Exception, source: str | None) -> str:
@@ -125,7 +125,7 @@ def _where(error: Exception, source: str | None) -> str:
     return " < ".join(places[:3] + led[:1])
 
 
-def _words(text: str) -> str:
+def _bound_text(text: str) -> str:
     """Text of an error as a record can hold it: of bounded length, and without the stray halves of characters."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")[:4000]
 
@@ -152,7 +152,7 @@ def _run(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
             log.write_phase("idle", *idle)
         # A simulated job brings its own sensors, which are read on its own clock.
         watch = job.watch(raw) or sensors
-        stop = _job(raw, log, job, watchdog, watch)
+        stop = _run_job(raw, log, job, watchdog, watch)
         # What was measured is on disk; how the ranks part changes nothing of it. After a failure they do not part in
         # order: that could wait for one that is gone.
         with suppress(Exception):
@@ -162,11 +162,7 @@ def _run(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
         for each in {sensors, watch}:
             each.stop()
         watchdog.stop()
-    return _status(spec, stop)
-
-
-def _status(spec: RunSpec, stop: observe.Stop) -> observe.Status:
-    """A run that was to train until a quality was reached and did not is measured, but has not done what was asked."""
+    # A run that was to train until a quality was reached and did not is measured, but has not done what was asked.
     target = spec.quality.target if spec.quality is not None else None
     if target is None or stop.reason == "quality":
         return observe.Status(code="completed")
@@ -174,7 +170,7 @@ def _status(spec: RunSpec, stop: observe.Stop) -> observe.Status:
     return observe.Status(code="not_converged", reason=reason)
 
 
-def _job(raw: Path, log: EventLog, job: Job, watchdog: Watchdog, watch: SensorWatcher) -> observe.Stop:
+def _run_job(raw: Path, log: EventLog, job: Job, watchdog: Watchdog, watch: SensorWatcher) -> observe.Stop:
     leads = job.team.process == 0
     now = _edges(job, watch)
     with log.phase("setup", now, start_s=0.0):

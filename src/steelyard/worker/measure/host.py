@@ -180,7 +180,7 @@ def container_facts(root: Path, variables: Mapping[str, str]) -> dict[str, str]:
     """The container this runs in, as far as it says; an image that is not named stays unsaid."""
     image = variables.get("APPTAINER_CONTAINER") or variables.get("SINGULARITY_CONTAINER")
     if image or (root / ".singularity.d").is_dir():
-        return {"container.kind": "apptainer", **_sif_facts(image), **_label_facts(root)}
+        return {"container.kind": "apptainer", **_apptainer_facts(image, root)}
     if (root / "run/.containerenv").exists():
         return {"container.kind": "podman", **_podman_facts(read_text(root / "run/.containerenv") or "")}
     if "KUBERNETES_SERVICE_HOST" in variables:
@@ -190,24 +190,21 @@ def container_facts(root: Path, variables: Mapping[str, str]) -> dict[str, str]:
     return {"container.kind": variables["container"]} if variables.get("container") else {}
 
 
-def _sif_facts(image: str | None) -> dict[str, str]:
-    if not image:
-        return {}
-    facts = {"container.image": without_password(image)}
-    # To read a digest of the whole file would take longer than many a run; its size tells most images apart.
-    with contextlib.suppress(OSError, ValueError):
-        facts["container.image_bytes"] = str(Path(image).stat().st_size)
-    return facts
-
-
-def _label_facts(root: Path) -> dict[str, str]:
+def _apptainer_facts(image: str | None, root: Path) -> dict[str, str]:
+    """The image's file, and the labels that were built into it."""
+    facts = {}
+    if image:
+        facts["container.image"] = without_password(image)
+        # To read a digest of the whole file would take longer than many a run; its size tells most images apart.
+        with contextlib.suppress(OSError, ValueError):
+            facts["container.image_bytes"] = str(Path(image).stat().st_size)
     try:
         labels = json.loads(read_text(root / ".singularity.d/labels.json") or "")
         labels = labels.get("data", {}).get("attributes", {}).get("labels", labels)
         found = {str(name): str(value) for name, value in labels.items()}
     except (ValueError, AttributeError):
-        return {}
-    facts = {f"container.label.{name}": text for name, text in found.items() if name.startswith(IMAGE_LABELS)}
+        return facts
+    facts |= {f"container.label.{name}": text for name, text in found.items() if name.startswith(IMAGE_LABELS)}
     source = found.get("org.label-schema.usage.singularity.deffile.from", "")
     if "@sha256:" in source:
         facts["container.digest"] = source.partition("@")[2]

@@ -103,7 +103,11 @@ def _library(root: Path, missing: list[Missing]) -> Any | None:
     except Exception as error:  # noqa: BLE001 -- it loads a shared library, and raises what it likes
         if there:
             absent = isinstance(error, ModuleNotFoundError)
-            reason = "amdsmi is not installed for this Python" if absent else f"amdsmi does not load: {_words(error)}"
+            reason = (
+                "amdsmi is not installed for this Python"
+                if absent
+                else f"amdsmi does not load: {_describe_error(error)}"
+            )
             reason += ": there is no counter of energy, only the driver's watts"
             missing.append(Missing(backend=BACKEND, what="amdsmi", code="missing", reason=reason, remedy=INSTALL))
         return None
@@ -241,7 +245,7 @@ def _call(function: Callable[[Any], Any], handle: Any) -> dict[str, Any]:
     try:
         found = function(handle)
     except Exception as error:  # noqa: BLE001 -- whatever the vendor's binding raises is a reason
-        raise ReadError(_code(error), _words(error)) from None
+        raise ReadError(_code(error), _describe_error(error)) from None
     if not isinstance(found, dict):
         raise ReadError("unsupported", f"{getattr(function, '__name__', 'amdsmi')} gives no table")
     return found
@@ -335,12 +339,12 @@ def _text(value: object) -> str | None:
     return value[:200] if isinstance(value, str) and value else None
 
 
-def _words(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 def _code(error: Exception) -> MissingCode:
-    words = _words(error).lower()
+    words = _describe_error(error).lower()
     if isinstance(error, PermissionError) or "permission" in words or "no_perm" in words:
         return "forbidden"
     if "not_supported" in words or "not supported" in words or "not_yet_implemented" in words:
@@ -349,7 +353,7 @@ def _code(error: Exception) -> MissingCode:
 
 
 def _missing(what: str, error: Exception, remedy: str) -> Missing:
-    return Missing(backend=BACKEND, what=what, code=_code(error), reason=_words(error), remedy=remedy)
+    return Missing(backend=BACKEND, what=what, code=_code(error), reason=_describe_error(error), remedy=remedy)
 
 
 def _fault(what: str, error: ReadError) -> Missing:

@@ -89,9 +89,13 @@ class Sampling:
 
     def run(self) -> None:
         """Until the run ends, nothing is left to read, or the disk is full."""
+
+        def on_terminate(*_: object) -> None:
+            self._told = "told to end by SIGTERM"
+
         # An interrupt is for the job: it tells us itself. An order to end is obeyed, with a word.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, self._on_terminate)
+        signal.signal(signal.SIGTERM, on_terminate)
         signal.set_wakeup_fd(self._ring, warn_on_full_buffer=False)
         try:
             self._lines.write("sampler", self._order.told())
@@ -108,9 +112,6 @@ class Sampling:
         except Exception as error:  # noqa: BLE001 -- a fault of ours is told, too
             reason = f"{type(error).__name__}: {error}"[:500]
         self._end(reason)
-
-    def _on_terminate(self, *_: object) -> None:
-        self._told = "told to end by SIGTERM"
 
     def _open(self) -> None:
         order = self._order

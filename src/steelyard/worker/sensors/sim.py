@@ -263,7 +263,16 @@ class SimSampler:
         if self._jitter is not None and not last:
             # Only whole periods, so that readings stay in order: the moment in each is drawn with it.
             known_s = known_s // self._period_s * self._period_s
-        times_s = self._times(known_s)
+        # The moments of the sampler's readings that have not been taken.
+        last_slot = max(self._next, int(np.ceil(known_s / self._period_s)))
+        times_s = np.arange(self._next, last_slot, dtype=np.float64) * self._period_s
+        if self._jitter is not None:
+            times_s += self._period_s * self._jitter.random(len(times_s))
+        self._next = last_slot
+        marks = [at_s for at_s in self._marks if at_s < known_s]
+        self._marks = [at_s for at_s in self._marks if at_s >= known_s]
+        times_s = np.unique(np.concatenate([times_s, marks]))
+        times_s = times_s[times_s < known_s]
         if len(times_s):
             for node in self._nodes:
                 node.read(times_s)
@@ -277,18 +286,6 @@ class SimSampler:
         self.read_until(np.nextafter(at_s, np.inf), last=True)
         for node in self._nodes:
             node.close(at_s, reason)
-
-    def _times(self, until_s: float) -> Floats:
-        """Moments of the sampler's readings before `until_s` that have not been taken."""
-        last = max(self._next, int(np.ceil(until_s / self._period_s)))
-        times_s = np.arange(self._next, last, dtype=np.float64) * self._period_s
-        if self._jitter is not None:
-            times_s += self._period_s * self._jitter.random(len(times_s))
-        self._next = last
-        marks = [at_s for at_s in self._marks if at_s < until_s]
-        self._marks = [at_s for at_s in self._marks if at_s >= until_s]
-        times_s = np.unique(np.concatenate([times_s, marks]))
-        return times_s[times_s < until_s]
 
 
 # -- what there is to read

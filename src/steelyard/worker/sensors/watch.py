@@ -139,9 +139,17 @@ class Watch:
     def _launch(self) -> None:
         own, theirs = socket.socketpair()
         added = {**os.environ, **_FEW_THREADS, **_OWN_MODULES}
+        order = self._order()
+        command = [
+            sys.executable, "-m", "steelyard.worker.sensors", f"--node={order.node}", f"--process={order.process}",
+            f"--period={order.period_s!r}", f"--zero={order.zero_s!r}", f"--parent={order.parent}",
+            f"--root={order.root}", *(["--random-phase"] if order.random_phase else []),
+        ]  # fmt: skip
+        # With `=` and `--`: what comes from outside may begin as an option does.
+        command += [*(f"--device={device}" for device in order.devices), "--", str(order.raw)]
         with own, theirs:
             try:
-                self._process = subprocess.Popen(_command(self._order()), stdin=theirs.fileno(), env=added)
+                self._process = subprocess.Popen(command, stdin=theirs.fileno(), env=added)
             except OSError as error:
                 self._tell([missing_of("sampler", "sensor", error)])
                 return
@@ -182,16 +190,6 @@ class Watch:
             time.sleep(max(0.0, self._ready_s + self._spec.energy.idle_s - clock.now()))
         self._rested_s = clock.now()
         self._rested.touch()
-
-
-def _command(order: Order) -> list[str]:
-    command = [
-        sys.executable, "-m", "steelyard.worker.sensors", f"--node={order.node}", f"--process={order.process}",
-        f"--period={order.period_s!r}", f"--zero={order.zero_s!r}", f"--parent={order.parent}", f"--root={order.root}",
-        *(["--random-phase"] if order.random_phase else []),
-    ]  # fmt: skip
-    # With `=` and `--`: what comes from outside may begin as an option does.
-    return [*command, *(f"--device={device}" for device in order.devices), "--", str(order.raw)]
 
 
 def devices_of(spec: RunSpec, environ: Mapping[str, str]) -> tuple[str, ...]:

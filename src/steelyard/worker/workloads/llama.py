@@ -97,7 +97,14 @@ def build(
     given = {"vocabulary": vocabulary, "layers": layers, "width": width, "heads": heads}
     given |= {"groups": groups, "hidden": hidden}
     at_least(1, "Llama", **given, sequence=sequence, prompt=prompt, new_tokens=new_tokens)
-    shape = _shape(size, given)
+    if size not in SIZES:
+        problem = Problem("size", f"no size is called {size!r}", ", ".join(SIZES))
+        raise InputError("unknown Llama size", problems=(problem,))
+    values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    shape = replace(SIZES[size], **values)
+    multiple_of(shape.heads, "Llama", width=shape.width)
+    multiple_of(shape.groups, "Llama", heads=shape.heads)
+    multiple_of(2 * shape.heads, "Llama", width=shape.width)
     module = Llama(shape, max(sequence, prompt + new_tokens))
 
     def batch(samples: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -121,19 +128,6 @@ def closed_flops(shape: LlamaShape, sequence: int) -> float:
     a_layer = 2 * (2 * shape.width**2 + 2 * shape.width * shared + 3 * shape.width * shape.hidden)
     attention = 4 * shape.width * sequence
     return float(sequence * (shape.layers * (a_layer + attention) + 2 * shape.width * shape.vocabulary))
-
-
-def _shape(size: str, given: dict[str, int | None]) -> LlamaShape:
-    if size not in SIZES:
-        problem = Problem("size", f"no size is called {size!r}", ", ".join(SIZES))
-        raise InputError("unknown Llama size", problems=(problem,))
-    base = SIZES[size]
-    values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    shape = replace(base, **values)
-    multiple_of(shape.heads, "Llama", width=shape.width)
-    multiple_of(shape.groups, "Llama", heads=shape.heads)
-    multiple_of(2 * shape.heads, "Llama", width=shape.width)
-    return shape
 
 
 class Llama(nn.Module):
