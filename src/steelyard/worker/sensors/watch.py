@@ -137,8 +137,6 @@ class Watch:
         self._bell = None
 
     def _launch(self) -> None:
-        own, theirs = socket.socketpair()
-        added = {**os.environ, **_FEW_THREADS, **_OWN_MODULES}
         order = self._order()
         command = [
             sys.executable, "-m", "steelyard.worker.sensors", f"--node={order.node}", f"--process={order.process}",
@@ -147,6 +145,8 @@ class Watch:
         ]  # fmt: skip
         # With `=` and `--`: what comes from outside may begin as an option does.
         command += [*(f"--device={device}" for device in order.devices), "--", str(order.raw)]
+        added = {**os.environ, **_FEW_THREADS, **_OWN_MODULES}
+        own, theirs = socket.socketpair()
         with own, theirs:
             try:
                 self._process = subprocess.Popen(command, stdin=theirs.fileno(), env=added)
