@@ -10,11 +10,11 @@ from steelyard.errors import InputError, Problem
 
 BUILTIN: dict[str, dict[str, str]] = {
     "device": {
-        "sim": "steelyard.worker.engine.sim_job:SimJob",
+        "sim": "steelyard.worker.engine.sim_job:open_job",
         **dict.fromkeys(("auto", "cpu", "cuda", "xpu", "hpu", "mps"), "steelyard.worker.engine.torch_entry:open_job"),
     },
     "workload": {
-        "sim": "steelyard.worker.workloads.sim:SimWorkload",
+        "sim": "steelyard.worker.workloads.sim:SimSteps",
         "tiny": "steelyard.worker.workloads.tiny:build",
         "resnet50": "steelyard.worker.workloads.vision:resnet50",
         "resnet152": "steelyard.worker.workloads.vision:resnet152",

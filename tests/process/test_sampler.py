@@ -45,7 +45,7 @@ PATIENCE_S = 20.0
 BACKEND = """
 import os, pathlib, time
 from steelyard.contracts.energy import Channel, Domain
-from steelyard.worker.sensors.backend import Found, ReadError
+from steelyard.worker.sensors.backend import SensorsFound, ReadError
 
 FOLDER = pathlib.Path(__file__).parent
 
@@ -65,7 +65,7 @@ def find(root, devices):
             raise ReadError("vanished", "it fell off the bus")
         return 100.0 * time.monotonic()
 
-    return Found([domain], channels, [], read)
+    return SensorsFound([domain], channels, [], read)
 """
 
 

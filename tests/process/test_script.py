@@ -428,8 +428,10 @@ def test_ranks_from_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_PROCID", "6")
     worker._take_ranks_from_slurm()
     assert os.environ["RANK"] == "5"
-    with pytest.raises(ValueError, match="TASKS_PER_NODE"):
-        worker._tasks_of_nodes("4(y2)")
+    monkeypatch.delenv("RANK")
+    monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", "4(y2)")
+    with pytest.raises(SystemExit, match="TASKS_PER_NODE"):
+        worker._take_ranks_from_slurm()
 
 
 def test_threads_are_shared_unless_they_are_set(tmp_path: Path) -> None:

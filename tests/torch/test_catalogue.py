@@ -131,10 +131,10 @@ def test_conditions_are_taken_to_hold_and_numbers_stay_unknown() -> None:
     assert asked.method.startswith("unknown: ")
 
 
-def kept_on_the_cpu(recipe: ModelBundle, samples: int) -> int:
+def kept_on_the_cpu(bundle: ModelBundle, samples: int) -> int:
     """By autograd itself, with real tensors; each storage once and without parameters."""
-    inputs, target = recipe.batch(samples, torch.Generator().manual_seed(0))
-    known = {tensor.data_ptr() for tensor in (*recipe.module.parameters(), *recipe.module.buffers())}
+    inputs, target = bundle.batch(samples, torch.Generator().manual_seed(0))
+    known = {tensor.data_ptr() for tensor in (*bundle.module.parameters(), *bundle.module.buffers())}
     seen: dict[int, torch.Tensor] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -143,7 +143,7 @@ def kept_on_the_cpu(recipe: ModelBundle, samples: int) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = recipe.loss(call(recipe.module.train(), inputs), target)
+        loss = bundle.loss(call(bundle.module.train(), inputs), target)
     assert loss.isfinite()
     return sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
 

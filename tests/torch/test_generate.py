@@ -43,22 +43,22 @@ SHORT = Budget(min_steps=12, max_steps=12, min_seconds=0)
 def lively(**options: Any) -> ModelBundle:
     """With weights so large that the tokens vary; as it is, an untrained model repeats itself."""
     torch.manual_seed(0)
-    recipe = gpt.build(**{**OPTIONS, **options})
+    bundle = gpt.build(**{**OPTIONS, **options})
     with torch.no_grad():
-        for parameter in recipe.module.parameters():
+        for parameter in bundle.module.parameters():
             if parameter.dim() > 1:
                 parameter.normal_(std=0.5)
-    recipe.module.eval()
-    return recipe
+    bundle.module.eval()
+    return bundle
 
 
-def greedy(recipe: ModelBundle, prompts: torch.Tensor) -> torch.Tensor:
-    made = recipe.generation
+def greedy(bundle: ModelBundle, prompts: torch.Tensor) -> torch.Tensor:
+    made = bundle.generation
     assert made is not None
-    tokens, state = made.prefill(recipe.module, prompts)
+    tokens, state = made.prefill(bundle.module, prompts)
     found = [tokens]
     for _ in range(made.new_tokens - 1):
-        tokens, state = made.decode(recipe.module, tokens, state)
+        tokens, state = made.decode(bundle.module, tokens, state)
         found.append(tokens)
     return torch.cat(found, dim=1)
 
@@ -68,27 +68,27 @@ def greedy(recipe: ModelBundle, prompts: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(("prompt", "new_tokens"), [(11, 6), (1, 23), (18, 1)])
 def test_tokens_with_the_cache_are_those_without(prompt: int, new_tokens: int) -> None:
-    recipe = lively(prompt=prompt, new_tokens=new_tokens)
+    bundle = lively(prompt=prompt, new_tokens=new_tokens)
     prompts = torch.randint(97, (3, prompt))
     with torch.inference_mode():
-        found = greedy(recipe, prompts)
+        found = greedy(bundle, prompts)
         whole = prompts
         for _ in range(new_tokens):
-            whole = torch.cat([whole, recipe.module(whole)[:, -1:].argmax(dim=-1)], dim=1)
+            whole = torch.cat([whole, bundle.module(whole)[:, -1:].argmax(dim=-1)], dim=1)
     assert torch.equal(found, whole[:, prompt:])
     assert found.shape == (3, new_tokens)
     assert len(found.flatten().unique()) > new_tokens // 2
 
 
 def test_a_cache_takes_its_memory_once_and_in_the_format_of_the_computation() -> None:
-    recipe = lively()
-    assert recipe.generation is not None
+    bundle = lively()
+    assert bundle.generation is not None
     prompts = torch.randint(97, (2, PROMPT))
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
-        tokens, cache = recipe.generation.prefill(recipe.module, prompts)
+        tokens, cache = bundle.generation.prefill(bundle.module, prompts)
         before = [held.data_ptr() for layer in cache.layers for held in layer._held]
         for _ in range(NEW - 1):
-            tokens, cache = recipe.generation.decode(recipe.module, tokens, cache)
+            tokens, cache = bundle.generation.decode(bundle.module, tokens, cache)
     assert [held.data_ptr() for layer in cache.layers for held in layer._held] == before
     assert {held.dtype for layer in cache.layers for held in layer._held} == {torch.bfloat16}
     assert {held.shape for layer in cache.layers for held in layer._held} == {(2, 4, PROMPT + NEW, 8)}
@@ -106,14 +106,14 @@ def test_the_operations_of_a_request_are_those_of_the_closed_formula() -> None:
 
 
 def test_a_request_that_cannot_be_counted_says_why() -> None:
-    recipe = gpt.build(**OPTIONS)
+    bundle = gpt.build(**OPTIONS)
 
     def fails(*_given: Any) -> Any:
         raise ValueError("reads a value")
 
     def made() -> ModelBundle:
         return ModelBundle(
-            recipe.module, recipe.loss, recipe.optimizer, recipe.batch, None, Generation(3, 3, fails, fails)
+            bundle.module, bundle.loss, bundle.optimizer, bundle.batch, None, Generation(3, 3, fails, fails)
         )
 
     facts = count_generation(made)
@@ -139,10 +139,10 @@ def test_what_makes_no_tokens_and_what_does_not_fit() -> None:
 
 @pytest.mark.parametrize("inputs", [lambda ids: ids, lambda ids: (ids, 1), lambda ids: {"input_ids": ids, "mask": 2}])
 def test_prompts_are_the_begin_of_the_models_own_batches(inputs: Callable[[torch.Tensor], Any]) -> None:
-    recipe = gpt.build(**OPTIONS)
-    batch = recipe.batch(3, torch.Generator().manual_seed(5))[0]
+    bundle = gpt.build(**OPTIONS)
+    batch = bundle.batch(3, torch.Generator().manual_seed(5))[0]
     other = ModelBundle(
-        recipe.module, recipe.loss, recipe.optimizer, lambda n, g: (inputs(recipe.batch(n, g)[0]), None)
+        bundle.module, bundle.loss, bundle.optimizer, lambda n, g: (inputs(bundle.batch(n, g)[0]), None)
     )
     prompts, _ = prompts_of(other, PROMPT)(3, torch.Generator().manual_seed(5))
     assert torch.equal(prompts, batch[:, :PROMPT])

@@ -28,8 +28,8 @@ SMALL: dict[str, Callable[[], ModelBundle]] = {
 }
 
 
-def parameters(recipe: ModelBundle) -> int:
-    return sum(parameter.numel() for parameter in recipe.module.parameters())
+def parameters(bundle: ModelBundle) -> int:
+    return sum(parameter.numel() for parameter in bundle.module.parameters())
 
 
 def on_meta(make: Callable[[], ModelBundle]) -> ModelBundle:
@@ -44,29 +44,29 @@ def seeded(seed: int) -> torch.Generator:
 @pytest.mark.parametrize("name", SMALL)
 def test_a_step_of_training_and_of_inference(name: str) -> None:
     torch.manual_seed(0)
-    recipe = SMALL[name]()
-    inputs, target = recipe.batch(2, seeded(1))
-    assert callable(recipe.optimizer)
-    optimizer = recipe.optimizer(recipe.module.parameters())
-    first = next(iter(recipe.module.parameters())).detach().clone()
-    loss = recipe.loss(recipe.module.train()(inputs), target)
+    bundle = SMALL[name]()
+    inputs, target = bundle.batch(2, seeded(1))
+    assert callable(bundle.optimizer)
+    optimizer = bundle.optimizer(bundle.module.parameters())
+    first = next(iter(bundle.module.parameters())).detach().clone()
+    loss = bundle.loss(bundle.module.train()(inputs), target)
     loss.backward()
-    assert all(parameter.grad is not None for parameter in recipe.module.parameters())
+    assert all(parameter.grad is not None for parameter in bundle.module.parameters())
     optimizer.step()
     assert loss.isfinite()
-    assert not torch.equal(first, next(iter(recipe.module.parameters())))
+    assert not torch.equal(first, next(iter(bundle.module.parameters())))
     with torch.no_grad():
-        scores = recipe.module.eval()(inputs)
+        scores = bundle.module.eval()(inputs)
     assert scores.isfinite().all()
-    assert recipe.loss(scores, target).isfinite()
+    assert bundle.loss(scores, target).isfinite()
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_the_same_seed_gives_the_same_batch(name: str) -> None:
-    recipe = on_meta(SMALL[name])
-    inputs, target = recipe.batch(3, seeded(5))
-    again, same = recipe.batch(3, seeded(5))
-    other, _ = recipe.batch(3, seeded(6))
+    bundle = on_meta(SMALL[name])
+    inputs, target = bundle.batch(3, seeded(5))
+    again, same = bundle.batch(3, seeded(5))
+    other, _ = bundle.batch(3, seeded(6))
     assert len(inputs) == len(target) == 3
     assert torch.equal(inputs, again)
     assert torch.equal(target, same)
@@ -75,9 +75,9 @@ def test_the_same_seed_gives_the_same_batch(name: str) -> None:
 
 def test_a_batch_is_on_the_cpu_whatever_the_default_device() -> None:
     for make in SMALL.values():
-        recipe = on_meta(make)
+        bundle = on_meta(make)
         with torch.device("meta"):
-            inputs, target = recipe.batch(1, seeded(0))
+            inputs, target = bundle.batch(1, seeded(0))
         assert inputs.device.type == target.device.type == "cpu"
 
 
@@ -92,9 +92,9 @@ def test_resnet50_has_the_published_parameters() -> None:
 @pytest.mark.parametrize("size", gpt.SIZES)
 def test_every_gpt_builds_on_meta_with_about_as_many_parameters_as_its_name_says(size: str) -> None:
     named = float(size[:-1]) * {"M": 1e6, "B": 1e9}[size[-1]]
-    recipe = on_meta(partial(gpt.build, size))
-    assert all(parameter.is_meta for parameter in recipe.module.parameters())
-    assert parameters(recipe) == pytest.approx(named, rel={"117M": 0.07, "800M": 0.15}.get(size, 0.03))
+    bundle = on_meta(partial(gpt.build, size))
+    assert all(parameter.is_meta for parameter in bundle.module.parameters())
+    assert parameters(bundle) == pytest.approx(named, rel={"117M": 0.07, "800M": 0.15}.get(size, 0.03))
 
 
 def test_gpt_117m_is_gpt2_small() -> None:
@@ -103,13 +103,13 @@ def test_gpt_117m_is_gpt2_small() -> None:
 
 def test_gpt_sees_no_later_token() -> None:
     torch.manual_seed(0)
-    recipe = SMALL_GPT()
-    tokens, target = recipe.batch(1, seeded(0))
+    bundle = SMALL_GPT()
+    tokens, target = bundle.batch(1, seeded(0))
     assert torch.equal(tokens[:, 1:], target[:, :-1])
     changed = tokens.clone()
     changed[:, 9:] = (changed[:, 9:] + 1) % 101
     with torch.no_grad():
-        before, after = recipe.module(tokens), recipe.module(changed)
+        before, after = bundle.module(tokens), bundle.module(changed)
     assert torch.allclose(before[:, :9], after[:, :9], atol=1e-6)
     assert not torch.allclose(before[:, 9:], after[:, 9:], atol=1e-6)
 
@@ -180,15 +180,15 @@ def test_without_its_library_the_error_names_the_extra(
 def test_llama_makes_the_tokens_that_have_the_highest_scores() -> None:
     """With its cache the same as without: every token anew from all before it."""
     torch.manual_seed(0)
-    recipe = llama.build(layers=2, width=64, heads=4, groups=2, hidden=128, sequence=16, vocabulary=101)
-    assert recipe.generation is not None
-    module = recipe.module.eval()
+    bundle = llama.build(layers=2, width=64, heads=4, groups=2, hidden=128, sequence=16, vocabulary=101)
+    assert bundle.generation is not None
+    module = bundle.module.eval()
     prompts = torch.randint(101, (3, 7), generator=seeded(2))
     with torch.inference_mode():
-        last, state = recipe.generation.prefill(module, prompts)
+        last, state = bundle.generation.prefill(module, prompts)
         made = [last]
         for _ in range(5):
-            last, state = recipe.generation.decode(module, last, state)
+            last, state = bundle.generation.decode(module, last, state)
             made.append(last)
         tokens = prompts
         for _ in range(6):
@@ -202,19 +202,19 @@ def test_a_detector_counts_the_same_with_values_and_without() -> None:
 
     torch.manual_seed(0)
     make = partial(detection.fasterrcnn, classes=5, resolution=64, boxes=2, regions=16, proposals=32)
-    recipe = make()
-    inputs, target = recipe.batch(2, seeded(0))
+    bundle = make()
+    inputs, target = bundle.batch(2, seeded(0))
     with FlopCounterMode(display=False) as counter:
-        recipe.loss(call(recipe.module.train(), inputs), target).backward()  # type: ignore[no-untyped-call]
+        bundle.loss(call(bundle.module.train(), inputs), target).backward()  # type: ignore[no-untyped-call]
     assert count(make, train=True).flops_per_sample == counter.get_total_flops() / 2
 
 
 def test_a_detector_sees_nothing_of_the_padding() -> None:
     torch.manual_seed(0)
-    recipe = detection.deformable_detr(classes=5, resolution=64, boxes=2, width=32, depth=2, layers=2, queries=10)
-    (pictures, sizes, boxes, labels), _ = recipe.batch(1, seeded(0))
+    bundle = detection.deformable_detr(classes=5, resolution=64, boxes=2, width=32, depth=2, layers=2, queries=10)
+    (pictures, sizes, boxes, labels), _ = bundle.batch(1, seeded(0))
     wide = torch.nn.functional.pad(boxes, (0, 0, 0, 3)), torch.nn.functional.pad(labels, (0, 3), value=-1)
-    module = recipe.module.eval()
+    module = bundle.module.eval()
     module.training = True  # the loss, without dropped paths
     assert torch.equal(module(pictures, sizes, boxes, labels), module(pictures, sizes, *wide))
     module.training = False

@@ -61,20 +61,20 @@ def test_a_step_and_an_evaluation_on_real_data(name: str, data: str, options: di
     form = plugins.load("data", data)
     form.make(tmp_path, 8, 1)
     torch.manual_seed(0)
-    recipe = reduced(name, **options)
-    assert recipe.task is not None
-    assert recipe.task.kind == form.kind
-    task = opened(recipe.task, tmp_path)
+    bundle = reduced(name, **options)
+    assert bundle.task is not None
+    assert bundle.task.kind == form.kind
+    task = opened(bundle.task, tmp_path)
     examples = form.open(tmp_path, "train")
     if task.length is not None:
         found = [examples.window(number, task.length) for number in range(2)]
     else:
         found = [examples[number] for number in range(2)]
     inputs, target = task.collate([task.prepare(example, True, source(3)) for example in found])
-    synthetic, _ = recipe.batch(2, torch.Generator().manual_seed(0))
-    if recipe.task.kind != "image-boxes":
+    synthetic, _ = bundle.batch(2, torch.Generator().manual_seed(0))
+    if bundle.task.kind != "image-boxes":
         assert shapes(inputs) == shapes(synthetic)
-    loss = recipe.loss(call(recipe.module.train(), inputs), target)
+    loss = bundle.loss(call(bundle.module.train(), inputs), target)
     assert loss.isfinite()
     loss.backward()  # type: ignore[no-untyped-call]
     inputs, target = task.collate([task.prepare(example, False, source(3)) for example in found])
@@ -83,7 +83,7 @@ def test_a_step_and_an_evaluation_on_real_data(name: str, data: str, options: di
     with torch.no_grad():
         # What the engine does on the way to the device must leave the target whole.
         inputs, target = each_tensor((inputs, target), lambda tensor: tensor.to("cpu"))
-        metric.update(call(recipe.module.eval(), inputs), target)
+        metric.update(call(bundle.module.eval(), inputs), target)
     assert metric.compute() >= 0
     assert metric.name == plugins.load("workload", name).about.metric
 

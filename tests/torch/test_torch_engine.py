@@ -178,9 +178,9 @@ def plain_sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 def training(spec: RunSpec, module: nn.Module, make: Any = vectors) -> Training:
-    recipe = ModelBundle(module, functional.cross_entropy, plain_sgd, make)
+    bundle = ModelBundle(module, functional.cross_entropy, plain_sgd, make)
     parallel = Parallel(spec, CPU, lambda: 0.0)
-    return Training(spec, Feed(spec, 0, CPU, make), parallel.wrap(module), recipe, Precision(spec, CPU), parallel)
+    return Training(spec, Feed(spec, 0, CPU, make), parallel.wrap(module), bundle, Precision(spec, CPU), parallel)
 
 
 @pytest.mark.parametrize(("epoch_samples", "last"), [(None, [4, 4, 4]), (30, [4, 2]), (29, [4, 1])])
@@ -383,13 +383,13 @@ def test_watching_communication_changes_no_gradient_and_keeps_no_second_dress() 
     spec = spec_of(ranks=2)
     parallel = Parallel(spec, CPU, lambda: marks.append("ready") or len(marks))  # type: ignore[func-returns-value]
     module = nn.Linear(3, 9)
-    recipe = ModelBundle(module, functional.cross_entropy, plain_sgd, vectors)
+    bundle = ModelBundle(module, functional.cross_entropy, plain_sgd, vectors)
     wrapped = [parallel.wrap(module)]
     dress = weakref.ref(wrapped[0])
     # In most releases of torch there is such a ring of references somewhere.
     wrapped[0].__dict__["ring"] = wrapped[0]
     feed = Feed(spec, 0, CPU, vectors)
-    work = Training(spec, feed, wrapped.pop(), recipe, Precision(spec, CPU), parallel)
+    work = Training(spec, feed, wrapped.pop(), bundle, Precision(spec, CPU), parallel)
     assert work.effective()["parallel"] == "DistributedDataParallel"
     assert work.run(work.take()) is None
     gc.disable()

@@ -14,7 +14,7 @@ from steelyard.contracts.sim import InputPipeline, SimTruth
 from steelyard.contracts.spec import Budget
 from steelyard.worker.devices.sim import open_devices
 from steelyard.worker.engine.timer import StepTimer
-from steelyard.worker.workloads.sim import SimWorkload
+from steelyard.worker.workloads.sim import SimSteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from steelyard.worker.workloads.batches import Batch
 
 
-class Unsplit(SimWorkload):
+class Unsplit(SimSteps):
     """Marks no end of its computation."""
 
     def run(self, batch: Batch) -> None:  # type: ignore[override]

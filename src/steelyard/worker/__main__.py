@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from steelyard.contracts import observe
@@ -21,15 +22,11 @@ ORPHANED = 75  # EX_TEMPFAIL: the run may be repeated
 DONE = ("completed", "not_converged")
 
 
-def _die_with_launcher() -> None:
+def _wait_for_launcher() -> None:
     """The launcher holds the other end of standard input; when it dies, however it dies, so does the worker."""
-
-    def wait() -> None:
-        while os.read(0, 4096):
-            pass
-        os._exit(ORPHANED)
-
-    threading.Thread(target=wait, daemon=True, name="lifeline").start()
+    while os.read(0, 4096):
+        pass
+    os._exit(ORPHANED)
 
 
 def _take_ranks_from_slurm() -> None:
@@ -40,31 +37,17 @@ def _take_ranks_from_slurm() -> None:
         node = int(os.environ["SLURM_NODEID"])
         world = int(os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ["SLURM_NTASKS"])
         taken = {"RANK": os.environ["SLURM_PROCID"], "LOCAL_RANK": os.environ["SLURM_LOCALID"]}
-        local_world = _tasks_of_nodes(os.environ["SLURM_STEP_TASKS_PER_NODE"])[node]
+        # Slurm's short form: 4(x2),3 is 4, 4 and 3 tasks.
+        text, tasks = os.environ["SLURM_STEP_TASKS_PER_NODE"], []
+        for entry in text.split(","):
+            found = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", entry)
+            if found is None:
+                raise ValueError(f"SLURM_STEP_TASKS_PER_NODE is {text[:200]!r}")
+            tasks += [int(found[1])] * int(found[2] or 1)
+        local_world = tasks[node]
     except (KeyError, ValueError, IndexError) as error:
         sys.exit(f"Slurm does not say which rank this is ({error}): start it with srun, or leave out --ranks-from")
     os.environ.update(taken, WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(local_world))
-
-
-def _tasks_of_nodes(text: str) -> list[int]:
-    """Slurm's short form: 4(x2),3 is 4, 4 and 3 tasks."""
-    counts: list[int] = []
-    for entry in text.split(","):
-        found = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", entry)
-        if found is None:
-            raise ValueError(f"SLURM_STEP_TASKS_PER_NODE is {text[:200]!r}")
-        counts += [int(found[1])] * int(found[2] or 1)
-    return counts
-
-
-def _runs_of_task(file: Path, number: int) -> list[Path]:
-    """The raw folders of a task: `file` is CAMPAIGN/jobs/JOB/tasks, a line of run ids for each task."""
-    with file.open(encoding="utf-8") as lines:
-        for place, text in enumerate(lines):
-            if place == number:
-                runs = file.parent.parent.parent / "runs"
-                return [runs / run_id / "raw" for run_id in text.split()]
-    sys.exit(f"{file} has no task {number}")
 
 
 def _take_lease(raw: Path) -> bool:
@@ -126,7 +109,8 @@ def _flush() -> None:
             stream.flush()
 
 
-def _parser() -> argparse.ArgumentParser:
+def main() -> int:
+    """Exit code 0 when every run ran to its end; with --done, when every run has its line there."""
     parser = argparse.ArgumentParser(prog="python -m steelyard.worker")
     parser.add_argument("raw", nargs="*", type=Path, help="directory with spec.json; observations are written there")
     parser.add_argument("--task", nargs=2, metavar=("FILE", "NUMBER"), help="the runs of a task of a campaign instead")
@@ -134,20 +118,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lease", action="store_true", help="skip runs that were begun before; of one process each")
     parser.add_argument("--done", type=Path, metavar="FILE", help="append RUN_ID EXIT BEGAN ENDED after each run")
     parser.add_argument("--ranks-from", choices=["slurm"], help="who says which rank this is, where no starter does")
-    return parser
-
-
-def main() -> int:
-    """Exit code 0 when every run ran to its end; with --done, when every run has its line there."""
-    parser = _parser()
     arguments = parser.parse_args()
     raws = list(arguments.raw)
     if arguments.task is not None:
-        raws += _runs_of_task(Path(arguments.task[0]), int(arguments.task[1]))
+        # The file is CAMPAIGN/jobs/JOB/tasks, with a line of run ids for each task.
+        file, number = Path(arguments.task[0]), int(arguments.task[1])
+        with file.open(encoding="utf-8") as lines:
+            run_ids = next(islice(lines, number, None), None)
+        if run_ids is None:
+            sys.exit(f"{file} has no task {number}")
+        raws += [file.parent.parent.parent / "runs" / run_id / "raw" for run_id in run_ids.split()]
     if not raws:
         parser.error("no run is given: name a directory, or --task")
     if arguments.lifeline:
-        _die_with_launcher()
+        threading.Thread(target=_wait_for_launcher, daemon=True, name="lifeline").start()
     if arguments.ranks_from is not None:
         _take_ranks_from_slurm()
     runs = _Runs(lease=arguments.lease, done=arguments.done)

@@ -13,6 +13,7 @@ import inspect
 import json
 import os
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -43,7 +44,11 @@ SIMULATED = About(
 
 def everything() -> dict[str, Any]:
     """Every workload of ours with its usual options."""
-    versions = {name: _version(name) for name in COUNTED_WITH}
+    versions: dict[str, str | None] = dict.fromkeys(COUNTED_WITH)
+    for name in COUNTED_WITH:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            # Without what tells builds of one release apart: they count the same.
+            versions[name] = importlib.metadata.version(name).partition("+")[0]
     return {"counted_with": versions, "workloads": {name: entry(name, {}) for name in sorted(ours())}}
 
 
@@ -55,15 +60,21 @@ def ours() -> list[str]:
 def entry(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """What is known of one workload, counted with these options."""
     if name == "sim":
-        return {**_told(SIMULATED), "options": {}, **_nothing("the simulated device has no model")}
+        return {**_describe(SIMULATED), "options": {}, **_nothing("the simulated device has no model")}
     build = plugins.load("workload", name)
-    _refuse(build, name, options)
+    # Names and defaults; null: none is needed, or the workload decides.
+    parameters = inspect.signature(build).parameters.values()
+    known = {p.name: None if p.default is p.empty else p.default for p in parameters if p.kind is not p.VAR_KEYWORD}
+    valid = ", ".join(known) or "none"
+    problems = [Problem(f"model.{option}", "unknown option", valid) for option in options if option not in known]
+    if problems:
+        raise InputError(f"the workload {name!r} has no such option", problems=tuple(problems))
     facts = getattr(build, "about", None) or About(family="test", title="of another package")
     given = {"given": options} if options else {}
-    return {**_told(facts), "options": _options(build), **given, **_counts(partial(build, **options))}
+    return {**_describe(facts), "options": known, **given, **_counts(partial(build, **options))}
 
 
-def _told(facts: About) -> dict[str, Any]:
+def _describe(facts: About) -> dict[str, Any]:
     published = None
     if facts.parameters is not None:
         published = {"parameters": facts.parameters, "source": facts.source}
@@ -83,12 +94,6 @@ def _told(facts: About) -> dict[str, Any]:
     }
 
 
-def _options(build: Callable[..., Any]) -> dict[str, Any]:
-    """Names and defaults; null: none is needed, or the workload decides."""
-    parameters = inspect.signature(build).parameters.values()
-    return {p.name: None if p.default is p.empty else p.default for p in parameters if p.kind is not p.VAR_KEYWORD}
-
-
 def _counts(make: Callable[[], Any]) -> dict[str, Any]:
     # Late: they import torch, which takes seconds, and a wrong name is to be told at once.
     from steelyard.worker.engine.flops import built_on_meta, count
@@ -99,13 +104,13 @@ def _counts(make: Callable[[], Any]) -> dict[str, Any]:
     made: Any = built_on_meta(make)
     if isinstance(made, Ceiling):
         return _nothing("no model: its work is known when it is made on a device")
-    recipe = made if isinstance(made, ModelBundle) else ModelBundle(*made)
+    bundle = made if isinstance(made, ModelBundle) else ModelBundle(*made)
     # Built once. Inference last: its count takes the gradients from the model.
-    memory = footprint(lambda: recipe)
-    trained, inferred = count(lambda: recipe, train=True), count(lambda: recipe, train=False)
+    memory = footprint(lambda: bundle)
+    trained, inferred = count(lambda: bundle, train=True), count(lambda: bundle, train=False)
     return {
         "parameters": trained.parameters,
-        "tokens_per_sample": recipe.tokens,
+        "tokens_per_sample": bundle.tokens,
         "flops_per_sample": {"train": trained.flops_per_sample, "infer": inferred.flops_per_sample},
         "flops_method": {"train": _timeless(trained.method), "infer": _timeless(inferred.method)},
         "memory": asdict(memory),
@@ -127,25 +132,6 @@ def _timeless(method: str) -> str:
     import torch
 
     return method.replace(f" of torch {torch.__version__}", "")
-
-
-def _version(name: str) -> str | None:
-    try:
-        # Without what tells builds of one release apart: they count the same.
-        return importlib.metadata.version(name).partition("+")[0]
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _refuse(build: Callable[..., Any], name: str, options: dict[str, Any]) -> None:
-    known = list(_options(build))
-    problems = tuple(
-        Problem(f"model.{option}", "unknown option", ", ".join(known) or "none")
-        for option in options
-        if option not in known
-    )
-    if problems:
-        raise InputError(f"the workload {name!r} has no such option", problems=problems)
 
 
 def text() -> str:

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 MARK = "#steelyard"
 LINE_BYTES = 9000
@@ -94,7 +94,14 @@ class Shipper:
         # Kept for the last words of a run on a full disk; they are said.
         (raw / "reserve").unlink(missing_ok=True)
         until = self._left - self._left // max(1, runs_left)
-        for number, path in enumerate(sorted(_files(raw), key=_importance)):
+
+        def importance(path: Path) -> tuple[int, str]:
+            known = [place for place, start in enumerate(ORDER) if path.name.startswith(start)]
+            return (known or [len(ORDER)])[0], path.name
+
+        files = [path for path in raw.iterdir() if path.is_file() and not path.is_symlink()]
+        files = [path for path in files if not NOT_SHIPPED.fullmatch(path.name)]
+        for number, path in enumerate(sorted(files, key=importance)):
             if path.name == "worker.log" and path.stat().st_size > LOG_TAIL_BYTES:
                 path = _tail_of(path, scratch)
             size, name = path.stat().st_size, re.sub(r"[^A-Za-z0-9_.-]", "_", path.name)[:100]
@@ -114,27 +121,12 @@ class Shipper:
         if self._left - packed_size * 4 // 3 - (lines + 2) * (LINE_OVERHEAD_BYTES + 60) < until:
             return False
         self.say("file", index, number, path.name, path.stat().st_size, packed_size, lines, digest)
-        self._send(index, number, packed)
-        return True
-
-    def _send(self, index: int, number: int, packed: Path) -> None:
         with packed.open("rb") as file:
-            line = 0
-            while data := file.read(LINE_BYTES):
+            for line in range(lines):
+                data = file.read(LINE_BYTES)
                 crc = f"{zlib.crc32(data):08x}"
                 self.say("data", index, number, line, len(data), crc, base64.b64encode(data).decode("ascii"))
-                line += 1
-
-
-def _files(raw: Path) -> Iterator[Path]:
-    for path in raw.iterdir():
-        if path.is_file() and not path.is_symlink() and not NOT_SHIPPED.fullmatch(path.name):
-            yield path
-
-
-def _importance(path: Path) -> tuple[int, str]:
-    known = [place for place, start in enumerate(ORDER) if path.name.startswith(start)]
-    return (known or [len(ORDER)])[0], path.name
+        return True
 
 
 def _tail_of(log: Path, scratch: Path) -> Path:
@@ -190,7 +182,8 @@ class PodTeam:
                 other.settimeout(limit_s)
                 if self.index:
                     other.sendall(word)
-                _expect(other, word)
+                if (said := _line(other)) != word:
+                    raise OSError(f"it said {said[:40]!r} instead of {word!r}")
             for other in self._others if not self.index else []:
                 other.sendall(word)
         except OSError as error:
@@ -229,12 +222,6 @@ class PodTeam:
         except OSError as error:
             return None, str(error)
         return other, ""
-
-
-def _expect(other: socket.socket, word: bytes) -> None:
-    said = _line(other)
-    if said != word:
-        raise OSError(f"it said {said[:40]!r} instead of {word!r}")
 
 
 def _line(other: socket.socket) -> bytes:
@@ -276,7 +263,12 @@ class Pod:
         tries = 2 * len(self.runs).bit_length() + 1
         self.to_ship = min(len(self.runs), tries) if self.task["kind"] == "search" else len(self.runs)
         self.end_s = time.monotonic() + self.task["task_limit_s"]
-        self.worker = _unpack(code / "worker.zip", self.task["worker_sha256"], results / "worker")
+        self.worker = results / "worker"
+        packed_worker = (code / "worker.zip").read_bytes()
+        if hashlib.sha256(packed_worker).hexdigest() != self.task["worker_sha256"]:
+            raise SystemExit(f"{code / 'worker.zip'} is not the worker that this task was planned with")
+        with zipfile.ZipFile(io.BytesIO(packed_worker)) as archive:
+            archive.extractall(self.worker)
 
     def raw(self, run_id: str) -> Path:
         """Where a run's worker reads and writes: as in a campaign's folder."""
@@ -374,20 +366,17 @@ class Pod:
                 env={**self.environment(), LAUNCH_MARK: mark},
                 start_new_session=True,
             )
-            ended = self._wait(process, time.monotonic() + limit_s, look)
+            deadline_s, ended = time.monotonic() + limit_s, False
+            while not ended and not self.told and (left_s := deadline_s - time.monotonic()) > 0:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(min(LOOK_EVERY_S, left_s))
+                    ended = True
+                if not ended:
+                    look()
             _end(process, mark, GRACE_S if not self.told else TOLD_GRACE_S, ended=ended)
         if not ended and not self.told:
             return LIMIT_HIT
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
-
-    def _wait(self, process: subprocess.Popen[bytes], deadline_s: float, look: Callable[[], None]) -> bool:
-        """Whether it ended by itself."""
-        while not self.told and (left_s := deadline_s - time.monotonic()) > 0:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(min(LOOK_EVERY_S, left_s))
-                return True
-            look()
-        return False
 
 
 def python() -> list[str]:
@@ -404,15 +393,6 @@ def take_lease(raw: Path) -> bool:
     with os.fdopen(handle, "w") as file:
         file.write(f"{socket.gethostname()} {os.environ.get('NODE_NAME', '')}\n")
     return True
-
-
-def _unpack(archive: Path, sha256: str, target: Path) -> Path:
-    data = archive.read_bytes()
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise SystemExit(f"{archive} is not the worker that this task was planned with")
-    with zipfile.ZipFile(io.BytesIO(data)) as packed:
-        packed.extractall(target)
-    return target
 
 
 def _end(process: subprocess.Popen[bytes], mark: str, grace_s: float, *, ended: bool) -> None:

@@ -98,7 +98,11 @@ def probe() -> dict[str, Any]:
             torch: Any = importlib.import_module("torch")
             found["import_s"] = time.monotonic() - begin_s
             found["facts"] = torch_facts()
-            found["devices"] = [_device(torch, "cpu", 0), *_accelerators(torch)]
+            found["devices"] = [_device(torch, "cpu", 0)]
+            for family in ACCELERATORS:
+                if available(torch, family):
+                    count = ask(getattr(getattr(torch, family), "device_count", int))
+                    found["devices"] += [_device(torch, family, index) for index in range(count or 1)]
             found["unavailable"] = _why_not(torch)
         except (Exception, SystemExit) as error:  # noqa: BLE001 -- a broken torch is a finding, not our end
             traceback.print_exc()
@@ -109,40 +113,28 @@ def probe() -> dict[str, Any]:
     return found
 
 
-def _accelerators(torch: Any) -> list[dict[str, Any]]:
-    found = []
-    for family in ACCELERATORS:
-        if available(torch, family):
-            count = ask(getattr(getattr(torch, family), "device_count", int))
-            found += [_device(torch, family, index) for index in range(count or 1)]
-    return found
-
-
 def _device(torch: Any, family: str, index: int) -> dict[str, Any]:
     """Name and memory of a device, and whether it multiplies two small matrices right."""
-    properties = None if family == "cpu" else ask(lambda: getattr(torch, family).get_device_properties(index))
+    name, properties = platform.machine(), None
+    if family != "cpu":
+        library = getattr(torch, family)
+        properties = ask(lambda: library.get_device_properties(index))
+        name = str(getattr(properties, "name", None) or ask(lambda: library.get_device_name(index)) or family)
+    # As in torch's list of what it has code for: gfx90a of AMD, sm_90 of NVIDIA.
+    architecture = None
+    major, minor = getattr(properties, "major", None), getattr(properties, "minor", None)
+    if gcn := getattr(properties, "gcnArchName", None):
+        architecture = str(gcn).partition(":")[0]
+    elif major is not None and minor is not None:
+        architecture = f"sm_{major}{minor}"
     return {
         "family": family,
         "index": index,
-        "name": platform.machine() if family == "cpu" else _name(torch, family, index, properties),
+        "name": name,
         "memory_bytes": getattr(properties, "total_memory", None),
-        "architecture": _architecture(properties),
+        "architecture": architecture,
         "fault": _fault(torch, "cpu" if family == "cpu" else f"{family}:{index}"),
     }
-
-
-def _name(torch: Any, family: str, index: int, properties: Any) -> str:
-    return str(
-        getattr(properties, "name", None) or ask(lambda: getattr(torch, family).get_device_name(index)) or family
-    )
-
-
-def _architecture(properties: Any) -> str | None:
-    """As in torch's list of what it has code for: gfx90a of AMD, sm_90 of NVIDIA."""
-    if gcn := getattr(properties, "gcnArchName", None):
-        return str(gcn).partition(":")[0]
-    major, minor = getattr(properties, "major", None), getattr(properties, "minor", None)
-    return None if major is None or minor is None else f"sm_{major}{minor}"
 
 
 def _fault(torch: Any, device: str) -> str | None:

@@ -60,18 +60,14 @@ def look_up(name: str, memory_bytes: float | None = None) -> DeviceFacts:
 @cache
 def table() -> tuple[Entry, ...]:
     """Every device of `facts.json`."""
-    return tuple(_entry(data) for data in json.loads(TABLE.read_text(encoding="utf-8")))
-
-
-def _entry(data: dict[str, object]) -> Entry:
     known = {field.name for field in fields(DeviceFacts)}
-    facts = {key: value for key, value in data.items() if key in known}
-    peaks, patterns = data["peak_flops"], data["patterns"]
-    assert isinstance(peaks, dict)
-    assert isinstance(patterns, list)
-    facts["peak_flops"] = {kind: flops for kind, flops in peaks.items() if flops is not None}
-    compiled = tuple(re.compile(pattern, re.IGNORECASE) for pattern in patterns)
-    return Entry(compiled, from_json_object(DeviceFacts, {"name": "", **facts}))
+    found = []
+    for data in json.loads(TABLE.read_text(encoding="utf-8")):
+        facts = {key: value for key, value in data.items() if key in known}
+        facts["peak_flops"] = {kind: flops for kind, flops in data["peak_flops"].items() if flops is not None}
+        patterns = tuple(re.compile(pattern, re.IGNORECASE) for pattern in data["patterns"])
+        found.append(Entry(patterns, from_json_object(DeviceFacts, {"name": "", **facts})))
+    return tuple(found)
 
 
 def _common(candidates: list[DeviceFacts]) -> DeviceFacts:

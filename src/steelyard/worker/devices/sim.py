@@ -212,7 +212,12 @@ class _World:
 
     def work_off(self) -> None:
         """Work off all queues; every rank has issued the same collectives by now."""
-        self._work_off()
+        while waiting := [device for device in self.devices if device.work_off()]:
+            if len(waiting) != len(self.devices):
+                raise RuntimeError("a rank synchronised before all ranks had issued the same collectives")
+            end_s = max(device.free_s for device in waiting) + self._collective_s
+            for device in waiting:
+                device.communicate(end_s)
         if self.sampler is not None and sum(device.spans_held for device in self.devices) > _SPANS_IN_MEMORY:
             self.read_sensors(self.sampler)
 
@@ -221,17 +226,6 @@ class _World:
         for device in self.devices:
             sampler.take(device.rank, device.noted())
         sampler.read_until(min(device.noted_until_s for device in self.devices))
-
-    def _work_off(self) -> None:
-        while True:
-            waiting = [device for device in self.devices if device.work_off()]
-            if not waiting:
-                return
-            if len(waiting) != len(self.devices):
-                raise RuntimeError("a rank synchronised before all ranks had issued the same collectives")
-            end_s = max(device.free_s for device in waiting) + self._collective_s
-            for device in waiting:
-                device.communicate(end_s)
 
 
 class SimWatch:

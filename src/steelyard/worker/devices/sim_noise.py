@@ -37,13 +37,15 @@ def step_factors(truth: SimTruth, seed: int, rank: int, chunk: int) -> Iterator[
     `chunk` steps are drawn at once; it bounds the memory of a process that holds many ranks.
     """
     base = job_factor(truth.noise, seed)
-    if truth.noise.kind == "none" and truth.noise.walk_cv == 0 and _is_flat(truth.shape):
+    shape = truth.shape
+    changes = shape.warmup_amplitude or shape.drift_per_step or shape.spike_every or shape.throttle_at_step is not None
+    if truth.noise.kind == "none" and truth.noise.walk_cv == 0 and not changes:
         yield from repeat(base)
     stream = 0 if truth.noise.shared else rank
     draw = _Noise(truth.noise, seed, stream)
     first = 0
     while True:
-        factors = base * shape_factors(truth.shape, first, chunk) * draw.take(chunk)
+        factors = base * shape_factors(shape, first, chunk) * draw.take(chunk)
         yield from factors.tolist()
         first += chunk
 
@@ -58,11 +60,6 @@ def shape_factors(shape: Shape, first: int, count: int) -> NDArray[np.float64]:
         # The last step of each period, so that any whole number of periods has the same mean.
         factors = np.where((step + 1) % shape.spike_every == 0, factors * shape.spike_factor, factors)
     return factors
-
-
-def _is_flat(shape: Shape) -> bool:
-    changes = shape.warmup_amplitude or shape.drift_per_step or shape.spike_every
-    return not changes and shape.throttle_at_step is None
 
 
 class _Noise:

@@ -23,14 +23,14 @@ class Between:
 
     def __init__(
         self,
-        workload: StepMaker,
+        step_maker: StepMaker,
         judge: Judge | None,
         *,
         log: EventLog | None,
         now: Callable[[], float],
         beat: Callable[[], None],
     ) -> None:
-        self._workload = workload
+        self._step_maker = step_maker
         self._judge = judge
         self._log = log
         self._now = now
@@ -45,7 +45,11 @@ class Between:
 
     def __call__(self, steps: int, *, last: bool) -> bool:
         """Whether the training is good enough."""
-        self._note_loss(steps)
+        loss = self._step_maker.last_loss() if self._log is not None else None
+        if loss is not None:
+            if len(self._losses) == MAX_LOSSES:
+                del self._losses[1::2]
+            self._losses.append((steps, loss))
         judge = self._judge
         if judge is None or steps == self._judged or not (last or steps % judge.every_steps == 0):
             return False
@@ -68,12 +72,4 @@ class Between:
             return
         steps, values = zip(*self._losses, strict=True)
         finite = tuple(value if math.isfinite(value) else None for value in values)
-        self._log.write("loss", LossTrace(steps=steps, values=finite, learnable=self._workload.learnable))
-
-    def _note_loss(self, steps: int) -> None:
-        loss = self._workload.last_loss() if self._log is not None else None
-        if loss is None:
-            return
-        if len(self._losses) == MAX_LOSSES:
-            del self._losses[1::2]
-        self._losses.append((steps, loss))
+        self._log.write("loss", LossTrace(steps=steps, values=finite, learnable=self._step_maker.learnable))

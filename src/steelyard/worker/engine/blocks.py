@@ -58,7 +58,6 @@ class BlockLoop:
         self._team = team
         self._beat = beat
         self._between = between
-        self._good_enough = False
         budget, per_epoch = spec.budget, spec.steps_per_epoch
         self._epoch_steps = budget.epochs * per_epoch if budget.epochs and per_epoch else None
         self._rule = StopRule(
@@ -72,7 +71,7 @@ class BlockLoop:
         self._seconds = 0.0
         self._host_seconds = 0.0
         self._max_seconds = budget.max_seconds
-        own = [timer.workload.block_steps or MAX_BLOCK_STEPS for timer in timers]
+        own = [timer.step_maker.block_steps or MAX_BLOCK_STEPS for timer in timers]
         self._block_limit = max(1, min(MAX_BLOCK_STEPS, BLOCK_STEPS_IN_MEMORY // len(timers), *own))
         self._last_progress = time.monotonic()
 
@@ -95,13 +94,19 @@ class BlockLoop:
         self._block(count)
         self._beat()
         done = self._fold.steps
-        self._good_enough = self._between(done, last=self._epoch_steps is not None and done >= self._epoch_steps)
-        upcoming = self._next() if self._team.process == 0 else (0, 0)
+        good_enough = self._between(done, last=self._epoch_steps is not None and done >= self._epoch_steps)
+        upcoming = self._decide(good_enough=good_enough) if self._team.process == 0 else (0, 0)
         steps, reason = self._team.agree([*upcoming])
         return steps, reason
 
-    def _next(self) -> tuple[int, int]:
-        reason = self._decide()
+    def _decide(self, *, good_enough: bool) -> tuple[int, int]:
+        reason: StopReason | None
+        if good_enough:
+            reason = "quality"
+        elif self._epoch_steps is not None:
+            reason = "epochs" if self._fold.steps >= self._epoch_steps else None
+        else:
+            reason = self._rule.decide(self._fold, self._seconds)  # type: ignore[assignment]
         self._tell_progress(last=reason is not None)
         return (self._next_block(), 0) if reason is None else (0, REASONS.index(reason))
 
@@ -133,17 +138,10 @@ class BlockLoop:
                 block_s = float(table[_STEP_S].sum())
                 self._fold.extend(table[_STEP_S], table[_SAMPLES])
             self._writer.write(timer.device.rank, table)
-            timer.workload.after_block(table, self._raw)
+            timer.step_maker.after_block(table, self._raw)
         self._seconds += block_s
         self._writer.flush()
         decider.device.pause(block_s)
-
-    def _decide(self) -> StopReason | None:
-        if self._good_enough:
-            return "quality"
-        if self._epoch_steps is not None:
-            return "epochs" if self._fold.steps >= self._epoch_steps else None
-        return self._rule.decide(self._fold, self._seconds)  # type: ignore[return-value]
 
     def _tell_progress(self, *, last: bool) -> None:
         now = time.monotonic()
@@ -185,7 +183,11 @@ def crosscheck(timers: list[StepTimer], steps: int, beat: Callable[[], None]) ->
             values[step] += (timer.device.now() - begin_s) / len(timers)
         beat()
     sem = float(values.std(ddof=1) / np.sqrt(steps)) if steps > 1 else 0.0
-    told = {name: _part(parts[COLUMNS.index(name)]) for name in ("input_wait_s", "compute_s", "exposed_comm_s")}
+    told: dict[str, float | None] = {}
+    for name in ("input_wait_s", "compute_s", "exposed_comm_s"):
+        seconds = float(parts[COLUMNS.index(name)])
+        # Parts that cannot be told are unknown; a clock's last digit may take one below zero.
+        told[name] = max(0.0, seconds) if math.isfinite(seconds) else None
     return CrossCheck(steps=steps, mean_step_s=float(values.mean()), sem_step_s=sem, **told)
 
 
@@ -193,8 +195,3 @@ def _together(timers: list[StepTimer], steps: int) -> list[NDArray[np.float64]]:
     for timer in timers:
         timer.issue(steps)
     return [timer.harvest() for timer in timers]
-
-
-def _part(seconds: float) -> float | None:
-    """Parts that cannot be told are unknown; a clock's last digit may take one below zero."""
-    return max(0.0, float(seconds)) if math.isfinite(seconds) else None

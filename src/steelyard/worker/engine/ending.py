@@ -30,15 +30,14 @@ def on_terminate(say: Callable[[str], None]) -> None:
         finally:
             os._exit(128 + signal.SIGTERM)
 
+    def forget() -> None:
+        # A loader process must neither ignore the signal nor write into our pipe.
+        if threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
     # The handler writes too: a library that takes the wake-up for itself must not make us deaf.
     signal.signal(signal.SIGTERM, lambda _number, _frame: os.write(writing, order))
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    # A loader process must neither ignore the signal nor write into our pipe.
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=forget)
     threading.Thread(target=wait, daemon=True, name="ending").start()
-
-
-def _forget() -> None:
-    if threading.current_thread() is threading.main_thread():
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)

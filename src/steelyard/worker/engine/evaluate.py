@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +15,7 @@ from steelyard.worker.workloads.feed import loader_of, received
 from steelyard.worker.workloads.real import EvaluationSplit as EvaluationSplit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from steelyard.contracts.spec import RunSpec
     from steelyard.worker.engine.precision import Precision
@@ -52,11 +51,23 @@ class Judge:
         """The quality after so many steps, and whether the target is reached."""
         start_s = now()
         metric = self._make()
-        with self._evaluating():
+        # The same on all ranks: since the last step each has statistics of its own.
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            for buffer in self._module.buffers():
+                dist.broadcast(buffer, src=0)
+        self._module.eval()
+        try:
             for made in self._loader:
-                self._take(made, metric)
+                inputs, target, counts = received(made)
+                inputs, target = each_tensor((inputs, target), lambda tensor: tensor.to(self._device))
+                with torch.no_grad(), self._precision.context():
+                    output = call(self._module, inputs)
+                if counts:
+                    metric.update(output, target)
                 beat()
             value = float(metric.compute())
+        finally:
+            self._module.train()
         end_s = now()
         found = Evaluation(
             metric=metric.name,
@@ -73,23 +84,3 @@ class Judge:
     def close(self) -> None:
         """End the loader's processes."""
         del self._loader
-
-    def _take(self, made: Any, metric: Metric) -> None:
-        inputs, target, counts = received(made)
-        inputs, target = each_tensor((inputs, target), lambda tensor: tensor.to(self._device))
-        with torch.no_grad(), self._precision.context():
-            output = call(self._module, inputs)
-        if counts:
-            metric.update(output, target)
-
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        """The model in evaluation mode, the same on all ranks: since the last step each has statistics of its own."""
-        if dist.is_initialized() and dist.get_world_size() > 1:
-            for buffer in self._module.buffers():
-                dist.broadcast(buffer, src=0)
-        self._module.eval()
-        try:
-            yield
-        finally:
-            self._module.train()

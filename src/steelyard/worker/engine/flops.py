@@ -50,10 +50,10 @@ def count(make: Callable[[], ModelBundle], *, train: bool) -> ModelFacts:
     # What is built here must not move the random numbers of what is built next.
     with torch.random.fork_rng(devices=[]):
         try:
-            recipe = built_on_meta(make)
-            parameters = sum(parameter.numel() for parameter in recipe.module.parameters())
+            bundle = built_on_meta(make)
+            parameters = sum(parameter.numel() for parameter in bundle.module.parameters())
             with assumed:
-                flops = _counted(recipe, train=train) / SAMPLES
+                flops = _counted(bundle, train=train) / SAMPLES
         except Exception as error:  # noqa: BLE001 -- a model of anybody's making; not knowing must not end the run
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:REASON_CHARACTERS]
             return ModelFacts(parameters=parameters, flops_per_sample=None, method=f"unknown: {reason}")
@@ -83,7 +83,7 @@ class Agreeing(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignor
 
 
 def built_on_meta(make: Callable[[], ModelBundle]) -> ModelBundle:
-    """The recipe with a model that has shapes and no values, where that can be."""
+    """The bundle with a model that has shapes and no values, where that can be."""
     try:
         with torch.device("meta"):
             return make()
@@ -91,16 +91,16 @@ def built_on_meta(make: Callable[[], ModelBundle]) -> ModelBundle:
         return make()
 
 
-def on_meta(recipe: ModelBundle, *, train: bool) -> tuple[Any, Any, Any]:
+def on_meta(bundle: ModelBundle, *, train: bool) -> tuple[Any, Any, Any]:
     """The module, inputs and target of SAMPLES samples, without values."""
-    inputs, target = recipe.batch(SAMPLES, torch.Generator().manual_seed(0))
+    inputs, target = bundle.batch(SAMPLES, torch.Generator().manual_seed(0))
     inputs, target = each_tensor((inputs, target), lambda tensor: tensor.to("meta"))
-    return recipe.module.to("meta").train(train), inputs, target
+    return bundle.module.to("meta").train(train), inputs, target
 
 
-def _counted(recipe: ModelBundle, *, train: bool) -> float:
+def _counted(bundle: ModelBundle, *, train: bool) -> float:
     mode = importlib.import_module("torch.utils.flop_counter").FlopCounterMode
-    module, inputs, target = on_meta(recipe, train=train)
+    module, inputs, target = on_meta(bundle, train=train)
     if not train:
         # The counter follows gradients to tell modules apart, and stumbles where there are to be none.
         module.requires_grad_(requires_grad=False)
@@ -108,7 +108,7 @@ def _counted(recipe: ModelBundle, *, train: bool) -> float:
     with torch.set_grad_enabled(train), mode(display=False, custom_mapping=own) as counter:
         output = call(module, inputs)
         if train:
-            recipe.loss(output, target).backward()  # type: ignore[no-untyped-call, unused-ignore]
+            bundle.loss(output, target).backward()  # type: ignore[no-untyped-call, unused-ignore]
     return float(counter.get_total_flops())
 
 

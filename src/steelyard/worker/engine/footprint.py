@@ -45,13 +45,21 @@ class Footprint:
 def footprint(make: Callable[[], ModelBundle]) -> Footprint:
     """Of training the model that `make` builds."""
     with torch.random.fork_rng(devices=[]):
-        recipe = built_on_meta(make)
-        module = recipe.module.to("meta")
-        optimizer = _optimizer(recipe, module)
+        bundle = built_on_meta(make)
+        module = bundle.module.to("meta")
+        optimizer = bundle.optimizer
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            optimizer = optimizer(module.parameters())
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        held = _state_bytes(optimizer, trained)
+        # What the optimizer keeps after its first step; its counters of steps are left out.
+        for parameter in trained:
+            parameter.grad = torch.empty_like(parameter)
+        optimizer.step()
+        optimizer.zero_grad()
+        states = [value for state in optimizer.state.values() for value in state.values()]
+        held = _bytes(value for value in states if isinstance(value, torch.Tensor) and value.dim())
         try:
-            kept, method = _kept(recipe) / SAMPLES, METHOD
+            kept, method = _kept(bundle) / SAMPLES, METHOD
         except Exception as error:  # noqa: BLE001 -- a model of anybody's making; the rest is known all the same
             kept = None
             method = "unknown: " + " ".join(f"{type(error).__name__}: {error}".split())[:REASON_CHARACTERS]
@@ -69,23 +77,8 @@ def _bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _optimizer(recipe: ModelBundle, module: Any) -> torch.optim.Optimizer:
-    given = recipe.optimizer
-    return given if isinstance(given, torch.optim.Optimizer) else given(module.parameters())
-
-
-def _state_bytes(optimizer: torch.optim.Optimizer, trained: list[Any]) -> int:
-    """What the optimizer keeps after its first step; its counters of steps are left out."""
-    for parameter in trained:
-        parameter.grad = torch.empty_like(parameter)
-    optimizer.step()
-    optimizer.zero_grad()
-    states = [value for state in optimizer.state.values() for value in state.values()]
-    return _bytes(value for value in states if isinstance(value, torch.Tensor) and value.dim())
-
-
-def _kept(recipe: ModelBundle) -> float:
-    module, inputs, target = on_meta(recipe, train=True)
+def _kept(bundle: ModelBundle) -> float:
+    module, inputs, target = on_meta(bundle, train=True)
     known = {_storage(tensor) for tensor in (*module.parameters(), *module.buffers())}
     seen: dict[int, torch.Tensor] = {}
 
@@ -95,9 +88,12 @@ def _kept(recipe: ModelBundle) -> float:
             seen.setdefault(_storage(tensor), tensor)
         return tensor
 
-    fused = mock.patch.object(functional, "scaled_dot_product_attention", _attend)
+    def attend(query: Any, key: Any, value: Any, *_more: Any, **_named: Any) -> Any:
+        return _Fused.apply(query, key, value)
+
+    fused = mock.patch.object(functional, "scaled_dot_product_attention", attend)
     with Agreeing(), fused, torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        recipe.loss(call(module, inputs), target)
+        bundle.loss(call(module, inputs), target)
     return float(sum(tensor.untyped_storage().nbytes() for tensor in seen.values()))
 
 
@@ -120,8 +116,3 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         """Never asked for."""
         raise NotImplementedError
-
-
-def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_more: Any, **_named: Any) -> torch.Tensor:
-    result: torch.Tensor = _Fused.apply(query, key, value)
-    return result

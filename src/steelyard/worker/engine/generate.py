@@ -35,21 +35,21 @@ if TYPE_CHECKING:
 _START_S, _INPUT_WAIT_S = observe.COLUMNS.index("start_s"), observe.COLUMNS.index("input_wait_s")
 
 
-def generation_of(recipe: ModelBundle, workload: str) -> Generation:
+def generation_of(bundle: ModelBundle, workload: str) -> Generation:
     """How the model makes tokens; InputError where it makes none, or where the request does not fit."""
-    made = recipe.generation
+    made = bundle.generation
     if made is None:
         raise InputError(
             f"the workload {workload!r} makes no tokens", problems=(Problem("mode", "is generate", "train, infer"),)
         )
-    if recipe.tokens is not None and made.prompt + made.new_tokens > recipe.tokens:
+    if bundle.tokens is not None and made.prompt + made.new_tokens > bundle.tokens:
         raise InputError(
             "the request does not fit in the model",
             problems=(
                 Problem(
                     "model.prompt",
                     f"{made.prompt} tokens and {made.new_tokens} new ones are {made.prompt + made.new_tokens}",
-                    f"prompt + new_tokens of at most {recipe.tokens}, the sequence",
+                    f"prompt + new_tokens of at most {bundle.tokens}, the sequence",
                 ),
             ),
             next_step="--model sequence=N, or a smaller --model prompt=N or new_tokens=N",
@@ -57,11 +57,11 @@ def generation_of(recipe: ModelBundle, workload: str) -> Generation:
     return made
 
 
-def prompts_of(recipe: ModelBundle, prompt: int) -> MakeBatch:
+def prompts_of(bundle: ModelBundle, prompt: int) -> MakeBatch:
     """Prompts from the model's own batch maker: the begin of each sample."""
 
     def batch(samples: int, generator: torch.Generator) -> tuple[Any, Any]:
-        inputs, _ = recipe.batch(samples, generator)
+        inputs, _ = bundle.batch(samples, generator)
         if isinstance(inputs, dict):
             inputs = inputs["input_ids"]
         elif isinstance(inputs, (tuple, list)):
@@ -166,11 +166,11 @@ def count_generation(make: Callable[[], ModelBundle]) -> observe.ModelFacts:
     with torch.random.fork_rng(devices=[]):
         try:
             with torch.device("meta"):
-                recipe = make()
-                made = recipe.generation
+                bundle = make()
+                made = bundle.generation
                 assert made is not None
-                parameters = sum(parameter.numel() for parameter in recipe.module.parameters())
-                prefill, decode, next_decode = _passes(recipe, made)
+                parameters = sum(parameter.numel() for parameter in bundle.module.parameters())
+                prefill, decode, next_decode = _passes(bundle, made)
         except Exception as error:  # noqa: BLE001 -- a model of anybody's making; not knowing must not end the run
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:REASON_CHARACTERS]
             return observe.ModelFacts(parameters=parameters, flops_per_sample=None, method=f"unknown: {reason}")
@@ -187,10 +187,10 @@ def count_generation(make: Callable[[], ModelBundle]) -> observe.ModelFacts:
     )
 
 
-def _passes(recipe: ModelBundle, made: Generation) -> list[float]:
+def _passes(bundle: ModelBundle, made: Generation) -> list[float]:
     """Operations of prefill and of the first two decodes; 0 for those that a request does not have."""
     mode = importlib.import_module("torch.utils.flop_counter").FlopCounterMode
-    module = recipe.module.eval()
+    module = bundle.module.eval()
     tokens = torch.zeros(SAMPLES, made.prompt, dtype=torch.int64)
     state: Any = None
     passes = [0.0, 0.0, 0.0]

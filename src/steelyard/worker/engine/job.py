@@ -66,7 +66,7 @@ class Job(Protocol):
         """What the environment record says of this engine and its devices."""
 
     def build(self) -> Sequence[StepMaker]:
-        """The workloads, one a device."""
+        """The step makers of the workload, one a device."""
 
     def data_facts(self) -> DataFacts | None:
         """Which data is read; None: synthetic. Looks at every file."""

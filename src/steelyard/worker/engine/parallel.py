@@ -34,17 +34,15 @@ class Parallel:
         self.shards = spec.parallel == "fsdp2" and spec.mode == "train"
         self.communicates = spec.mode == "train" and (spec.ranks > 1 or self.shards)
         self.watching = False
-        if self.shards:
-            self._refuse_sharding()
-
-    def _refuse_sharding(self) -> None:
+        if not self.shards:
+            return
         try:
             from torch.distributed.fsdp import fully_shard  # noqa: F401
         except ImportError:
             raise InputError(
                 f"torch {torch.__version__} has no fully_shard", next_step="use torch 2.6 or newer, or --parallel ddp"
             ) from None
-        if self._spec.channels_last:
+        if spec.channels_last:
             raise InputError(
                 "fully_shard does not take parameters whose channels are last in memory",
                 next_step="leave --channels-last out, or use --parallel ddp",
@@ -82,8 +80,11 @@ class Parallel:
             short, long = torch.bfloat16, torch.float32
             inner = MixedPrecisionPolicy(param_dtype=short, reduce_dtype=long)
             outer = MixedPrecisionPolicy(param_dtype=short, reduce_dtype=long, output_dtype=long)
-        for block in _blocks(module):
-            fully_shard(block, mesh=mesh, mp_policy=inner)
+        # The parts of the longest list of layers are what is gathered and freed at a time.
+        lists = [part for part in module.modules() if isinstance(part, (nn.ModuleList, nn.Sequential))]
+        for part in max(lists, key=len, default=()):
+            if any(True for _ in part.parameters()):
+                fully_shard(part, mesh=mesh, mp_policy=inner)
         return fully_shard(module, mesh=mesh, mp_policy=outer)
 
     def hold(self, module: Any, *, last: bool) -> AbstractContextManager[Any]:
@@ -112,17 +113,14 @@ class Parallel:
 
         # DDP looks at the annotations and wants its own classes there, not their names: it gets none.
         def hook(_state, bucket):  # type: ignore[no-untyped-def]
-            return self._send(bucket)
+            if bucket.is_last():
+                self._ready = self._record()
+            gradients = bucket.buffer().div_(dist.get_world_size())
+            return dist.all_reduce(gradients, async_op=True).get_future().then(lambda future: future.value()[0])
 
         fresh.register_comm_hook(None, hook)
         self.watching = True
         return fresh
-
-    def _send(self, bucket: Any) -> Any:
-        if bucket.is_last():
-            self._ready = self._record()
-        gradients = bucket.buffer().div_(dist.get_world_size())
-        return dist.all_reduce(gradients, async_op=True).get_future().then(lambda future: future.value()[0])
 
     def exposed(self) -> tuple[Any, Any]:
         """The two ends of the exposed communication of the step whose backward pass has just been enqueued."""
@@ -137,10 +135,3 @@ class Parallel:
         elif self.shards:
             kind = "fully_shard"
         return {"parallel": kind, "compiled": str(original is not module).lower()}
-
-
-def _blocks(module: nn.Module) -> list[nn.Module]:
-    """The parts of the longest list of layers: what is gathered and freed at a time."""
-    lists = [part for part in module.modules() if isinstance(part, (nn.ModuleList, nn.Sequential))]
-    longest = max(lists, key=len, default=None)
-    return [] if longest is None else [part for part in longest if any(True for _ in part.parameters())]

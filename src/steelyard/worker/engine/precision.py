@@ -40,7 +40,12 @@ class Precision:
         if self._asked == "fp16" and spec.mode == "train":
             if self._shards:
                 raise InputError("fp16 with a scaler is not offered for fully sharded training", next_step="use bf16")
-            self.scaler = _scaler(device)
+            modern = getattr(torch.amp, "GradScaler", None)
+            if modern is None and device.type != "cuda":
+                raise InputError(
+                    f"torch {torch.__version__} scales losses on CUDA only", next_step="use --precision bf16"
+                )
+            self.scaler = torch.cuda.amp.GradScaler() if modern is None else modern(device.type)
         self._refuse_unknown_cast()
 
     def _refuse_unknown_cast(self) -> None:
@@ -71,27 +76,15 @@ class Precision:
         left = torch.ones(PROBE, PROBE, device=self._device)
         with self.context():
             product = (left @ left).dtype
+        # Whether products of long numbers are computed in full: a switch may be ignored, a value is not.
+        fine = torch.full((PROBE, PROBE), 1 + 2.0**-12, device=self._device)
+        in_full = bool((fine @ torch.eye(PROBE, device=self._device) == fine).all())
         values = {
             "matmul_dtype": str(self.cast if self._shards and self.cast else product).removeprefix("torch."),
-            "float32_products": self._float32_products(),
+            "float32_products": "fp32" if in_full else "tf32",
             "float32_matmul_precision": str(ask(torch.get_float32_matmul_precision)),
             "cudnn_allow_tf32": str(bool(torch.backends.cudnn.allow_tf32)).lower(),
         }
         if self.scaler is not None:
             values["loss_scale"] = f"{self.scaler.get_scale():g}"
         return values
-
-    def _float32_products(self) -> str:
-        """Whether products of long numbers are computed in full: a switch may be ignored, a value is not."""
-        fine = torch.full((PROBE, PROBE), 1 + 2.0**-12, device=self._device)
-        product = fine @ torch.eye(PROBE, device=self._device)
-        return "fp32" if bool((product == fine).all()) else "tf32"
-
-
-def _scaler(device: torch.device) -> Any:
-    modern = getattr(torch.amp, "GradScaler", None)
-    if modern is not None:
-        return modern(device.type)
-    if device.type != "cuda":
-        raise InputError(f"torch {torch.__version__} scales losses on CUDA only", next_step="use --precision bf16")
-    return torch.cuda.amp.GradScaler()

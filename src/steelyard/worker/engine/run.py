@@ -28,9 +28,10 @@ from steelyard.worker.measure.writer import EventLog, StepWriter
 from steelyard.worker.sensors.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from steelyard.worker.engine.job import SensorWatcher
+    from steelyard.worker.engine.job import Job, SensorWatcher
+    from steelyard.worker.workloads.step_maker import StepMaker
 
 # What torch and the C++ library say when the host's memory is exhausted; the device's own error has a class.
 _HOST_MEMORY = re.compile(
@@ -47,7 +48,7 @@ def run_directory(raw: Path) -> observe.Status:
     try:
         spec = from_json_object(RunSpec, json.loads((raw / observe.SPEC_FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
-        status = observe.Status(code="refused", reason=_words(f"the spec cannot be read: {error}"))
+        status = observe.Status(code="refused", reason=_bound_text(f"the spec cannot be read: {error}"))
     else:
         status = _guarded(spec, raw, log)
     log.end(status)
@@ -79,10 +80,10 @@ def _guarded(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
         return _run(spec, raw, log)
     except WorkerMemoryError as error:
         evidence: dict[str, Any] = dict(error.evidence)
-        return observe.Status(code="out_of_memory", reason=_words(str(error)), evidence=evidence)
+        return observe.Status(code="out_of_memory", reason=_bound_text(str(error)), evidence=evidence)
     except SteelyardError as error:
         lines = [line.strip() for line in str(error).splitlines()]
-        return observe.Status(code="refused", reason=_words("; ".join(lines)))
+        return observe.Status(code="refused", reason=_bound_text("; ".join(lines)))
     except Exception as error:  # noqa: BLE001 -- whatever a workload raises ends as a status, never as silence
         # The log may lie on a disk that is full.
         with suppress(OSError):
@@ -94,29 +95,24 @@ def _failure(error: Exception, spec: RunSpec) -> observe.Status:
     kind, text = type(error).__name__, str(error)
     evidence = _evidence(_where(error, spec.source.path if spec.source else None))
     code: observe.StatusCode = "failed"
-    if kind == "OutOfMemoryError" or isinstance(error, MemoryError) or _is_host_memory(error):
+    if isinstance(error, OSError):
+        host_memory = error.errno == errno.ENOMEM
+    else:
+        host_memory = isinstance(error, RuntimeError) and _HOST_MEMORY.search(text) is not None
+    if kind == "OutOfMemoryError" or isinstance(error, MemoryError) or host_memory:
         code = "out_of_memory"
     elif isinstance(error, OSError) and error.errno in DISK_FULL:
         evidence["disk"] = "full"
-    elif spec.ranks > 1 and _is_communication(error):
+    elif spec.ranks > 1 and (
+        kind.startswith("Dist") or (isinstance(error, RuntimeError) and _COMMUNICATION.search(text) is not None)
+    ):
         evidence["follows"] = "another rank's end"
-    return observe.Status(code=code, reason=_words(f"{kind}: {text}"), evidence=evidence)
+    return observe.Status(code=code, reason=_bound_text(f"{kind}: {text}"), evidence=evidence)
 
 
 def _evidence(where: str) -> dict[str, Any]:
     """Who says it, from where and when: among the words of several ranks the first is the cause."""
-    return {"rank": _process(), "where": _words(where), "at_unix_s": time.time()}
-
-
-def _is_host_memory(error: Exception) -> bool:
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and bool(_HOST_MEMORY.search(str(error)))
-
-
-def _is_communication(error: Exception) -> bool:
-    text = isinstance(error, RuntimeError) and _COMMUNICATION.search(str(error))
-    return bool(text) or type(error).__name__.startswith("Dist")
+    return {"rank": _process(), "where": _bound_text(where), "at_unix_s": time.time()}
 
 
 def _where(error: Exception, source: str | None) -> str:
@@ -129,23 +125,34 @@ def _where(error: Exception, source: str | None) -> str:
     return " < ".join(places[:3] + led[:1])
 
 
-def _words(text: str) -> str:
+def _bound_text(text: str) -> str:
     """Text of an error as a record can hold it: of bounded length, and without the stray halves of characters."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")[:4000]
 
 
 def _run(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
-    watchdog = Watchdog(spec.hang_limit_s, raw, lambda limit_s, where: _bark(log, limit_s, where))
+    def bark(limit_s: float, where: str) -> None:
+        # The watched thread hangs: leave word and end, because nothing else will.
+        reason = f"no block of steps ended within {limit_s:g} s"
+        try:
+            log.end(observe.Status(code="hung", reason=reason, evidence=_evidence(where)))
+        finally:
+            os._exit(HUNG)
+
+    watchdog = Watchdog(spec.hang_limit_s, raw, bark)
     watchdog.start()
     sensors = Watch(spec, raw)
     watch: SensorWatcher = sensors
     try:
         sensors.start()
-        job = plugins.load("device", spec.device_family)(spec)
-        _say_idle(log, sensors, job.touched_s)
+        open_job: Callable[[RunSpec], Job] = plugins.load("device", spec.device_family)
+        job = open_job(spec)
+        # The baseline was read until the device was touched.
+        if (idle := sensors.idle(job.touched_s)) is not None:
+            log.write_phase("idle", *idle)
         # A simulated job brings its own sensors, which are read on its own clock.
         watch = job.watch(raw) or sensors
-        stop = _job(raw, log, job, watchdog, watch)
+        stop = _run_job(raw, log, job, watchdog, watch)
         # What was measured is on disk; how the ranks part changes nothing of it. After a failure they do not part in
         # order: that could wait for one that is gone.
         with suppress(Exception):
@@ -155,11 +162,7 @@ def _run(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
         for each in {sensors, watch}:
             each.stop()
         watchdog.stop()
-    return _status(spec, stop)
-
-
-def _status(spec: RunSpec, stop: observe.Stop) -> observe.Status:
-    """A run that was to train until a quality was reached and did not is measured, but has not done what was asked."""
+    # A run that was to train until a quality was reached and did not is measured, but has not done what was asked.
     target = spec.quality.target if spec.quality is not None else None
     if target is None or stop.reason == "quality":
         return observe.Status(code="completed")
@@ -167,48 +170,47 @@ def _status(spec: RunSpec, stop: observe.Stop) -> observe.Status:
     return observe.Status(code="not_converged", reason=reason)
 
 
-def _job(raw: Path, log: EventLog, job: Any, watchdog: Watchdog, watch: SensorWatcher) -> observe.Stop:
+def _run_job(raw: Path, log: EventLog, job: Job, watchdog: Watchdog, watch: SensorWatcher) -> observe.Stop:
     leads = job.team.process == 0
     now = _edges(job, watch)
     with log.phase("setup", now, start_s=0.0):
-        workloads = job.build()
+        step_makers = job.build()
     spec = job.spec
     if leads:
-        log.write("environment", _environment(spec, raw, job))
-        _say_data(log, job, now)
+        code = Path(spec.source.path).parent if spec.source is not None else None
+        data = Path(spec.data.path) if spec.data is not None else None
+        timing = job.devices[0].timing
+        log.write("environment", environment(job.family, timing, data=data, results=raw, code=code, more=job.facts()))
+        if data is not None:
+            # A look at every file, which takes its time where there are millions.
+            with log.phase("data", now):
+                log.write("data", job.data_facts())
     # No rank is to wait inside its first step for what only one of them writes down.
     job.team.agree([0])
-    stop = _measure(raw, log, job, workloads, watchdog, watch)
-    _say_facts(job, log, leads=leads)
+    stop = _measure(raw, log, job, step_makers, watchdog, watch)
+    # Told after the measurement: no model is counted while a user waits for the first step.
+    peaks = [peak for device in job.devices if (peak := device.memory_peak_bytes()) is not None]
+    method = job.devices[0].memory_method
+    log.write("memory", observe.MemoryPeak(peak_bytes=max(peaks) if peaks else None, method=method))
+    if leads:
+        for kind, facts in (("device", job.device_facts()), ("model", job.model_facts())):
+            if facts is not None:
+                log.write(kind, facts)
     return stop
 
 
-def _say_idle(log: EventLog, watch: Watch, touched_s: float | None) -> None:
-    """In which time the baseline was read: until the device was touched."""
-    if (idle := watch.idle(touched_s)) is not None:
-        log.write_phase("idle", *idle)
-
-
-def _edges(job: Any, watch: SensorWatcher) -> Callable[[], float]:
+def _edges(job: Job, watch: SensorWatcher) -> Callable[[], float]:
     """The device's clock. Whoever asks for the time is at the edge of a window, at which the sensors are read."""
 
     def now() -> float:
         watch.mark()
-        time_s: float = job.devices[0].now()
-        return time_s
+        return job.devices[0].now()
 
     return now
 
 
-def _say_data(log: EventLog, job: Any, now: Callable[[], float]) -> None:
-    """Which data is read: a look at every file, which takes its time where there are millions."""
-    if job.spec.data is not None:
-        with log.phase("data", now):
-            log.write("data", job.data_facts())
-
-
 def _measure(
-    raw: Path, log: EventLog, job: Any, workloads: list[Any], watchdog: Watchdog, watch: SensorWatcher
+    raw: Path, log: EventLog, job: Job, step_makers: Sequence[StepMaker], watchdog: Watchdog, watch: SensorWatcher
 ) -> observe.Stop:
     spec, now, leads = job.spec, _edges(job, watch), job.team.process == 0
 
@@ -217,8 +219,8 @@ def _measure(
         watchdog.beat()
 
     with ExitStack() as closing:
-        for workload in workloads:
-            closing.callback(workload.close)
+        for step_maker in step_makers:
+            closing.callback(step_maker.close)
         if job.judge is not None:
             closing.callback(job.judge.close)
         writer = StepWriter(raw, job.team.process)
@@ -226,11 +228,11 @@ def _measure(
         # The first to be called: what is closed after a failure is not to be taken for a hang.
         closing.callback(watchdog.finish)
         with log.phase("compile", now):
-            for workload in workloads:
-                workload.compile()
-        timers = [StepTimer(device, workload) for device, workload in zip(job.devices, workloads, strict=True)]
+            for step_maker in step_makers:
+                step_maker.compile()
+        timers = [StepTimer(device, maker) for device, maker in zip(job.devices, step_makers, strict=True)]
         with log.phase("steps", now):
-            between = Between(workloads[0], job.judge, log=log if leads else None, now=now, beat=watchdog.beat)
+            between = Between(step_makers[0], job.judge, log=log if leads else None, now=now, beat=watchdog.beat)
             stop = BlockLoop(spec, timers, writer, raw, job.team, after_block, between).run()
         if leads:
             log.write("stop", stop)
@@ -244,7 +246,7 @@ def _measure(
     return stop
 
 
-def _say_settings(job: Any, log: EventLog) -> None:
+def _say_settings(job: Job, log: EventLog) -> None:
     """What torch says of itself; a release or a user's file that keeps it from answering fails no measured run."""
     try:
         settings = job.settings()
@@ -253,29 +255,3 @@ def _say_settings(job: Any, log: EventLog) -> None:
         return
     if settings is not None:
         log.write("settings", settings)
-
-
-def _environment(spec: RunSpec, raw: Path, job: Any) -> observe.Environment:
-    code = Path(spec.source.path).parent if spec.source is not None else None
-    data = Path(spec.data.path) if spec.data is not None else None
-    return environment(job.family, job.devices[0].timing, data=data, results=raw, code=code, more=job.facts())
-
-
-def _say_facts(job: Any, log: EventLog, *, leads: bool) -> None:
-    """What is known after the measurement: no model is counted while a user waits for the first step."""
-    peaks = [peak for device in job.devices if (peak := device.memory_peak_bytes()) is not None]
-    method = job.devices[0].memory_method
-    log.write("memory", observe.MemoryPeak(peak_bytes=max(peaks) if peaks else None, method=method))
-    if leads:
-        for kind, facts in (("device", job.device_facts()), ("model", job.model_facts())):
-            if facts is not None:
-                log.write(kind, facts)
-
-
-def _bark(log: EventLog, limit_s: float, where: str) -> None:
-    """The watched thread hangs: leave word and end, because nothing else will."""
-    reason = f"no block of steps ended within {limit_s:g} s"
-    try:
-        log.end(observe.Status(code="hung", reason=reason, evidence=_evidence(where)))
-    finally:
-        os._exit(HUNG)

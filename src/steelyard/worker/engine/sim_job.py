@@ -9,11 +9,20 @@ from steelyard.worker.devices.sim import SimWatch, open_devices
 from steelyard.worker.engine.job import Alone
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from steelyard.contracts.observe import DataFacts, DeviceFacts, ModelFacts, Settings
     from steelyard.contracts.spec import RunSpec
+    from steelyard.worker.devices.device import Device
+    from steelyard.worker.engine.evaluate import Judge
+    from steelyard.worker.engine.job import Job, Team
     from steelyard.worker.workloads.step_maker import StepMaker
+
+
+def open_job(spec: RunSpec) -> Job:
+    """The whole job, all its ranks."""
+    return SimJob(spec)
 
 
 class SimJob:
@@ -23,25 +32,26 @@ class SimJob:
 
     def __init__(self, spec: RunSpec) -> None:
         self.spec = spec
-        self.judge = None
-        self.touched_s = None
-        self.devices = open_devices(spec)
-        self.team = Alone()
+        self.judge: Judge | None = None
+        self.touched_s: float | None = None
+        self._devices = open_devices(spec)
+        self.devices: Sequence[Device] = self._devices
+        self.team: Team = Alone()
 
     def watch(self, raw: Path) -> SimWatch | None:
         """The simulated sampler, where the script has sensors and somebody wants them read."""
         if not self.spec.sim.sensors or not self.spec.energy.watch:
             return None
-        return SimWatch(self.spec, raw, self.devices)
+        return SimWatch(self.spec, raw, self._devices)
 
     def facts(self) -> dict[str, str]:
         """Nothing beyond the host."""
         return {}
 
     def build(self) -> list[StepMaker]:
-        """One scripted workload a rank."""
-        build = plugins.load("workload", self.spec.workload)
-        return [build(self.spec, device) for device in self.devices]
+        """One scripted step maker a rank."""
+        make = plugins.load("workload", self.spec.workload)
+        return [make(self.spec, device) for device in self._devices]
 
     def data_facts(self) -> DataFacts | None:
         """A script reads no data."""

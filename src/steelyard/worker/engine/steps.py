@@ -54,11 +54,18 @@ class _Steps:
         values = {}
         if parameters:
             values["parameter_dtype"] = str(parameters[0].dtype).removeprefix("torch.")
-        told = [last for p in parameters if (last := _channels_last(p)) is not None]
+        # Whether channels are last in memory. In a 1 x 1 convolution both orders are the same, and tell nothing.
+        orders = [
+            (p.is_contiguous(), p.is_contiguous(memory_format=torch.channels_last)) for p in parameters if p.dim() == 4
+        ]
+        told = [last for first, last in orders if first != last]
         if told:
             values["channels_last"] = str(all(told)).lower()
         if self._spec.compile != "off":
-            values |= _compiler_counts()
+            from torch._dynamo.utils import counters
+
+            values["compiled_graphs"] = str(counters["stats"].get("unique_graphs", 0))
+            values["graph_breaks"] = str(sum(counters["graph_break"].values()))
         return values | self._feed.effective()
 
 
@@ -66,13 +73,13 @@ class Training(_Steps):
     """Forward, backward, optimizer."""
 
     def __init__(
-        self, spec: RunSpec, feed: Feed, module: Any, recipe: ModelBundle, precision: Precision, parallel: Parallel
+        self, spec: RunSpec, feed: Feed, module: Any, bundle: ModelBundle, precision: Precision, parallel: Parallel
     ) -> None:
         super().__init__(spec, feed, module, precision)
-        self._loss: Callable[[Any, Any], torch.Tensor] = recipe.loss
+        self._loss: Callable[[Any, Any], torch.Tensor] = bundle.loss
         self._parallel = parallel
         self._scaler = precision.scaler
-        self._optimizer = _optimizer(recipe, module, sharded=parallel.shards)
+        self._optimizer = _optimizer(bundle, module, sharded=parallel.shards)
         if spec.learning_rate is not None:
             for group in self._optimizer.param_groups:
                 group["lr"] = spec.learning_rate
@@ -227,15 +234,7 @@ class Loading:
         return {**self._feed.effective(), "parallel": "none", "compiled": "false"}
 
 
-TorchWorkload = Training | Inference | Loading
-
-
-def _channels_last(parameter: torch.Tensor) -> bool | None:
-    """Whether its channels are last in memory; None where both orders are the same, as in a 1 x 1 convolution."""
-    if parameter.dim() != 4:
-        return None
-    first, last = parameter.is_contiguous(), parameter.is_contiguous(memory_format=torch.channels_last)
-    return None if first == last else last
+TorchSteps = Training | Inference | Loading
 
 
 def _random_states(kind: str) -> list[tuple[Callable[[torch.Tensor], None], torch.Tensor]]:
@@ -244,21 +243,12 @@ def _random_states(kind: str) -> list[tuple[Callable[[torch.Tensor], None], torc
     return [(source.set_rng_state, source.get_rng_state()) for source in sources]
 
 
-def _optimizer(recipe: ModelBundle, module: Any, *, sharded: bool) -> torch.optim.Optimizer:
-    if not isinstance(recipe.optimizer, torch.optim.Optimizer):
-        return recipe.optimizer(module.parameters())
+def _optimizer(bundle: ModelBundle, module: Any, *, sharded: bool) -> torch.optim.Optimizer:
+    if not isinstance(bundle.optimizer, torch.optim.Optimizer):
+        return bundle.optimizer(module.parameters())
     if sharded:
         raise InputError(
             "sharding replaces the parameters that this optimizer holds",
             next_step="return a function that makes the optimizer from the parameters",
         )
-    return recipe.optimizer
-
-
-def _compiler_counts() -> dict[str, str]:
-    from torch._dynamo.utils import counters
-
-    return {
-        "compiled_graphs": str(counters["stats"].get("unique_graphs", 0)),
-        "graph_breaks": str(sum(counters["graph_break"].values())),
-    }
+    return bundle.optimizer

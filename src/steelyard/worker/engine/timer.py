@@ -22,15 +22,15 @@ class StepTimer:
     Each block opens with an event of its own: what the harness does between blocks belongs to no step.
     """
 
-    def __init__(self, device: Device, workload: StepMaker) -> None:
+    def __init__(self, device: Device, step_maker: StepMaker) -> None:
         self.device = device
-        self.workload = workload
+        self.step_maker = step_maker
         self._events: list[Any] = []
         self._samples: list[int] = []
 
     def issue(self, count: int) -> None:
         """Enqueue `count` steps."""
-        record, take, run = self.device.record, self.workload.take, self.workload.run
+        record, take, run = self.device.record, self.step_maker.take, self.step_maker.run
         event, sample = self._events.append, self._samples.append
         event(record())
         for _ in range(count):
@@ -42,7 +42,7 @@ class StepTimer:
 
     def watch_communication(self) -> None:
         """From now on the steps tell computation from communication, where the workload can."""
-        self.workload.watch_communication()
+        self.step_maker.watch_communication()
 
     def harvest(self) -> NDArray[np.float64]:
         """Wait for the block and give its samples, one row a column of `observe.COLUMNS`."""
@@ -53,7 +53,7 @@ class StepTimer:
         if first is None:
             times = self.device.seconds([events[0], *(e for e in events[1:] if e is not None)])
             begin, end = times[1::2], times[2::2]
-            exposed = np.full_like(end, math.nan) if self.workload.communicates else np.zeros_like(end)
+            exposed = np.full_like(end, math.nan) if self.step_maker.communicates else np.zeros_like(end)
         elif isinstance(first, tuple):
             flat = [events[0]]
             for step in range(len(samples)):

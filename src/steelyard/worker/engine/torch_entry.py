@@ -11,10 +11,10 @@ from steelyard.worker.measure.vendor import NvidiaSmi
 
 if TYPE_CHECKING:
     from steelyard.contracts.spec import RunSpec
-    from steelyard.worker.engine.torch_job import TorchJob
+    from steelyard.worker.engine.job import Job
 
 
-def open_job(spec: RunSpec) -> TorchJob:
+def open_job(spec: RunSpec) -> Job:
     """One rank's part of the job, or a word on why torch cannot run here."""
     vendor = NvidiaSmi()
     if os.environ.get("RANK", "0") == "0":

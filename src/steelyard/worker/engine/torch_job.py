@@ -34,8 +34,11 @@ from steelyard.worker.workloads.real import TrainingSplit, fit, open_format, wit
 from steelyard.worker.workloads.user import load_source
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from steelyard.contracts.spec import RunSpec
-    from steelyard.worker.engine.steps import TorchWorkload
+    from steelyard.worker.devices.device import Device
+    from steelyard.worker.engine.steps import TorchSteps
     from steelyard.worker.measure.vendor import NvidiaSmi
     from steelyard.worker.workloads.real import RealData
 
@@ -73,7 +76,12 @@ def open_job(spec: RunSpec, vendor: NvidiaSmi) -> TorchJob:
         # First: a user's file may bring a backend, and must not undo a switch or a seed that is set later.
         load_source(spec.source)
     device = open_device(spec.device, rank, local_rank)
-    cpus = _near(device, local_rank, local_world) if spec.numa else None
+    cpus = None
+    if spec.numa:
+        address = device.pci_address()
+        # Where nothing tells which CPUs are beside the accelerator, it is bound to none.
+        if address is not None or device.device.type == "cpu":
+            cpus = numa.cpus_beside(address, local_rank, local_world)
     if cpus:
         numa.bind(cpus)
     if spec.threads is not None or cpus:
@@ -86,34 +94,21 @@ def open_job(spec: RunSpec, vendor: NvidiaSmi) -> TorchJob:
     return job
 
 
-def _near(device: TorchDevice, local_rank: int, local_world: int) -> set[int] | None:
-    """The CPUs to bind to; none where nothing tells which are beside the accelerator."""
-    address = device.pci_address()
-    if address is None and device.device.type != "cpu":
-        return None
-    return numa.cpus_beside(address, local_rank, local_world)
-
-
 def _team(spec: RunSpec, device: TorchDevice, rank: int) -> Team:
     if spec.ranks == 1 and spec.parallel == "ddp":
         return Alone()
     timeout = dt.timedelta(seconds=max(COLLECTIVE_TIMEOUT_S, 2 * spec.hang_limit_s))
     if not dist.is_initialized():
-        backend = _backend(spec, device)
+        own = {"cuda": "nccl", "xpu": "xccl", "hpu": "hccl"}.get(device.device.type, "gloo")
+        backend = spec.backend if spec.backend is not None else own
         if {"RANK", "MASTER_ADDR"} <= os.environ.keys():
             dist.init_process_group(backend, timeout=timeout)
         else:
             # One process that was started without a starter: it meets itself.
             store = dist.HashStore()  # type: ignore[attr-defined]
             dist.init_process_group(backend, timeout=timeout, store=store, rank=0, world_size=1)
-    own: Any = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
-    return Processes(rank, own)
-
-
-def _backend(spec: RunSpec, device: TorchDevice) -> str:
-    if spec.backend is not None:
-        return spec.backend
-    return {"cpu": "gloo", "mps": "gloo", "cuda": "nccl", "xpu": "xccl", "hpu": "hccl"}.get(device.device.type, "gloo")
+    group: Any = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
+    return Processes(rank, group)
 
 
 class TorchJob:
@@ -130,15 +125,15 @@ class TorchJob:
     ) -> None:
         self.spec = spec
         self.judge: Judge | None = None
-        self.touched_s = 0.0
+        self.touched_s: float | None = None
         self._vendor = vendor
         self._device = device
         self.family = device.device.type
-        self.devices = [device]
+        self.devices: Sequence[Device] = [device]
         self.team = team
         self._precision = precision
         self._parallel = parallel
-        self._workload: TorchWorkload | CeilingSteps | None = None
+        self._step_maker: TorchSteps | CeilingSteps | None = None
         self._opened: tuple[Any, Any, Any] | None = None
         self._data: RealData | None = None
         self._parameters = 0
@@ -155,7 +150,7 @@ class TorchJob:
         facts = {"device.name": self._device.name(), "accelerator.files": seen or "none"}
         return facts | torch_facts() | self._vendor.facts(VENDOR_S)
 
-    def build(self) -> list[TorchWorkload | CeilingSteps]:
+    def build(self) -> list[TorchSteps | CeilingSteps]:
         """The model on its device, seeded, in its precision and its parallel dress; or the work of a ceiling."""
         spec = self.spec
         if spec.deterministic != torch.are_deterministic_algorithms_enabled():
@@ -170,48 +165,45 @@ class TorchJob:
         if spec.mode == "ceiling":
             made = self._made()
             assert isinstance(made, Ceiling)
-            self._workload = CeilingSteps(spec, made, self._device, self._precision)
+            self._step_maker = CeilingSteps(spec, made, self._device, self._precision)
         else:
-            self._workload = self._model()
-        return [self._workload]
+            self._step_maker = self._model()
+        return [self._step_maker]
 
-    def _model(self) -> TorchWorkload:
+    def _model(self) -> TorchSteps:
         spec, device = self.spec, self._device.device
         if spec.data is not None:
             # Before the model, whose classes are those of the data.
             self._opened = open_format(spec)
-        recipe = built_on_meta(self._recipe) if spec.mode == "load" else self._recipe()
+        bundle = built_on_meta(self._bundle) if spec.mode == "load" else self._bundle()
         read = None
         if self._opened is not None:
-            self._data = fit(*self._opened, recipe.task, spec)
+            self._data = fit(*self._opened, bundle.task, spec)
             self.spec = spec = with_epochs(spec, self._data)
             read = TrainingSplit(self._data, spec)
-        self._parameters = sum(parameter.numel() for parameter in recipe.module.parameters())
-        self._tokens = recipe.tokens
+        self._parameters = sum(parameter.numel() for parameter in bundle.module.parameters())
+        self._tokens = bundle.tokens
         if spec.mode == "load":
-            return Loading(Feed(spec, self._device.rank, device, recipe.batch, read))
+            return Loading(Feed(spec, self._device.rank, device, bundle.batch, read))
         # Sharding moves each part as it is cut: the whole may not fit on one device.
-        module = recipe.module if self._parallel.shards else recipe.module.to(device)
+        module = bundle.module if self._parallel.shards else bundle.module.to(device)
         if spec.channels_last:
             module = module.to(memory_format=torch.channels_last)
         if spec.mode == "generate":
-            return self._generating(recipe, module)
-        feed = Feed(spec, self._device.rank, device, recipe.batch, read)
+            made = generation_of(bundle, spec.workload)
+            self._tokens = made.new_tokens
+            feed = Feed(spec, self._device.rank, device, prompts_of(bundle, made.prompt))
+            return Generating(spec, feed, self._parallel.replicate(module), self._precision, made, self._device)
+        feed = Feed(spec, self._device.rank, device, bundle.batch, read)
         parallel = self._parallel
         if spec.mode == "infer":
             return Inference(spec, feed, parallel.replicate(module), self._precision)
-        workload = Training(spec, feed, parallel.wrap(module), recipe, self._precision, parallel)
+        step_maker = Training(spec, feed, parallel.wrap(module), bundle, self._precision, parallel)
         if self._data is not None and spec.quality is not None:
             self.judge = Judge(spec, self._data, self._device.rank, device, module, self._precision)
-        return workload
+        return step_maker
 
-    def _generating(self, recipe: ModelBundle, module: Any) -> Generating:
-        spec, made = self.spec, generation_of(recipe, self.spec.workload)
-        self._tokens = made.new_tokens
-        feed = Feed(spec, self._device.rank, self._device.device, prompts_of(recipe, made.prompt))
-        return Generating(spec, feed, self._parallel.replicate(module), self._precision, made, self._device)
-
-    def _recipe(self) -> ModelBundle:
+    def _bundle(self) -> ModelBundle:
         made = self._made()
         assert isinstance(made, ModelBundle)
         return made
@@ -225,8 +217,14 @@ class TorchJob:
         if isinstance(made, tuple) and len(made) == 4:
             made = ModelBundle(*made)
         if isinstance(made, (ModelBundle, Ceiling)):
-            _refuse_mode(made, spec)
-            return made
+            if isinstance(made, Ceiling) == (spec.mode == "ceiling"):
+                return made
+            what, valid = ("a ceiling", "ceiling") if isinstance(made, Ceiling) else ("a model", "train, infer")
+            raise InputError(
+                f"the workload {spec.workload!r} is {what}",
+                problems=(Problem("mode", f"is {spec.mode}", valid),),
+                next_step=f"--mode {valid.partition(',')[0]}",
+            )
         raise InputError(
             f"{spec.workload}: its function returned {type(made).__name__}",
             next_step="return module, loss, optimizer and batch maker, in this order",
@@ -251,7 +249,7 @@ class TorchJob:
 
     def settings(self) -> Settings | None:
         """Read back from torch, not from the spec."""
-        assert self._workload is not None
+        assert self._step_maker is not None
         values = {
             "device": str(self._device.device),
             "ranks": str(dist.get_world_size() if dist.is_initialized() else 1),
@@ -263,7 +261,7 @@ class TorchJob:
             "deterministic": str(torch.are_deterministic_algorithms_enabled()).lower(),
             "cudnn_benchmark": str(torch.backends.cudnn.benchmark).lower(),
         }
-        return Settings(values=values | self._precision.effective() | self._workload.effective())
+        return Settings(values=values | self._precision.effective() | self._step_maker.effective())
 
     def device_facts(self) -> DeviceFacts | None:
         """From the table, by the driver's name."""
@@ -271,16 +269,16 @@ class TorchJob:
 
     def model_facts(self) -> ModelFacts | None:
         """Counted on the meta device."""
-        assert self._workload is not None
+        assert self._step_maker is not None
         if self.spec.mode == "load":
             return ModelFacts(
                 parameters=self._parameters, flops_per_sample=None, method="the input pipeline alone: no model is run"
             )
-        if isinstance(self._workload, CeilingSteps):
-            return self._workload.facts()
+        if isinstance(self._step_maker, CeilingSteps):
+            return self._step_maker.facts()
         generates = self.spec.mode == "generate"
-        found = count_generation(self._recipe) if generates else count(self._recipe, train=self.spec.mode == "train")
-        loss = self._workload.last_loss()
+        found = count_generation(self._bundle) if generates else count(self._bundle, train=self.spec.mode == "train")
+        loss = self._step_maker.last_loss()
         return ModelFacts(
             parameters=self._parameters,
             flops_per_sample=found.flops_per_sample,
@@ -293,17 +291,6 @@ class TorchJob:
         """Leave the group, so that no rank sees another vanish."""
         if dist.is_initialized():
             dist.destroy_process_group()
-
-
-def _refuse_mode(made: ModelBundle | Ceiling, spec: RunSpec) -> None:
-    if isinstance(made, Ceiling) == (spec.mode == "ceiling"):
-        return
-    what, valid = ("a ceiling", "ceiling") if isinstance(made, Ceiling) else ("a model", "train, infer")
-    raise InputError(
-        f"the workload {spec.workload!r} is {what}",
-        problems=(Problem("mode", f"is {spec.mode}", valid),),
-        next_step=f"--mode {valid.partition(',')[0]}",
-    )
 
 
 def _refuse_options(build: Any, spec: RunSpec) -> None:

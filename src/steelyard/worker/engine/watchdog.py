@@ -82,7 +82,8 @@ class Watchdog:
         look_s = self._usual_s / 4
         while not self._ended:
             if compiling := self._compiling():
-                self._tell_others()
+                with suppress(OSError):
+                    self._file.touch()
             if self._others_compile() or compiling:
                 self._rest(self._limit_s)
             with self._lock:
@@ -102,10 +103,6 @@ class Watchdog:
                     return True
                 frame = frame.f_back
         return False
-
-    def _tell_others(self) -> None:
-        with suppress(OSError):
-            self._file.touch()
 
     def _others_compile(self) -> bool:
         """Whether the file has been touched since the last look; a shared disk's clock need not be ours."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -50,8 +51,12 @@ def environment(
     for name, folder in (("data", data), ("results", results)):
         if folder is not None:
             facts.update(filesystem_facts(name, folder, ROOT))
-    # Variables last: were there too many facts, these would be the ones left out.
-    facts = {**facts, **(more or {}), **_code_facts(code or _current_folder()), **variable_facts(os.environ)}
+    facts.update(more or {})
+    # None of the current folder when somebody has removed it under us.
+    with suppress(OSError):
+        facts.update(_code_facts(code or Path.cwd()))
+    # Last: were there too many facts, these would be the ones left out.
+    facts.update(variable_facts(os.environ))
     return Environment(
         node=node,
         allocation=os.environ.get("SLURM_JOB_ID") or os.environ.get("STEELYARD_ALLOCATION"),
@@ -74,16 +79,9 @@ def _lasting_facts() -> dict[str, str]:
 
 
 @lru_cache(maxsize=8)
-def _code_facts(folder: Path | None) -> dict[str, str]:
-    return {} if folder is None else git_facts(folder)
-
-
-def _current_folder() -> Path | None:
-    """None when somebody has removed it under us."""
-    try:
-        return Path.cwd()
-    except OSError:
-        return None
+def _code_facts(folder: Path) -> dict[str, str]:
+    """Remembered: a worker may make many runs of the same code."""
+    return git_facts(folder)
 
 
 def bounded(facts: dict[str, str]) -> dict[str, str]:

@@ -57,7 +57,11 @@ def host_facts(root: Path) -> dict[str, str]:
 
 def _cpu_facts(root: Path) -> dict[str, str]:
     facts: dict[str, str] = {}
-    cpuinfo = _first_processor(read_text(root / "proc/cpuinfo") or "")
+    # The fields of the first processor; those that follow repeat them.
+    cpuinfo: dict[str, str] = {}
+    for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
+        name, _, value = line.partition(":")
+        cpuinfo.setdefault(name.strip(), value.strip())
     if model := _cpu_model(cpuinfo):
         facts["cpu.model"] = model
     folders = [path for path in root.glob("sys/devices/system/cpu/cpu[0-9]*") if path.name[3:].isdigit()]
@@ -75,27 +79,14 @@ def _cpu_facts(root: Path) -> dict[str, str]:
         facts["cpu.governor"] = ", ".join(f"{name} ({count} CPUs)" for name, count in Counter(governors).most_common())
     limits = [khz for path in folders if (khz := read_int(path / "cpufreq/scaling_max_freq"))]
     if limits:
-        facts["cpu.max_mhz"] = _range_mhz(limits)
+        low, high = min(limits) / 1000, max(limits) / 1000
+        facts["cpu.max_mhz"] = f"{high:g}" if low == high else f"{low:g} to {high:g}"
     # One CPU only: the kernel measures this one anew and takes its time for each.
     now = read_int(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
     mhz = f"{now / 1000:g}" if now else cpuinfo.get("cpu MHz")
     if mhz:
         facts["cpu.cpu0_mhz"] = mhz
     return facts
-
-
-def _range_mhz(khz: list[int]) -> str:
-    low, high = min(khz) / 1000, max(khz) / 1000
-    return f"{high:g}" if low == high else f"{low:g} to {high:g}"
-
-
-def _first_processor(text: str) -> dict[str, str]:
-    """The fields of the first processor; those that follow repeat them."""
-    fields: dict[str, str] = {}
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        fields.setdefault(name.strip(), value.strip())
-    return fields
 
 
 def _cpu_model(fields: dict[str, str]) -> str | None:
@@ -189,7 +180,7 @@ def container_facts(root: Path, variables: Mapping[str, str]) -> dict[str, str]:
     """The container this runs in, as far as it says; an image that is not named stays unsaid."""
     image = variables.get("APPTAINER_CONTAINER") or variables.get("SINGULARITY_CONTAINER")
     if image or (root / ".singularity.d").is_dir():
-        return {"container.kind": "apptainer", **_sif_facts(image), **_label_facts(root)}
+        return {"container.kind": "apptainer", **_apptainer_facts(image, root)}
     if (root / "run/.containerenv").exists():
         return {"container.kind": "podman", **_podman_facts(read_text(root / "run/.containerenv") or "")}
     if "KUBERNETES_SERVICE_HOST" in variables:
@@ -199,24 +190,21 @@ def container_facts(root: Path, variables: Mapping[str, str]) -> dict[str, str]:
     return {"container.kind": variables["container"]} if variables.get("container") else {}
 
 
-def _sif_facts(image: str | None) -> dict[str, str]:
-    if not image:
-        return {}
-    facts = {"container.image": without_password(image)}
-    # To read a digest of the whole file would take longer than many a run; its size tells most images apart.
-    with contextlib.suppress(OSError, ValueError):
-        facts["container.image_bytes"] = str(Path(image).stat().st_size)
-    return facts
-
-
-def _label_facts(root: Path) -> dict[str, str]:
+def _apptainer_facts(image: str | None, root: Path) -> dict[str, str]:
+    """The image's file, and the labels that were built into it."""
+    facts = {}
+    if image:
+        facts["container.image"] = without_password(image)
+        # To read a digest of the whole file would take longer than many a run; its size tells most images apart.
+        with contextlib.suppress(OSError, ValueError):
+            facts["container.image_bytes"] = str(Path(image).stat().st_size)
     try:
         labels = json.loads(read_text(root / ".singularity.d/labels.json") or "")
         labels = labels.get("data", {}).get("attributes", {}).get("labels", labels)
         found = {str(name): str(value) for name, value in labels.items()}
     except (ValueError, AttributeError):
-        return {}
-    facts = {f"container.label.{name}": text for name, text in found.items() if name.startswith(IMAGE_LABELS)}
+        return facts
+    facts |= {f"container.label.{name}": text for name, text in found.items() if name.startswith(IMAGE_LABELS)}
     source = found.get("org.label-schema.usage.singularity.deffile.from", "")
     if "@sha256:" in source:
         facts["container.digest"] = source.partition("@")[2]

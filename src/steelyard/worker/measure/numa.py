@@ -26,7 +26,11 @@ def cpus_beside(
     if len(nodes) < 2:
         return None
     if device_pci is not None:
-        near = _near_device(device_pci, nodes, root)
+        address = pci_address(device_pci)
+        node = None if address is None else read_int(root / "bus/pci/devices" / address / "numa_node")
+        if node is None or node < 0:
+            return None
+        near = nodes[node] if node in nodes else _nearest(node, nodes, root)
         return near & usable or None if near else None
     shares = [cpus & usable for _, cpus in sorted(nodes.items()) if cpus & usable]
     if len(shares) < 2 or local_ranks < 2 or not 0 <= local_rank < local_ranks:
@@ -54,14 +58,6 @@ def bind(cpus: set[int]) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(thread, cpus)
         done |= new
-
-
-def _near_device(device_pci: str, nodes: dict[int, set[int]], root: Path) -> set[int] | None:
-    address = pci_address(device_pci)
-    node = None if address is None else read_int(root / "bus/pci/devices" / address / "numa_node")
-    if node is None or node < 0:
-        return None
-    return nodes[node] if node in nodes else _nearest(node, nodes, root)
 
 
 def _nearest(node: int, nodes: dict[int, set[int]], root: Path) -> set[int] | None:

@@ -13,7 +13,6 @@ import math
 import re
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, cast
 
 from steelyard.contracts.energy import Channel, Domain, Missing, MissingCode
@@ -104,7 +103,11 @@ def _library(root: Path, missing: list[Missing]) -> Any | None:
     except Exception as error:  # noqa: BLE001 -- it loads a shared library, and raises what it likes
         if there:
             absent = isinstance(error, ModuleNotFoundError)
-            reason = "amdsmi is not installed for this Python" if absent else f"amdsmi does not load: {_words(error)}"
+            reason = (
+                "amdsmi is not installed for this Python"
+                if absent
+                else f"amdsmi does not load: {_describe_error(error)}"
+            )
             reason += ": there is no counter of energy, only the driver's watts"
             missing.append(Missing(backend=BACKEND, what="amdsmi", code="missing", reason=reason, remedy=INSTALL))
         return None
@@ -173,7 +176,10 @@ def _asked(library: Any, handle: Any) -> Die:
     # Some releases give W instead of microwatts; no card has a limit between 10 kW and 10 mW.
     limit_w = cap * MICRO if cap is not None and cap > 1e4 else cap
     name = str(asic.get("market_name") or "")
-    is_half = _device_number(asic.get("device_id")) in TWO_DIES or bool(TWO_DIES_NAME.search(name))
+    number = asic.get("device_id")
+    # As the kernel spells it; releases give it as a number or as text.
+    spelled = f"{number:#06x}" if isinstance(number, int) else str(number).lower()
+    is_half = spelled in TWO_DIES or bool(TWO_DIES_NAME.search(name))
     device = _text(address) or _text(uuid)
     tried = [_tried(library, handle, what, limit_w or None, device) for what in ("energy", "power")]
     readings = tuple(one for one in tried if isinstance(one, DieChannel))
@@ -189,7 +195,10 @@ def _tried(library: Any, handle: Any, what: str, limit_w: float | None, device: 
         # The second die of a card says 0: a device that is on draws more.
         if read() == 0:
             raise ReadError("implausible", f"{call} says 0, which no device that is on can draw")
-        step = _unit_j(library, handle) if what == "energy" else POWER_RESOLUTION_W
+        step = POWER_RESOLUTION_W
+        if what == "energy":
+            unit_uj = _number(_call(library.amdsmi_get_energy_count, handle).get("counter_resolution"))
+            step = (unit_uj or 0.0) * MICRO
     except ReadError as error:
         return _fault(f"{what} of {device}", error)
     return DieChannel(what, read, step, call, limit_w)
@@ -204,16 +213,13 @@ def _seen(root: Path, chip: Path) -> Die:
     if path is not None:
         try:
             read_micro(path)
-            readings = (DieChannel("power", partial(read_micro, path), MICRO, shown(root, path), _cap_w(chip)),)
+            cap = number_or_none(chip / "power1_cap")
+            limit_w = cap * MICRO if cap else None
+            readings = (DieChannel("power", partial(read_micro, path), MICRO, shown(root, path), limit_w),)
         except ReadError as error:
             code = "missing" if error.code == "vanished" else error.code
             faults = (_fault(f"power: {shown(root, path)}", ReadError(code, error.reason)),)
     return Die(pci_address(chip), None, is_half, readings, faults)
-
-
-def _cap_w(chip: Path) -> float | None:
-    cap = number_or_none(chip / "power1_cap")
-    return cap * MICRO if cap else None
 
 
 def _energy_j(library: Any, handle: Any) -> float:
@@ -224,10 +230,6 @@ def _energy_j(library: Any, handle: Any) -> float:
     if ticks is None or not unit_uj:
         raise ReadError("unsupported", "amdsmi_get_energy_count gives no number")
     return ticks * unit_uj * MICRO
-
-
-def _unit_j(library: Any, handle: Any) -> float:
-    return (_number(_call(library.amdsmi_get_energy_count, handle).get("counter_resolution")) or 0.0) * MICRO
 
 
 def _power_w(library: Any, handle: Any) -> float:
@@ -243,7 +245,7 @@ def _call(function: Callable[[Any], Any], handle: Any) -> dict[str, Any]:
     try:
         found = function(handle)
     except Exception as error:  # noqa: BLE001 -- whatever the vendor's binding raises is a reason
-        raise ReadError(_code(error), _words(error)) from None
+        raise ReadError(_code(error), _describe_error(error)) from None
     if not isinstance(found, dict):
         raise ReadError("unsupported", f"{getattr(function, '__name__', 'amdsmi')} gives no table")
     return found
@@ -258,31 +260,23 @@ def _cards(dies: list[Die], wanted: set[int], found: SensorsFound) -> SensorsFou
     Partitions of a card are functions of one PCI device. Whichever of them tells joules, they are of the same socket.
     """
     reads: list[Callable[[], float]] = []
-    number = 0
-    place = 0
-    while place < len(dies):
-        members = dies[place : place + 2] if _is_pair(dies, place) else dies[place : place + _partitions(dies, place)]
-        if wanted & set(range(place, place + len(members))):
+    slots = [(die.address or "").rpartition(".")[0] for die in dies]
+    number = start = 0
+    while start < len(dies):
+        first, others = dies[start], dies[start + 1 :]
+        end = start + 1
+        if first.is_half and first.readings and others and others[0].is_half and not others[0].readings:
+            end += 1
+        else:
+            while slots[start] and end < len(dies) and slots[end] == slots[start]:
+                end += 1
+        if wanted & set(range(start, end)):
             # The sort keeps the order of the others.
-            _add_card(found, reads, sorted(members, key=lambda die: not die.readings), number)
-        number, place = number + 1, place + len(members)
+            _add_card(found, reads, sorted(dies[start:end], key=lambda die: not die.readings), number)
+        number, start = number + 1, end
     if reads:
         found.read = lambda channel: reads[channel]()
     return found
-
-
-def _is_pair(dies: list[Die], place: int) -> bool:
-    if place + 1 >= len(dies):
-        return False
-    first, second = dies[place], dies[place + 1]
-    return first.is_half and second.is_half and bool(first.readings) and not second.readings
-
-
-def _partitions(dies: list[Die], place: int) -> int:
-    """How many devices from this place on are parts of one PCI device."""
-    slot = (dies[place].address or "").rpartition(".")[0]
-    others = takewhile(lambda die: bool(slot) and (die.address or "").rpartition(".")[0] == slot, dies[place:])
-    return max(1, len(list(others)))
 
 
 def _add_card(found: SensorsFound, reads: list[Callable[[], float]], members: list[Die], number: int) -> None:
@@ -345,19 +339,12 @@ def _text(value: object) -> str | None:
     return value[:200] if isinstance(value, str) and value else None
 
 
-def _device_number(value: object) -> str | None:
-    """A PCI number as the kernel spells it; releases give it as a number or as text."""
-    if isinstance(value, int):
-        return f"{value:#06x}"
-    return value.lower() if isinstance(value, str) else None
-
-
-def _words(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 def _code(error: Exception) -> MissingCode:
-    words = _words(error).lower()
+    words = _describe_error(error).lower()
     if isinstance(error, PermissionError) or "permission" in words or "no_perm" in words:
         return "forbidden"
     if "not_supported" in words or "not supported" in words or "not_yet_implemented" in words:
@@ -366,7 +353,7 @@ def _code(error: Exception) -> MissingCode:
 
 
 def _missing(what: str, error: Exception, remedy: str) -> Missing:
-    return Missing(backend=BACKEND, what=what, code=_code(error), reason=_words(error), remedy=remedy)
+    return Missing(backend=BACKEND, what=what, code=_code(error), reason=_describe_error(error), remedy=remedy)
 
 
 def _fault(what: str, error: ReadError) -> Missing:

@@ -42,6 +42,6 @@ class Backend(Protocol):
         """Look below `root` (the file system's, or a test's); `devices` are the job's own, as their UUIDs or numbers.
 
         Never raises for what is not there: that is a `Missing`. Nothing there at all and nothing expected: an empty
-        Found.
+        SensorsFound.
         """
         ...

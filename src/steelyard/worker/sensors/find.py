@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steelyard import plugins
 from steelyard.contracts.base import from_json_object, to_json_object
@@ -97,18 +97,15 @@ def open_all(
 def _open(name: str, root: Path, devices: Sequence[str]) -> SensorsFound:
     """What one backend finds. It may be a stranger's: whatever it raises is a reason."""
     try:
-        return _checked(plugins.load("sensor", name)(root, devices))
+        found = plugins.load("sensor", name)(root, devices)
+        if not isinstance(found, SensorsFound):
+            raise TypeError(f"it returned {type(found).__name__}, not SensorsFound")
+        # What cannot be read back is refused here: it would spoil the file of all sensors.
+        for kind, contracts in ((Domain, found.domains), (Channel, found.channels), (Missing, found.missing)):
+            for contract in contracts:
+                from_json_object(kind, to_json_object(contract))
     except Exception as error:  # noqa: BLE001 -- see above
         return SensorsFound(missing=[missing_of(name, "sensor", error)])
-
-
-def _checked(found: Any) -> SensorsFound:
-    """What cannot be read back is refused here: it would spoil the file of all sensors."""
-    if not isinstance(found, SensorsFound):
-        raise TypeError(f"it returned {type(found).__name__}, not Found")
-    for kind, contracts in ((Domain, found.domains), (Channel, found.channels), (Missing, found.missing)):
-        for contract in contracts:
-            from_json_object(kind, to_json_object(contract))
     return found
 
 

@@ -57,7 +57,13 @@ def open_hwmon(root: Path, _devices: Sequence[str]) -> SensorsFound:
     for meter in meters:
         match = GRACE.fullmatch(meter.label or "")
         if match:
-            domain = _grace(match[1], match[2], sockets)
+            # A holder that has no meter is passed over, but for the module: that may have no meter here and yet be
+            # read by NVML, and its joules hold the processor's all the same.
+            (name, scope, parent), socket = TREE[match[1]], match[2]
+            while parent is not None and parent != "Module" and (parent, socket) not in sockets:
+                parent = TREE[parent][2]
+            holder = f"{TREE[parent][0]}{int(socket)}" if parent else None
+            domain = Domain(name=f"{name}{int(socket)}", scope=scope, parent=holder)
             # Its place in the tree is known, whether or not we may read it.
             sensors.add(domain)
             _offer(sensors, meter, domain)
@@ -79,35 +85,18 @@ def _meters(chip: Path) -> Iterator[Meter]:
             average = folder / f"{start}average"
             interval_ms = number_or_none(folder / f"{start}average_interval")
             is_average = average in readings
+            # The meter's own word, such as `95.0%`. Firmware that claims to be exact is not believed.
+            accuracy = re.fullmatch(r"(\d{1,3}(?:\.\d+)?)\s*%", text_or_none(folder / f"{start}accuracy") or "")
             yield Meter(
                 chip=chip.name,
                 number=number,
                 label=text_or_none(folder / f"{start}label") or text_or_none(folder / f"{start}oem_info"),
                 reading=average if is_average else folder / f"{start}input",
                 average_s=interval_ms / 1000 if is_average and interval_ms and interval_ms > 0 else None,
-                gain=_gain(text_or_none(folder / f"{start}accuracy")),
+                gain=min(max(GAIN, 1 - float(accuracy[1]) / 100), 0.5) if accuracy else GAIN,
             )
         if numbers:
             return
-
-
-def _gain(accuracy: str | None) -> float:
-    """From the meter's own word, such as `95.0%`. Firmware that claims to be exact is not believed."""
-    match = re.fullmatch(r"(\d{1,3}(?:\.\d+)?)\s*%", accuracy or "")
-    return min(max(GAIN, 1 - float(match[1]) / 100), 0.5) if match else GAIN
-
-
-def _grace(kind: str, socket: str, sockets: set[tuple[str, str]]) -> Domain:
-    """The meter's place in the tree; a holder that has no meter is passed over, but for the module.
-
-    That may have no meter here and yet be read by NVML: its joules hold the processor's all the same.
-    """
-    name, scope, parent = TREE[kind]
-    while parent is not None and parent != "Module" and (parent, socket) not in sockets:
-        parent = TREE[parent][2]
-    return Domain(
-        name=f"{name}{int(socket)}", scope=scope, parent=f"{TREE[parent][0]}{int(socket)}" if parent else None
-    )
 
 
 def _offer(sensors: FileSensors, meter: Meter, domain: Domain) -> bool:

@@ -57,7 +57,7 @@ class Inventory:
         except ReadError:
             raise
         except Exception as error:  # noqa: BLE001 -- whatever the vendor's binding raises is a reason
-            raise ReadError("missing", _words(error)) from None
+            raise ReadError("missing", _describe_error(error)) from None
         if number >= len(devices):
             raise ReadError("vanished", f"gcipuinfo shows {len(devices)} IPUs now")
         text = devices[number].get(attribute, "")
@@ -83,22 +83,24 @@ def open_ipu(root: Path, _devices: Sequence[str]) -> SensorsFound:
         if not there:
             return SensorsFound()
         absent = isinstance(error, ModuleNotFoundError)
-        reason = "gcipuinfo is not installed for this Python" if absent else f"gcipuinfo: {_words(error)}"
+        reason = "gcipuinfo is not installed for this Python" if absent else f"gcipuinfo: {_describe_error(error)}"
         return SensorsFound(missing=[_missing("gcipuinfo", "missing", reason, INSTALL)])
-    return _offered(inventory, devices)
-
-
-def _offered(inventory: Inventory, devices: list[dict[str, str]]) -> SensorsFound:
     found = SensorsFound()
     reads: list[tuple[int, str]] = []
-    shared = _boards(devices)
+    # Boards that tell their power: serial number to name and first IPU. Also where we see one IPU of it alone: the
+    # others may be a neighbour's, and their watts are in the board's.
+    shared: dict[str, tuple[str, int]] = {}
+    for number, device in enumerate(devices):
+        if parse_watts(device.get(BOARD_POWER)) is not None:
+            shared.setdefault(_board(device, number), (f"ipu-board{len(shared)}", number))
     for name, number in shared.values():
         found.domains.append(Domain(name=name, scope="board"))
         _add(found, reads, name, number, BOARD_POWER)
     for number, device in enumerate(devices):
         name = f"ipu{number}"
         parent = shared.get(_board(device, number), (None, 0))[0]
-        found.domains.append(Domain(name=name, scope="device", parent=parent, device=_device(device)))
+        known_as = (device.get("pci id") or device.get("id") or "")[:200] or None
+        found.domains.append(Domain(name=name, scope="device", parent=parent, device=known_as))
         if parse_watts(device.get(IPU_POWER)) is not None:
             _add(found, reads, name, number, IPU_POWER)
         else:
@@ -115,18 +117,6 @@ def _board(device: dict[str, str], number: int) -> str:
     return device.get("board serial number") or f"of device {number}"
 
 
-def _boards(devices: list[dict[str, str]]) -> dict[str, tuple[str, int]]:
-    """Boards that tell their power: serial number to name and first IPU.
-
-    Also where we see one IPU of it alone: the others may be a neighbour's, and their watts are in the board's.
-    """
-    found: dict[str, tuple[str, int]] = {}
-    for number, device in enumerate(devices):
-        if parse_watts(device.get(BOARD_POWER)) is not None:
-            found.setdefault(_board(device, number), (f"ipu-board{len(found)}", number))
-    return found
-
-
 def _add(found: SensorsFound, reads: list[tuple[int, str]], name: str, number: int, attribute: str) -> None:
     channel = Channel(
         name=f"{BACKEND}.{name}",
@@ -140,13 +130,9 @@ def _add(found: SensorsFound, reads: list[tuple[int, str]], name: str, number: i
     reads.append((number, attribute))
 
 
-def _device(device: dict[str, str]) -> str | None:
-    return (device.get("pci id") or device.get("id") or "")[:200] or None
-
-
 def _missing(what: str, code: Any, reason: str, remedy: str = "") -> Missing:
     return Missing(backend=BACKEND, what=what, code=code, reason=reason, remedy=remedy)
 
 
-def _words(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -48,26 +48,31 @@ def all_cards(session: Session, root: Path, absent: list[Missing]) -> list[Card]
     except ReadError as error:
         absent.append(missing("all GPUs", error.code, error.reason))
         return []
-    cards = [card for index in range(count) if (card := _card_or_none(session, index, absent)) is not None]
-    return _placed(session, cards, root)
+    cards = [card for index in range(count) if (card := _card(session, index, absent)) is not None]
+    # Each GPU of a superchip has its module, which bears the number of the processor's socket.
+    placed = []
+    for card in cards:
+        socket = _socket(session, card, root) if card.superchip else None
+        if card.superchip and socket is None and (len(cards) == 1 or card.capability == HOPPER):
+            # A Grace Hopper has one GPU and one processor. Newer modules have more, and then it must be known.
+            socket = card.index
+        placed.append(card if socket is None else replace(card, module=f"module{socket}"))
+    return placed
 
 
-def _card_or_none(session: Session, index: int, absent: list[Missing]) -> Card | None:
+def _card(session: Session, index: int, absent: list[Missing]) -> Card | None:
     try:
-        return _card(session, index)
+        handle = session.call("nvmlDeviceGetHandleByIndex", index)
+        uuid = text(session.call("nvmlDeviceGetUUID", handle))
     except ReadError as error:
         absent.append(missing(f"GPU {index}", error.code, error.reason))
         return None
-
-
-def _card(session: Session, index: int) -> Card:
-    handle = session.call("nvmlDeviceGetHandleByIndex", index)
     c2c = session.try_call("nvmlDeviceGetC2cModeInfoV", handle)
     capability = session.try_call("nvmlDeviceGetCudaComputeCapability", handle)
     return Card(
         index=index,
         handle=handle,
-        uuid=text(session.call("nvmlDeviceGetUUID", handle)),
+        uuid=uuid,
         name=text(session.try_call("nvmlDeviceGetName", handle)),
         capability=(capability[0], capability[1]) if capability else None,
         instances=tuple(_instances(session, handle)),
@@ -84,21 +89,6 @@ def _instances(session: Session, handle: Any) -> Iterator[str]:
         instance = session.try_call("nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
         if instance is not None and (uuid := session.try_call("nvmlDeviceGetUUID", instance)):
             yield text(uuid)
-
-
-# -- modules --------------------------------------------------------------------------------------------------
-
-
-def _placed(session: Session, cards: list[Card], root: Path) -> list[Card]:
-    """Each GPU of a superchip with its module, which bears the number of the processor's socket."""
-    placed = []
-    for card in cards:
-        socket = _socket(session, card, root) if card.superchip else None
-        if card.superchip and socket is None and (len(cards) == 1 or card.capability == HOPPER):
-            # A Grace Hopper has one GPU and one processor. Newer modules have more, and then it must be known.
-            socket = card.index
-        placed.append(card if socket is None else replace(card, module=f"module{socket}"))
-    return placed
 
 
 def _socket(session: Session, card: Card, root: Path) -> int | None:
@@ -128,7 +118,8 @@ def wanted(cards: list[Card], devices: Sequence[str], absent: list[Missing]) -> 
         return cards
     # CUDA goes no further than the first number that is none.
     named = list(takewhile(lambda device: not device.startswith("-"), (device.strip() for device in devices)))
-    if any(_number(device) is not None for device in named) and _order_unknown(cards):
+    order_unknown = len({card.name for card in cards}) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+    if order_unknown and any(_number(device) is not None for device in named):
         reason = "the node has unlike GPUs: CUDA numbers them by speed, NVML by place"
         absent.append(missing("GPUs by number", "missing", reason, "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name UUIDs"))
         named = [device for device in named if _number(device) is None]
@@ -159,13 +150,6 @@ def _matches(cards: list[Card], device: str) -> list[Card]:
     return [
         card
         for card in cards
-        if start and any(re.sub(r"^(GPU|MIG)-", "", name).lower().startswith(start) for name in _names(card))
+        if start
+        and any(re.sub(r"^(GPU|MIG)-", "", name).lower().startswith(start) for name in (card.uuid, *card.instances))
     ]
-
-
-def _names(card: Card) -> tuple[str, ...]:
-    return (card.uuid, *card.instances)
-
-
-def _order_unknown(cards: list[Card]) -> bool:
-    return len({card.name for card in cards}) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"

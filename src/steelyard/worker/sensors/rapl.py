@@ -53,7 +53,11 @@ def open_rapl(root: Path, _devices: Sequence[str]) -> SensorsFound:
     for name, doubles in _packages(sensors).items():
         zone = next((zone for zone in doubles if _try(sensors, zone, "cpu", gain)), None)
         if zone is not None and len(doubles) > 1:
-            _drop_failed_doubles(sensors, doubles)
+            # A double that cannot be read is no loss when the other can.
+            files = [f"{shown(root, double.path)}/energy_uj" for double in doubles]
+            sensors.found.missing[:] = [
+                missing for missing in sensors.found.missing if not any(file in missing.what for file in files)
+            ]
         for each in [zone] if zone is not None else doubles[:1]:
             _memory(sensors, each, name, gain)
     return sensors.found
@@ -113,14 +117,6 @@ def _try(sensors: FileSensors, zone: Zone, scope: str, gain: float) -> bool:
             "shorter windows; at 200 W most counters begin again after 20 minutes",
         )
     return offered
-
-
-def _drop_failed_doubles(sensors: FileSensors, doubles: list[Zone]) -> None:
-    """A double that cannot be read is no loss when the other can."""
-    places = [f"{shown(sensors.root, zone.path)}/" for zone in doubles]
-    sensors.found.missing[:] = [
-        missing for missing in sensors.found.missing if not any(f"{place}energy_uj" in missing.what for place in places)
-    ]
 
 
 def _memory(sensors: FileSensors, package: Zone, name: str, gain: float) -> None:

@@ -89,26 +89,29 @@ class Sampling:
 
     def run(self) -> None:
         """Until the run ends, nothing is left to read, or the disk is full."""
-        self._listen()
+
+        def on_terminate(*_: object) -> None:
+            self._told = "told to end by SIGTERM"
+
+        # An interrupt is for the job: it tells us itself. An order to end is obeyed, with a word.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, on_terminate)
+        signal.set_wakeup_fd(self._ring, warn_on_full_buffer=False)
         try:
             self._lines.write("sampler", self._order.told())
             threading.Thread(target=self._open, daemon=True, name="open").start()
             reason = self._watch()
-            self._last_reading()
+            deadline_s = time.monotonic() + LAST_READING_S
+            for reader in self._readers:
+                reader.end()
+            for reader in self._readers:
+                reader.finished(max(0.0, deadline_s - time.monotonic()))
+            self._look_after(ending=True)
         except OSError as error:
             reason = f"what was read cannot be written: {error.strerror}"
         except Exception as error:  # noqa: BLE001 -- a fault of ours is told, too
             reason = f"{type(error).__name__}: {error}"[:500]
         self._end(reason)
-
-    def _listen(self) -> None:
-        """An interrupt is for the job: it tells us itself. An order to end is obeyed, with a word."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, self._on_terminate)
-        signal.set_wakeup_fd(self._ring, warn_on_full_buffer=False)
-
-    def _on_terminate(self, *_: object) -> None:
-        self._told = "told to end by SIGTERM"
 
     def _open(self) -> None:
         order = self._order
@@ -131,8 +134,7 @@ class Sampling:
             if self._bell in ready:
                 os.read(self._bell, 4096)
                 self._admit()
-                self._tell_ready()
-                self._tell_conditions()
+                self._tell()
             if STDIN in ready and (ended := self._hear()):
                 return ended
             if self._told:
@@ -218,16 +220,15 @@ class Sampling:
                 last = facts
                 time.sleep(CONDITIONS_S)
 
-    def _tell_conditions(self) -> None:
-        with suppress(queue.Empty):
-            while True:
-                self._lines.write("condition", self._conditions.get_nowait())
-
-    def _tell_ready(self) -> None:
+    def _tell(self) -> None:
+        """Once, that every channel is read; and conditions that have changed."""
         if self._all_opened and not self._ready and self._readers and all(reader.begun for reader in self._readers):
             self._ready = True
             with suppress(OSError):
                 os.write(STDIN, READY.pack(time.monotonic()))
+        with suppress(queue.Empty):
+            while True:
+                self._lines.write("condition", self._conditions.get_nowait())
 
     def _look_after(self, *, ending: bool = False) -> None:
         held: dict[int, Samples] = {}
@@ -239,14 +240,6 @@ class Sampling:
                 self._lines.write("missing", missing)
         if held and self._chunks is not None:
             self._chunks.write(held)
-
-    def _last_reading(self) -> None:
-        deadline_s = time.monotonic() + LAST_READING_S
-        for reader in self._readers:
-            reader.end()
-        for reader in self._readers:
-            reader.finished(max(0.0, deadline_s - time.monotonic()))
-        self._look_after(ending=True)
 
     def _end(self, reason: str) -> None:
         """The last word; on a full disk some samples are given up for it."""

@@ -121,22 +121,21 @@ class _SensorReader:
         if known:
             shown = np.concatenate([[self._shown], shown])
         self._update, self._shown = numbers[-1], float(shown[-1])
-        kept = self._kept(len(times_s))
-        return times_s[kept], shown[place][kept]
-
-    def _kept(self, count: int) -> NDArray[np.bool_]:
+        values = shown[place]
         if self._losses is None:
-            return np.ones(count, dtype=bool)
-        return self._losses.random(count) >= self._sensor.drop_share
+            return times_s, values
+        kept = self._losses.random(len(times_s)) >= sensor.drop_share
+        return times_s[kept], values[kept]
 
     def _show(self, numbers: Floats) -> Floats:
         """What these updates show: never before asked for, in order."""
         if not len(numbers):
             return np.zeros(0)
         sensor = self._sensor
-        exact = self._power(numbers) if sensor.kind == "gauge" else self._count(numbers)
         if sensor.kind == "gauge":
-            return _rounded(exact, sensor.resolution)
+            watts = self._power(numbers)
+            return np.round(watts / sensor.resolution) * sensor.resolution if sensor.resolution else watts
+        exact = self._count(numbers)
         counted = np.floor(exact / sensor.resolution) * sensor.resolution if sensor.resolution else exact
         return np.mod(counted, sensor.wrap) if sensor.wrap else counted
 
@@ -175,10 +174,6 @@ class _SensorReader:
             whole = self._domain.joules(end_s) - self._domain.joules(end_s - period_s)
             wrong += np.where(number < passed, seen * period_s / seen_s - whole, 0.0)
         return (1 + self._sensor.gain_error) * wrong
-
-
-def _rounded(value: Floats, resolution: float) -> Floats:
-    return np.round(value / resolution) * resolution if resolution else value
 
 
 @dataclass
@@ -268,7 +263,16 @@ class SimSampler:
         if self._jitter is not None and not last:
             # Only whole periods, so that readings stay in order: the moment in each is drawn with it.
             known_s = known_s // self._period_s * self._period_s
-        times_s = self._times(known_s)
+        # The moments of the sampler's readings that have not been taken.
+        last_slot = max(self._next, int(np.ceil(known_s / self._period_s)))
+        times_s = np.arange(self._next, last_slot, dtype=np.float64) * self._period_s
+        if self._jitter is not None:
+            times_s += self._period_s * self._jitter.random(len(times_s))
+        self._next = last_slot
+        marks = [at_s for at_s in self._marks if at_s < known_s]
+        self._marks = [at_s for at_s in self._marks if at_s >= known_s]
+        times_s = np.unique(np.concatenate([times_s, marks]))
+        times_s = times_s[times_s < known_s]
         if len(times_s):
             for node in self._nodes:
                 node.read(times_s)
@@ -282,18 +286,6 @@ class SimSampler:
         self.read_until(np.nextafter(at_s, np.inf), last=True)
         for node in self._nodes:
             node.close(at_s, reason)
-
-    def _times(self, until_s: float) -> Floats:
-        """Moments of the sampler's readings before `until_s` that have not been taken."""
-        last = max(self._next, int(np.ceil(until_s / self._period_s)))
-        times_s = np.arange(self._next, last, dtype=np.float64) * self._period_s
-        if self._jitter is not None:
-            times_s += self._period_s * self._jitter.random(len(times_s))
-        self._next = last
-        marks = [at_s for at_s in self._marks if at_s < until_s]
-        self._marks = [at_s for at_s in self._marks if at_s >= until_s]
-        times_s = np.unique(np.concatenate([times_s, marks]))
-        return times_s[times_s < until_s]
 
 
 # -- what there is to read

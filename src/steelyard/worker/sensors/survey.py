@@ -10,15 +10,12 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from steelyard import plugins
 from steelyard.contracts.base import to_json_object
 from steelyard.worker.sensors.backend import ReadError
 from steelyard.worker.sensors.find import find
-
-if TYPE_CHECKING:
-    from steelyard.worker.sensors.backend import SensorsFound
 
 # Whoever started us gives up before: this is for when he is gone.
 LIMIT_S = 90
@@ -29,7 +26,14 @@ def survey(root: Path) -> dict[str, Any]:
     found = find(root, ())
     channels = []
     for number, channel in enumerate(found.channels):
-        value, fault = _reading(found, number)
+        value, fault = None, None
+        try:
+            assert found.read is not None
+            value = found.read(number)
+        except ReadError as error:
+            fault = error.reason
+        except Exception as error:  # noqa: BLE001 -- whatever an untrusted backend raises is the finding
+            fault = f"{type(error).__name__}: {error}"[:500]
         channels.append(to_json_object(channel) | {"reading": value, "fault": fault})
     return {
         "backends": plugins.names("sensor"),
@@ -37,16 +41,6 @@ def survey(root: Path) -> dict[str, Any]:
         "channels": channels,
         "missing": to_json_object(found.missing),
     }
-
-
-def _reading(found: SensorsFound, number: int) -> tuple[float | None, str | None]:
-    try:
-        assert found.read is not None
-        return found.read(number), None
-    except ReadError as error:
-        return None, error.reason
-    except Exception as error:  # noqa: BLE001 -- whatever a stranger's backend raises is the finding
-        return None, f"{type(error).__name__}: {error}"[:500]
 
 
 def main() -> int:

@@ -128,7 +128,7 @@ class FileSensors:
         self.backend = backend
         self.remedies = remedies
         """What helps, by the code of what is missing."""
-        self.found = SensorsFound(read=self._read)
+        self.found = SensorsFound(read=lambda number: read_micro(self._paths[number]))
         self._paths: list[Path] = []
 
     def offer(self, domain: Domain, channel: Channel, path: Path) -> bool:
@@ -162,6 +162,3 @@ class FileSensors:
         remedy = self.remedies.get(code, "") if remedy is None else remedy
         missing = Missing(backend=self.backend, what=what, code=code, reason=reason, remedy=remedy)  # type: ignore[arg-type]
         self.found.missing.append(missing)
-
-    def _read(self, number: int) -> float:
-        return read_micro(self._paths[number])

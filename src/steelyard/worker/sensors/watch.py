@@ -137,11 +137,19 @@ class Watch:
         self._bell = None
 
     def _launch(self) -> None:
-        own, theirs = socket.socketpair()
+        order = self._order()
+        command = [
+            sys.executable, "-m", "steelyard.worker.sensors", f"--node={order.node}", f"--process={order.process}",
+            f"--period={order.period_s!r}", f"--zero={order.zero_s!r}", f"--parent={order.parent}",
+            f"--root={order.root}", *(["--random-phase"] if order.random_phase else []),
+        ]  # fmt: skip
+        # With `=` and `--`: what comes from outside may begin as an option does.
+        command += [*(f"--device={device}" for device in order.devices), "--", str(order.raw)]
         added = {**os.environ, **_FEW_THREADS, **_OWN_MODULES}
+        own, theirs = socket.socketpair()
         with own, theirs:
             try:
-                self._process = subprocess.Popen(_command(self._order()), stdin=theirs.fileno(), env=added)
+                self._process = subprocess.Popen(command, stdin=theirs.fileno(), env=added)
             except OSError as error:
                 self._tell([missing_of("sampler", "sensor", error)])
                 return
@@ -184,16 +192,6 @@ class Watch:
         self._rested.touch()
 
 
-def _command(order: Order) -> list[str]:
-    command = [
-        sys.executable, "-m", "steelyard.worker.sensors", f"--node={order.node}", f"--process={order.process}",
-        f"--period={order.period_s!r}", f"--zero={order.zero_s!r}", f"--parent={order.parent}", f"--root={order.root}",
-        *(["--random-phase"] if order.random_phase else []),
-    ]  # fmt: skip
-    # With `=` and `--`: what comes from outside may begin as an option does.
-    return [*command, *(f"--device={device}" for device in order.devices), "--", str(order.raw)]
-
-
 def devices_of(spec: RunSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
     """The accelerators of this node's ranks, by number or UUID; empty: none, or not known.
 
@@ -221,7 +219,11 @@ def _seen(environ: Mapping[str, str]) -> list[str] | None:
     A scheduler may set all of them alike. Where they differ, HIP counts among those that ROCR leaves, and takes CUDA's
     variable for its own.
     """
-    words = {name: _words(environ[name]) for name in (CUDA, ROCR, HIP, ZE) if name in environ}
+    words = {
+        name: [word.strip() for word in environ[name].split(",") if word.strip()]
+        for name in (CUDA, ROCR, HIP, ZE)
+        if name in environ
+    }
     if not words:
         return None
     first = next(iter(words.values()))
@@ -234,10 +236,6 @@ def _seen(environ: Mapping[str, str]) -> list[str] | None:
         return outer
     places = [int(word) if word.isascii() and word.isdigit() else len(outer) for word in inner]
     return [outer[place] for place in places] if all(place < len(outer) for place in places) else []
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _local_ranks(environ: Mapping[str, str]) -> int:

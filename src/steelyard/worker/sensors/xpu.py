@@ -59,8 +59,12 @@ def open_xpu(root: Path, devices: Sequence[str]) -> SensorsFound:
         cards[address or name] = name
         _card(sensors, chip, name, address)
     for chip in hwmon(root, r"i915_gt\d+"):
-        if card := cards.get(pci_address(chip) or ""):
-            _tile(sensors, chip, card)
+        card = cards.get(pci_address(chip) or "")
+        if card is not None and (chip / "energy1_input").exists():
+            # A card of several tiles has a counter for each, all held by the card's own.
+            tile = (text_or_none(chip / "name") or "").removeprefix("i915_")
+            domain = Domain(name=f"{card}.{tile}", scope="die", parent=card, device=pci_address(chip))
+            _offer(sensors, chip / "energy1_input", domain, None)
     return sensors.found
 
 
@@ -96,14 +100,6 @@ def _card(sensors: FileSensors, chip: Path, name: str, address: str | None) -> N
         label = text_or_none(chip / "energy2_label") or "pkg"
         reason = f"only its package is counted ({label[:20]}), without the card's memory and regulators"
         sensors.miss(f"energy of the whole card {name}", "unsupported", reason)
-
-
-def _tile(sensors: FileSensors, chip: Path, card: str) -> None:
-    """A card of several tiles has a counter for each, all held by the card's own."""
-    tile = (text_or_none(chip / "name") or "").removeprefix("i915_")
-    domain = Domain(name=f"{card}.{tile}", scope="die", parent=card, device=pci_address(chip))
-    if (chip / "energy1_input").exists():
-        _offer(sensors, chip / "energy1_input", domain, None)
 
 
 def _offer(sensors: FileSensors, path: Path, domain: Domain, limit_uw: int | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
 
 import torch
 from torch import nn
@@ -12,9 +12,6 @@ from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
 from steelyard.worker.workloads.bundle import ModelBundle
 from steelyard.worker.workloads.options import at_least
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 SIDE = 28
 GROUPS = 8
@@ -58,11 +55,13 @@ def build(width: int = 64, depth: int = 2) -> ModelBundle:
         images = torch.rand(samples, 1, SIDE, SIDE, generator=generator, device="cpu")
         return images, images
 
-    return ModelBundle(Autoencoder(width, depth), functional.mse_loss, _optimizer, batch, tasks.reconstruction(SIDE))
-
-
-def _optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=3e-4, weight_decay=1e-4)
+    return ModelBundle(
+        Autoencoder(width, depth),
+        functional.mse_loss,
+        partial(torch.optim.AdamW, lr=3e-4, weight_decay=1e-4),
+        batch,
+        tasks.reconstruction(SIDE),
+    )
 
 
 class ResidualBlock(nn.Module):

@@ -64,7 +64,9 @@ def pieces(spec: RunSpec, rank: int) -> Iterator[Piece]:
         epoch, step = (0, number) if steps_per_epoch is None else divmod(number, steps_per_epoch)
         first = step * spec.step_samples
         if spec.epoch_samples is not None and first + spec.step_samples > spec.epoch_samples:
-            first += _own_start(spec, rank)
+            # Shares of the last, partial step are dealt out evenly; the first ranks have one more.
+            share, more = divmod(spec.epoch_samples % spec.step_samples, spec.ranks)
+            first += rank * share + min(rank, more)
         else:
             first += rank * whole
         done = 0
@@ -72,9 +74,3 @@ def pieces(spec: RunSpec, rank: int) -> Iterator[Piece]:
             size = min(spec.batch, batch.computed - done)
             yield Piece(epoch, first + done, size)
             done += size
-
-
-def _own_start(spec: RunSpec, rank: int) -> int:
-    """Where a rank's share of the last, partial step begins: shares are dealt out evenly, the first have one more."""
-    share, more = divmod((spec.epoch_samples or 0) % spec.step_samples, spec.ranks)
-    return rank * share + min(rank, more)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,9 +13,6 @@ from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
 from steelyard.worker.workloads.bundle import ModelBundle
 from steelyard.worker.workloads.options import at_least, library, multiple_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 HEAD_WIDTH = 64
 POSITIONS = 512
@@ -72,18 +70,15 @@ def _built(sequence: int, layers: int, width: int, vocabulary: int) -> ModelBund
         inputs = {"tokens": tokens, "kinds": kinds, "mask": torch.ones_like(tokens)}
         return inputs, {"start": places[:, 0].contiguous(), "end": places[:, 1].contiguous()}
 
+    def loss(scores: tuple[torch.Tensor, torch.Tensor], target: dict[str, Any]) -> torch.Tensor:
+        starts, ends = scores
+        return (functional.cross_entropy(starts, target["start"]) + functional.cross_entropy(ends, target["end"])) / 2
+
     module = Bert(layers, width, vocabulary, max(sequence, POSITIONS))
     task = tasks.question_answering(sequence, vocabulary)
-    return ModelBundle(module, _loss, _optimizer, batch, task, tokens=sequence)
-
-
-def _loss(scores: tuple[torch.Tensor, torch.Tensor], target: dict[str, Any]) -> torch.Tensor:
-    starts, ends = scores
-    return (functional.cross_entropy(starts, target["start"]) + functional.cross_entropy(ends, target["end"])) / 2
-
-
-def _optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=3e-5, weight_decay=0.01)
+    return ModelBundle(
+        module, loss, partial(torch.optim.AdamW, lr=3e-5, weight_decay=0.01), batch, task, tokens=sequence
+    )
 
 
 class Bert(nn.Module):

@@ -156,7 +156,12 @@ class _Product(Work):
         kind = self._kind
         additions = math.ceil(lines.shape[1] / kind.addends)
         allowed = DEVIATIONS * deviation * additions * kind.sum_error
-        if self._shortens_factors():
+        if (
+            self._format == torch.float32
+            and self._device.type != "cpu"
+            and torch.get_float32_matmul_precision() != "highest"
+        ):
+            # torch may compute these products in tf32.
             allowed += DEVIATIONS * deviation * TF32_FACTORS
         if self._format.is_floating_point:
             rounding = torch.finfo(self._format).eps / 2
@@ -165,12 +170,6 @@ class _Product(Work):
             if self._adds_short():
                 allowed += SHORT_PARTS * DEVIATIONS * deviation * rounding
         return product, allowed
-
-    def _shortens_factors(self) -> bool:
-        """Whether torch may compute products of float32 in tf32."""
-        if self._format != torch.float32 or self._device.type == "cpu":
-            return False
-        return torch.get_float32_matmul_precision() != "highest"
 
     def _adds_short(self) -> bool:
         switch = {

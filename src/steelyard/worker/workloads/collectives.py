@@ -58,16 +58,14 @@ def _ceiling(kind: type[_Collective], size_mb: float) -> Ceiling:
     return Ceiling(lambda device, _number_format, repeats: kind(device, size_mb, repeats))
 
 
-def _kept_bytes(device: torch.device) -> int:
-    ask = getattr(getattr(torch, device.type, None), "mem_get_info", None)
-    return KEPT_BYTES if ask is None else min(KEPT_BYTES_ACCELERATOR, int(ask()[0]) // KEPT_SHARE)
-
-
 class _Collective(Work):
     """What the three share: places for results, the expected one, and the look at them."""
 
     def __init__(self, device: torch.device, size_mb: float, repeats: int) -> None:
-        self.ranks = _ranks()
+        self.ranks = dist.get_world_size() if dist.is_initialized() else 1
+        if self.ranks < 2:
+            problem = Problem("ranks", f"is {self.ranks}", "at least 2")
+            raise InputError("a collective needs somebody to exchange with", problems=(problem,), next_step="--nproc 2")
         self.rank = dist.get_rank()
         self._period = PERIOD if self.ranks * PERIOD <= EXACT else SHORT_PERIOD
         self._device = device
@@ -75,7 +73,9 @@ class _Collective(Work):
         self.moved_bytes = float(self._elements * FLOAT_BYTES)
         self._source = self.own()
         self._expected = self.expect()
-        allowed = _kept_bytes(device) // (len(self._expected) * FLOAT_BYTES)
+        free = getattr(getattr(torch, device.type, None), "mem_get_info", None)
+        kept_bytes = KEPT_BYTES if free is None else min(KEPT_BYTES_ACCELERATOR, int(free()[0]) // KEPT_SHARE)
+        allowed = kept_bytes // (len(self._expected) * FLOAT_BYTES)
         self.kept_results = max(repeats, min(MAX_KEPT, allowed) // repeats * repeats)
         self._results = torch.empty(self.kept_results, len(self._expected), device=device)
         self._places = list(self._results)
@@ -199,12 +199,3 @@ class _ReduceScatter(_Collective):
 
     def exchange(self, result: torch.Tensor) -> object:
         return self._reduce_scatter(result, self._source)
-
-
-def _ranks() -> int:
-    """How many exchange; InputError where there is nobody to exchange with."""
-    ranks = dist.get_world_size() if dist.is_initialized() else 1
-    if ranks < 2:
-        problem = Problem("ranks", f"is {ranks}", "at least 2")
-        raise InputError("a collective needs somebody to exchange with", problems=(problem,), next_step="--nproc 2")
-    return ranks

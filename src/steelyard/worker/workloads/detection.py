@@ -6,6 +6,7 @@ Both take pictures and boxes as `tasks.boxes_batch` packs them, give their loss 
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,8 +19,6 @@ from steelyard.worker.workloads.bundle import ModelBundle
 from steelyard.worker.workloads.options import at_least, library, multiple_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from steelyard.worker.workloads.bundle import MakeBatch
 
 SMALLEST = 32
@@ -29,7 +28,7 @@ SWIN_HEAD_WIDTH = 32
 DETECTIONS = 100
 """Boxes an image, at most: COCO's metric counts no more."""
 
-Found = list[dict[str, torch.Tensor]]
+Detections = list[dict[str, torch.Tensor]]
 
 
 @about(
@@ -72,7 +71,13 @@ def fasterrcnn(
     )
     task = tasks.detection(resolution, classes, normalise=False)
     module = FasterRcnn(inner, regions, proposals)
-    return ModelBundle(module, _loss, _momentum, _batch(classes, resolution, boxes, first=1), task)
+    return ModelBundle(
+        module,
+        _loss,
+        partial(torch.optim.SGD, lr=0.001, momentum=0.9, weight_decay=1e-4),
+        _batch(classes, resolution, boxes, first=1),
+        task,
+    )
 
 
 @about(
@@ -110,7 +115,13 @@ def deformable_detr(
     multiple_of(SWIN_HEAD_WIDTH, "Deformable DETR", width=width)
     inner = _deformable(classes, width, depth, layers, queries)
     task = tasks.detection(resolution, classes, normalise=True)
-    return ModelBundle(DeformableDetr(inner), _loss, _adaptive, _batch(classes, resolution, boxes, first=0), task)
+    return ModelBundle(
+        DeformableDetr(inner),
+        _loss,
+        partial(torch.optim.AdamW, lr=2e-5, weight_decay=1e-4),
+        _batch(classes, resolution, boxes, first=0),
+        task,
+    )
 
 
 def _deformable(classes: int, width: int, depth: int, layers: int, queries: int) -> Any:
@@ -167,14 +178,6 @@ def _loss(output: Any, _target: Any) -> torch.Tensor:
     return loss
 
 
-def _momentum(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.001, momentum=0.9, weight_decay=1e-4)
-
-
-def _adaptive(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=2e-5, weight_decay=1e-4)
-
-
 class FasterRcnn(nn.Module):
     """The library's model, with one loss."""
 
@@ -186,13 +189,13 @@ class FasterRcnn(nn.Module):
 
     def forward(
         self, pictures: torch.Tensor, sizes: torch.Tensor, boxes: torch.Tensor, labels: torch.Tensor
-    ) -> torch.Tensor | Found:
+    ) -> torch.Tensor | Detections:
         """In training the sum of its four losses; else boxes, scores and labels of each picture."""
         if pictures.is_meta:
             return self._without_values(pictures)
         cut = [picture[:, :high, :wide] for picture, (high, wide) in zip(pictures, sizes.tolist(), strict=True)]
         if not self.training:
-            found: Found = self.inner(cut)
+            found: Detections = self.inner(cut)
             return found
         real = [row != tasks.PADDING for row in labels]
         targets = [
@@ -225,7 +228,7 @@ class DeformableDetr(nn.Module):
 
     def forward(
         self, pictures: torch.Tensor, sizes: torch.Tensor, boxes: torch.Tensor, labels: torch.Tensor
-    ) -> torch.Tensor | Found:
+    ) -> torch.Tensor | Detections:
         """In training the loss; else boxes, scores and labels of each picture."""
         high, wide = pictures.shape[-2:]
         rows = torch.arange(high, device=pictures.device)[:, None] < sizes[:, :1, None]
@@ -256,7 +259,7 @@ def _relative(boxes: torch.Tensor, labels: torch.Tensor, sizes: torch.Tensor) ->
     ]
 
 
-def _best(scores: torch.Tensor, boxes: torch.Tensor, sizes: torch.Tensor) -> Found:
+def _best(scores: torch.Tensor, boxes: torch.Tensor, sizes: torch.Tensor) -> Detections:
     """The highest of all scores of all queries and classes, with their boxes in pixels."""
     classes = scores.shape[-1]
     each = scores.sigmoid().flatten(1)

@@ -104,7 +104,11 @@ class Feed:
         self._made: dict[int, tuple[Any, Any]] = {}
         self._computed = spec.batch * spec.accumulation
         if spec.loader.place == "device":
-            sizes = {spec.batch, *_last_size(spec, rank)}
+            sizes = {spec.batch}
+            if spec.epoch_samples is not None and spec.last_batch == "keep":
+                # The last micro-batch of an epoch may be smaller than the others.
+                share, more = divmod(spec.epoch_samples % spec.step_samples, spec.ranks)
+                sizes |= {(share + (rank < more)) % spec.batch} - {0}
             self._made = {size: self._move(self._read(0, Piece(0, 0, size))) for size in sizes}
             self._whole = self._part(self._computed)
         else:
@@ -183,14 +187,6 @@ def received(made: Any) -> Any:
     if isinstance(made, RefusedBatch):
         raise DamagedDataError(made.reason)
     return made
-
-
-def _last_size(spec: RunSpec, rank: int) -> set[int]:
-    """Samples of the micro-batch that is smaller than the others; empty where there is none."""
-    if spec.epoch_samples is None or spec.last_batch != "keep":
-        return set()
-    share, more = divmod(spec.epoch_samples % spec.step_samples, spec.ranks)
-    return {(share + (rank < more)) % spec.batch} - {0}
 
 
 def _is_pinned(data: Any) -> bool:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,9 +18,6 @@ from steelyard.errors import InputError, Problem
 from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
 from steelyard.worker.workloads.bundle import Generation, ModelBundle
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 DEVIATION = 0.02
 """Standard deviation of the first weights, as in GPT-2."""
@@ -90,34 +88,30 @@ def build(
 
     `prompt` and `new_tokens` are for generation alone; there they must fit in the `sequence` positions.
     """
-    shape = _shape(size, {"layers": layers, "heads": heads, "width": width})
-    _check(shape, {"sequence": sequence, "vocabulary": vocabulary, "prompt": prompt, "new_tokens": new_tokens})
+    given = {"layers": layers, "heads": heads, "width": width}
+    more = {"sequence": sequence, "vocabulary": vocabulary, "prompt": prompt, "new_tokens": new_tokens}
+    shape = _check_shape(size, given, more)
 
     def batch(samples: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         tokens = torch.randint(vocabulary, (samples, sequence + 1), generator=generator, device="cpu")
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
-    return ModelBundle(
-        Gpt(shape, sequence, vocabulary),
-        _loss,
-        _optimizer,
-        batch,
-        task=tasks.language(sequence, vocabulary),
-        generation=_generation(shape.layers, prompt, new_tokens),
-        tokens=sequence,
-    )
-
-
-def _generation(layers: int, prompt: int, new_tokens: int) -> Generation:
-    """Greedy: the next token is the one with the highest score."""
-
     def prefill(module: Any, prompts: torch.Tensor) -> tuple[torch.Tensor, Cache]:
-        return decode(module, prompts, Cache(layers, prompt + new_tokens))
+        return decode(module, prompts, Cache(shape.layers, prompt + new_tokens))
 
     def decode(module: Any, tokens: torch.Tensor, cache: Cache) -> tuple[torch.Tensor, Cache]:
+        # Greedy: the next token is the one with the highest score.
         return module(tokens, cache).argmax(dim=-1), cache
 
-    return Generation(prompt, new_tokens, prefill, decode)
+    return ModelBundle(
+        Gpt(shape, sequence, vocabulary),
+        lambda scores, target: functional.cross_entropy(scores.flatten(0, 1), target.flatten()),
+        partial(torch.optim.AdamW, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1),
+        batch,
+        task=tasks.language(sequence, vocabulary),
+        generation=Generation(prompt, new_tokens, prefill, decode),
+        tokens=sequence,
+    )
 
 
 def closed_flops(layers: int, width: int, sequence: int, vocabulary: int) -> float:
@@ -153,34 +147,25 @@ def closed_generation_flops(layers: int, width: int, vocabulary: int, prompt: in
     return float(total)
 
 
-def _shape(size: str, given: dict[str, int | None]) -> GptShape:
+def _check_shape(size: str, given: dict[str, int | None], more: dict[str, int]) -> GptShape:
+    """The shape of that size with what is given in place of its own; `more` are options that are only checked."""
     base = SIZES.get(size)
     if base is None and size != "custom":
         valid = ", ".join([*SIZES, "custom"])
         raise InputError("unknown GPT size", problems=(Problem("size", f"no size is called {size!r}", valid),))
-    values = {name: value if value is not None else getattr(base, name, None) for name, value in given.items()}
-    missing = [name for name, value in values.items() if value is None]
+    whole = {name: value if value is not None else getattr(base, name, None) for name, value in given.items()}
+    values = {name: value for name, value in whole.items() if value is not None}
+    missing = [name for name in whole if name not in values]
     if missing:
-        problems = tuple(Problem(name, "is not given", "a whole number, with size 'custom'") for name in missing)
-        raise InputError("a custom GPT needs its layers, heads and width", problems=problems)
-    return GptShape(**{name: value for name, value in values.items() if value is not None})
-
-
-def _check(shape: GptShape, more: dict[str, int]) -> None:
-    given = {"layers": shape.layers, "heads": shape.heads, "width": shape.width, **more}
-    problems = [Problem(name, f"is {value}", "at least 1") for name, value in given.items() if value < 1]
+        absent = tuple(Problem(name, "is not given", "a whole number, with size 'custom'") for name in missing)
+        raise InputError("a custom GPT needs its layers, heads and width", problems=absent)
+    shape = GptShape(**values)
+    problems = [Problem(name, f"is {value}", "at least 1") for name, value in {**values, **more}.items() if value < 1]
     if not problems and shape.width % shape.heads:
         problems.append(Problem("width", f"is {shape.width}", f"a multiple of the {shape.heads} heads"))
     if problems:
         raise InputError("this GPT cannot be built", problems=tuple(problems))
-
-
-def _loss(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(scores.flatten(0, 1), target.flatten())
-
-
-def _optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1)
+    return shape
 
 
 class LayerCache:
@@ -262,33 +247,6 @@ class Gpt(nn.Module):
         self.positions = nn.Embedding(sequence, shape.width)
         self.layers = nn.ModuleList([Layer(shape) for _ in range(shape.layers)])
         self.norm = nn.LayerNorm(shape.width)
-        self._begin(shape.layers)
-
-    def forward(self, tokens: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
-        """The scores of every token of the vocabulary, at each position; with a cache at the last one alone.
-
-        A cache is either empty, or the tokens are one a sample.
-        """
-        if cache is not None:
-            return self._scores(self._extend(tokens, cache))
-        hidden = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
-        for layer in self.layers:
-            hidden = layer(hidden)
-        return self._scores(hidden)
-
-    def _extend(self, tokens: torch.Tensor, cache: Cache) -> torch.Tensor:
-        start, cache.used = cache.used, cache.used + tokens.shape[1]
-        hidden = self.tokens(tokens) + self.positions(torch.arange(start, cache.used, device=tokens.device))
-        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            hidden = layer(hidden, layer_cache)
-        last: torch.Tensor = hidden[:, -1:]
-        return last
-
-    def _scores(self, hidden: torch.Tensor) -> torch.Tensor:
-        scores: torch.Tensor = functional.linear(self.norm(hidden), self.tokens.weight)
-        return scores
-
-    def _begin(self, layers: int) -> None:
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, std=DEVIATION)
@@ -297,4 +255,24 @@ class Gpt(nn.Module):
             # Every layer adds to the same sum twice; these weights keep its size from growing with depth.
             if isinstance(module, Layer):
                 for last in (module.attention.outer, module.narrow):
-                    nn.init.normal_(last.weight, std=DEVIATION / math.sqrt(2 * layers))
+                    nn.init.normal_(last.weight, std=DEVIATION / math.sqrt(2 * shape.layers))
+
+    def forward(self, tokens: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
+        """The scores of every token of the vocabulary, at each position; with a cache at the last one alone.
+
+        A cache is either empty, or the tokens are one a sample.
+        """
+        if cache is not None:
+            start, cache.used = cache.used, cache.used + tokens.shape[1]
+            hidden = self.tokens(tokens) + self.positions(torch.arange(start, cache.used, device=tokens.device))
+            for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
+                hidden = layer(hidden, layer_cache)
+            return self._scores(hidden[:, -1:])
+        hidden = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return self._scores(hidden)
+
+    def _scores(self, hidden: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = functional.linear(self.norm(hidden), self.tokens.weight)
+        return scores

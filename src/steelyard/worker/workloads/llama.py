@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,9 +15,6 @@ from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
 from steelyard.worker.workloads.bundle import Generation, ModelBundle
 from steelyard.worker.workloads.options import at_least, library, multiple_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,14 @@ def build(
     given = {"vocabulary": vocabulary, "layers": layers, "width": width, "heads": heads}
     given |= {"groups": groups, "hidden": hidden}
     at_least(1, "Llama", **given, sequence=sequence, prompt=prompt, new_tokens=new_tokens)
-    shape = _shape(size, given)
+    if size not in SIZES:
+        problem = Problem("size", f"no size is called {size!r}", ", ".join(SIZES))
+        raise InputError("unknown Llama size", problems=(problem,))
+    values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    shape = replace(SIZES[size], **values)
+    multiple_of(shape.heads, "Llama", width=shape.width)
+    multiple_of(shape.groups, "Llama", heads=shape.heads)
+    multiple_of(2 * shape.heads, "Llama", width=shape.width)
     module = Llama(shape, max(sequence, prompt + new_tokens))
 
     def batch(samples: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -108,8 +113,8 @@ def build(
 
     return ModelBundle(
         module,
-        _loss,
-        _optimizer,
+        lambda scores, target: functional.cross_entropy(scores.flatten(0, 1), target.flatten()),
+        partial(torch.optim.AdamW, lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1),
         batch,
         task=tasks.language(sequence, shape.vocabulary),
         generation=Generation(prompt, new_tokens, _prefill, _decode),
@@ -123,27 +128,6 @@ def closed_flops(shape: LlamaShape, sequence: int) -> float:
     a_layer = 2 * (2 * shape.width**2 + 2 * shape.width * shared + 3 * shape.width * shape.hidden)
     attention = 4 * shape.width * sequence
     return float(sequence * (shape.layers * (a_layer + attention) + 2 * shape.width * shape.vocabulary))
-
-
-def _shape(size: str, given: dict[str, int | None]) -> LlamaShape:
-    if size not in SIZES:
-        problem = Problem("size", f"no size is called {size!r}", ", ".join(SIZES))
-        raise InputError("unknown Llama size", problems=(problem,))
-    base = SIZES[size]
-    values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    shape = replace(base, **values)
-    multiple_of(shape.heads, "Llama", width=shape.width)
-    multiple_of(shape.groups, "Llama", heads=shape.heads)
-    multiple_of(2 * shape.heads, "Llama", width=shape.width)
-    return shape
-
-
-def _loss(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(scores.flatten(0, 1), target.flatten())
-
-
-def _optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1)
 
 
 class Llama(nn.Module):

@@ -52,7 +52,10 @@ class Wrapped:
     def update(self, output: Any, target: Any) -> None:
         """Take in one batch."""
         if self._device is None:
-            self._device = _device_of(output)
+            first = output
+            while not isinstance(first, torch.Tensor):
+                first = next(iter(first.values())) if isinstance(first, dict) else first[0]
+            self._device = first.device
             self._metric = self._metric.to(self._device)
         predicted, wanted = self._arrange(output, target)
         self._metric.update(predicted, wanted)
@@ -80,7 +83,14 @@ class Boxes:
 
     def __init__(self) -> None:
         make = library("torchmetrics.detection", "quality", "measuring quality").MeanAveragePrecision
-        self._metric = make(iou_type="bbox", backend=_boxes_backend(), sync_on_compute=False)
+        # Either computes the same; the one that is there.
+        backend = "faster_coco_eval"
+        try:
+            __import__(backend)
+        except ImportError:
+            backend = "pycocotools"
+            library(backend, "quality", "measuring the quality of detection")
+        self._metric = make(iou_type="bbox", backend=backend, sync_on_compute=False)
         # COCO counts 100 boxes an image, and models give no more.
         self._metric.warn_on_many_detections = False
         self.others: dict[str, float] = {}
@@ -152,7 +162,13 @@ def perplexity() -> Wrapped:
     def losses(output: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, int]:
         return functional.cross_entropy(output.float().flatten(0, 1), target.flatten()), target.numel()
 
-    return Wrapped("perplexity", "lower", metric, losses, finish=_exponential)
+    def exponential(value: float) -> float:
+        try:
+            return math.exp(value)
+        except OverflowError:
+            return math.inf
+
+    return Wrapped("perplexity", "lower", metric, losses, finish=exponential)
 
 
 def mean_squared_error() -> Wrapped:
@@ -173,32 +189,8 @@ def exact_match_f1() -> Wrapped:
     return Wrapped("F1", "higher", metric, _answers, pick="f1", scale=0.01)
 
 
-def _exponential(value: float) -> float:
-    try:
-        return math.exp(value)
-    except OverflowError:
-        return math.inf
-
-
 def _library() -> Any:
     return library("torchmetrics", "quality", "measuring quality")
-
-
-def _boxes_backend() -> str:
-    """Either computes the same; the one that is there."""
-    try:
-        __import__("faster_coco_eval")
-    except ImportError:
-        library("pycocotools", "quality", "measuring the quality of detection")
-        return "pycocotools"
-    return "faster_coco_eval"
-
-
-def _device_of(output: Any) -> torch.device:
-    """Of the first tensor in it."""
-    while not isinstance(output, torch.Tensor):
-        output = next(iter(output.values())) if isinstance(output, dict) else output[0]
-    return output.device
 
 
 def _answers(output: Any, target: Any) -> tuple[Any, Any]:

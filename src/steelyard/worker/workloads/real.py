@@ -99,9 +99,11 @@ def fit(form: Format, train: Any, evaluation: Any, task: Task | None, spec: RunS
     root = Path(spec.data.path)
     if task is None or task.kind != form.kind:
         takes = "synthetic data only" if task is None else f"data of kind {task.kind}"
+        formats = [name for name in plugins.BUILTIN["data"] if task and plugins.load("data", name).kind == task.kind]
+        valid = "leave --data out" if task is None else ", ".join(formats)
         raise InputError(
             f"the workload {spec.workload!r} takes {takes}",
-            problems=(Problem("data", f"{form.name} is data of kind {form.kind}", _formats_of(task)),),
+            problems=(Problem("data", f"{form.name} is data of kind {form.kind}", valid),),
         )
     if task.open is not None:
         task = task.open(root)
@@ -208,9 +210,3 @@ def _opened(form: Format, root: Path, split: Split) -> Examples:
     if not root.is_dir():
         raise InputError(f"{root} is not a folder", next_step=f"steelyard data show {form.name} says what to put there")
     return form.open(root, split)
-
-
-def _formats_of(task: Task | None) -> str:
-    if task is None:
-        return "leave --data out"
-    return ", ".join(name for name in plugins.BUILTIN["data"] if plugins.load("data", name).kind == task.kind)

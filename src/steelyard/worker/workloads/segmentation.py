@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional
@@ -75,27 +76,24 @@ def _built(kind: str, classes: int, resolution: int, encoder: str, optimizer: Ma
     at_least(STRIDE, kind, resolution=resolution)
     multiple_of(STRIDE, kind, resolution=resolution)
     models = library("segmentation_models_pytorch", "segmentation", f"the workload {kind}")
-    module = _made(models, kind, encoder, classes)
+    if encoder not in models.encoders.get_encoder_names():
+        problem = Problem("encoder", f"no encoder is called {encoder!r}", "resnet101, mit_b4 and others of the library")
+        raise InputError(f"{kind} cannot be built so", problems=(problem,))
+    try:
+        module = getattr(models, kind)(encoder, encoder_weights=None, classes=classes)
+    except (ValueError, TypeError) as error:
+        problem = Problem("encoder", f"{encoder!r}: {error}"[:200], "resnet101, mit_b4")
+        raise InputError(f"{kind} cannot be built so", problems=(problem,)) from None
 
     def batch(samples: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         size = (resolution, 2 * resolution)
         images = torch.randn(samples, 3, *size, generator=generator, device="cpu")
         return images, torch.randint(classes, (samples, *size), generator=generator, device="cpu")
 
-    return ModelBundle(module, _loss, optimizer, batch, tasks.segmentation(resolution, classes))
-
-
-def _made(models: Any, kind: str, encoder: str, classes: int) -> Any:
-    known = models.encoders.get_encoder_names()
-    if encoder not in known:
-        problem = Problem("encoder", f"no encoder is called {encoder!r}", "resnet101, mit_b4 and others of the library")
-        raise InputError(f"{kind} cannot be built so", problems=(problem,))
-    try:
-        return getattr(models, kind)(encoder, encoder_weights=None, classes=classes)
-    except (ValueError, TypeError) as error:
-        problem = Problem("encoder", f"{encoder!r}: {error}"[:200], "resnet101, mit_b4")
-        raise InputError(f"{kind} cannot be built so", problems=(problem,)) from None
-
-
-def _loss(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(scores, target, ignore_index=IGNORED)
+    return ModelBundle(
+        module,
+        partial(functional.cross_entropy, ignore_index=IGNORED),
+        optimizer,
+        batch,
+        tasks.segmentation(resolution, classes),
+    )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from steelyard.worker.devices.sim import SimDevice
 
 
-class SimWorkload:
+class SimSteps:
     """What a training or inference job enqueues, step by step."""
 
     communicates = True

@@ -55,16 +55,12 @@ def classification(resolution: int, classes: int, *, padded: bool = False) -> Ta
         whole = _resized(picture, resolution, resolution) if padded else images.evaluation_crop(picture, resolution)
         return whole, int(label)
 
-    return Task("image-class", prepare, _collate_classes(classes), partial(metrics.top1, classes))
-
-
-def _collate_classes(classes: int) -> Callable[[Sequence[Any]], tuple[Any, Any]]:
     def collate(samples: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
         labels = torch.tensor([label for _, label in samples])
         _refuse(labels, classes, "label", "--model classes=N")
         return normalised(np.stack([picture for picture, _ in samples])), labels
 
-    return collate
+    return Task("image-class", prepare, collate, partial(metrics.top1, classes))
 
 
 def vectors(width: int, classes: int) -> Task:
@@ -110,7 +106,12 @@ def segmentation(resolution: int, classes: int) -> Task:
     def prepare(example: Any, train: bool, source: Random) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         picture, mask = _picture(example[0]), images.pillow().fromarray(np.asarray(example[1], dtype=np.uint8))
         width, height = picture.size
-        box = _street_cut(width, height, source) if train else (0, 0, width, height)
+        box: tuple[float, float, float, float] = (0, 0, width, height)
+        if train:
+            share = source.uniform(SMALLEST_CUT, 1.0)
+            wide, high = share * width, share * height
+            left, top = source.uniform(0, width - wide), source.uniform(0, height - high)
+            box = (left, top, left + wide, top + high)
         sampling = images.pillow().Resampling
         pixels = np.array(picture.resize(size, resample=sampling.BILINEAR, box=box))
         marked = np.array(mask.resize(size, resample=sampling.NEAREST, box=box))
@@ -124,13 +125,6 @@ def segmentation(resolution: int, classes: int) -> Task:
         return normalised(np.stack([picture for picture, _ in samples])), masks
 
     return Task("image-mask", prepare, collate, partial(metrics.mean_iou, classes))
-
-
-def _street_cut(width: int, height: int, source: Random) -> tuple[float, float, float, float]:
-    share = source.uniform(SMALLEST_CUT, 1.0)
-    wide, high = share * width, share * height
-    left, top = source.uniform(0, width - wide), source.uniform(0, height - high)
-    return left, top, left + wide, top + high
 
 
 def detection(resolution: int, classes: int, *, normalise: bool) -> Task:
@@ -218,8 +212,13 @@ def question_answering(sequence: int, vocabulary: int) -> Task:
         raise InputError("questions cannot be read before their vocabulary is opened")
 
     def collate(samples: Sequence[Any]) -> tuple[Any, Any]:
-        inputs, target = _collate_questions(samples)
+        def stacked(name: str) -> torch.Tensor:
+            return torch.from_numpy(np.stack([sample[name] for sample in samples])).long()
+
+        places = torch.tensor([sample["place"] for sample in samples])
+        inputs = {"tokens": stacked("ids"), "kinds": stacked("types"), "mask": stacked("mask")}
         _refuse(inputs["tokens"], vocabulary, "token", "--model vocabulary=N")
+        target = {"start": places[:, 0], "end": places[:, 1], "asked": [sample["asked"] for sample in samples]}
         return inputs, target
 
     task = Task("question-answer", closed, collate, metrics.exact_match_f1)
@@ -277,16 +276,6 @@ def _place(window: Any, example: Question) -> tuple[int, int]:
     # With two texts, places are asked of the second: the paragraph.
     start, end = window.char_to_token(begins, 1), window.char_to_token(begins + len(text) - 1, 1)
     return (0, 0) if start is None or end is None else (start, end)
-
-
-def _collate_questions(samples: Sequence[Any]) -> tuple[Any, Any]:
-    def stacked(name: str) -> torch.Tensor:
-        return torch.from_numpy(np.stack([sample[name] for sample in samples])).long()
-
-    places = torch.tensor([sample["place"] for sample in samples])
-    inputs = {"tokens": stacked("ids"), "kinds": stacked("types"), "mask": stacked("mask")}
-    target = {"start": places[:, 0], "end": places[:, 1], "asked": [sample["asked"] for sample in samples]}
-    return inputs, target
 
 
 def normalised(pictures: NDArray[np.uint8], *, plain: bool = False) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steelyard.errors import InputError, Problem
 from steelyard.worker.workloads.about import About, about
@@ -35,7 +35,12 @@ def build(name: str = "convnext_base", classes: int = 1000, resolution: int | No
     learning rate is small because the labels of synthetic data are random.
     """
     timm = library("timm", "timm", "the workload timm")
-    _require(timm, name)
+    plain = name.partition(".")[0]
+    if not timm.is_model(plain):
+        near = difflib.get_close_matches(plain, timm.list_models(), n=NEAR)
+        valid = ", ".join(near) if near else "a name that timm.list_models() gives"
+        problem = Problem("name", f"no model of timm is called {name!r}", valid)
+        raise InputError("timm has no such model", problems=(problem,))
     at_least(1, name, classes=classes, resolution=resolution)
     own = timm.get_pretrained_cfg(name)
     side = resolution or int(own.input_size[-1] if own is not None else 224)
@@ -47,14 +52,3 @@ def build(name: str = "convnext_base", classes: int = 1000, resolution: int | No
         problem = Problem("resolution", str(error)[:200], f"{int(own.input_size[-1])}, which is its own")
         raise InputError(f"{name} cannot be built so", problems=(problem,)) from None
     return classifier(module, classes, side, adaptive)
-
-
-def _require(timm: Any, name: str) -> None:
-    plain = name.partition(".")[0]
-    if timm.is_model(plain):
-        return
-    near = difflib.get_close_matches(plain, timm.list_models(), n=NEAR)
-    valid = ", ".join(near) if near else "a name that timm.list_models() gives"
-    raise InputError(
-        "timm has no such model", problems=(Problem("name", f"no model of timm is called {name!r}", valid),)
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
 
 import torch
 from torch import nn
@@ -12,9 +12,6 @@ from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
 from steelyard.worker.workloads.bundle import ModelBundle
 from steelyard.worker.workloads.options import at_least
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 CLASSES = 10
 
@@ -41,8 +38,10 @@ def build(width: int = 64, depth: int = 2) -> ModelBundle:
         return inputs, torch.randint(CLASSES, (samples,), generator=generator, device="cpu")
 
     module = nn.Sequential(*layers, nn.Linear(width, CLASSES))
-    return ModelBundle(module, functional.cross_entropy, _optimizer, batch, tasks.vectors(width, CLASSES))
-
-
-def _optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+    return ModelBundle(
+        module,
+        functional.cross_entropy,
+        partial(torch.optim.SGD, lr=0.01, momentum=0.9),
+        batch,
+        tasks.vectors(width, CLASSES),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
 
 import torch
 from torch import nn
@@ -13,9 +13,6 @@ from steelyard.worker.workloads import tasks
 from steelyard.worker.workloads.about import About, about
 from steelyard.worker.workloads.bundle import ModelBundle
 from steelyard.worker.workloads.options import at_least
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 DEPTH = 28
 WIDEN = 10
@@ -50,11 +47,13 @@ def build(classes: int = 100, depth: int = DEPTH, widen: int = WIDEN) -> ModelBu
         return images, torch.randint(classes, (samples,), generator=generator, device="cpu")
 
     task = tasks.classification(SIDE, classes, padded=True)
-    return ModelBundle(WideResNet(classes, depth, widen), functional.cross_entropy, _optimizer, batch, task)
-
-
-def _optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.001, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    return ModelBundle(
+        WideResNet(classes, depth, widen),
+        functional.cross_entropy,
+        partial(torch.optim.SGD, lr=0.001, momentum=0.9, nesterov=True, weight_decay=5e-4),
+        batch,
+        task,
+    )
 
 
 def _convolution(inputs: int, outputs: int, side: int, stride: int = 1) -> nn.Conv2d:
