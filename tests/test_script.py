@@ -29,6 +29,7 @@ from steelyard.errors import DamagedDataError, InputError
 from steelyard.inputs.site import Pool, Site
 from steelyard.inputs.study import Study, expand
 from steelyard.launch.campaign import Campaign, JobArray, JobKind, Plan, Price, RunShape
+from steelyard.launch.scripts import bash
 from steelyard.launch.scripts import task as script
 from steelyard.launch.scripts.bash import Raw, line, quoted
 from steelyard.launch.scripts.task import LIMIT_HIT, node_script, read_done, task_script
@@ -185,7 +186,8 @@ def test_the_injection_test_would_see_it(
     good = injection.check(bench, case)
     assert not good.impossible
     assert good.changed + good.made == []
-    monkeypatch.setattr(script, "quoted", str)
+    for module in (bash, script):
+        monkeypatch.setattr(module, "quoted", str)
     bad = injection.check(bench, case)
     assert bad.changed or bad.made
 
