@@ -24,7 +24,7 @@ from steelyard.contracts.observe import Scheduled
 from steelyard.inputs.site import Container, Mount, Place, Pool, Site
 from steelyard.inputs.study import expand, load_study
 from steelyard.launch.collect import collect_task
-from steelyard.launch.plan import make
+from steelyard.launch.plan import make_campaign
 from steelyard.launch.scripts.bash import line
 from steelyard.launch.scripts.container import run_words
 from steelyard.launch.slurm.scheduler import Slurm
@@ -133,7 +133,7 @@ def place_of(image: Path) -> Place:
 def run(root: Path, place: Place, scratch: Path) -> list[Figure]:
     (scratch / "study.toml").write_text(STUDY, encoding="utf-8")
     folder = ResultFolder(scratch / "results")
-    campaign = make(folder, expand(load_study(scratch / "study.toml"), scratch), place, Slurm())
+    campaign = make_campaign(folder, expand(load_study(scratch / "study.toml"), scratch), place, Slurm())
     assert campaign is not None
     print(f"as the login node sees it: {campaign.plan.image}")
     print((campaign.job_folder(campaign.plan.jobs[-1]) / "node.sh").read_text(encoding="utf-8"))

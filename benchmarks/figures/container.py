@@ -25,7 +25,7 @@ import rootfs
 from cluster import Cluster
 from figure import Figure, arguments, at_least, at_most, finish
 from steelyard.inputs.site import find_place
-from steelyard.launch.images.image import look
+from steelyard.launch.images.image import look_at_image
 from steelyard.launch.plan import campaigns
 from steelyard.launch.scripts.bash import line
 from steelyard.launch.scripts.container import run_words
@@ -216,7 +216,9 @@ def choose(cluster: Cluster, made: rootfs.Made) -> Figure:
     for architecture in (OWN, OTHER):
         image = f"oci:{made.index}:{rootfs.TAG}"
         container = {"runtime": "podman", "images": {architecture: image}}
-        found = look(find_place(str(cluster.site(container=container, pools={"cpu": {"architecture": architecture}}))))
+        found = look_at_image(
+            find_place(str(cluster.site(container=container, pools={"cpu": {"architecture": architecture}})))
+        )
         right += found is not None and (found.architecture, found.digest) == (architecture, made.digests[architecture])
     return at_least("container: right image of an index", right, "of 2", 2)
 

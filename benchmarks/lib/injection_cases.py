@@ -22,11 +22,11 @@ from steelyard.inputs.site import Pool, Site
 from steelyard.inputs.study import Study
 from steelyard.inputs.validate import parse_object
 from steelyard.launch.campaign import Campaign, Image, JobArray, JobKind, Plan, Price, RunShape
-from steelyard.launch.kubernetes.manifests import Code, Content, manifest
+from steelyard.launch.kubernetes.manifests import Code, Content, manifest, task_name
 from steelyard.launch.scripts.bash import Raw, Word
 from steelyard.launch.scripts.container import run_words
 from steelyard.launch.scripts.task import PLACE_VARIABLES, task_script
-from steelyard.launch.slurm.scheduler import Slurm, head, start_words
+from steelyard.launch.slurm.scheduler import Slurm, sbatch_lines, start_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -224,7 +224,7 @@ def check(bench: Bench, case: Case) -> Outcome:
         scripts = Slurm().render(campaign, job)
         if case.arguments:
             # Slurm's own module gives srun only words that are ours.
-            scripts["job.sh"] = task_script(campaign, job, head=head(campaign, job), start=start)
+            scripts["job.sh"] = task_script(campaign, job, head=sbatch_lines(campaign, job), start=start)
         else:
             start = [str(word) for word in start_words(campaign.plan.place.pool, job)]
         _look_at_manifest(outcome, campaign, job)
@@ -389,14 +389,12 @@ def _look_at_manifest(outcome: Outcome, campaign: Campaign, job: JobArray) -> No
         return
     whole = manifest(campaign.plan, job, Content(Code(b"", ""), specs), jobset=False)
     pods = [item["spec"]["template"]["spec"] for item in whole["items"] if item["kind"] == "Job"]
-    for container in (container for pod in pods for container in pod["containers"]):
+    for task, container in ((task, container) for task, pod in enumerate(pods) for container in pod["containers"]):
         outcome.same("image", container["image"], campaign.plan.image.reference)
         outcome.same("first word", _expanded(container["command"][0]), campaign.plan.python)
         arrived = {entry["name"]: _expanded(entry["value"]) for entry in container["env"] if "value" in entry}
-        # Ours, beside the site's own.
-        outcome.same("allocation of a pod", "STEELYARD_ALLOCATION" in arrived, True)
-        arrived.pop("STEELYARD_ALLOCATION", None)
-        outcome.same("variables of a pod", arrived, campaign.plan.site.environment)
+        allocation = {"STEELYARD_ALLOCATION": task_name(campaign.plan, job, task)}
+        outcome.same("variables of a pod", arrived, {**campaign.plan.site.environment, **allocation})
 
 
 def _expanded(text: str) -> str:

@@ -136,10 +136,6 @@ BUILTIN: dict[str, dict[str, str]] = {
         "ipu": "steelyard.worker.sensors.ipu:open_ipu",
         "xpu": "steelyard.worker.sensors.xpu:open_xpu",
     },
-    "launcher": {
-        "local": "steelyard.launch.local:LocalLauncher",
-        "allocation": "steelyard.launch.allocation:AllocationLauncher",
-    },
     "scheduler": {
         "slurm": "steelyard.launch.slurm.scheduler:Slurm",
         "kubernetes": "steelyard.launch.kubernetes.scheduler:Kubernetes",

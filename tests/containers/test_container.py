@@ -29,7 +29,7 @@ from steelyard.inputs.site import Container, Mount, Place, Pool, Site
 from steelyard.launch.campaign import Image, Plan, Price
 from steelyard.launch.images import ask as image_ask
 from steelyard.launch.images import oci
-from steelyard.launch.images.image import look
+from steelyard.launch.images.image import look_at_image
 from steelyard.launch.images.sif import sif_architecture
 from steelyard.launch.scripts.bash import line
 from steelyard.launch.scripts.container import container_checks, run_words
@@ -90,7 +90,7 @@ def test_a_real_header(tmp_path: Path) -> None:
 
 def test_an_image_for_the_nodes(tmp_path: Path) -> None:
     path = sif(tmp_path / "arm.sif", b"04")
-    found = look(place(str(path), runtime="apptainer", architecture="aarch64"))
+    found = look_at_image(place(str(path), runtime="apptainer", architecture="aarch64"))
     assert found is not None
     assert (found.architecture, found.reference) == ("aarch64", str(path))
     assert found.digest == "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
@@ -101,7 +101,7 @@ def test_an_image_for_the_nodes(tmp_path: Path) -> None:
 def test_an_image_for_other_nodes(tmp_path: Path) -> None:
     path = sif(tmp_path / "arm.sif", b"04")
     with pytest.raises(InputError) as caught:
-        look(place(str(path), runtime="apptainer", architecture="x86_64"))
+        look_at_image(place(str(path), runtime="apptainer", architecture="x86_64"))
     text = str(caught.value)
     assert "the image is for aarch64, the nodes of site:nodes are x86_64" in text
     assert "container.images.x86_64" in text
@@ -197,7 +197,7 @@ def test_the_right_image_of_an_index(tmp_path: Path, architecture: str, form: st
     name = f"oci:{path}:v1"
     if form == "archive":
         name = f"oci-archive:{archive(path, tmp_path / 'all.tar')}:v1"
-    found = look(place(name, architecture=architecture))
+    found = look_at_image(place(name, architecture=architecture))
     assert found is not None
     assert (found.architecture, found.digest, found.reference) == (architecture, digests[architecture], name)
 
@@ -206,9 +206,9 @@ def test_an_index_without_the_architecture(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "all")
     path = layout.top(layout.index({"arm64": layout.image("arm64"), "ppc64le": layout.image("ppc64le")}))
     with pytest.raises(InputError, match="has no image for x86_64: it has aarch64, ppc64le"):
-        look(place(f"oci:{path}", architecture="x86_64"))
+        look_at_image(place(f"oci:{path}", architecture="x86_64"))
     with pytest.raises(InputError, match="has no image tagged 'v2'") as caught:
-        look(place(f"oci:{path}:v2", architecture="aarch64"))
+        look_at_image(place(f"oci:{path}:v2", architecture="aarch64"))
     assert "v1" in str(caught.value)
 
 
@@ -216,7 +216,7 @@ def test_an_index_that_lies_about_an_image(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "all")
     path = layout.top(layout.index({"amd64": layout.image("arm64")}))
     with pytest.raises(InputError, match="the image is for aarch64, the nodes of site:nodes are x86_64"):
-        look(place(f"oci:{path}:v1", architecture="x86_64"))
+        look_at_image(place(f"oci:{path}:v1", architecture="x86_64"))
 
 
 def deep(layout: Layout) -> str:
@@ -250,7 +250,7 @@ def test_a_hostile_layout(tmp_path: Path, make: Any, word: str) -> None:
     layout = Layout(tmp_path / "all")
     path = layout.top(make(layout))
     with pytest.raises(InputError, match=word):
-        look(place(f"oci:{path}:v1", architecture="x86_64"))
+        look_at_image(place(f"oci:{path}:v1", architecture="x86_64"))
 
 
 def test_a_hostile_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,11 +260,11 @@ def test_a_hostile_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         for number in range(oci.MAX_ARCHIVE_MEMBERS + 1):
             file.addfile(tarfile.TarInfo(str(number)), io.BytesIO())
     with pytest.raises(InputError, match="more than 100 members"):
-        look(place(f"oci-archive:{path}"))
+        look_at_image(place(f"oci-archive:{path}"))
     # Compressed without end, or anything else: not looked into.
     (tmp_path / "x.tar").write_bytes(zlib.compress(b"\0" * 10_000))
     with pytest.raises(InputError, match="no image that we know"):
-        look(place(str(tmp_path / "x.tar")))
+        look_at_image(place(str(tmp_path / "x.tar")))
     link = tmp_path / "link.tar"
     with tarfile.open(link, "w") as file:
         for name in ("oci-layout", "index.json"):
@@ -272,7 +272,7 @@ def test_a_hostile_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
             file.addfile(member)
     with pytest.raises(InputError, match="no image that we know"):
-        look(place(str(link)))
+        look_at_image(place(str(link)))
 
 
 # -- files that do not fit ----------------------------------------------------------------------------------------
@@ -294,9 +294,9 @@ def test_images_that_a_runtime_cannot_start(tmp_path: Path) -> None:
     ]
     for where, words in cases:
         with pytest.raises(InputError) as caught:
-            look(where)
+            look_at_image(where)
         assert words in str(caught.value)
-    assert look(place(None, runtime="none")) is None
+    assert look_at_image(place(None, runtime="none")) is None
 
 
 def test_a_root_file_system_tells_its_architecture(tmp_path: Path) -> None:
@@ -308,14 +308,14 @@ def test_a_root_file_system_tells_its_architecture(tmp_path: Path) -> None:
     (root / "usr/bin/sh").symlink_to("/bin/dash")
     (root / "usr/bin/env").symlink_to("../../../../../../../../../../usr/bin/env")
     (root / "usr/bin/bash").symlink_to("bash")
-    found = look(place(str(root), architecture="aarch64"))
+    found = look_at_image(place(str(root), architecture="aarch64"))
     assert found is not None
     assert (found.architecture, found.digest) == ("aarch64", None)
     with pytest.raises(InputError, match="the image is for aarch64"):
-        look(place(str(root), architecture="x86_64"))
+        look_at_image(place(str(root), architecture="x86_64"))
     (root / "usr/bin/sh").unlink()
     (root / "usr/bin/dash").unlink()
-    unknown = look(place(str(root), architecture="aarch64"))
+    unknown = look_at_image(place(str(root), architecture="aarch64"))
     assert unknown is not None
     assert unknown.architecture is None
 
@@ -355,13 +355,13 @@ def test_names_that_podman_knows(storage: Path, tmp_path: Path) -> None:
     for go in digests:
         run("buildah", "manifest", "add", "localhost/one:all", f"containers-storage:localhost/one:{go}")
     for architecture, go in oci.GO_NAMES.items():
-        found = look(place("localhost/one:all", architecture=architecture))
+        found = look_at_image(place("localhost/one:all", architecture=architecture))
         assert found is not None
         assert (found.architecture, found.digest) == (architecture, digests[go])
         assert found.reference == f"localhost/one@{digests[go]}"
         assert json.loads(run("podman", "image", "inspect", found.reference))[0]["Architecture"] == go
     with pytest.raises(InputError) as caught:
-        look(place(f"localhost/one:{oci.GO_NAMES[OTHER]}"))
+        look_at_image(place(f"localhost/one:{oci.GO_NAMES[OTHER]}"))
     assert f"the image is for {OTHER}, the nodes of site:nodes are {OWN}" in str(caught.value)
     assert f"podman pull --platform=linux/{oci.GO_NAMES[OWN]}" in str(caught.value)
     # The same index as another tool writes it.
@@ -369,7 +369,7 @@ def test_names_that_podman_knows(storage: Path, tmp_path: Path) -> None:
     said = json.loads(run("skopeo", "inspect", "--raw", f"oci:{tmp_path}/pushed:v1"))
     for entry in said["manifests"]:
         architecture = {go: name for name, go in oci.GO_NAMES.items()}[entry["platform"]["architecture"]]
-        found = look(place(f"oci:{tmp_path}/pushed:v1", architecture=architecture, runtime="apptainer"))
+        found = look_at_image(place(f"oci:{tmp_path}/pushed:v1", architecture=architecture, runtime="apptainer"))
         assert found is not None
         assert found.digest == entry["digest"]
 
@@ -439,7 +439,7 @@ def test_names_that_a_registry_knows(storage: Path, registry: str, tmp_path: Pat
         where = Place(
             Site(name="site", scheduler="kubernetes", pools=where.site.pools, container=where.site.container), "nodes"
         )
-    found = look(where)
+    found = look_at_image(where)
     assert found is not None
     assert found.architecture == OTHER
     assert found.reference == f"{prefix}{registry}/team/image@{digests[OTHER]}"
@@ -450,14 +450,14 @@ def test_a_registry_with_one_image(storage: Path, registry: str, tmp_path: Path)
     digest = layout.image(oci.GO_NAMES[OTHER])
     layout.top(digest)
     with pytest.raises(InputError, match=f"the image is for {OTHER}"):
-        look(place(f"docker://{registry}/image:latest", runtime="apptainer"))
-    found = look(place(f"{registry}/image:latest", architecture=OTHER))
+        look_at_image(place(f"docker://{registry}/image:latest", runtime="apptainer"))
+    found = look_at_image(place(f"{registry}/image:latest", architecture=OTHER))
     assert found is not None
     assert found.digest == digest
 
 
 def test_a_name_that_nobody_knows(storage: Path, registry: str) -> None:
-    found = look(place(f"{registry}/none:latest"))
+    found = look_at_image(place(f"{registry}/none:latest"))
     assert found is not None
     assert (found.architecture, found.digest, found.reference) == (None, None, f"{registry}/none:latest")
     assert found.unknown.startswith("skopeo: ")

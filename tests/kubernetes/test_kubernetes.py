@@ -119,7 +119,7 @@ def make_campaign(
     campaign = Campaign(path, plan)
     staging.write_specs(path, (spec for task in tasks for spec in task))
     staging.write_job(campaign, job, Kubernetes().render(campaign, job))
-    staging.write_plan(campaign)
+    staging.write_campaign_plan(campaign)
     ResultFolder(folder).prepare()
     return campaign
 

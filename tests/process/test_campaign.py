@@ -36,7 +36,7 @@ from steelyard.launch import follow
 from steelyard.launch.campaign import Campaign, JobArray, TaskState
 from steelyard.launch.follow import look, wait
 from steelyard.launch.local_study import set_aside
-from steelyard.launch.plan import campaigns, make, runs_left, under_way
+from steelyard.launch.plan import campaigns, make_campaign, runs_left, under_way
 from steelyard.launch.scripts.bash import Raw
 from steelyard.launch.scripts.task import node_script, task_script
 from steelyard.launch.submit import cancel, lock, resume, submit
@@ -125,7 +125,7 @@ def alone(**run: Any) -> Expansion:
 
 
 def plan(folder: ResultFolder, expansion: Expansion, hand: Hand, where: Place | None = None) -> Campaign:
-    made = make(folder, expansion, where or place(), hand)
+    made = make_campaign(folder, expansion, where or place(), hand)
     assert made is not None
     return made
 
@@ -173,7 +173,7 @@ def test_a_campaign_is_files_that_a_person_can_run(folder: ResultFolder, hand: H
     assert done.returncode == 0, done.stderr
     # By hand, without any scheduler: the same command counts them as under way, and collecting finds them.
     assert under_way(folder, "s") == {spec.run_id for spec in study().runs}
-    assert make(folder, study(), place(), hand) is None
+    assert make_campaign(folder, study(), place(), hand) is None
     submit(folder, "s", hand)
     hand.usual = ended()
     assert dict(look(folder, "s", hand).totals) == {"completed": 4}
@@ -186,7 +186,7 @@ def test_what_is_there_is_not_sent_again(folder: ResultFolder, hand: Hand) -> No
     look(folder, "s", hand)
     second = plan(folder, study(repeats=3), hand)
     assert [task for job in second.plan.jobs for task in job.tasks] == [(study(repeats=3).runs[2].run_id,)]
-    assert make(folder, study(repeats=3), place(), hand) is None
+    assert make_campaign(folder, study(repeats=3), place(), hand) is None
 
 
 def test_shapes(folder: ResultFolder, hand: Hand) -> None:
@@ -209,7 +209,7 @@ def test_what_the_place_cannot_give(
     folder: ResultFolder, hand: Hand, run: dict[str, Any], pool: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        make(folder, study(workload="tiny", **run), place(pool), hand)
+        make_campaign(folder, study(workload="tiny", **run), place(pool), hand)
     assert words in str(caught.value)
     assert campaigns(folder, "s") == []
 
@@ -275,7 +275,7 @@ def test_what_does_not_fit_into_the_queue_comes_later(folder: ResultFolder, hand
     first = sent(folder, alone(repeats=10), hand, where)
     assert [len(task) for job in first.plan.jobs for task in job.tasks] == [2, 2, 2]
     with pytest.raises(SteelyardError, match="leaves no room"):
-        make(folder, alone(repeats=10), where, hand)
+        make_campaign(folder, alone(repeats=10), where, hand)
     for task in range(3):
         start(first, task=task)
     hand.usual = ended()
@@ -304,7 +304,7 @@ def test_a_planner_that_died_leaves_nothing(folder: ResultFolder, hand: Hand) ->
 
 def test_a_dry_run_sends_nothing_and_is_replaced(folder: ResultFolder, hand: Hand) -> None:
     for _ in range(2):
-        made = make(folder, study(), place(), hand, dry_run=True)
+        made = make_campaign(folder, study(), place(), hand, dry_run=True)
         assert made is not None
         assert (made.path.name, (made.path / "jobs" / "000" / "job.sh").is_file()) == ("dry-run", True)
     assert (submit(folder, "s", hand), campaigns(folder, "s"), under_way(folder, "s")) == (0, [], set())
@@ -316,7 +316,7 @@ def test_the_seed_is_part_of_a_study(folder: ResultFolder, hand: Hand) -> None:
     look(folder, "s", hand)
     other = expand(replace(study(repeats=5).study, seed=1))
     with pytest.raises(InputError, match="another seed"):
-        make(folder, other, place(), hand)
+        make_campaign(folder, other, place(), hand)
 
 
 # -- sending once
@@ -459,7 +459,7 @@ def test_a_job_that_was_refused_is_planned_anew_for_the_mended_site(folder: Resu
     wrong, right = place({"account": "nobody"}), place({"account": "me"})
     first = plan(folder, study(), hand, wrong)
     resume(folder, study(), wrong, hand)
-    assert make(folder, study(), wrong, hand) is None
+    assert make_campaign(folder, study(), wrong, hand) is None
     resume(folder, study(), right, hand)
     second = plan(folder, study(), hand, right)
     assert submit(folder, "s", hand) == 1
@@ -759,7 +759,7 @@ def test_files_that_take_their_time_on_a_network_file_system(
     folder: ResultFolder, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = sent(folder, alone(repeats=1), hand)
-    monkeypatch.setattr(follow, "_settle_s", lambda _: follow.SETTLE_S)
+    monkeypatch.setattr(follow.hostinfo, "mount_of", lambda *_: follow.hostinfo.MountPoint("/", "nfs4", "", ""))
     hand.usual = ended()
     assert dict(look(folder, "s", hand).totals) == {"ended": 1}
     start(made)
@@ -886,7 +886,7 @@ def test_killed_at_every_step_of_planning_and_submitting(tmp_path: Path) -> None
             kept = Kept(file)
             with lock(folder, "s"):
                 resume(folder, expansion, where, kept)
-                make(folder, expansion, where, kept)
+                make_campaign(folder, expansion, where, kept)
                 submit(folder, "s", kept)
 
         killed = killed_at(step, command)
@@ -943,7 +943,7 @@ def test_a_search_is_one_task(folder: ResultFolder, hand: Hand) -> None:
     assert (tried[10], tried[11]) == ("completed", "out_of_memory")
     assert len(tried) < len(expansion.searches[0].runs)
     assert (now.totals.total(), now.waiting, (made.path / "collected").exists()) == (len(tried), {}, True)
-    assert make(folder, expansion, place(), hand) is None
+    assert make_campaign(folder, expansion, place(), hand) is None
 
 
 def test_a_search_that_was_broken_off_goes_on(folder: ResultFolder, hand: Hand) -> None:
@@ -952,7 +952,7 @@ def test_a_search_that_was_broken_off_goes_on(folder: ResultFolder, hand: Hand) 
     hand.usual = ended("preempted", "for somebody else", "PREEMPTED")
     assert dict(look(folder, "s", hand).totals) == {"preempted": 1}
     # Not by itself: what failed for another reason than memory is looked at first.
-    assert make(folder, expansion, place(), hand) is None
+    assert make_campaign(folder, expansion, place(), hand) is None
     assert set_aside(folder, expansion, "preempted") == 1
     made = sent(folder, expansion, hand)
     start(made)

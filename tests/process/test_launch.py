@@ -17,7 +17,7 @@ from steelyard.contracts.sim import SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
 from steelyard.errors import InputError
 from steelyard.launch.local import LocalLauncher
-from steelyard.launch.local_study import collect
+from steelyard.launch.local_study import make_run
 from steelyard.results.store import RAW, ResultFolder
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def slow_spec(**settings: object) -> RunSpec:
 
 def test_a_run_and_its_place(tmp_path: Path) -> None:
     ticks: list[Path] = []
-    record = collect(folder_in(tmp_path), make_spec(), LocalLauncher(), ticks.append)
+    record = make_run(folder_in(tmp_path), make_spec(), LocalLauncher(), ticks.append)
     assert record.status.code == "completed"
     assert record.launch is not None
     assert (record.launch.exit_code, record.launch.limit_hit) == (0, False)
@@ -54,7 +54,7 @@ def test_a_run_and_its_place(tmp_path: Path) -> None:
 
 def test_the_time_limit(tmp_path: Path) -> None:
     begin_s = time.monotonic()
-    record = collect(folder_in(tmp_path), slow_spec(time_limit_s=1.0), LocalLauncher(), lambda _: None)
+    record = make_run(folder_in(tmp_path), slow_spec(time_limit_s=1.0), LocalLauncher(), lambda _: None)
     assert record.status.code == "time_limit"
     assert time.monotonic() - begin_s < 6
     assert list((tmp_path / ".scratch").iterdir()) == []
@@ -65,14 +65,14 @@ def test_a_worker_that_is_killed(tmp_path: Path) -> None:
         for pid in workers_in(raw):
             os.kill(pid, signal.SIGKILL)
 
-    record = collect(folder_in(tmp_path), slow_spec(), LocalLauncher(), kill)
+    record = make_run(folder_in(tmp_path), slow_spec(), LocalLauncher(), kill)
     assert (record.status.code, record.status.reason) == ("killed", "the worker ended by signal 9")
 
 
 def test_a_worker_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "numpy.py").write_text("raise ImportError('numpy is broken here')")
-    record = collect(folder_in(tmp_path / "r"), make_spec(), LocalLauncher(), lambda _: None)
+    record = make_run(folder_in(tmp_path / "r"), make_spec(), LocalLauncher(), lambda _: None)
     assert record.status.code == "failed"
     assert record.status.evidence is not None
     assert "numpy is broken here" in str(record.status.evidence["log_tail"])
@@ -81,7 +81,7 @@ def test_a_worker_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_module_in_the_current_directory_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "numpy.py").write_text("raise SystemExit(9)")
-    record = collect(folder_in(tmp_path / "r"), make_spec(), LocalLauncher(), lambda _: None)
+    record = make_run(folder_in(tmp_path / "r"), make_spec(), LocalLauncher(), lambda _: None)
     assert record.status.code == "completed"
 
 
@@ -92,10 +92,10 @@ def test_another_launcher_at_the_same_study(tmp_path: Path) -> None:
     class Overtaken(LocalLauncher):
         def run(self, spec: RunSpec, raw: Path, tick: Callable[[], None]) -> Launch:
             launch = super().run(spec, raw, tick)
-            collect(folder, spec, LocalLauncher(), lambda _: None)
+            make_run(folder, spec, LocalLauncher(), lambda _: None)
             return launch
 
-    record = collect(folder, make_spec(), Overtaken(), lambda _: None)
+    record = make_run(folder, make_spec(), Overtaken(), lambda _: None)
     assert list(folder.records()) == [record]
     assert list((tmp_path / ".scratch").iterdir()) == []
 
@@ -133,11 +133,11 @@ def test_no_worker_outlives_its_launcher(tmp_path: Path, number: signal.Signals,
 def test_a_place_in_another_job_is_not_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
-    record = collect(folder_in(tmp_path), make_spec(), LocalLauncher(), lambda _: None)
+    record = make_run(folder_in(tmp_path), make_spec(), LocalLauncher(), lambda _: None)
     assert (record.status.code, record.quantities["setup_time"].reason) == ("completed", None)
 
 
 def test_a_flood_of_processes_is_refused(tmp_path: Path) -> None:
     spec = make_spec(workload="tiny", device="cpu", ranks=65_536)
     with pytest.raises(InputError, match="65536 processes"):
-        collect(folder_in(tmp_path), spec, LocalLauncher(), lambda _: None)
+        make_run(folder_in(tmp_path), spec, LocalLauncher(), lambda _: None)

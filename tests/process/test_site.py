@@ -124,6 +124,13 @@ def test_the_price_of_many_tasks_is_quick() -> None:
 # -- templates ------------------------------------------------------------------------------------------------
 
 
+class MuteScheduler:
+    """Finds nothing."""
+
+    def check(self, _place: Place) -> Iterator[Check]:
+        return iter(())
+
+
 def read_template(kind: str, text: str | None = None) -> Site:
     return parse_object(Site, parse_toml((text or template(kind)).encode(), kind), kind)
 
@@ -143,7 +150,7 @@ def test_a_template_is_valid_and_its_gaps_are_found(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", site_kinds())
 def test_a_template_that_is_filled_in_has_nothing_wrong_of_ours(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(site_check, "_scheduler", lambda _place: iter(()))
+    monkeypatch.setattr(site_check.plugins, "load", lambda *_: MuteScheduler)
     monkeypatch.setattr(site_check, "container_checks", lambda _place: iter(()))
     site = read_template(kind, re.sub("change-me", "filled", template(kind), flags=re.IGNORECASE))
     for name, each in site.pools.items():
@@ -202,7 +209,7 @@ def by_name(found: Iterable[Check]) -> dict[str, Check]:
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without scheduler and container: those have tests of their own."""
-    monkeypatch.setattr(site_check, "_scheduler", lambda _place: iter(()))
+    monkeypatch.setattr(site_check.plugins, "load", lambda *_: MuteScheduler)
     monkeypatch.setattr(site_check, "container_checks", lambda _place: iter(()))
 
 

@@ -21,7 +21,7 @@ from steelyard.contracts.spec import Budget, Loader, RunSpec
 from steelyard.errors import InputError
 from steelyard.launch.allocation import Allocation, AllocationLauncher, launcher_here, read_allocation, whereabouts
 from steelyard.launch.local import MARK, LocalLauncher
-from steelyard.launch.local_study import collect
+from steelyard.launch.local_study import make_run
 from steelyard.results.store import ResultFolder
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ PATIENCE_S = 60.0
 def allocation(nodes: int = 4, **settings: Any) -> Allocation:
     given = {"tasks_per_node": 1, "cpus_per_node": 8, "devices_per_node": 4, "here": None} | settings
     return Allocation(job="7", nodes=tuple(f"n{number}" for number in range(1, nodes + 1)), **given)
+
+
+def launcher() -> AllocationLauncher:
+    """For the allocation that the environment names."""
+    return AllocationLauncher(read_allocation(os.environ))
 
 
 def slow_spec(**settings: Any) -> RunSpec:
@@ -254,9 +259,7 @@ def test_devices_are_given_to_the_step(allocate: Callable[..., str], tmp_path: P
     """One device of two: the run sees no more than it asked for."""
     allocate("--nodes=2", "--gres=gpu:2")
     budget = Budget(min_steps=10, max_steps=10, min_seconds=0)
-    record = collect(
-        folder_in(tmp_path), make_spec(workload="tiny", budget=budget), AllocationLauncher(), lambda _: None
-    )
+    record = make_run(folder_in(tmp_path), make_spec(workload="tiny", budget=budget), launcher(), lambda _: None)
     assert record.status.code == "completed"
     assert record.environment is not None
     facts = record.environment.facts
@@ -267,12 +270,12 @@ def test_a_run_that_does_not_fit_starts_nothing(allocate: Callable[..., str], tm
     job = allocate("--nodes=2")
     spec = make_spec(workload="tiny", device="cpu", ranks=3)
     with pytest.raises(InputError, match=f"does not fit the Slurm allocation {job}"):
-        collect(folder_in(tmp_path), spec, AllocationLauncher(), lambda _: None)
+        make_run(folder_in(tmp_path), spec, launcher(), lambda _: None)
 
 
 def test_the_time_limit_of_a_run(cluster: Cluster, allocate: Callable[..., str], tmp_path: Path) -> None:
     allocate("--nodes=2")
-    record = collect(folder_in(tmp_path), slow_spec(time_limit_s=2.0), AllocationLauncher(), lambda _: None)
+    record = make_run(folder_in(tmp_path), slow_spec(time_limit_s=2.0), launcher(), lambda _: None)
     assert record.status.code == "time_limit"
     assert (steps(cluster), workers(tmp_path)) == ([], [])
 
@@ -285,7 +288,7 @@ def test_a_step_that_somebody_cancels(cluster: Cluster, allocate: Callable[..., 
             for step in cluster.run("squeue", "--steps", f"--jobs={job}", "--noheader", "--format=%i").split():
                 cluster.run("scancel", step, check=False)
 
-    record = collect(folder_in(tmp_path), slow_spec(), AllocationLauncher(), cancel)
+    record = make_run(folder_in(tmp_path), slow_spec(), launcher(), cancel)
     assert record.status.code == "cancelled"
     assert record.launch is not None
     assert record.launch.scheduled is not None
@@ -301,7 +304,7 @@ def test_the_end_of_the_allocation(cluster: Cluster, allocate: Callable[..., str
             cluster.end_now(job)
             ended.append(job)
 
-    record = collect(folder_in(tmp_path), slow_spec(), AllocationLauncher(), end)
+    record = make_run(folder_in(tmp_path), slow_spec(), launcher(), end)
     assert record.status.code == "time_limit"
     assert "DUE TO TIME LIMIT" in record.status.reason
 
@@ -309,7 +312,7 @@ def test_the_end_of_the_allocation(cluster: Cluster, allocate: Callable[..., str
 def test_a_step_over_its_memory(allocate: Callable[..., str], tmp_path: Path) -> None:
     """Seen only in what Slurm prints: to the worker it is a kill."""
     allocate("--nodes=2", "--mem=20")
-    record = collect(folder_in(tmp_path), slow_spec(), AllocationLauncher(), lambda _: None)
+    record = make_run(folder_in(tmp_path), slow_spec(), launcher(), lambda _: None)
     assert record.status.code == "out_of_memory"
     assert "memory limit" in record.status.reason
 
@@ -325,7 +328,7 @@ def test_srun_that_is_killed_leaves_no_step(cluster: Cluster, allocate: Callable
                 os.kill(process, signal.SIGKILL)
             killed.extend(ours)
 
-    record = collect(folder_in(tmp_path), slow_spec(), AllocationLauncher(), kill)
+    record = make_run(folder_in(tmp_path), slow_spec(), launcher(), kill)
     assert killed
     assert record.status.code in ("killed", "cancelled")
     assert (steps(cluster), workers(tmp_path)) == ([], [])
@@ -358,7 +361,7 @@ def test_nodes_that_do_not_see_our_files(
     allocate("--nodes=2")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
     with pytest.raises(InputError, match="cannot make the run") as caught:
-        AllocationLauncher().run(make_spec(), tmp_path / "raw", lambda: None)
+        launcher().run(make_spec(), tmp_path / "raw", lambda: None)
     assert {problem.field for problem in caught.value.problems} == {"--results", "python"}
     assert "not seen from n1" in str(caught.value)
 

@@ -24,16 +24,16 @@ from steelyard.inputs.study import expand, load_study
 from steelyard.launch import follow, plan
 from steelyard.launch import submit as sending
 from steelyard.launch.slurm.output import cause_in
-from steelyard.launch.slurm.scheduler import Slurm, head, of_task, own_variables, start_words
+from steelyard.launch.slurm.scheduler import Slurm, account_of_task, own_variables, sbatch_lines, start_words
 from steelyard.launch.slurm.states import (
     Traces,
-    gone,
     indexes,
     node_names,
     read_exit_codes,
     read_sacct,
     read_squeue,
     state_of,
+    state_of_forgotten,
     wait_status,
 )
 from steelyard.results.store import ResultFolder
@@ -99,7 +99,7 @@ class Study:
         file = home / "study.toml"
         file.write_text('name = "s"\nrepeats = 1\n' + text, encoding="utf-8")
         place = find_place(str(cluster.site(**site)))
-        campaign = plan.make(self.folder, expand(load_study(file)), place, self.slurm)
+        campaign = plan.make_campaign(self.folder, expand(load_study(file)), place, self.slurm)
         assert campaign is not None
         self.campaign: Campaign = campaign
         sending.submit(self.folder, "s", lambda _: self.slurm)
@@ -557,7 +557,7 @@ def campaign(cluster: Cluster, tmp_path: Path) -> Campaign:
     file.write_text('name = "s"\nrepeats = 1\n' + TORCH.format(ranks=4), encoding="utf-8")
     pool = {"devices_per_node": 2, "cpus_per_node": 8, "memory_per_node_mib": 1000}
     place = find_place(str(cluster.site(pools={"cpu": pool})))
-    made = plan.make(ResultFolder(tmp_path / "results"), expand(load_study(file)), place, Slurm())
+    made = plan.make_campaign(ResultFolder(tmp_path / "results"), expand(load_study(file)), place, Slurm())
     assert made is not None
     return made
 
@@ -582,7 +582,7 @@ def test_head(campaign: Campaign) -> None:
         exclusive=True,
         options=("--switches=1",),
     )
-    lines = head(changed, job)
+    lines = sbatch_lines(changed, job)
     assert [line.removeprefix("#SBATCH ") for line in lines] == [
         f"--job-name={job.name}",
         "--array=0-0%3",
@@ -606,8 +606,8 @@ def test_head(campaign: Campaign) -> None:
 
 def test_a_task_a_device(campaign: Campaign) -> None:
     changed, job = _with_pool(campaign, start="tasks"), campaign.plan.jobs[0]
-    assert "#SBATCH --ntasks-per-node=2" in head(changed, job)
-    assert "#SBATCH --cpus-per-task=4" in head(changed, job)
+    assert "#SBATCH --ntasks-per-node=2" in sbatch_lines(changed, job)
+    assert "#SBATCH --cpus-per-task=4" in sbatch_lines(changed, job)
     words = start_words(changed.plan.place.pool, job)
     assert {"srun", "--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=4"} <= set(words)
     # A site's --export=NONE is about the shell at the login node, not about what the script sets.
@@ -625,13 +625,13 @@ def test_a_whole_node_is_not_bound_to_one_core(campaign: Campaign) -> None:
 def test_part_of_a_node_asks_for_a_part(campaign: Campaign) -> None:
     job = campaign.plan.jobs[0]
     small = replace(job, shape=replace(job.shape, nodes=1, processes_per_node=1, devices_per_node=1))
-    assert {"#SBATCH --cpus-per-task=4", "#SBATCH --mem=500M"} <= set(head(campaign, small))
+    assert {"#SBATCH --cpus-per-task=4", "#SBATCH --mem=500M"} <= set(sbatch_lines(campaign, small))
     whole = _with_pool(campaign, exclusive=True)
-    assert {"#SBATCH --cpus-per-task=8", "#SBATCH --mem=1000M"} <= set(head(whole, small))
+    assert {"#SBATCH --cpus-per-task=8", "#SBATCH --mem=1000M"} <= set(sbatch_lines(whole, small))
 
 
 def test_no_array_where_there_are_none(campaign: Campaign) -> None:
-    lines = head(_with_pool(campaign, {"array_size": 1}), campaign.plan.jobs[0])
+    lines = sbatch_lines(_with_pool(campaign, {"array_size": 1}), campaign.plan.jobs[0])
     assert "#SBATCH --output=jobs/000/0.out" in lines
     assert not any("--array" in line for line in lines)
 
@@ -774,9 +774,9 @@ def test_an_account_without_array_and_name(tmp_path: Path, campaign: Campaign) -
     """What slurmdbd keeps of a job that ended before it had heard of its start."""
     text = "5|COMPLETED|0:0|n1|2026-11-15T10:00:00|2026-11-15T10:01:00|0||allocation\n"
     told, job = read_sacct(text)["5", 0], campaign.plan.jobs[0]
-    assert of_task(told, job) is told
-    assert of_task(told, replace(job, tasks=(("a",), ("b",)))) is None
-    assert of_task(replace(told, numbered=True), job) is None, "another job's, which has the same id"
+    assert account_of_task(told, job) is told
+    assert account_of_task(told, replace(job, tasks=(("a",), ("b",)))) is None
+    assert account_of_task(replace(told, numbered=True), job) is None, "another job's, which has the same id"
 
 
 def test_what_squeue_does_not_say_is_left_out() -> None:
@@ -889,7 +889,7 @@ def test_words_of_others() -> None:
     ],
 )
 def test_gone(tmp_path: Path, output: str, done: int, cause: str | None) -> None:
-    state = gone("5", _traces(tmp_path, output, done, runs=2), 0)
+    state = state_of_forgotten("5", _traces(tmp_path, output, done, runs=2), 0)
     assert state.said is not None
     assert (state.said.cause, state.said.state) == (cause, "GONE")
     assert state.phase == ("unknown" if cause == "failed" else "ended")

@@ -1,1 +1,1 @@
-"""Starting workers: plan, launch, wait, collect. Imports none of the measured side; starts it as a process."""
+"""Starting workers, here or at a site: plan, submit, follow, collect. Starts the measured side, imports none of it."""

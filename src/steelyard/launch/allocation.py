@@ -1,4 +1,4 @@
-"""Where the user already is: in a Slurm allocation, in a pod, or on a machine of their own. Queues nothing.
+"""AllocationLauncher: runs on the nodes of the Slurm allocation that the user is in. Queues nothing.
 
 Inside an allocation runs start on its nodes, through a step of its own each, one torchrun a node. The step cannot
 outlive us: its standard input is ours, and it is ended by name where srun could not do it.
@@ -94,10 +94,8 @@ class Allocation:
                 return Layout(self.nodes[:nodes], per_node, per_node)
             wish = f"--nodes={-(-spec.ranks // each)} --gpus-per-node={each}"
             raise self._refusal(spec.ranks, each, f"{each} device(s)", wish)
-        return self._cpu_layout(spec.ranks)
-
-    def _cpu_layout(self, ranks: int) -> Layout:
-        """By tasks, as the user laid them out; else evenly over all nodes, as long as each rank has a CPU."""
+        # By tasks, as the user laid them out; else evenly over all nodes, as long as each rank has a CPU.
+        ranks = spec.ranks
         nodes = self._filled(ranks, self.tasks_per_node)
         if nodes is None and ranks % len(self.nodes) == 0 and ranks // len(self.nodes) <= self.cpus_per_node:
             nodes = len(self.nodes)
@@ -142,10 +140,10 @@ class Whereabouts:
     """For a person; empty where there is nothing to say."""
 
 
-def launcher_here(say: Callable[[str], None] | None = None) -> Launcher:
+def launcher_here(say: Callable[[str], None]) -> Launcher:
     """The launcher for where this process is; `say` is told where that is, if it is anywhere special."""
     found = whereabouts(os.environ)
-    if say is not None and found.words:
+    if found.words:
         say(found.words)
     return found.launcher
 
@@ -183,27 +181,23 @@ def read_allocation(variables: Mapping[str, str]) -> Allocation:
     shares = re.findall(r"\sNodes=\S+ CPU_IDs=(\S*) Mem=\S* GRES=(\S*)", text)
     tasks = re.search(r"\bNumTasks=(\d{1,7})", text)
     given = variables.get("SLURM_GPUS_ON_NODE", "")
+    host = socket.gethostname()
+    names = (variables.get("SLURMD_NODENAME"), host, host.partition(".")[0])
     return Allocation(
         job=job,
         nodes=nodes,
         tasks_per_node=max(1, int(tasks[1]) // len(nodes)) if tasks else 1,
         cpus_per_node=max(1, min((len(parse_cpus(cpus)) for cpus, _ in shares), default=1)),
         # What a step of one task was given may be less than the job's.
-        devices_per_node=min((_gpus(gres) for _, gres in shares), default=int(given) if given.isdigit() else 0),
-        here=_this_node(nodes, variables),
+        devices_per_node=min((_count_gpus(gres) for _, gres in shares), default=int(given) if given.isdigit() else 0),
+        here=next((name for name in names if name in nodes), None),
     )
 
 
-def _gpus(gres: str) -> int:
+def _count_gpus(gres: str) -> int:
     """GPUs of a node in Slurm's spelling: gpu:2(IDX:0-1), gpu:a100:2(IDX:0-1), several with commas, or nothing."""
     found = re.findall(r"\bgpu(?::[^:,()]+)??(?::(\d+))?\((?:IDX:)?([\d,-]*)\)", gres)
     return sum(int(count) if count else len(parse_cpus(indices)) for count, indices in found)
-
-
-def _this_node(nodes: tuple[str, ...], variables: Mapping[str, str]) -> str | None:
-    host = socket.gethostname()
-    names = (variables.get("SLURMD_NODENAME"), host, host.partition(".")[0])
-    return next((name for name in names if name in nodes), None)
 
 
 class AllocationLauncher(LocalLauncher):
@@ -211,8 +205,8 @@ class AllocationLauncher(LocalLauncher):
 
     name = "allocation"
 
-    def __init__(self, allocation: Allocation | None = None) -> None:
-        self.allocation = allocation or read_allocation(os.environ)
+    def __init__(self, allocation: Allocation) -> None:
+        self.allocation = allocation
         self._seen: set[str] = set()
         """Nodes that are known to see our files."""
         self._step = ""
@@ -240,7 +234,13 @@ class AllocationLauncher(LocalLauncher):
         ranks = [f"--nproc-per-node={layout.processes_per_node}", f"--log-dir={raw / TORCHRUN_LOGS}"]
         meeting = ["--standalone"]
         if len(layout.nodes) > 1:
-            host, port = self._meeting(layout.nodes[0])
+            # The address by which Slurm itself reaches the first node.
+            host = os.environ.get(HOST_VARIABLE)
+            if not host:
+                text = _ask(["scontrol", "--oneliner", "show", "node", layout.nodes[0]], os.environ)
+                found = re.search(r"\bNodeAddr=(\S+)", text)
+                host = found[1] if found else layout.nodes[0]
+            port = os.environ.get(PORT_VARIABLE) or str(secrets.choice(PORTS))
             meeting = [f"--nnodes={len(layout.nodes)}", "--rdzv-backend=static"]
             meeting += [f"--master-addr={host}", f"--master-port={port}"]
         node = ["bash", "-c", ON_EACH_NODE, "steelyard", sys.executable]
@@ -272,7 +272,7 @@ class AllocationLauncher(LocalLauncher):
         self._require_seen(layout, raw)
         self._step = f"steelyard-{secrets.token_hex(6)}"
         launch = super().run(spec, raw, tick)
-        return self._with_word(launch, layout, _tail(raw / observe.WORKER_LOG))
+        return self._add_scheduled(launch, layout, raw / observe.WORKER_LOG)
 
     def end(self, process: subprocess.Popen[bytes], mark: str, *, ended: bool) -> None:
         """Of the step nothing is left on any node: srun may have been killed before it could see to that."""
@@ -280,19 +280,22 @@ class AllocationLauncher(LocalLauncher):
         if process.returncode == 0:
             return
         deadline_s = time.monotonic() + END_LIMIT_S
-        while (left := self._steps_left()) and time.monotonic() < deadline_s:
+        ask = ["squeue", "--steps", f"--jobs={self.allocation.job}", "--noheader", "--format=%i %j"]
+        while time.monotonic() < deadline_s:
+            steps = [line.split() for line in _try(ask).splitlines()]
+            left = [words[0] for words in steps if words[1:] == [self._step]]
+            if not left:
+                return
             _try(["scancel", "--signal=KILL", *left])
             # Until it is gone; Slurm has nothing to wait on.
             time.sleep(LOOK_AGAIN_S)
 
-    def _steps_left(self) -> list[str]:
-        command = ["squeue", "--steps", f"--jobs={self.allocation.job}", "--noheader", "--format=%i %j"]
-        lines = [line.split() for line in _try(command).splitlines()]
-        return [words[0] for words in lines if words[1:] == [self._step]]
-
     def _srun(self, layout: Layout) -> list[str]:
         """A step on exactly these nodes, beside the shell that we were started from, with all their CPUs."""
-        count = len(layout.nodes)
+        count, nodes = len(layout.nodes), ",".join(layout.nodes)
+        if len(nodes) > MAX_NODELIST:
+            # Slurm's short spelling, which a record can hold.
+            nodes = _ask(["scontrol", "show", "hostlist", nodes], os.environ).strip()
         devices = f"gpu:{layout.devices_per_node}" if layout.devices_per_node else "none"
         return [
             "srun",
@@ -302,22 +305,13 @@ class AllocationLauncher(LocalLauncher):
             f"--nodes={count}",
             f"--ntasks={count}",
             "--ntasks-per-node=1",
-            f"--nodelist={_hostlist(layout.nodes)}",
+            f"--nodelist={nodes}",
             f"--gres={devices}",
             "--mem=0",
             "--cpu-bind=none",
             "--export=ALL",
             "--kill-on-bad-exit=1",
         ]
-
-    def _meeting(self, node: str) -> tuple[str, str]:
-        """Where ranks of several nodes meet: the address by which Slurm itself reaches the first."""
-        host = os.environ.get(HOST_VARIABLE)
-        if not host:
-            text = _ask(["scontrol", "--oneliner", "show", "node", node], os.environ)
-            found = re.search(r"\bNodeAddr=(\S+)", text)
-            host = found[1] if found else node
-        return host, os.environ.get(PORT_VARIABLE) or str(secrets.choice(PORTS))
 
     def _require_seen(self, layout: Layout, raw: Path) -> None:
         """The nodes must see the result folder and this Python; asked once of each, because it costs a step."""
@@ -340,12 +334,14 @@ class AllocationLauncher(LocalLauncher):
             raise InputError("the nodes of the allocation cannot make the run", problems=tuple(problems))
         self._seen.update(layout.nodes)
 
-    def _with_word(self, launch: observe.Launch, layout: Layout, log: str) -> observe.Launch:
+    def _add_scheduled(self, launch: observe.Launch, layout: Layout, log: Path) -> observe.Launch:
         """With the allocation and the nodes, and what Slurm says where it ended the run and not we."""
         state, word = "RUNNING", None
         if launch.exit_code not in (0, None):
             state = _try(["squeue", f"--jobs={self.allocation.job}", "--noheader", "--format=%T"]).strip() or "GONE"
-            word = cause_in(log)
+            with log.open("rb") as file:
+                file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
+                word = cause_in(file.read(LOG_TAIL_BYTES).decode("utf-8", "replace"))
         said = observe.Scheduled(
             scheduler="slurm",
             job=self.allocation.job,
@@ -355,18 +351,6 @@ class AllocationLauncher(LocalLauncher):
             nodes=layout.nodes,
         )
         return replace(launch, scheduled=said)
-
-
-def _hostlist(nodes: tuple[str, ...]) -> str:
-    """Names as srun takes them; of many in Slurm's short spelling, which a record can hold."""
-    text = ",".join(nodes)
-    return text if len(text) <= MAX_NODELIST else _ask(["scontrol", "show", "hostlist", text], os.environ).strip()
-
-
-def _tail(log: Path) -> str:
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - LOG_TAIL_BYTES))
-        return file.read(LOG_TAIL_BYTES).decode("utf-8", "replace")
 
 
 def _ask(command: list[str], variables: Mapping[str, str], limit_s: float = ANSWER_LIMIT_S) -> str:

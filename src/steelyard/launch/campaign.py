@@ -1,4 +1,4 @@
-"""What a campaign asks of a scheduler, and the plan that both read. Knows neither Slurm nor Kubernetes.
+"""Campaign, Plan, JobArray, RunShape and the Scheduler protocol. Knows neither Slurm nor Kubernetes.
 
 A campaign is what one command sends to a site: a folder of readable files beside the results.
 

@@ -83,7 +83,7 @@ def collect_task(
     folder.open_study(campaign.plan.study)
     haul = Haul()
     made: list[RunRecord] = []
-    for run_id, launch in _launches(campaign, job, task, said, left):
+    for run_id, launch in _describe_launches(campaign, job, task, said, left):
         try:
             record = _derive(campaign, run_id, launch)
         except SteelyardError as error:
@@ -132,10 +132,10 @@ def _adopt(folder: ResultFolder, campaign: Campaign, made: Sequence[RunRecord], 
         haul.ended.append(RunEnd(run, record.status.code, record.status.reason))
     if haul.ended:
         folder.sync_study(campaign.plan.study)
-        note(campaign.path, haul.ended)
+        write_ended(campaign.path, haul.ended)
 
 
-def _launches(
+def _describe_launches(
     campaign: Campaign, job: JobArray, task: int, said: observe.Scheduled, left: set[str]
 ) -> Iterator[tuple[str, observe.Launch]]:
     runs = job.tasks[task]
@@ -145,11 +145,12 @@ def _launches(
     unbegun = [run for run in runs if run in left and run not in begun]
     if job.kind == "search":
         # Candidates that the search passed over are no runs. If it never began, one speaks for all.
-        _drop(campaign, unbegun if begun else unbegun[1:])
+        for run in unbegun if begun else unbegun[1:]:
+            shutil.rmtree(campaign.path / "runs" / run, ignore_errors=True)
         unbegun = [] if begun else unbegun[:1]
     for run in [*(run for run in begun if run in left), *unbegun]:
-        word = _word(campaign, job, task, said, lines.get(run), begun=run in begun, last=run == last)
-        yield run, _launch(campaign, job, task, run, lines.get(run), word)
+        word = _narrow_to_run(campaign, job, task, said, lines.get(run), begun=run in begun, last=run == last)
+        yield run, _describe_launch(campaign, job, task, run, lines.get(run), word)
 
 
 def _has_begun(raw: Path) -> bool:
@@ -184,12 +185,7 @@ def _was_taken(raw: Path) -> bool:
         return False
 
 
-def _drop(campaign: Campaign, runs: Sequence[str]) -> None:
-    for run in runs:
-        shutil.rmtree(campaign.path / "runs" / run, ignore_errors=True)
-
-
-def _word(
+def _narrow_to_run(
     campaign: Campaign,
     job: JobArray,
     task: int,
@@ -206,9 +202,12 @@ def _word(
     if line is not None:
         return said if last and line.exit_code != LIMIT_HIT else replace(said, cause=None)
     evidence = dict(said.evidence or {})
-    tail = _tail(campaign.output_file(job, task))
-    if tail and "output_tail" not in evidence:
-        evidence["output_tail"] = tail
+    printed = campaign.output_file(job, task)
+    if "output_tail" not in evidence and printed.is_file() and not printed.is_symlink():
+        with printed.open("rb") as file:
+            file.seek(max(0, printed.stat().st_size - TAIL_BYTES))
+            if tail := file.read(TAIL_BYTES).decode("utf-8", "replace"):
+                evidence["output_tail"] = tail
     reason = said.reason
     if begun:
         reason = reason or "its task ended without a word of how this run ended"
@@ -217,11 +216,16 @@ def _word(
     return replace(said, cause=said.cause or "failed", reason=reason[:4000], evidence=evidence)
 
 
-def _launch(
+def _describe_launch(
     campaign: Campaign, job: JobArray, task: int, run: str, line: Done | None, word: observe.Scheduled
 ) -> observe.Launch:
-    began_s, wall_s = (line.began_unix_s, line.ended_unix_s - line.began_unix_s) if line else _seen(campaign.raw(run))
-    started = word.started_at or word.queued_at or campaign.plan.created_at
+    began_s, wall_s = (
+        (line.began_unix_s, line.ended_unix_s - line.began_unix_s) if line else _read_times(campaign.raw(run))
+    )
+    if began_s is None:
+        started = word.started_at or word.queued_at or campaign.plan.created_at
+    else:
+        started = dt.datetime.fromtimestamp(began_s, dt.UTC).isoformat(timespec="milliseconds")
     code = line.exit_code if line else None
     home = campaign.job_folder(job)
     manifest = home / MANIFEST_FILE
@@ -232,7 +236,7 @@ def _launch(
         launcher=word.scheduler,
         host=word.nodes[0] if word.nodes else campaign.plan.site.name,
         command=given,
-        started_at=started if began_s is None else _utc(began_s),
+        started_at=started,
         wall_s=max(0.0, wall_s),
         exit_code=None if code == LIMIT_HIT else SIGNALLED - code if code and code > SIGNALLED else code,
         limit_hit=code == LIMIT_HIT,
@@ -240,7 +244,7 @@ def _launch(
     )
 
 
-def _seen(raw: Path) -> tuple[float | None, float]:
+def _read_times(raw: Path) -> tuple[float | None, float]:
     """When a run that left no line began, and how long it is known to have gone on, by the times of its files."""
     if _was_taken(raw):
         return None, 0.0
@@ -251,23 +255,10 @@ def _seen(raw: Path) -> tuple[float | None, float]:
         return None, 0.0
 
 
-def _utc(unix_s: float) -> str:
-    return dt.datetime.fromtimestamp(unix_s, dt.UTC).isoformat(timespec="milliseconds")
-
-
-def _tail(path: Path) -> str:
-    """What a task printed last."""
-    if not path.is_file() or path.is_symlink():
-        return ""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-        return file.read(TAIL_BYTES).decode("utf-8", "replace")
-
-
 # -- what is collected
 
 
-def note(campaign: Path, ended: Sequence[RunEnd]) -> None:
+def write_ended(campaign: Path, ended: Sequence[RunEnd]) -> None:
     """Write down how runs ended, in one go. A line that is lost costs a look at its record, no more."""
     lines = [
         json.dumps({"run": entry.run_id, "code": entry.code, "reason": entry.reason[:REASON_CHARACTERS]}) + "\n"
@@ -277,7 +268,7 @@ def note(campaign: Path, ended: Sequence[RunEnd]) -> None:
         file.write("".join(lines).encode())
 
 
-def noted(campaign: Path) -> dict[str, RunEnd]:
+def read_ended(campaign: Path) -> dict[str, RunEnd]:
     """How the runs of a campaign ended, as far as it was written down."""
     found: dict[str, RunEnd] = {}
     with suppress(FileNotFoundError), (campaign / ENDED_FILE).open("rb") as file:

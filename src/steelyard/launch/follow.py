@@ -18,20 +18,18 @@ from steelyard.doctor.node import SLOW_FILESYSTEMS
 from steelyard.errors import SteelyardError
 from steelyard.inputs.study import label
 from steelyard.launch.campaign import TaskState
-from steelyard.launch.collect import RunEnd, collect_task, done_lines, note, noted
-from steelyard.launch.plan import COLLECTED_FILE, RUNS, is_collected, load, planned, runs_left
+from steelyard.launch.collect import RunEnd, collect_task, done_lines, read_ended, write_ended
+from steelyard.launch.plan import COLLECTED_FILE, RUNS, is_collected, load_campaign, planned, runs_left
 from steelyard.launch.staging import read_cells
-from steelyard.launch.submit import FORGOTTEN, lock, recover, scheduler_of, senders, sent_jobs, submit
+from steelyard.launch.submit import FORGOTTEN, recover, scheduler_of, senders, sent_jobs
 from steelyard.results.store import owner, sweep_halves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from steelyard.launch.campaign import Campaign, JobArray, Scheduler
     from steelyard.launch.submit import SchedulerOf
     from steelyard.results.store import ResultFolder
-
-__all__ = ["StudyStatus", "lock", "look", "submit", "wait"]
 
 UNSETTLED_FILE: Final = "unsettled.json"
 LOST_AFTER_S: Final = 300.0
@@ -117,7 +115,7 @@ def look(folder: ResultFolder, study: str, scheduler_of: SchedulerOf = scheduler
     standing = StudyStatus(study)
     for path in planned(folder, study):
         try:
-            campaign = load(path)
+            campaign = load_campaign(path)
         except SteelyardError as error:
             standing.problems.append(f"{path}: {error}")
             continue
@@ -140,7 +138,7 @@ def look(folder: ResultFolder, study: str, scheduler_of: SchedulerOf = scheduler
 def _add(folder: ResultFolder, campaign: Campaign, states: dict[str, str], standing: StudyStatus) -> None:
     """What is known of a campaign's runs now. A run of an earlier campaign that was made again counts once."""
     plan = campaign.plan
-    left, there, known = runs_left(campaign.path), folder.run_ids(plan.study), noted(campaign.path)
+    left, there, known = runs_left(campaign.path), folder.run_ids(plan.study), read_ended(campaign.path)
     unnoted = []
     for run in (run for job in plan.jobs for task in job.tasks for run in task):
         if run in left:
@@ -159,7 +157,7 @@ def _add(folder: ResultFolder, campaign: Campaign, states: dict[str, str], stand
     if unnoted:
         # In a folder of somebody else's that costs the next look some time, no more.
         with suppress(OSError):
-            note(campaign.path, unnoted)
+            write_ended(campaign.path, unnoted)
     standing.campaigns.append(
         Sent(
             path=campaign.path,
@@ -197,7 +195,9 @@ class _Look:
         self._standing = standing
         self._left = runs_left(campaign.path)
         self._patience = _Patience(campaign.path)
-        self._settle_s = _settle_s(campaign.path)
+        # How long files of other hosts may take until they are seen here.
+        mount = hostinfo.mount_of(campaign.path, Path("/"))
+        self._settle_s = SETTLE_S if mount is not None and SLOW_FILESYSTEMS.fullmatch(mount.kind) else 0.0
         self._states: dict[str, str] = {}
 
     def take(self) -> dict[str, str]:
@@ -205,58 +205,48 @@ class _Look:
         if not self._left:
             return {}
         recover(self._campaign, self._scheduler)
-        others = self._of_others()
+        # A scheduler may hide from us what another user has sent, and yet that is not gone.
+        others = senders(self._campaign, sent_jobs(self._campaign))
+        if others:
+            who = ", ".join(sorted(set(others.values())))
+            self._standing.problems.append(f"{self._campaign.path}: sent by {who}, who alone can collect it")
         sent = [job for job in sent_jobs(self._campaign) if job.number not in others]
         polled = self._scheduler.poll(self._campaign, sent) if sent else {}
         try:
-            for job, task in self._tasks():
+            tasks = [(job, task) for job in self._campaign.plan.jobs for task in range(len(job.tasks))]
+            for job, task in tasks:
+                if self._left.isdisjoint(job.tasks[task]):
+                    continue
                 if self._campaign.job_id(job) is None:
                     self._say(job, task, "planned")
                 elif job.number in others:
                     self._say(job, task, "unknown")
                 else:
-                    self._task(job, task, polled.get((job.number, task), TaskState("unknown")))
+                    self._follow_task(job, task, polled.get((job.number, task), TaskState("unknown")))
         finally:
             self._patience.keep()
         return self._states
 
-    def _of_others(self) -> set[int]:
-        """Jobs that another user has sent: a scheduler may hide them from us, and yet they are not gone."""
-        found = senders(self._campaign, sent_jobs(self._campaign))
-        if found:
-            who = ", ".join(sorted(set(found.values())))
-            self._standing.problems.append(f"{self._campaign.path}: sent by {who}, who alone can collect it")
-        return {*found}
-
-    def _tasks(self) -> Iterator[tuple[JobArray, int]]:
-        """Those with runs to collect."""
-        for job in self._campaign.plan.jobs:
-            for task, runs in enumerate(job.tasks):
-                if not self._left.isdisjoint(runs):
-                    yield job, task
-
-    def _task(self, job: JobArray, task: int, state: TaskState) -> None:
+    def _follow_task(self, job: JobArray, task: int, state: TaskState) -> None:
         if state.phase == "queued":
             self._say(job, task, "queued")
             self._standing.why[state.why] += 1
         elif state.phase == "running":
-            self._say_running(job, task)
-        elif state.phase == "ended":
-            self._ended(job, task, state.said or self._unsaid(job, task))
+            # A task makes its runs one after the other.
+            self._say(job, task, "queued")
+            lines = done_lines(self._campaign, job, task) if len(job.tasks[task]) > 1 else {}
+            going = [run for run in job.tasks[task] if run in self._left and run not in lines]
+            self._states |= {run: "ended" for run in lines if run in self._left} | dict.fromkeys(going[:1], "running")
         else:
-            self._unknown(job, task, state.said or self._unsaid(job, task))
+            name = f"{self._campaign.job_id(job)}_{task}"
+            unsaid = Scheduled(scheduler=self._campaign.plan.site.scheduler, job=name, state="unknown")
+            settle = self._settle_ended if state.phase == "ended" else self._settle_unknown
+            settle(job, task, state.said or unsaid)
 
     def _say(self, job: JobArray, task: int, state: str) -> None:
         self._states |= {run: state for run in job.tasks[task] if run in self._left}
 
-    def _say_running(self, job: JobArray, task: int) -> None:
-        """A task makes its runs one after the other."""
-        self._say(job, task, "queued")
-        lines = done_lines(self._campaign, job, task) if len(job.tasks[task]) > 1 else {}
-        going = [run for run in job.tasks[task] if run in self._left and run not in lines]
-        self._states |= {run: "ended" for run in lines if run in self._left} | dict.fromkeys(going[:1], "running")
-
-    def _ended(self, job: JobArray, task: int, said: Scheduled) -> None:
+    def _settle_ended(self, job: JobArray, task: int, said: Scheduled) -> None:
         self._scheduler.fetch(self._campaign, job, task)
         if self._settle_s and not self._has_all_lines(job, task):
             key = f"{job.number}.{task}.ended"
@@ -265,7 +255,7 @@ class _Look:
                 return
         self._collect(job, task, said)
 
-    def _unknown(self, job: JobArray, task: int, said: Scheduled) -> None:
+    def _settle_unknown(self, job: JobArray, task: int, said: Scheduled) -> None:
         if not self._has_all_lines(job, task):
             key = f"{job.number}.{task}.unknown"
             if self._patience.waits(key, _fingerprint(self._campaign, job, task), LOST_AFTER_S):
@@ -278,10 +268,6 @@ class _Look:
                 evidence={**(said.evidence or {}), "unknown_since_unix_s": self._patience.since(key)},
             )
         self._collect(job, task, said)
-
-    def _unsaid(self, job: JobArray, task: int) -> Scheduled:
-        name = f"{self._campaign.job_id(job)}_{task}"
-        return Scheduled(scheduler=self._campaign.plan.site.scheduler, job=name, state="unknown")
 
     def _has_all_lines(self, job: JobArray, task: int) -> bool:
         lines = done_lines(self._campaign, job, task)
@@ -303,7 +289,10 @@ class _Patience:
 
     def __init__(self, campaign: Path) -> None:
         self._path = campaign / UNSETTLED_FILE
-        self._before = _read_times(self._path)
+        self._before: dict[str, tuple[float, int]] = {}
+        with suppress(OSError, ValueError, TypeError, AttributeError):
+            entries: Any = json.loads(self._path.read_bytes())
+            self._before = {str(key): (float(since_s), int(mark)) for key, (since_s, mark) in entries.items()}
         self._now: dict[str, tuple[float, int]] = {}
 
     def waits(self, key: str, fingerprint: int, wait_s: float) -> bool:
@@ -327,14 +316,6 @@ class _Patience:
         beside.replace(self._path)
 
 
-def _read_times(path: Path) -> dict[str, tuple[float, int]]:
-    try:
-        entries: Any = json.loads(path.read_bytes())
-        return {str(key): (float(since_s), int(mark)) for key, (since_s, mark) in entries.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
-
-
 def _fingerprint(campaign: Campaign, job: JobArray, task: int) -> int:
     """The last time that any file of a task changed, in nanoseconds."""
     folders = [campaign.raw(run) for run in job.tasks[task]]
@@ -347,12 +328,6 @@ def _fingerprint(campaign: Campaign, job: JobArray, task: int) -> int:
         with suppress(OSError):
             times += [entry.stat().st_mtime_ns for entry in os.scandir(path)]
     return max(times)
-
-
-def _settle_s(campaign: Path) -> float:
-    """How long files of other hosts may take until they are seen here."""
-    mount = hostinfo.mount_of(campaign, Path("/"))
-    return SETTLE_S if mount is not None and SLOW_FILESYSTEMS.fullmatch(mount.kind) else 0.0
 
 
 # -- looking on

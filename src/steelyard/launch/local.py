@@ -1,4 +1,4 @@
-"""Runs a worker on this machine as processes that cannot outlive us. Knows processes, not results.
+"""LocalLauncher: runs a worker on this machine as processes that cannot outlive us. Knows no results.
 
 One process is started directly; more are started by torchrun, which gives each its rank.
 """
@@ -76,16 +76,44 @@ class LocalLauncher:
         return added
 
     def admit(self, spec: RunSpec) -> None:
-        """InputError for a run that cannot be made here."""
-        _refuse_a_flood(spec)
+        """InputError for a run that cannot be made here.
+
+        A study may come from anybody: it is not to start more processes than a machine like this can bear.
+        """
+        wanted = spec.processes * (1 + spec.loader.workers)
+        bearable = PROCESSES_PER_CPU * (os.cpu_count() or 1)
+        if wanted > bearable:
+            raise InputError(
+                f"{spec.ranks} ranks with {spec.loader.workers} loader workers each are {wanted} processes",
+                next_step=f"use at most {bearable} on this machine",
+            )
 
     def inherited(self) -> dict[str, str]:
         """What a run gets of our environment: all but the place in another job that we may have been started in."""
         return {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
 
     def end(self, process: subprocess.Popen[bytes], mark: str, *, ended: bool) -> None:
-        """Leave nothing of a launch running; `ended`: its first process has ended by itself."""
-        _end(process, mark, ended=ended)
+        """Leave nothing of a launch running: ask first, then insist. `ended`: its first process has ended by itself.
+
+        The group is signalled before its leader is reaped: until then nobody else can be given its number.
+        """
+        since = _start_ticks(Path(f"/proc/{process.pid}"))
+        if not ended:
+            _signal_group(process, signal.SIGTERM)
+            _ends_within(process, GRACE_S)
+        _signal_group(process, signal.SIGKILL)
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+        # A process may start another while we look; nothing can after a look that found nothing.
+        for _ in range(ROUNDS):
+            left, starting = _find_marked(mark, since)
+            if not left and not starting:
+                return
+            for number in left:
+                _kill(number)
+            if not left:
+                time.sleep(LOOK_AGAIN_S)
 
     def run(self, spec: RunSpec, raw: Path, tick: Callable[[], None]) -> observe.Launch:
         """Start, wait, and end the worker whatever happens to us. `tick` is called now and then meanwhile."""
@@ -119,17 +147,6 @@ class LocalLauncher:
             exit_code=process.returncode if ended else None,
             limit_hit=not ended and not orders,
             oom_kills=max(0, _oom_kills() - kills),
-        )
-
-
-def _refuse_a_flood(spec: RunSpec) -> None:
-    """A study may come from a stranger: it is not to start more processes than a machine like this can bear."""
-    wanted = spec.processes * (1 + spec.loader.workers)
-    bearable = PROCESSES_PER_CPU * (os.cpu_count() or 1)
-    if wanted > bearable:
-        raise InputError(
-            f"{spec.ranks} ranks with {spec.loader.workers} loader workers each are {wanted} processes",
-            next_step=f"use at most {bearable} on this machine",
         )
 
 
@@ -178,30 +195,6 @@ def _ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
         os.close(handle)
 
 
-def _end(process: subprocess.Popen[bytes], mark: str, *, ended: bool) -> None:
-    """Leave nothing of the launch running: ask first, then insist.
-
-    The group is signalled before its leader is reaped: until then nobody else can be given its number.
-    """
-    since = _start_ticks(Path(f"/proc/{process.pid}"))
-    if not ended:
-        _signal_group(process, signal.SIGTERM)
-        _ends_within(process, GRACE_S)
-    _signal_group(process, signal.SIGKILL)
-    process.wait()
-    if process.stdin is not None:
-        process.stdin.close()
-    # A process may start another while we look; nothing can after a look that found nothing.
-    for _ in range(ROUNDS):
-        left, starting = _marked(mark, since)
-        if not left and not starting:
-            return
-        for number in left:
-            _kill(number)
-        if not left:
-            time.sleep(LOOK_AGAIN_S)
-
-
 def _kill(number: int) -> None:
     """Kill a process that is not our child, and wait until it is gone."""
     with contextlib.suppress(ProcessLookupError):
@@ -218,7 +211,7 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
         os.killpg(process.pid, number)
 
 
-def _marked(mark: str, since: int) -> tuple[list[int], bool]:
+def _find_marked(mark: str, since: int) -> tuple[list[int], bool]:
     """Living processes that were started, by whatever way, with this mark; and whether one is at its very start.
 
     A process that is just changing its program shows no variables for a moment. So does one that has none, and is not

@@ -1,4 +1,4 @@
-"""Makes the runs of a study, one after the other, and skips what is there: starting again is resuming.
+"""Makes the runs of a study on this machine, one after the other; starting again is resuming.
 
 Knows the result folder and a launcher. What a run's failure means is in its record; only our own end stops a study.
 """
@@ -59,8 +59,21 @@ class Outcome:
 
 def run_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, watcher: Watcher) -> Outcome:
     """Every run of the study that the folder does not have, in the study's order."""
+    made: list[RunRecord] = []
+    total = len(expansion.runs)
     try:
-        return _run_all(folder, expansion, launcher, watcher)
+        folder.prepare()
+        refuse_other_seed(folder, expansion)
+        write_study_plan(folder, expansion)
+        for number, spec in enumerate(expansion.runs):
+            # Asked anew each time: another launcher may be at the same study.
+            if folder.has(spec):
+                continue
+            watcher.begin(spec, number, total)
+            made.append(make_run(folder, spec, launcher, watcher.tick))
+            watcher.end(made[-1], number + 1, total)
+        # Once more: a worker of a killed launcher may have been writing while we swept the first time.
+        folder.sweep_scratch()
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
@@ -68,28 +81,10 @@ def run_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, watc
             f"the disk of {folder.path} is full: {error.strerror}",
             next_step="free some space, then give the same command again: what is finished is kept",
         ) from None
-
-
-def _run_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, watcher: Watcher) -> Outcome:
-    folder.prepare()
-    refuse_other_seed(folder, expansion)
-    write_plan(folder, expansion)
-    made: list[RunRecord] = []
-    total = len(expansion.runs)
-    for number, spec in enumerate(expansion.runs):
-        # Asked anew each time: another launcher may be at the same study.
-        if folder.has(spec):
-            continue
-        watcher.begin(spec, number, total)
-        record = collect(folder, spec, launcher, watcher.tick)
-        made.append(record)
-        watcher.end(record, number + 1, total)
-    # Once more: a worker of a killed launcher may have been writing while we swept the first time.
-    folder.sweep_scratch()
     return Outcome(tuple(made), total - len(made))
 
 
-def collect(folder: ResultFolder, spec: RunSpec, launcher: Launcher, tick: Callable[[Path], None]) -> RunRecord:
+def make_run(folder: ResultFolder, spec: RunSpec, launcher: Launcher, tick: Callable[[Path], None]) -> RunRecord:
     """One fresh launch, from spec to the record in its place; or the record that another launcher put there first."""
     scratch = folder.open_scratch(spec)
     raw = scratch / RAW
@@ -112,7 +107,7 @@ def trial(spec: RunSpec, launcher: Launcher) -> RunRecord:
     with tempfile.TemporaryDirectory(prefix="steelyard-trial-") as scratch:
         folder = ResultFolder(Path(scratch))
         folder.prepare()
-        return collect(folder, spec, launcher, lambda _raw: None)
+        return make_run(folder, spec, launcher, lambda _raw: None)
 
 
 def set_aside(folder: ResultFolder, expansion: Expansion, codes: str) -> int:
@@ -120,7 +115,11 @@ def set_aside(folder: ResultFolder, expansion: Expansion, codes: str) -> int:
 
     They are made again by whatever makes what the study lacks. `codes`: statuses with commas between them.
     """
-    wanted = _statuses(codes)
+    known = [code for code in get_args(observe.StatusCode) if code != "completed"]
+    wanted = {code.strip() for code in codes.split(",")}
+    if unknown := sorted(wanted.difference(known)):
+        problem = Problem("--again", f"{', '.join(unknown)!r}", f"one or more of {', '.join(known)}")
+        raise InputError("no runs end like this, or they need not be made again", problems=(problem,))
     searched = (spec for group in expansion.searches for spec in group.runs)
     count = 0
     for spec in (*expansion.runs, *searched):
@@ -128,15 +127,6 @@ def set_aside(folder: ResultFolder, expansion: Expansion, codes: str) -> int:
             folder.set_aside(folder.run_path(spec), spec.study)
             count += 1
     return count
-
-
-def _statuses(text: str) -> set[str]:
-    known = [code for code in get_args(observe.StatusCode) if code != "completed"]
-    given = {code.strip() for code in text.split(",")}
-    if unknown := sorted(given.difference(known)):
-        problem = Problem("--again", f"{', '.join(unknown)!r}", f"one or more of {', '.join(known)}")
-        raise InputError("no runs end like this, or they need not be made again", problems=(problem,))
-    return given
 
 
 def refuse_other_seed(folder: ResultFolder, expansion: Expansion) -> None:
@@ -152,7 +142,7 @@ def refuse_other_seed(folder: ResultFolder, expansion: Expansion) -> None:
         )
 
 
-def write_plan(folder: ResultFolder, expansion: Expansion) -> Path:
+def write_study_plan(folder: ResultFolder, expansion: Expansion) -> None:
     """Keep what was asked and in which order, under a name that depends on both."""
     plan = {"study": to_json_object(expansion.study), "order": [spec.run_id for spec in expansion.runs]}
     digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
@@ -162,4 +152,3 @@ def write_plan(folder: ResultFolder, expansion: Expansion) -> Path:
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         write_json(beside, plan)
         beside.replace(path)
-    return path

@@ -18,12 +18,11 @@ from steelyard.errors import InputError, Problem, SteelyardError
 from steelyard.inputs.search import SearchGroup, remaining
 from steelyard.inputs.validate import parse_json, read_bounded
 from steelyard.launch.campaign import PLAN_FILE, Campaign, Image, JobArray, JobKind, Plan, RunShape, Scheduler
-from steelyard.launch.images.image import look as look_at_image
-from steelyard.launch.local_study import refuse_other_seed, write_plan
+from steelyard.launch.images.image import look_at_image
+from steelyard.launch.local_study import refuse_other_seed, write_study_plan
 from steelyard.launch.price import price
 from steelyard.launch.search import found
-from steelyard.launch.staging import stage, write_job, write_specs, write_study
-from steelyard.launch.staging import write_plan as write_campaign
+from steelyard.launch.staging import stage, write_campaign_plan, write_job, write_specs, write_study
 from steelyard.results.store import sweep_halves
 from steelyard.version import VERSION
 
@@ -70,15 +69,15 @@ def study_folder(folder: ResultFolder, study: str) -> Path:
 
 def campaigns(folder: ResultFolder, study: str) -> list[Campaign]:
     """The campaigns of a study, oldest first."""
-    return [load(path) for path in planned(folder, study)]
+    return [load_campaign(path) for path in planned(folder, study)]
 
 
 def planned(folder: ResultFolder, study: str) -> list[Path]:
     """Where they lie."""
-    return [path for path in _numbered(study_folder(folder, study)) if (path / PLAN_FILE).is_file()]
+    return [path for path in _list_numbered(study_folder(folder, study)) if (path / PLAN_FILE).is_file()]
 
 
-def load(path: Path) -> Campaign:
+def load_campaign(path: Path) -> Campaign:
     """The campaign in a folder."""
     return Campaign(path, parse_json(Plan, read_bounded(path / PLAN_FILE, MAX_PLAN_BYTES), str(path / PLAN_FILE)))
 
@@ -86,7 +85,7 @@ def load(path: Path) -> Campaign:
 def studies(folder: ResultFolder) -> list[str]:
     """Names of the studies that were sent somewhere."""
     home = folder.path / CAMPAIGNS
-    return sorted(entry.name for entry in home.iterdir() if any(_numbered(entry))) if home.is_dir() else []
+    return sorted(entry.name for entry in home.iterdir() if any(_list_numbered(entry))) if home.is_dir() else []
 
 
 def is_collected(campaign: Path) -> bool:
@@ -103,7 +102,7 @@ def runs_left(campaign: Path) -> set[str]:
         return set()
 
 
-def _numbered(home: Path) -> list[Path]:
+def _list_numbered(home: Path) -> list[Path]:
     if not home.is_dir():
         return []
     found = [entry for entry in home.iterdir() if NUMBER.fullmatch(entry.name) and entry.is_dir()]
@@ -113,7 +112,7 @@ def _numbered(home: Path) -> list[Path]:
 # -- making one
 
 
-def make(
+def make_campaign(
     folder: ResultFolder,
     expansion: Expansion,
     place: Place,
@@ -131,21 +130,26 @@ def make(
     refuse_other_seed(folder, replace(expansion, runs=(*expansion.runs, *candidates)))
     home = study_folder(folder, expansion.study.name)
     home.mkdir(parents=True, exist_ok=True)
-    _sweep(home)
-    work = _work(folder, expansion)
+    # What planners left that died before their plan was whole, and the last dry run.
+    for entry in [*_list_numbered(home), home / DRY_RUN]:
+        if entry.is_dir() and (entry.name == DRY_RUN or not (entry / PLAN_FILE).is_file()):
+            shutil.rmtree(entry)
+    sweep_halves(home)
+    work = _find_work(folder, expansion)
     if not work.groups:
         return None
-    path = home / DRY_RUN if dry_run else home / f"{_next_number(home):04d}"
-    room = place.site.limits.max_submitted - _tasks_open(folder, place)
-    jobs = _jobs(work, place, _run_limits(folder, expansion, place), room)
+    number = max((int(entry.name) for entry in _list_numbered(home)), default=0) + 1
+    path = home / (DRY_RUN if dry_run else f"{number:04d}")
+    room = place.site.limits.max_submitted - _count_open_tasks(folder, place)
+    jobs = _make_jobs(work, place, _make_run_limit(folder, expansion, place), room)
     # Before anything is written: an image for other nodes is refused here.
     image = look_at_image(place)
-    write_plan(folder, expansion)
+    write_study_plan(folder, expansion)
     path.mkdir()
-    return _write(path, expansion, place, scheduler, jobs, work, image, file)
+    return _write_campaign(path, expansion, place, scheduler, jobs, work, image, file)
 
 
-def _write(
+def _write_campaign(
     path: Path,
     expansion: Expansion,
     place: Place,
@@ -176,40 +180,28 @@ def _write(
     for job in jobs:
         write_job(campaign, job, scheduler.render(campaign, job))
     write_study(path, expansion, file)
-    write_campaign(campaign)
+    write_campaign_plan(campaign)
     return campaign
 
 
-def _sweep(home: Path) -> None:
-    """Remove what planners left that died before their plan was whole, and the last dry run."""
-    for entry in [*_numbered(home), home / DRY_RUN]:
-        if entry.is_dir() and (entry.name == DRY_RUN or not (entry / PLAN_FILE).is_file()):
-            shutil.rmtree(entry)
-    sweep_halves(home)
-
-
-def _next_number(home: Path) -> int:
-    return max((int(entry.name) for entry in _numbered(home)), default=0) + 1
-
-
-def _tasks_open(folder: ResultFolder, place: Place) -> int:
+def _count_open_tasks(folder: ResultFolder, place: Place) -> int:
     """Tasks of earlier campaigns that may still be in this site's queue."""
     count = 0
     for home in (folder.path / CAMPAIGNS).iterdir():
-        for path in _numbered(home):
+        for path in _list_numbered(home):
             if (path / PLAN_FILE).is_file() and not is_collected(path):
                 left = runs_left(path)
-                for plan in _readable([path]):
+                for plan in _read_plans([path]):
                     if plan.site.name == place.site.name:
                         count += sum(not left.isdisjoint(task) for job in plan.jobs for task in job.tasks)
     return count
 
 
-def _readable(paths: Iterable[Path]) -> Iterator[Plan]:
+def _read_plans(paths: Iterable[Path]) -> Iterator[Plan]:
     """Plans, without those of another version: they are told of where they are looked at, and hinder no others."""
     for path in paths:
         with suppress(SteelyardError):
-            yield load(path).plan
+            yield load_campaign(path).plan
 
 
 # -- what is to be done
@@ -232,7 +224,7 @@ def under_way(folder: ResultFolder, study: str) -> set[str]:
     return {run for path in planned(folder, study) for run in runs_left(path)}
 
 
-def _work(folder: ResultFolder, expansion: Expansion) -> _Work:
+def _find_work(folder: ResultFolder, expansion: Expansion) -> _Work:
     out = under_way(folder, expansion.study.name)
     # Listed after that, and listed anew: one by one a network file system may still say "no" of a run which another
     # host has collected just now.
@@ -258,9 +250,9 @@ class _RunLimit(Protocol):
     def __call__(self, spec: RunSpec, *, packed: bool) -> int: ...
 
 
-def _run_limits(folder: ResultFolder, expansion: Expansion, place: Place) -> _RunLimit:
+def _make_run_limit(folder: ResultFolder, expansion: Expansion, place: Place) -> _RunLimit:
     """How long a run may take: as asked, else by what runs of its cell took here, else by its budget."""
-    took = _took(folder, expansion, place)
+    took = _read_longest_s(folder, expansion, place)
     longest = place.pool.max_time_s
 
     def limit(spec: RunSpec, *, packed: bool) -> int:
@@ -295,11 +287,11 @@ def _simulated_s(spec: RunSpec) -> float:
     return tied_s + SIMULATED_ROOM * (SIMULATED_S + SIMULATED_STEP_S * spec.ranks * steps)
 
 
-def _took(folder: ResultFolder, expansion: Expansion, place: Place) -> dict[str, float]:
+def _read_longest_s(folder: ResultFolder, expansion: Expansion, place: Place) -> dict[str, float]:
     """The longest wall time of completed runs of a cell at this very place; without cells that were ever cut short."""
     here = {
         run
-        for plan in _readable(planned(folder, expansion.study.name))
+        for plan in _read_plans(planned(folder, expansion.study.name))
         if (plan.site.name, plan.pool) == (place.site.name, place.pool_name)
         for job in plan.jobs
         for task in job.tasks
@@ -351,16 +343,6 @@ def shape_of(spec: RunSpec, place: Place, run_limit_s: int) -> RunShape:
     )
 
 
-def _refuse_long(specs: Iterable[RunSpec], place: Place) -> None:
-    longest = place.pool.max_time_s
-    asked = max((spec.time_limit_s for spec in specs if spec.time_limit_s is not None), default=0.0)
-    if longest is not None and asked + TASK_ROOM_S > longest:
-        valid = f"at most {longest - TASK_ROOM_S}: jobs of the pool {place.pool_name!r} last {longest} s at most"
-        raise InputError(
-            f"{place.site.name!r} allows no run so long", problems=(Problem("time_limit_s", f"{asked:g}", valid),)
-        )
-
-
 # -- jobs
 
 
@@ -402,9 +384,15 @@ class _Batch:
         return limit if place.pool.max_time_s is None else min(limit, place.pool.max_time_s)
 
 
-def _jobs(work: _Work, place: Place, limit: _RunLimit, room: int) -> list[JobArray]:
-    _refuse_long(work.specs(), place)
-    batches = _batches(work, place, limit)
+def _make_jobs(work: _Work, place: Place, limit: _RunLimit, room: int) -> list[JobArray]:
+    longest_s = place.pool.max_time_s
+    asked_s = max((spec.time_limit_s for spec in work.specs() if spec.time_limit_s is not None), default=0.0)
+    if longest_s is not None and asked_s + TASK_ROOM_S > longest_s:
+        valid = f"at most {longest_s - TASK_ROOM_S}: jobs of the pool {place.pool_name!r} last {longest_s} s at most"
+        raise InputError(
+            f"{place.site.name!r} allows no run so long", problems=(Problem("time_limit_s", f"{asked_s:g}", valid),)
+        )
+    batches = _make_batches(work, place, limit)
     if room < 1:
         raise SteelyardError(
             f"limits.max_submitted of {place.site.name!r} leaves no room: that many tasks are in its queue already",
@@ -419,25 +407,29 @@ def _jobs(work: _Work, place: Place, limit: _RunLimit, room: int) -> list[JobArr
         tasks = tasks[: room - sum(len(job.tasks) for job in jobs)]
         for i in range(0, len(tasks), place.site.limits.array_size):
             part = tasks[i : i + place.site.limits.array_size]
-            limit_s = batch.task_limit_s(part, place)
             number = len(jobs)
-            what = JobArray(
-                number=number,
-                name=f"sy-{number:03d}",
-                kind=batch.kind,
-                shape=batch.shape,
-                task_limit_s=limit_s,
-                tasks=tuple(part),
+            jobs.append(
+                JobArray(
+                    number=number,
+                    name=f"sy-{number:03d}",
+                    kind=batch.kind,
+                    shape=batch.shape,
+                    task_limit_s=batch.task_limit_s(part, place),
+                    tasks=tuple(part),
+                )
             )
-            jobs.append(what)
     return jobs
 
 
-def _batches(work: _Work, place: Place, limit: _RunLimit) -> list[_Batch]:
+def _make_batches(work: _Work, place: Place, limit: _RunLimit) -> list[_Batch]:
     batches: dict[tuple[JobKind, RunShape], _Batch] = {}
     first_search = len(work.groups) - work.searches
     for number, group in enumerate(work.groups):
-        kind: JobKind = "search" if number >= first_search else "packed" if _packs(group[0]) else "runs"
+        first = group[0]
+        # Simulated runs of milliseconds share a process; one with a limit of its own, or on our clock, does not.
+        quick = first.device_family == "sim" and first.time_limit_s is None and not first.sim.wall_s_per_s
+        packs = quick and _simulated_s(first) <= TASK_ROOM_S
+        kind: JobKind = "search" if number >= first_search else "packed" if packs else "runs"
         longest_s = max(limit(spec, packed=kind == "packed") for spec in group)
         shape = shape_of(group[-1], place, longest_s)
         batch = batches.setdefault((kind, shape), _Batch(kind, shape, [], 0))
@@ -445,12 +437,6 @@ def _batches(work: _Work, place: Place, limit: _RunLimit) -> list[_Batch]:
         if kind == "search":
             batch.tries = max(batch.tries, SearchGroup(group).most_tries)
     return list(batches.values())
-
-
-def _packs(spec: RunSpec) -> bool:
-    """Simulated runs of milliseconds share a process; one with a limit of its own, or on our clock, does not."""
-    quick = spec.device_family == "sim" and spec.time_limit_s is None and not spec.sim.wall_s_per_s
-    return quick and _simulated_s(spec) <= TASK_ROOM_S
 
 
 def _runs_a_task(batches: Sequence[_Batch], place: Place, room: int) -> int:

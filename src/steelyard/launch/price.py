@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from steelyard.launch.campaign import JobArray, Price
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from steelyard.inputs.site import Place
 
@@ -17,29 +17,32 @@ HOUR_S = 3600.0
 
 def price(place: Place, jobs: Sequence[JobArray]) -> Price:
     """Device- and node-hours if every task takes all the wall time it asks for, and their charge by the site's rule."""
-    charge = place.site.charge
-    device_hours = sum(_task_hours(job) * _devices(place, job) for job in jobs)
+    charge, pool = place.site.charge, place.pool
+    # On exclusive nodes a task holds all devices, whatever it uses.
+    held = [pool.devices_per_node if pool.exclusive else job.shape.devices_per_node for job in jobs]
+    device_hours = sum(_task_hours(job) * (job.shape.nodes * each) for job, each in zip(jobs, held, strict=True))
     node_hours = sum(_task_hours(job) * job.shape.nodes for job in jobs)
-    end_s = _expected_s(jobs, place.site.limits.max_running)
+    running = place.site.limits.max_running
+    end_s = _expected_s(jobs, running)
+    if end_s is None:
+        end = "the end is unknown: limits.max_running does not say how many tasks run at a time"
+    else:
+        many = "" if running is None else f", {running} tasks at a time"
+        end = f"the end without waiting: every run takes all its limit{many}"
+    what = "whole nodes, which are charged whatever runs on them" if pool.exclusive else "the devices asked for"
     return Price(
         device_hours=device_hours,
         node_hours=node_hours,
         charge=device_hours * charge.per_device_hour + node_hours * charge.per_node_hour,
         charge_unit=charge.unit,
         expected_s=end_s,
-        basis=_basis(place, end_s),
+        basis=f"at most: every task takes all its wall time, and holds {what}; {end}",
     )
 
 
 def _task_hours(job: JobArray) -> float:
     """Of all its tasks together."""
     return len(job.tasks) * job.task_limit_s / HOUR_S
-
-
-def _devices(place: Place, job: JobArray) -> int:
-    """That one task holds: on exclusive nodes all of them, whatever it uses."""
-    each = place.pool.devices_per_node if place.pool.exclusive else job.shape.devices_per_node
-    return job.shape.nodes * each
 
 
 def _expected_s(jobs: Sequence[JobArray], at_a_time: int | None) -> float | None:
@@ -52,29 +55,12 @@ def _expected_s(jobs: Sequence[JobArray], at_a_time: int | None) -> float | None
         return None
     ends_s: list[float] = []
     last_s = 0.0
-    for length_s in _lengths_s(jobs):
+    for job, runs in [(each, task) for each in jobs for task in each.tasks]:
+        # What its runs are allowed, without the allowance for the task itself. A packed task starts Python outside its
+        # runs, so that there only the task's own limit is one.
+        allowed_s = job.task_limit_s if job.kind == "packed" else len(runs) * job.shape.run_limit_s
         begin_s = heapq.heappop(ends_s) if at_a_time is not None and len(ends_s) >= at_a_time else 0.0
-        heapq.heappush(ends_s, begin_s + length_s)
-        last_s = max(last_s, begin_s + length_s)
+        end_s = begin_s + min(job.task_limit_s, allowed_s)
+        heapq.heappush(ends_s, end_s)
+        last_s = max(last_s, end_s)
     return last_s
-
-
-def _lengths_s(jobs: Sequence[JobArray]) -> Iterator[float]:
-    """Of each task: what its runs are allowed, without the allowance for the task itself.
-
-    A packed task starts Python outside its runs, so that there only the task's own limit is one.
-    """
-    for job in jobs:
-        for runs in job.tasks:
-            allowed_s = job.task_limit_s if job.kind == "packed" else len(runs) * job.shape.run_limit_s
-            yield float(min(job.task_limit_s, allowed_s))
-
-
-def _basis(place: Place, end_s: float | None) -> str:
-    held = "whole nodes, which are charged whatever runs on them" if place.pool.exclusive else "the devices asked for"
-    text = f"at most: every task takes all its wall time, and holds {held}"
-    running = place.site.limits.max_running
-    if end_s is None:
-        return f"{text}; the end is unknown: limits.max_running does not say how many tasks run at a time"
-    many = "" if running is None else f", {running} tasks at a time"
-    return f"{text}; the end without waiting: every run takes all its limit{many}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from steelyard.inputs.search import next_try, standing
-from steelyard.launch.local_study import Outcome, collect, refuse_other_seed, write_plan
+from steelyard.launch.local_study import Outcome, make_run, refuse_other_seed, write_study_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,9 +53,13 @@ class SearchResult:
 
 def found(folder: ResultFolder, group: SearchGroup) -> SearchResult:
     """What the folder's records say of a search."""
-    verdicts = {spec.run_id: _verdict(folder, spec) for spec in group.runs}
-    known = standing(group, lambda spec: verdicts[spec.run_id])
-    return SearchResult(group, known, sum(verdict is not None for verdict in verdicts.values()))
+    verdicts: dict[str, Verdict] = {}
+    for spec in group.runs:
+        if folder.has(spec):
+            code = folder.read(folder.run_path(spec)).status.code
+            failed: Verdict = "out of memory" if code == "out_of_memory" else "failed"
+            verdicts[spec.run_id] = "fits" if code in FITS else failed
+    return SearchResult(group, standing(group, lambda spec: verdicts.get(spec.run_id)), len(verdicts))
 
 
 def tried(folder: ResultFolder, searches: Sequence[SearchGroup]) -> list[RunRecord]:
@@ -69,37 +73,17 @@ def search_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, w
     folder.prepare()
     candidates = tuple(spec for group in expansion.searches for spec in group.runs)
     refuse_other_seed(folder, dataclasses.replace(expansion, runs=candidates))
-    write_plan(folder, expansion)
+    write_study_plan(folder, expansion)
     there = sum(folder.has(spec) for spec in candidates)
     made: list[RunRecord] = []
     # How many tries it takes is known at the end only.
     most = sum(group.most_tries for group in expansion.searches)
     for group in expansion.searches:
-        _search(folder, group, launcher, watcher, made, most)
+        batches = [spec.batch for spec in group.runs]
+        while (index := next_try(batches, found(folder, group).known)) is not None:
+            spec = group.runs[index]
+            watcher.begin(spec, len(made), most)
+            made.append(make_run(folder, spec, launcher, watcher.tick))
+            watcher.end(made[-1], len(made), most)
     folder.sweep_scratch()
     return Outcome(tuple(made), there)
-
-
-def _search(
-    folder: ResultFolder,
-    group: SearchGroup,
-    launcher: Launcher,
-    watcher: Watcher,
-    made: list[RunRecord],
-    most: int,
-) -> None:
-    batches = [spec.batch for spec in group.runs]
-    while (index := next_try(batches, found(folder, group).known)) is not None:
-        spec = group.runs[index]
-        watcher.begin(spec, len(made), most)
-        made.append(collect(folder, spec, launcher, watcher.tick))
-        watcher.end(made[-1], len(made), most)
-
-
-def _verdict(folder: ResultFolder, spec: RunSpec) -> Verdict | None:
-    if not folder.has(spec):
-        return None
-    code = folder.read(folder.run_path(spec)).status.code
-    if code == "out_of_memory":
-        return "out of memory"
-    return "fits" if code in FITS else "failed"

@@ -1,4 +1,4 @@
-"""What of a site would go wrong, found from here before anything is queued. Changes nothing, queues nothing.
+"""Checks a site before anything is queued: its file, this machine, its scheduler. Changes nothing.
 
 Knows what a site file can contradict or forget, and where this machine differs from the nodes; what only the scheduler
 or the container's runtime knows, they are asked. A check that breaks is a finding, too.
@@ -48,49 +48,40 @@ def checks(place: Place, *, results: Path | None = None, node: HostView | None =
     """Everything there is to say: what needs nobody first, then the scheduler, then the container."""
     node = node or HostView()
     own: list[tuple[str, Callable[[], Iterator[Check]]]] = [
-        ("filled in", lambda: _placeholders(place)),
-        ("limits", lambda: _limits(place)),
-        ("charge", lambda: _charge(place)),
-        ("fields", lambda: _fields(place)),
-        ("devices", lambda: _devices(place)),
-        ("environment", lambda: _environment(place)),
-        ("image", lambda: _image(place)),
-        ("python", lambda: _python(place, node)),
-        ("mounts", lambda: _mounts(place, node)),
-        ("meeting host", lambda: _meeting_host(place)),
-        ("results", lambda: _results(place, results or Path(), node)),
-        (place.site.scheduler, lambda: _scheduler(place)),
+        ("filled in", lambda: _check_placeholders(place)),
+        ("limits", lambda: _check_limits(place)),
+        ("charge", lambda: _check_charge(place)),
+        ("fields", lambda: _check_fields(place)),
+        ("devices", lambda: _check_devices(place)),
+        ("environment", lambda: _check_environment(place)),
+        ("image", lambda: _check_image(place)),
+        ("python", lambda: _check_python(place, node)),
+        ("mounts", lambda: _check_mounts(place, node)),
+        ("meeting host", lambda: _check_meeting_host(place)),
+        ("results", lambda: _check_results(place, results or Path(), node)),
+        (place.site.scheduler, lambda: plugins.load("scheduler", place.site.scheduler)().check(place)),
     ]
     if place.image is not None and not PLACEHOLDER.search(place.image):
         own.append(("container", lambda: container_checks(place)))
     for name, check in own:
-        yield from _guarded(name, check)
-
-
-def _guarded(name: str, check: Callable[[], Iterator[Check]]) -> Iterator[Check]:
-    """Its findings; an error on the way is one more."""
-    try:
-        yield from check()
-    except SteelyardError as error:
-        problems = [str(problem) for problem in error.problems[:SHOWN]]
-        remedy = error.next_step or "mend that, then check again"
-        yield Check(name, "wrong", "; ".join([error.what, *problems]), remedy)
-    except Exception as error:  # noqa: BLE001 -- one check that breaks must not hide what the others find
-        found = f"the check itself failed: {type(error).__name__}: {error}"[:500]
-        yield Check(name, "wrong", found, "a fault of ours: please report it with the site file")
-
-
-def _scheduler(place: Place) -> Iterator[Check]:
-    yield from plugins.load("scheduler", place.site.scheduler)().check(place)
+        try:
+            yield from check()
+        except SteelyardError as error:
+            problems = [str(problem) for problem in error.problems[:SHOWN]]
+            remedy = error.next_step or "mend that, then check again"
+            yield Check(name, "wrong", "; ".join([error.what, *problems]), remedy)
+        except Exception as error:  # noqa: BLE001 -- one check that breaks must not hide what the others find
+            found = f"the check itself failed: {type(error).__name__}: {error}"[:500]
+            yield Check(name, "wrong", found, "a fault of ours: please report it with the site file")
 
 
 # -- what the file says of itself -----------------------------------------------------------------------------
 
 
-def _placeholders(place: Place) -> Iterator[Check]:
+def _check_placeholders(place: Place) -> Iterator[Check]:
     site = to_json_object(place.site)
     site["pools"] = {place.pool_name: site["pools"][place.pool_name]}
-    left = [path for path, text in _texts(site, "") if PLACEHOLDER.search(text)]
+    left = [path for path, text in _list_texts(site, "") if PLACEHOLDER.search(text)]
     if not left:
         yield Check("filled in", "ok", "nothing of a template is left to fill in")
         return
@@ -98,19 +89,19 @@ def _placeholders(place: Place) -> Iterator[Check]:
     yield Check("filled in", "wrong", f"still to be filled in: {shown}", "write the site's own values there")
 
 
-def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+def _list_texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _texts(item, f"{path}.{key}" if path else key)
+            yield from _list_texts(item, f"{path}.{key}" if path else key)
     elif isinstance(value, list):
         for number, item in enumerate(value):
-            yield from _texts(item, f"{path}[{number}]")
+            yield from _list_texts(item, f"{path}[{number}]")
 
 
-def _limits(place: Place) -> Iterator[Check]:
-    faults = list(_contradictions(place))
+def _check_limits(place: Place) -> Iterator[Check]:
+    faults = list(_find_contradictions(place))
     yield from (Check("limits", "wrong", found, remedy) for found, remedy in faults)
     limits = place.site.limits
     if limits.max_running is not None and limits.max_running > limits.max_submitted:
@@ -125,7 +116,7 @@ def _limits(place: Place) -> Iterator[Check]:
         yield Check("limits", "ok", found)
 
 
-def _contradictions(place: Place) -> Iterator[tuple[str, str]]:
+def _find_contradictions(place: Place) -> Iterator[tuple[str, str]]:
     pool, limits = place.pool, place.site.limits
     if pool.max_time_s is not None and limits.setup_s + TASK_ROOM_S >= pool.max_time_s:
         found = (
@@ -153,7 +144,7 @@ def _contradictions(place: Place) -> Iterator[tuple[str, str]]:
         )
 
 
-def _charge(place: Place) -> Iterator[Check]:
+def _check_charge(place: Place) -> Iterator[Check]:
     charge, devices = place.site.charge, place.pool.devices_per_node
     node_hour = charge.per_device_hour * devices + charge.per_node_hour
     found = f"an hour of a whole node costs {node_hour:g} {charge.unit}s"
@@ -170,7 +161,7 @@ def _charge(place: Place) -> Iterator[Check]:
         yield Check("charge", "ok", found)
 
 
-def _fields(place: Place) -> Iterator[Check]:
+def _check_fields(place: Place) -> Iterator[Check]:
     """Fields that mean nothing to this scheduler: somebody expects something of them."""
     pool, site = place.pool, place.site
     foreign = ONLY_SLURM if site.scheduler == "kubernetes" else ONLY_KUBERNETES
@@ -187,7 +178,7 @@ def _fields(place: Place) -> Iterator[Check]:
         yield Check("options", "wrong", f"options that jobs are given already: {', '.join(own)}", remedy)
 
 
-def _devices(place: Place) -> Iterator[Check]:
+def _check_devices(place: Place) -> Iterator[Check]:
     pool = place.pool
     asked = pool.resource if place.site.scheduler == "kubernetes" else pool.gpus
     wants = pool.device not in ("auto", "cpu", "sim")
@@ -204,14 +195,14 @@ def _devices(place: Place) -> Iterator[Check]:
         yield Check("devices", "note", f"runs on {pool.device}, and {asked} is asked for", "devices would stand idle")
 
 
-def _environment(place: Place) -> Iterator[Check]:
+def _check_environment(place: Place) -> Iterator[Check]:
     given = {**place.site.environment, **place.pool.environment}
     if own := sorted(OWN_VARIABLES & given.keys()):
         remedy = "take them out: each run is told its own (threads: the study's `threads`)"
         yield Check("environment", "wrong", f"set by every run itself: {', '.join(own)}", remedy)
 
 
-def _image(place: Place) -> Iterator[Check]:
+def _check_image(place: Place) -> Iterator[Check]:
     """Whether there is one; what is in it, others look."""
     kubernetes = place.site.scheduler == "kubernetes"
     if place.image is None and (kubernetes or place.site.container.runtime != "none"):
@@ -224,7 +215,7 @@ def _image(place: Place) -> Iterator[Check]:
 # -- what this machine can tell of the nodes ------------------------------------------------------------------
 
 
-def _python(place: Place, node: HostView) -> Iterator[Check]:
+def _check_python(place: Place, node: HostView) -> Iterator[Check]:
     """Without a container the nodes start a Python that lies here: it must be for them."""
     if place.image is not None or place.site.scheduler == "kubernetes":
         return
@@ -256,7 +247,7 @@ def _python(place: Place, node: HostView) -> Iterator[Check]:
         yield Check("python", "ok", f"{python}, for {nodes}")
 
 
-def _mounts(place: Place, node: HostView) -> Iterator[Check]:
+def _check_mounts(place: Place, node: HostView) -> Iterator[Check]:
     mounts = place.site.container.mounts
     targets = [mount.target or mount.source for mount in mounts]
     if twice := sorted({target for target in targets if targets.count(target) > 1}):
@@ -266,27 +257,29 @@ def _mounts(place: Place, node: HostView) -> Iterator[Check]:
         return
     for mount in mounts[:SHOWN]:
         path = node.root / mount.source.lstrip("/")
+        if path.exists() or PLACEHOLDER.search(mount.source):
+            continue
+        there = next((parent for parent in path.parents if parent.exists()), path)
+        lies_on = hostinfo.mount_of(Path("/") / there.relative_to(node.root), node.root)
         # Where the nodes see what we see, what is missing here is missing there; else only they can tell.
-        if not path.exists() and _is_shared(path, node) and not PLACEHOLDER.search(mount.source):
+        if lies_on is not None and lies_on.point != "/" and _can_be_shared(lies_on.kind):
             found = f"{mount.source} is not there, and lies on a file system that nodes share"
             yield Check("mounts", "wrong", found, "mend the path, or make the folder")
 
 
-def _is_shared(path: Path, node: HostView) -> bool:
-    there = next((parent for parent in [path, *path.parents] if parent.exists()), path)
-    mount = hostinfo.mount_of(Path("/") / there.relative_to(node.root), node.root)
-    return mount is not None and mount.point != "/" and _shared_kind(mount.kind)
-
-
-def _shared_kind(kind: str) -> bool:
+def _can_be_shared(kind: str) -> bool:
     return bool(PARALLEL_FILESYSTEMS.fullmatch(kind) or SLOW_FILESYSTEMS.fullmatch(kind))
 
 
-def _meeting_host(place: Place) -> Iterator[Check]:
+def _check_meeting_host(place: Place) -> Iterator[Check]:
     host = place.site.meeting_host
     if host is None or place.site.scheduler == "kubernetes" or PLACEHOLDER.search(host):
         return
-    if _is_loopback(host):
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    if loopback:
         remedy = "leave meeting_host away, unless all nodes are this one machine"
         yield Check("meeting host", "note", f"{host} is every node's own address: ranks of two would not meet", remedy)
         return
@@ -300,14 +293,7 @@ def _meeting_host(place: Place) -> Iterator[Check]:
         yield Check("meeting host", "note", found, "leave meeting_host away: the first node's own name is used then")
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _results(place: Place, results: Path, node: HostView) -> Iterator[Check]:
+def _check_results(place: Place, results: Path, node: HostView) -> Iterator[Check]:
     """The nodes write where we read: on Slurm that takes a file system of both."""
     if place.site.scheduler == "kubernetes":
         return
@@ -315,17 +301,12 @@ def _results(place: Place, results: Path, node: HostView) -> Iterator[Check]:
     mount = hostinfo.mount_of(Path(*there.resolve().parts), node.root)
     if mount is None:
         yield Check("results", "note", f"{there}: its file system is not known")
-    elif _shared_kind(mount.kind):
+    elif _can_be_shared(mount.kind):
         yield Check("results", "ok", f"{there} is on {mount.kind} ({mount.point}), which nodes can share")
     else:
         remedy = "--results on a file system that the nodes share, such as your scratch space"
         found = f"{there} is on {mount.kind} ({mount.point}): nodes see it only if they are this machine"
         yield Check("results", "note", found, remedy)
-    free = _free_bytes(there)
-    if free is not None and free < 1 << 30:
+    nearest = next((parent for parent in [there, *there.parents] if parent.exists()), None)
+    if nearest is not None and (free := shutil.disk_usage(nearest).free) < 1 << 30:
         yield Check("results", "note", f"{free / 2**20:,.0f} MiB are free there", "free some space, or --results")
-
-
-def _free_bytes(path: Path) -> int | None:
-    there = next((parent for parent in [path, *path.parents] if parent.exists()), None)
-    return shutil.disk_usage(there).free if there is not None else None

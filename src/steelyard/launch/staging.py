@@ -1,4 +1,4 @@
-"""Writes a campaign's folder: the measured side's code, specs, scripts, how to read them. Knows files, no scheduler.
+"""Writes a campaign's folder: the measured side's code, specs, scripts, README, plan. Knows no scheduler.
 
 A campaign carries the code that measures, so that what a site has installed, or installs later, changes nothing.
 """
@@ -18,7 +18,7 @@ from steelyard.launch.scripts.bash import quoted
 from steelyard.results.store import flush_all, record_text, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from steelyard.contracts.spec import RunSpec
     from steelyard.inputs.study import Expansion
@@ -35,19 +35,16 @@ STUDY_FILE: Final = "study.json"
 def stage(target: Path) -> str:
     """Copy the measured side's code into a package below `target`; its SHA-256 over names and contents."""
     digest = hashlib.sha256()
-    for source in sorted(_sources()):
+    sources = [PACKAGE / name for name in MEASURED_FILES]
+    for folder in MEASURED_SIDE:
+        sources += (path for path in (PACKAGE / folder).rglob("*") if path.suffix in SOURCES)
+    for source in sorted(sources):
         name = source.relative_to(PACKAGE.parent)
         text = source.read_bytes()
         digest.update(f"{name.as_posix()}\0{len(text)}\0".encode() + text)
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_bytes(text)
     return digest.hexdigest()
-
-
-def _sources() -> Iterator[Path]:
-    for folder in MEASURED_SIDE:
-        yield from (path for path in (PACKAGE / folder).rglob("*") if path.suffix in SOURCES)
-    yield from (PACKAGE / name for name in MEASURED_FILES)
 
 
 def write_specs(campaign: Path, specs: Iterable[RunSpec]) -> None:
@@ -92,7 +89,7 @@ def read_cells(campaign: Path) -> dict[str, dict[str, Any]]:
     return cells if good else {}
 
 
-def write_plan(campaign: Campaign) -> None:
+def write_campaign_plan(campaign: Campaign) -> None:
     """The last file of a campaign: from now on it counts."""
     write_json(campaign.path / "site.json", campaign.plan.site)
     (campaign.path / "README").write_text(_readme(campaign), encoding="utf-8")
@@ -106,31 +103,28 @@ def _readme(campaign: Campaign) -> str:
     plan = campaign.plan
     tasks = sum(len(job.tasks) for job in plan.jobs)
     runs = sum(len(task) for job in plan.jobs for task in job.tasks)
-    rows = "\n".join(_row(campaign, job) for job in plan.jobs)
+    kinds = {"runs": "one launch a run", "packed": "one process a task", "search": "a search a task"}
+    rows = "\n".join(
+        f"  jobs/{campaign.job_folder(job).name}  {len(job.tasks)} tasks ({kinds[job.kind]}), each on {job.shape.nodes}"
+        f" node(s) with {job.shape.processes_per_node} process(es) a node, at most {job.task_limit_s} s"
+        for job in plan.jobs
+    )
+    by_hand = BY_HAND_KUBERNETES if plan.site.scheduler == "kubernetes" else BY_HAND
     return README.format(
         study=plan.study, site=plan.site.name, pool=plan.pool, made_at=plan.created_at,
         made_by=plan.made_by, tasks=tasks, runs=runs, jobs=len(plan.jobs), rows=rows, charge=plan.price.charge,
         unit=plan.price.charge_unit, basis=plan.price.basis, sha256=plan.worker_sha256,
-        by_hand=BY_HAND[plan.site.scheduler].format(path=quoted(str(campaign.path))),
+        by_hand=by_hand.format(path=quoted(str(campaign.path))),
     )  # fmt: skip
 
 
-def _row(campaign: Campaign, job: JobArray) -> str:
-    shape = job.shape
-    what = {"runs": "one launch a run", "packed": "one process a task", "search": "a search a task"}[job.kind]
-    return (
-        f"  jobs/{campaign.job_folder(job).name}  {len(job.tasks)} tasks ({what}), each on {shape.nodes} node(s) with "
-        f"{shape.processes_per_node} process(es) a node, at most {job.task_limit_s} s"
-    )
-
-
-BY_HAND: Final = {
-    "slurm": """By hand. A script does what the scheduler would have it do; a run that has begun is never begun again:
+BY_HAND: Final = """\
+By hand. A script does what the scheduler would have it do; a run that has begun is never begun again:
   bash {path}/jobs/000/job.sh 0       task 0, here (inside an allocation where it needs several nodes)
-  bash {path}/jobs/000/node.sh RAW    what job.sh starts on each node for the run in the folder RAW""",
-    "kubernetes": """By hand:
-  bash {path}/jobs/000/job.sh         creates all that is in manifest.json beside it: every task of the job""",
-}
+  bash {path}/jobs/000/node.sh RAW    what job.sh starts on each node for the run in the folder RAW"""
+BY_HAND_KUBERNETES: Final = """\
+By hand:
+  bash {path}/jobs/000/job.sh         creates all that is in manifest.json beside it: every task of the job"""
 README: Final = """A campaign: what one command sent to a site. Nothing here is needed to read the results.
 
 study {study}, site {site}, pool {pool}; planned {made_at} by {made_by}

@@ -19,7 +19,7 @@ from steelyard.contracts.observe import LEASE_FILE
 from steelyard.errors import InputError, Problem, SteelyardError
 from steelyard.launch.campaign import ID_FILE, TRYING_FILE
 from steelyard.launch.collect import take_lease
-from steelyard.launch.plan import is_collected, load, make, planned, runs_left, study_folder
+from steelyard.launch.plan import is_collected, load_campaign, make_campaign, planned, runs_left, study_folder
 from steelyard.launch.site_check import checks
 from steelyard.results.store import create_once, is_gone, own_uid, owner
 
@@ -112,7 +112,7 @@ def send(
     with lock(folder, study):
         if not dry_run:
             resume(folder, expansion, place)
-        made = make(folder, expansion, place, scheduler_of(place.site.scheduler), file=file, dry_run=dry_run)
+        made = make_campaign(folder, expansion, place, scheduler_of(place.site.scheduler), file=file, dry_run=dry_run)
         if not dry_run:
             submit(folder, study)
     return made
@@ -202,15 +202,11 @@ def senders(campaign: Campaign, jobs: Sequence[JobArray]) -> dict[int, str]:
         home = campaign.job_folder(job)
         marks = (path for path in (home / ID_FILE, home / TRYING_FILE) if path.exists())
         if (mark := next(marks, None)) is not None and (sender := mark.stat().st_uid) != ours:
-            found[job.number] = _user(sender)
+            try:
+                found[job.number] = pwd.getpwuid(sender).pw_name
+            except KeyError:
+                found[job.number] = f"user {sender}"
     return found
-
-
-def _user(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return f"user {number}"
 
 
 def unsent(campaign: Campaign) -> list[JobArray]:
@@ -229,7 +225,7 @@ def _with_runs(campaign: Campaign) -> list[JobArray]:
 
 
 def _open(folder: ResultFolder, study: str) -> list[Campaign]:
-    return [load(path) for path in planned(folder, study) if not is_collected(path)]
+    return [load_campaign(path) for path in planned(folder, study) if not is_collected(path)]
 
 
 def _keep_id(campaign: Campaign, job: JobArray, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Asks an image and the tools that know images: bounded answers of commands, and torch inside an image.
+"""Asks tools that know images, and torch inside an image: bounded answers of commands.
 
 Knows how to start the measured side's probe in a container; gives no verdict on anything but torch's build.
 """
@@ -15,7 +15,7 @@ import threading
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import steelyard
 from steelyard.doctor.torch_build import MAKER_OF, PROBE_LIMIT_S, WHEELS
@@ -88,7 +88,7 @@ def torch_in(place: Place, reference: str, architecture: str | None, *, here: bo
         return Torch(None, "torch was not asked: the image is not unpacked on this machine")
     if shutil.which(runtime) is None:
         return Torch(None, f"torch was not asked: {runtime} is not on this machine")
-    answer = _asked(tuple(_probe_command(place, reference)))
+    answer = _ask_once(tuple(_probe_command(place, reference)))
     try:
         found = json.loads(answer.text or b"")
         facts, error = dict(found["facts"]), found["error"]
@@ -96,28 +96,19 @@ def torch_in(place: Place, reference: str, architecture: str | None, *, here: bo
         return Torch(None, f"torch was not asked: {answer.why or 'the image gave no answer'}")
     if error:
         return Torch(None, f"torch in the image: {printable(str(error)[:MAX_WORDS])}", broken=True)
-    _refuse_other_build(place, facts)
-    return Torch(printable(_described(facts))[:MAX_WORDS])
+    built = [f"{WHEELS[maker]} {facts[name]}" for name, maker in MAKER_OF.items() if name in facts]
+    described = f"{facts.get('torch.version')}, {' and '.join(built) or 'CPU only'}"
+    devices = place.site.container.devices
+    if devices not in ("none", *(maker.lower() for name, maker in MAKER_OF.items() if name in facts)):
+        problem = Problem("container.images", f"its torch is {described}", f"one built for {devices} devices")
+        raise InputError("torch in the image cannot use the devices that the container is given", problems=(problem,))
+    return Torch(printable(described)[:MAX_WORDS])
 
 
 @cache
-def _asked(command: tuple[str, ...]) -> CommandOutput:
+def _ask_once(command: tuple[str, ...]) -> CommandOutput:
     """Once a process: the checks of a site ask, and so does the plan."""
     return ask(command, limit_s=PROBE_LIMIT_S)
-
-
-def _described(facts: dict[str, Any]) -> str:
-    built = [f"{WHEELS[maker]} {facts[name]}" for name, maker in MAKER_OF.items() if name in facts]
-    return f"{facts.get('torch.version')}, {' and '.join(built) or 'CPU only'}"
-
-
-def _refuse_other_build(place: Place, facts: dict[str, Any]) -> None:
-    makers = {maker.lower() for name, maker in MAKER_OF.items() if name in facts}
-    devices = place.site.container.devices
-    if devices == "none" or devices in makers:
-        return
-    problem = Problem("container.images", f"its torch is {_described(facts)}", f"one built for {devices} devices")
-    raise InputError("torch in the image cannot use the devices that the container is given", problems=(problem,))
 
 
 def _probe_command(place: Place, reference: str) -> list[str]:

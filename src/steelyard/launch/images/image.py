@@ -1,4 +1,4 @@
-"""What a container image is, found before anything is queued: its architecture, digest and torch. Starts no run.
+"""Finds what a container image is before anything is queued: architecture, digest and torch. Starts no run.
 
 Images are files (Apptainer's SIF, the OCI's layout as a folder or archive, a folder with a root file system) or names
 that Podman, Docker or a registry know. What cannot be found out from a login node stays unknown, with the reason.
@@ -45,15 +45,18 @@ class _SeenImage:
     why: str = ""
 
 
-def look(place: Place) -> Image | None:
+def look_at_image(place: Place) -> Image | None:
     """The image for the place's nodes; None without a container. InputError when it is for another architecture."""
-    name = _name(place)
+    name = _require_name(place)
     if name is None:
         return None
     seen = _see(place, name)
     _refuse_other_architecture(place, name, seen)
     torch = torch_in(place, seen.reference, seen.architecture, here=seen.here)
-    digest = seen.digest if seen.file is None else _file_digest(seen.file)
+    digest = seen.digest
+    if seen.file is not None:
+        with seen.file.open("rb") as file:
+            digest = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
     why = "; ".join(text for text in (seen.why, torch.why) if text)
     return Image(
         name=name,
@@ -65,10 +68,10 @@ def look(place: Place) -> Image | None:
     )
 
 
-def check(place: Place) -> Check:
+def check_image(place: Place) -> Check:
     """Whether the image fits the nodes. Its digest is not taken: that of a large file takes long."""
     try:
-        name = _name(place)
+        name = _require_name(place)
         if name is None:
             return Check("container image", "ok", "none is used")
         seen = _see(place, name)
@@ -88,7 +91,7 @@ def check(place: Place) -> Check:
     return Check("container image", "ok", f"{known} ({why})" if why else known)
 
 
-def _name(place: Place) -> str | None:
+def _require_name(place: Place) -> str | None:
     container = place.site.container
     needed = container.runtime != "none"
     if place.image is None and needed:
@@ -112,7 +115,11 @@ def _see(place: Place, name: str) -> _SeenImage:
     transport, _, rest = name.partition(":")
     if runtime != "none":
         if transport in ("oci", "oci-archive") and rest.startswith("/"):
-            return _see_layout(place, name, *_split_tag(rest))
+            # The tag comes after the last colon; a path that is there is taken whole.
+            path, _, tag = rest.rpartition(":")
+            if path and "/" not in tag and not Path(rest).exists():
+                return _see_layout(place, name, Path(path), tag)
+            return _see_layout(place, name, Path(rest), None)
         if name.startswith("/"):
             return _see_path(place, name)
         if runtime == "apptainer" and "://" not in name:
@@ -121,12 +128,6 @@ def _see(place: Place, name: str) -> _SeenImage:
                 next_step="give the path from / on, or a name with docker:// before it",
             )
     return _see_name(place, name)
-
-
-def _split_tag(text: str) -> tuple[Path, str | None]:
-    """A path, and the tag after its last colon; a path that is there is taken whole."""
-    path, colon, tag = text.rpartition(":")
-    return (Path(text), None) if not colon or "/" in tag or Path(text).exists() else (Path(path), tag)
 
 
 def _see_path(place: Place, name: str) -> _SeenImage:
@@ -148,7 +149,9 @@ def _see_path(place: Place, name: str) -> _SeenImage:
                     "a folder with a root file system",
                     f"docker import: tar -C {name} -c . | docker import - NAME",
                 )
-            return _see_root(path)
+            found = next((machine for part in _PROGRAMS if (machine := _machine_below(path, part))), None)
+            why = "a root file system has no digest" if found else "a root file system without a program that we know"
+            return _SeenImage(str(path), found, here=True, why=why)
     except OSError as error:
         raise InputError(f"the image {name} cannot be read: {error.strerror}") from None
     if not path.exists():
@@ -157,12 +160,6 @@ def _see_path(place: Place, name: str) -> _SeenImage:
             next_step="apptainer build IMAGE.sif, or see the path in [container.images]",
         )
     return _see_layout(place, name, path, None)
-
-
-def _see_root(path: Path) -> _SeenImage:
-    found = next((machine for part in _PROGRAMS if (machine := _machine_below(path, part))), None)
-    why = "a root file system has no digest" if found else "a root file system without a program that we know"
-    return _SeenImage(str(path), found, here=True, why=why)
 
 
 def _machine_below(root: Path, part: str) -> str | None:
@@ -223,16 +220,16 @@ def _see_name(place: Place, name: str) -> _SeenImage:
     bare = name.removeprefix("docker://")
     if runtime == "apptainer" and bare == name:
         return _SeenImage(name, None, why=f"{name.partition(':')[0]} images cannot be looked into from here")
-    local = _local(runtime, bare, wanted) if runtime in ("podman", "docker") else None
+    local = _see_local(runtime, bare, wanted) if runtime in ("podman", "docker") else None
     if local is not None and local.architecture == wanted:
         return local
-    registered = _registered(bare, wanted, "docker://" if runtime == "apptainer" else "")
+    registered = _see_registered(bare, wanted, "docker://" if runtime == "apptainer" else "")
     if local is not None and registered.architecture != wanted:
         return local
     return registered
 
 
-def _local(runtime: str, name: str, wanted: str) -> _SeenImage | None:
+def _see_local(runtime: str, name: str, wanted: str) -> _SeenImage | None:
     """The image as this machine's Podman or Docker has it; None when it has it not."""
     if shutil.which(runtime) is None:
         return None
@@ -243,11 +240,15 @@ def _local(runtime: str, name: str, wanted: str) -> _SeenImage | None:
             one = oci.choose(found, wanted, name)
             return _SeenImage(f"{_without_tag(name)}@{one.digest}", one.architecture, one.digest, here=True)
     answer = ask([runtime, "image", "inspect", "--", name])
-    entry = _first_object(answer.text)
-    return None if entry is None else _from_inspection(entry)
+    try:
+        entries = json.loads(answer.text or b"")
+    except (ValueError, RecursionError):
+        return None
+    found_one = isinstance(entries, list) and entries and isinstance(entries[0], dict)
+    return _read_inspection(entries[0]) if found_one else None
 
 
-def _from_inspection(entry: dict[str, Any]) -> _SeenImage:
+def _read_inspection(entry: dict[str, Any]) -> _SeenImage:
     architecture = oci.architecture_of_config(json.dumps({"architecture": entry.get("Architecture")}).encode(), "image")
     given = entry.get("RepoDigests")
     names = [one for one in given if isinstance(one, str) and "@sha256:" in one] if isinstance(given, list) else []
@@ -260,15 +261,7 @@ def _from_inspection(entry: dict[str, Any]) -> _SeenImage:
     return _SeenImage((named[0] if named else identity)[:1000], architecture, digest or identity or None, here=True)
 
 
-def _first_object(text: bytes | None) -> dict[str, Any] | None:
-    try:
-        answer = json.loads(text or b"")
-    except (ValueError, RecursionError):
-        return None
-    return answer[0] if isinstance(answer, list) and answer and isinstance(answer[0], dict) else None
-
-
-def _registered(name: str, wanted: str, prefix: str) -> _SeenImage:
+def _see_registered(name: str, wanted: str, prefix: str) -> _SeenImage:
     """What the registry says of a name."""
     unknown = _SeenImage(prefix + name, None)
     if shutil.which("skopeo") is None:
@@ -300,21 +293,13 @@ def _refuse_other_architecture(place: Place, name: str, seen: _SeenImage) -> Non
     field = f"pools.{place.pool_name}.image" if place.pool.image else f"container.images.{wanted}"
     problem = Problem(field, f"{name} is for {seen.architecture}", f"an image for {wanted}")
     where = f"{place.site.name}:{place.pool_name}"
+    if place.site.container.runtime == "apptainer":
+        step = f"use an image for {wanted}; on a node of {where}: apptainer build {wanted}.sif DEFINITION"
+    else:
+        tool = "docker" if place.site.container.runtime == "docker" else "podman"
+        step = f"use an image for {wanted}: {tool} pull --platform=linux/{oci.GO_NAMES[wanted]} NAME"
     raise InputError(
         f"the image is for {seen.architecture}, the nodes of {where} are {wanted}: it could not start there",
         problems=(problem,),
-        next_step=_how_to_get(place, wanted),
+        next_step=step,
     )
-
-
-def _how_to_get(place: Place, wanted: str) -> str:
-    if place.site.container.runtime == "apptainer":
-        node = f"on a node of {place.site.name}:{place.pool_name}"
-        return f"use an image for {wanted}; {node}: apptainer build {wanted}.sif DEFINITION"
-    tool = "docker" if place.site.container.runtime == "docker" else "podman"
-    return f"use an image for {wanted}: {tool} pull --platform=linux/{oci.GO_NAMES[wanted]} NAME"
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()

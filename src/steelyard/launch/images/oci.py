@@ -1,4 +1,4 @@
-"""Images in the OCI's layout, as a folder or as one file: which image of an index is for an architecture.
+"""Reads images in the OCI's layout, a folder or one file: which image of an index is for an architecture.
 
 Reads a stranger's JSON within bounds and checks every digest it follows. Runs nothing, unpacks nothing.
 The layout: https://github.com/opencontainers/image-spec/blob/main/image-layout.md
@@ -107,8 +107,8 @@ def open_layout(path: Path) -> Iterator[Documents | None]:
 
 def images_in(documents: Documents, tag: str | None, source: str) -> list[ImageEntry]:
     """Every image of a layout, or of one tag in it."""
-    index = _parsed(documents.read("index.json"), f"{source}: index.json")
-    entries = _entries(index, source)
+    index = _parse(documents.read("index.json"), f"{source}: index.json")
+    entries = _read_entries(index, source)
     if tag is not None:
         names = [entry.get("annotations") or {} for entry in entries]
         chosen = [entry for entry, name in zip(entries, names, strict=True) if name.get(NAME_KEY) == tag]
@@ -123,19 +123,19 @@ def images_in(documents: Documents, tag: str | None, source: str) -> list[ImageE
 
 def images_of_raw(text: bytes, source: str) -> list[ImageEntry] | None:
     """The images that a registry's index lists; None when the text is the manifest of one image."""
-    document = _parsed(text, source)
+    document = _parse(text, source)
     if "manifests" not in document:
         return None
     return [
         ImageEntry(_platform(entry), str(entry["digest"]))
-        for entry in _entries(document, source)
+        for entry in _read_entries(document, source)
         if not _attests(entry)
     ]
 
 
 def architecture_of_config(text: bytes, source: str) -> str | None:
     """For which architecture an image's configuration says it is."""
-    return _uname(_parsed(text, source).get("architecture"))
+    return _uname(_parse(text, source).get("architecture"))
 
 
 def choose(found: list[ImageEntry], architecture: str, source: str) -> ImageEntry:
@@ -164,31 +164,32 @@ def _follow(documents: Documents, entry: dict[str, Any], source: str, depth: int
     if depth > MAX_DEPTH:
         raise InputError(f"{source}: indexes within indexes, more than {MAX_DEPTH} deep")
     digest = str(entry["digest"])
-    document = _parsed(_blob(documents, digest, source), f"{source}: {digest}")
+    document = _parse(_read_blob(documents, digest, source), f"{source}: {digest}")
     if "manifests" in document:
-        for inner in _entries(document, source):
+        for inner in _read_entries(document, source):
             yield from _follow(documents, inner, source, depth + 1)
         return
     config = document.get("config")
     known = _platform(entry)
     if isinstance(config, dict) and _DIGEST.fullmatch(str(config.get("digest"))):
         # What the image itself says counts for more than what the index says of it.
-        text = _blob(documents, str(config["digest"]), source)
+        text = _read_blob(documents, str(config["digest"]), source)
         known = architecture_of_config(text, f"{source}: {config['digest']}") or known
     yield ImageEntry(known, digest)
 
 
-def _entries(index: dict[str, Any], source: str) -> list[dict[str, Any]]:
+def _read_entries(index: dict[str, Any], source: str) -> list[dict[str, Any]]:
     entries = index.get("manifests")
-    if isinstance(entries, list) and 0 < len(entries) <= MAX_ENTRIES and all(map(_sound, entries)):
-        return entries
+    if isinstance(entries, list) and 0 < len(entries) <= MAX_ENTRIES:
+        sound = (
+            isinstance(entry, dict)
+            and isinstance(entry.get("annotations") or {}, dict)
+            and _DIGEST.fullmatch(str(entry.get("digest")))
+            for entry in entries
+        )
+        if all(sound):
+            return entries
     raise InputError(f"{source}: its index is not valid", next_step="skopeo inspect --raw shows it; make it again")
-
-
-def _sound(entry: Any) -> bool:
-    if not isinstance(entry, dict) or not isinstance(entry.get("annotations") or {}, dict):
-        return False
-    return _DIGEST.fullmatch(str(entry.get("digest"))) is not None
 
 
 def _attests(entry: dict[str, Any]) -> bool:
@@ -206,7 +207,7 @@ def _uname(name: Any) -> str | None:
     return _UNAMES.get(name, name[:40]) if isinstance(name, str) and name else None
 
 
-def _blob(documents: Documents, digest: str, source: str) -> bytes:
+def _read_blob(documents: Documents, digest: str, source: str) -> bytes:
     """A document by its digest, which must be right."""
     text = documents.read(f"blobs/sha256/{digest.removeprefix('sha256:')}")
     if text is None:
@@ -216,7 +217,7 @@ def _blob(documents: Documents, digest: str, source: str) -> bytes:
     return text
 
 
-def _parsed(text: bytes | None, source: str) -> dict[str, Any]:
+def _parse(text: bytes | None, source: str) -> dict[str, Any]:
     if text is None:
         raise InputError(f"{source} is missing", next_step="copy or make the image again")
     if len(text) > MAX_DOCUMENT_BYTES:

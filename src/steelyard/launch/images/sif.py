@@ -1,4 +1,4 @@
-"""The header of an Apptainer image (SIF): for which architecture it is, and whether all of it is there.
+"""Reads the header of an Apptainer image (SIF): its architecture, and whether all of the file is there.
 
 Read with the standard library, because login nodes often have no Apptainer. The layout is that of version 01:
 https://github.com/apptainer/sif/blob/main/pkg/sif/sif.go. Knows nothing of what is in the image.
@@ -52,10 +52,14 @@ def sif_architecture(path: Path) -> str:
         if not (0 < total <= MAX_DESCRIPTORS and _HEADER.size <= offset <= size - total * _DESCRIPTOR.size):
             raise _damaged(path, "its table of contents lies outside the file")
         file.seek(offset)
-        return _named(path, _primary(path, file, total, size) or architecture)
+        code = _find_primary(path, file, total, size) or architecture
+    name = ARCHITECTURES.get(code.rstrip(b"\0").decode("ascii", "replace"))
+    if name is None:
+        raise _damaged(path, f"its architecture {code!r} is unknown")
+    return name
 
 
-def _primary(path: Path, file: BinaryIO, total: int, size: int) -> bytes | None:
+def _find_primary(path: Path, file: BinaryIO, total: int, size: int) -> bytes | None:
     """The architecture of the partition that is started; None: there is none, as in images of OCI blobs."""
     found, end = None, 0
     for _ in range(total):
@@ -71,13 +75,6 @@ def _primary(path: Path, file: BinaryIO, total: int, size: int) -> bytes | None:
     if end > size:
         raise _damaged(path, f"it is cut short: it should have {end} bytes and has {size}")
     return found
-
-
-def _named(path: Path, code: bytes) -> str:
-    name = ARCHITECTURES.get(code.rstrip(b"\0").decode("ascii", "replace"))
-    if name is None:
-        raise _damaged(path, f"its architecture {code!r} is unknown")
-    return name
 
 
 def _damaged(path: Path, why: str) -> InputError:

@@ -46,7 +46,7 @@ class Api:
 
     def get(self, path: str, query: Mapping[str, object] | None = None) -> Object:
         """One object, or one answer."""
-        return _json(self._ask("GET", path, query))
+        return _read_json(self._ask("GET", path, query))
 
     def list(self, path: str, query: Mapping[str, object]) -> Iterator[Object]:
         """All items, in pages of bounded size."""
@@ -63,7 +63,7 @@ class Api:
     def create(self, path: str, body: Object) -> bool:
         """Whether it was created; False: it was there before."""
         try:
-            _json(self._ask("POST", path, None, body))
+            _read_json(self._ask("POST", path, None, body))
         except ApiError as error:
             if error.status != CONFLICT:
                 raise
@@ -72,13 +72,13 @@ class Api:
 
     def ask(self, path: str, body: Object) -> Object:
         """A question that is asked by creating something, such as what we may do."""
-        return _json(self._ask("POST", path, None, body))
+        return _read_json(self._ask("POST", path, None, body))
 
     def delete(self, path: str, query: Mapping[str, object] | None = None, body: Object | None = None) -> bool:
         """Whether it is taken away; False: it is not there, or has changed since the version that `body` names."""
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background", **(body or {})}
         try:
-            _json(self._ask("DELETE", path, query, options))
+            _read_json(self._ask("DELETE", path, query, options))
         except ApiError as error:
             if error.status not in (NOT_FOUND, CONFLICT):
                 raise
@@ -101,11 +101,16 @@ class Api:
         import urllib3
 
         url = f"{self.host}{path}" + (f"?{urlencode(query)}" if query else "")
+        headers = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": "steelyard"}
+        # Asked anew each time: tokens of credential plugins live minutes.
+        for entry in self._client.configuration.auth_settings().values():
+            if entry.get("in") == "header" and entry.get("value"):
+                headers[entry["key"]] = entry["value"]
         try:
             answer = self._pool.request(
                 method,
                 url,
-                headers=self._headers(),
+                headers=headers,
                 body=None if body is None else json.dumps(body).encode(),
                 timeout=urllib3.Timeout(connect=CONNECT_S, read=READ_S),
                 retries=False,
@@ -118,17 +123,14 @@ class Api:
                 next_step="check the network and the context: kubectl config get-contexts",
             ) from None
         if answer.status >= 300:
-            said = _why(answer)
+            text = _read_whole(answer, MAX_ERROR_BYTES).decode("utf-8", "replace")
+            try:
+                said = json.loads(text).get("message")
+            except (ValueError, AttributeError):
+                said = None
+            said = printable(str(said or text or answer.reason))[:1500]
             raise ApiError(answer.status, said, f"{method} {path.rpartition('/namespaces/')[2] or path}")
         return answer
-
-    def _headers(self) -> dict[str, str]:
-        headers = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": "steelyard"}
-        # Asked anew each time: tokens of credential plugins live minutes.
-        for entry in self._client.configuration.auth_settings().values():
-            if entry.get("in") == "header" and entry.get("value"):
-                headers[entry["key"]] = entry["value"]
-        return headers
 
 
 def _client(context: str | None) -> Any:
@@ -143,7 +145,9 @@ def _client(context: str | None) -> Any:
     client: Any = kubernetes.client
     config: Any = kubernetes.config
     try:
-        if context is None and "KUBERNETES_SERVICE_HOST" in os.environ and not _has_kubeconfig(config):
+        places = os.environ.get("KUBECONFIG") or config.KUBE_CONFIG_DEFAULT_LOCATION
+        has_file = any(os.path.exists(os.path.expanduser(each)) for each in places.split(":") if each)  # noqa: PTH110, PTH111
+        if context is None and "KUBERNETES_SERVICE_HOST" in os.environ and not has_file:
             configuration = client.Configuration()
             config.load_incluster_config(client_configuration=configuration)
             return client.ApiClient(configuration)
@@ -156,11 +160,6 @@ def _client(context: str | None) -> Any:
         ) from None
 
 
-def _has_kubeconfig(config: Any) -> bool:
-    places = os.environ.get("KUBECONFIG") or config.KUBE_CONFIG_DEFAULT_LOCATION
-    return any(os.path.exists(os.path.expanduser(place)) for place in places.split(":") if place)  # noqa: PTH110, PTH111
-
-
 def _read(answer: Any, size: int) -> bytes:
     import urllib3
 
@@ -171,7 +170,7 @@ def _read(answer: Any, size: int) -> bytes:
     return data
 
 
-def _whole(answer: Any, limit_bytes: int) -> bytes:
+def _read_whole(answer: Any, limit_bytes: int) -> bytes:
     parts, size = [], 0
     while chunk := _read(answer, CHUNK_BYTES):
         parts.append(chunk)
@@ -183,21 +182,11 @@ def _whole(answer: Any, limit_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-def _json(answer: Any) -> Object:
+def _read_json(answer: Any) -> Object:
     try:
-        data = json.loads(_whole(answer, MAX_ANSWER_BYTES))
+        data = json.loads(_read_whole(answer, MAX_ANSWER_BYTES))
     except ValueError:
         raise SteelyardError("Kubernetes answered with something that is not JSON") from None
     if not isinstance(data, dict):
         raise SteelyardError("Kubernetes answered with something that is not an object")
     return data
-
-
-def _why(answer: Any) -> str:
-    """The platform's own words."""
-    text = _whole(answer, MAX_ERROR_BYTES).decode("utf-8", "replace")
-    try:
-        said = json.loads(text).get("message")
-    except (ValueError, AttributeError):
-        said = None
-    return printable(str(said or text or answer.reason))[:1500]

@@ -1,4 +1,4 @@
-"""What of a Kubernetes platform would stop a campaign: reach, rights, nodes, JobSet and Kueue. Creates nothing."""
+"""Checks a Kubernetes platform: reach, rights, nodes, JobSet and Kueue. Creates nothing."""
 
 from __future__ import annotations
 
@@ -40,29 +40,26 @@ def platform_checks(connect: Callable[[], Api], place: Place) -> Iterator[Check]
     except SteelyardError as error:
         yield Check("API", "wrong", error.what, error.next_step or "")
         return
-    yield _version(api, version)
+    said = text(version.get("gitVersion"), 100)
+    number = re.match(r"v(\d{1,4})\.(\d{1,4})", said)
+    if number and (int(number[1]), int(number[2])) < OLDEST:
+        yield Check("API", "wrong", f"{said} at {api.host}: Indexed Jobs came with 1.24", "another platform")
+    else:
+        yield Check("API", "ok", f"{said or 'an unknown version'} at {api.host}")
     groups = {str(group.get("name")) for group in api.get("/apis").get("groups") or []}
-    yield from _namespace(api, place)
-    yield from _extensions(api, place, groups)
-    yield from _rights(api, place, groups)
-    yield from _nodes(api, place)
+    yield from _check_namespace(api, place)
+    yield from _check_extensions(api, place, groups)
+    yield from _check_rights(api, place, groups)
+    yield from _check_nodes(api, place)
     if place.site.limits.max_running is not None:
         found = "limits.max_running is not kept: Kubernetes starts whatever has room"
         yield Check("limits", "note", found, "give the namespace a quota, or a Kueue queue, of that size")
 
 
-def _version(api: Api, version: Object) -> Check:
-    said = text(version.get("gitVersion"), 100)
-    found = re.match(r"v(\d{1,4})\.(\d{1,4})", said)
-    if found and (int(found[1]), int(found[2])) < OLDEST:
-        return Check("API", "wrong", f"{said} at {api.host}: Indexed Jobs came with 1.24", "another platform")
-    return Check("API", "ok", f"{said or 'an unknown version'} at {api.host}")
-
-
-def _namespace(api: Api, place: Place) -> Iterator[Check]:
+def _check_namespace(api: Api, place: Place) -> Iterator[Check]:
     name = place.site.cluster.namespace
     try:
-        found = api.get(f"/api/v1/namespaces/{name}")
+        there = api.get(f"/api/v1/namespaces/{name}")
     except ApiError as error:
         if error.status == NOT_FOUND:
             yield Check("namespace", "wrong", f"there is no {name!r}", "set cluster.namespace: kubectl get namespaces")
@@ -70,13 +67,10 @@ def _namespace(api: Api, place: Place) -> Iterator[Check]:
             yield Check("namespace", "note", f"{name!r} may not be looked at: whether it is there is unknown")
         else:
             raise
-    else:
-        yield Check("namespace", "ok", name)
-        yield from _security(place, (found.get("metadata") or {}).get("labels") or {})
-
-
-def _security(place: Place, labels: Object) -> Iterator[Check]:
-    """Pods that the namespace's security standard forbids are never made, and their Jobs wait in vain."""
+        return
+    yield Check("namespace", "ok", name)
+    # Pods that the namespace's security standard forbids are never made, and their Jobs wait in vain.
+    labels = (there.get("metadata") or {}).get("labels") or {}
     standard = labels.get("pod-security.kubernetes.io/enforce")
     if standard == "restricted" and place.site.cluster.run_as is None:
         found = "the namespace demands the security standard `restricted`, and pods run as the image says"
@@ -86,7 +80,7 @@ def _security(place: Place, labels: Object) -> Iterator[Check]:
         yield Check("security", "wrong", found, "give the mounts a claim: kubectl get pvc")
 
 
-def _extensions(api: Api, place: Place, groups: set[str]) -> Iterator[Check]:
+def _check_extensions(api: Api, place: Place, groups: set[str]) -> Iterator[Check]:
     cluster = place.site.cluster
     if cluster.jobset and JOBSET_GROUP not in groups:
         yield Check(
@@ -101,23 +95,22 @@ def _extensions(api: Api, place: Place, groups: set[str]) -> Iterator[Check]:
         found = f"cluster.queue is {cluster.queue!r}, and the platform has no Kueue: jobs would stay suspended"
         yield Check("Kueue", "wrong", found, "leave cluster.queue out")
         return
-    yield _queue(api, cluster.namespace, cluster.queue)
-
-
-def _queue(api: Api, namespace: str, queue: str) -> Check:
+    namespace, queue = cluster.namespace, cluster.queue
     try:
-        groups = api.get(f"/apis/{KUEUE_GROUP}")
-        version = (groups.get("preferredVersion") or {}).get("version") or "v1beta1"
+        group = api.get(f"/apis/{KUEUE_GROUP}")
+        version = (group.get("preferredVersion") or {}).get("version") or "v1beta1"
         api.get(f"/apis/{KUEUE_GROUP}/{version}/namespaces/{namespace}/localqueues/{queue}")
     except ApiError as error:
         if error.status == NOT_FOUND:
             found = f"the namespace {namespace!r} has no LocalQueue {queue!r}"
-            return Check("Kueue", "wrong", found, f"kubectl --namespace {namespace} get localqueues")
-        return Check("Kueue", "note", f"the queue {queue!r} cannot be looked at: {error.said}")
-    return Check("Kueue", "ok", f"queue {queue}")
+            yield Check("Kueue", "wrong", found, f"kubectl --namespace {namespace} get localqueues")
+        else:
+            yield Check("Kueue", "note", f"the queue {queue!r} cannot be looked at: {error.said}")
+    else:
+        yield Check("Kueue", "ok", f"queue {queue}")
 
 
-def _rights(api: Api, place: Place, groups: set[str]) -> Iterator[Check]:
+def _check_rights(api: Api, place: Place, groups: set[str]) -> Iterator[Check]:
     """What we may do, asked one by one: the platform answers for this user, whatever gives the right."""
     wanted = list(RIGHTS)
     if place.pool.max_nodes != 1:
@@ -149,7 +142,7 @@ def _may(api: Api, namespace: str, group: str, resource: str, part: str, verb: s
     return (answer.get("status") or {}).get("allowed") is True
 
 
-def _nodes(api: Api, place: Place) -> Iterator[Check]:
+def _check_nodes(api: Api, place: Place) -> Iterator[Check]:
     """Whether any node could take a pod; free or not."""
     pool = place.pool
     architecture = ARCHITECTURES[pool.architecture]
@@ -170,15 +163,15 @@ def _nodes(api: Api, place: Place) -> Iterator[Check]:
     if pool.resource is None:
         yield Check("nodes", "ok", f"{len(fitting)} with {labels}")
         return
-    enough = [node for node in fitting if _count(node, pool.resource) >= pool.devices_per_node]
+    enough = [node for node in fitting if _count_devices(node, pool.resource) >= pool.devices_per_node]
     if enough:
         yield Check("nodes", "ok", f"{len(enough)} with {labels} and {pool.devices_per_node} {pool.resource}")
     else:
-        most = max(_count(node, pool.resource) for node in fitting)
+        most = max(_count_devices(node, pool.resource) for node in fitting)
         found = f"{len(fitting)} with {labels}, of which none has {pool.devices_per_node} {pool.resource}; most: {most}"
         yield Check("nodes", "wrong", found, "set devices_per_node or resource to what kubectl describe node shows")
 
 
-def _count(node: Object, resource: str) -> int:
+def _count_devices(node: Object, resource: str) -> int:
     said = ((node.get("status") or {}).get("allocatable") or {}).get(resource)
     return int(said) if isinstance(said, str) and re.fullmatch(r"[0-9]{1,9}", said) else 0

@@ -1,4 +1,4 @@
-"""What Kubernetes' words about Jobs and pods mean: a phase, and a cause with its evidence. Pure: asks nobody.
+"""Reads a Kubernetes task's state: what its Jobs, pods and events say, and what that means. Asks nobody.
 
 Objects come as the API's plain JSON, from a platform that may run any version: every field may be missing.
 """
@@ -143,19 +143,26 @@ def unix_s(value: Any) -> float | None:
 def ended(pod: Object) -> Verdict | None:
     """Why a pod failed; None: it did not, or not yet."""
     status = pod.get("status") or {}
-    disruption = _condition(status, "DisruptionTarget")
+    disruption = _find_condition(status, "DisruptionTarget")
     gone = (pod.get("metadata") or {}).get("deletionTimestamp") is not None
     if status.get("phase") != "Failed" and not (gone and disruption):
         return None
-    verdict = _of_container(status) or _of_pod(status, disruption)
+    verdict = _judge_container(status) or _judge_pod(status, disruption)
     told = {"pod": name_of(pod), "node": text((pod.get("spec") or {}).get("nodeName"), 253)}
     return replace(verdict, evidence={**{name: word for name, word in told.items() if word}, **verdict.evidence})
 
 
-def _of_container(status: Object) -> Verdict | None:
+def _judge_container(status: Object) -> Verdict | None:
     """What the container's end tells, where that is more than the pod's."""
     end = _state(status).get("terminated") or {}
-    reason, message, code = text(end.get("reason"), 100), _last_words(end.get("message")), end.get("exitCode")
+    reason, code, printed = text(end.get("reason"), 100), end.get("exitCode"), end.get("message")
+    # What the container printed last, without the lines in which it shipped its results.
+    lines = [
+        line.strip()
+        for line in (printed if isinstance(printed, str) else "").splitlines()
+        if line.strip() and not line.startswith("#steelyard ")
+    ]
+    message = text(" | ".join(lines)[-SAID_CHARACTERS:])
     evidence: dict[str, float | int | str] = {"exit_code": code} if isinstance(code, int) else {}
     if message:
         evidence["message"] = message
@@ -163,7 +170,7 @@ def _of_container(status: Object) -> Verdict | None:
         return Verdict(reason, "out_of_memory", "the container was over its memory limit and was killed", evidence)
     if _WRONG_PLATFORM.search(message):
         return Verdict("exec format error", "refused", "the image is for another architecture", evidence)
-    if status.get("reason") in _BY_POD_REASON or _condition(status, "DisruptionTarget"):
+    if status.get("reason") in _BY_POD_REASON or _find_condition(status, "DisruptionTarget"):
         return None
     if reason in ("StartError", "ContainerCannotRun"):
         return Verdict(reason, "refused", f"the container could not be started: {message}"[:SAID_CHARACTERS], evidence)
@@ -177,10 +184,10 @@ def _of_container(status: Object) -> Verdict | None:
     return None
 
 
-def _of_pod(status: Object, disruption: Object | None) -> Verdict:
+def _judge_pod(status: Object, disruption: Object | None) -> Verdict:
     reason, message = text(status.get("reason"), 100), text(status.get("message"))
     evidence: dict[str, float | int | str] = {"message": message} if message else {}
-    if reason == "DeadlineExceeded" and (waits := _waiting(status)):
+    if reason == "DeadlineExceeded" and (waits := _read_waiting(status)):
         # Its time ran out before anything of ours could start.
         why = f"the container never started: {waits.reason}"
         return Verdict(waits.state, "refused", why, {**evidence, **waits.evidence})
@@ -198,13 +205,6 @@ def _of_pod(status: Object, disruption: Object | None) -> Verdict:
     return Verdict(reason or "Failed", "failed", f"the pod failed: {message or 'nothing says why'}", evidence)
 
 
-def _last_words(message: Any) -> str:
-    """What a container said last, without the lines in which it shipped its results."""
-    lines = message.splitlines() if isinstance(message, str) else []
-    kept = [line for line in lines if not line.startswith("#steelyard ")]
-    return text(" | ".join(line.strip() for line in kept if line.strip())[-SAID_CHARACTERS:])
-
-
 def _state(status: Object) -> Object:
     """Of our container; a platform may have put others beside it."""
     containers = status.get("containerStatuses") or [{}]
@@ -213,21 +213,21 @@ def _state(status: Object) -> Object:
     return state
 
 
-def _waiting(status: Object) -> Verdict | None:
+def _read_waiting(status: Object) -> Verdict | None:
     """What a pod waits for that may never come."""
     state = _state(status).get("waiting") or {}
     reason, message = text(state.get("reason"), 100), text(state.get("message"))
     evidence: dict[str, float | int | str] = {"message": message} if message else {}
     if reason in PATIENCE_S:
         return Verdict(reason, "refused", f"{reason}: {message}" if message else reason, evidence)
-    scheduled = _condition(status, "PodScheduled", "False")
+    scheduled = _find_condition(status, "PodScheduled", "False")
     if scheduled is not None and scheduled.get("reason") == "Unschedulable":
         why = text(scheduled.get("message"))
         return Verdict("Unschedulable", "refused", f"no node can take it: {why}", {"message": why} if why else {})
     return None
 
 
-def _condition(status: Object, kind: str, value: str = "True") -> Object | None:
+def _find_condition(status: Object, kind: str, value: str = "True") -> Object | None:
     for entry in status.get("conditions") or []:
         if entry.get("type") == kind and entry.get("status") == value:
             found: Object = entry
@@ -242,13 +242,13 @@ def is_stuck(seen: Seen, now_s: float) -> bool:
     """Whether only events can tell more: it waits for what may never come, or it failed and nothing is left of it."""
     if seen.job is None:
         return False
-    if _condition(seen.job.get("status") or {}, "Failed"):
+    if _find_condition(seen.job.get("status") or {}, "Failed"):
         return not any(map(ended, seen.pods))
-    if _is_suspended(seen.job) or _condition(seen.job.get("status") or {}, "Complete"):
+    if _is_suspended(seen.job) or _find_condition(seen.job.get("status") or {}, "Complete"):
         return False
     if not seen.pods:
         return now_s - (_created_s(seen.job) or now_s) > JOB_WITHOUT_PODS_S
-    return any(_waiting(pod.get("status") or {}) for pod in seen.pods)
+    return any(_read_waiting(pod.get("status") or {}) for pod in seen.pods)
 
 
 def state_of(seen: Seen, now_s: float) -> tuple[TaskState, Verdict | None]:
@@ -256,15 +256,15 @@ def state_of(seen: Seen, now_s: float) -> tuple[TaskState, Verdict | None]:
     if seen.job is None:
         return TaskState("queued", why="its Job is not there yet"), None
     status = seen.job.get("status") or {}
-    if _condition(status, "Complete"):
-        return TaskState("ended", _said(seen, Verdict("Complete", None, ""))), None
-    if failed := _condition(status, "Failed"):
-        return TaskState("ended", _said(seen, _why_failed(seen, failed))), None
+    if _find_condition(status, "Complete"):
+        return TaskState("ended", _describe_end(seen, Verdict("Complete", None, ""))), None
+    if failed := _find_condition(status, "Failed"):
+        return TaskState("ended", _describe_end(seen, _explain_failure(seen, failed))), None
     if _is_suspended(seen.job):
         return TaskState("queued", why="suspended: its queue has not admitted it yet"), None
-    waits = _stuck_verdict(seen, now_s)
+    waits = _judge_stuck(seen, now_s)
     if waits is not None and _is_hopeless(seen, waits, now_s):
-        return TaskState("ended", _said(seen, waits)), waits
+        return TaskState("ended", _describe_end(seen, waits)), waits
     if any((pod.get("status") or {}).get("phase") in ("Running", "Succeeded", "Failed") for pod in seen.pods):
         return TaskState("running", why=waits.reason if waits else ""), None
     return TaskState("queued", why=waits.reason if waits else "its pods are being started"), None
@@ -278,15 +278,15 @@ def _created_s(thing: Object) -> float | None:
     return unix_s((thing.get("metadata") or {}).get("creationTimestamp"))
 
 
-def _stuck_verdict(seen: Seen, now_s: float) -> Verdict | None:
+def _judge_stuck(seen: Seen, now_s: float) -> Verdict | None:
     for pod in seen.pods:
-        if (waits := _waiting(pod.get("status") or {})) is not None:
+        if (waits := _read_waiting(pod.get("status") or {})) is not None:
             told = {"pod": name_of(pod), **waits.evidence}
-            if event := _event(seen.events, ("Failed", "FailedScheduling", "InspectFailed"), name_of(pod)):
+            if event := _find_event(seen.events, ("Failed", "FailedScheduling", "InspectFailed"), name_of(pod)):
                 told["event"] = event
             return replace(waits, evidence=told)
     old = now_s - (_created_s(seen.job or {}) or now_s) > JOB_WITHOUT_PODS_S
-    if not seen.pods and old and (event := _event(seen.events, ("FailedCreate",), name_of(seen.job or {}))):
+    if not seen.pods and old and (event := _find_event(seen.events, ("FailedCreate",), name_of(seen.job or {}))):
         return Verdict("FailedCreate", "refused", f"its pods are not let in: {event}", {"event": event})
     return None
 
@@ -302,7 +302,7 @@ def _is_hopeless(seen: Seen, waits: Verdict, now_s: float) -> bool:
     return waited_s >= PATIENCE_S[waits.state]
 
 
-def _why_failed(seen: Seen, failed: Object) -> Verdict:
+def _explain_failure(seen: Seen, failed: Object) -> Verdict:
     """The pod that tells the most; without one, what the events tell, or the Job."""
     verdicts = [verdict for pod in seen.pods if (verdict := ended(pod)) is not None]
     if verdicts:
@@ -312,35 +312,31 @@ def _why_failed(seen: Seen, failed: Object) -> Verdict:
     if reason == "DeadlineExceeded":
         return Verdict(reason, "time_limit", "the Job's deadline ended it", evidence)
     for kind, (cause, why) in _BY_EVENT.items():
-        if event := _event(seen.events, (kind,), name_of(seen.job or {})):
+        if event := _find_event(seen.events, (kind,), name_of(seen.job or {})):
             return Verdict(kind, cause, why, {**evidence, "event": event})
     why = "its pod was taken away, and nothing is left that says why: most often its node was lost or it was deleted"
     return Verdict(reason or "Failed", "node_failure", why, evidence)
 
 
-def _event(events: Iterable[Object], reasons: Sequence[str], start: str) -> str:
+def _find_event(events: Iterable[Object], reasons: Sequence[str], start: str) -> str:
     """What the newest of these events says of an object, or of the pods that are named after it."""
-    found = [
-        (text(event.get("lastTimestamp") or event.get("eventTime"), 40), text(event.get("message")))
-        for event in events
-        if event.get("reason") in reasons and _is_of(event, start)
-    ]
-    return max(found, default=("", ""))[1]
+    found = [("", "")]
+    for event in events:
+        name = (event.get("involvedObject") or {}).get("name")
+        is_of = isinstance(name, str) and (name == start or name.startswith(f"{start}-"))
+        if is_of and event.get("reason") in reasons:
+            found.append((text(event.get("lastTimestamp") or event.get("eventTime"), 40), text(event.get("message"))))
+    return max(found)[1]
 
 
-def _is_of(event: Object, start: str) -> bool:
-    name = (event.get("involvedObject") or {}).get("name")
-    return isinstance(name, str) and (name == start or name.startswith(f"{start}-"))
-
-
-def _said(seen: Seen, verdict: Verdict) -> Scheduled:
+def _describe_end(seen: Seen, verdict: Verdict) -> Scheduled:
     """All that the platform says of a task that has ended."""
-    times = [_times(pod) for pod in seen.pods]
+    times = [_read_times(pod) for pod in seen.pods]
     starts = [start for start, _ in times if start is not None]
     ends = [end for _, end in times if end is not None]
     job = seen.job or {}
     nodes = sorted({text((pod.get("spec") or {}).get("nodeName"), 253) for pod in seen.pods} - {""})
-    image, digest = _image(seen.pods)
+    image, digest = _find_image(seen.pods)
     return Scheduled(
         scheduler="kubernetes",
         job=name_of(job),
@@ -357,7 +353,7 @@ def _said(seen: Seen, verdict: Verdict) -> Scheduled:
     )
 
 
-def _times(pod: Object) -> tuple[float | None, float | None]:
+def _read_times(pod: Object) -> tuple[float | None, float | None]:
     state = _state(pod.get("status") or {})
     ran = state.get("terminated") or state.get("running") or {}
     return unix_s(ran.get("startedAt")), unix_s(ran.get("finishedAt"))
@@ -365,14 +361,14 @@ def _times(pod: Object) -> tuple[float | None, float | None]:
 
 def ended_s(pod: Object) -> float | None:
     """When our container ended; None: it has not, or nobody says."""
-    return _times(pod)[1]
+    return _read_times(pod)[1]
 
 
 def _iso(moment_s: float | None) -> str | None:
     return None if moment_s is None else dt.datetime.fromtimestamp(moment_s, dt.UTC).isoformat(timespec="seconds")
 
 
-def _image(pods: Iterable[Object]) -> tuple[str | None, str | None]:
+def _find_image(pods: Iterable[Object]) -> tuple[str | None, str | None]:
     """Name and digest of what really ran, as the node's runtime says."""
     for pod in pods:
         for container in (pod.get("status") or {}).get("containerStatuses") or []:

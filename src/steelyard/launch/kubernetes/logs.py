@@ -1,4 +1,4 @@
-"""Results out of pods' logs: checked line by line, then laid into the campaign's folder. Knows no API.
+"""Reads results out of pods' logs, checked line by line, into the campaign's folder. Knows no API.
 
 A log comes from a machine that we do not control, through several that may cut it. Whatever it says, nothing is
 written outside the runs of its task, nothing grows beyond what was agreed, and what is missing is said.
@@ -25,10 +25,9 @@ from steelyard.errors import printable
 from steelyard.launch.scripts.task import read_done
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from steelyard.launch.campaign import Campaign, JobArray
-    from steelyard.launch.scripts.task import Done
 
 MARK: Final = b"#steelyard "
 MAX_LINE_BYTES: Final = 20_000
@@ -43,6 +42,7 @@ TRANSPORT_FILE: Final = "events-transport.jsonl"
 """What the collector has to say of a run whose files did not all arrive."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_HEAD_OF_POD: Final = "---- pod {pod.index} on {pod.node}\n"
 # Ours to write, not a pod's.
 _OURS = (observe.SPEC_FILE, observe.LAUNCH_FILE, observe.RESERVE_FILE, TRANSPORT_FILE)
 _NUMBER = r"(\d{1,12})"
@@ -126,9 +126,8 @@ class _Incoming:
             raise _BadLineError(f"{self.name} unpacks to more than the {self._size} bytes that were said")
         self._digest.update(block)
         self._file.write(block)
-        return self._next == self._lines and self._check()
-
-    def _check(self) -> bool:
+        if self._next != self._lines:
+            return False
         self._file.close()
         if self._left or self._packed_left or not self._unpack.eof or self._digest.hexdigest() != self._sha256:
             raise _BadLineError(f"{self.name} is not what its checksum says")
@@ -148,10 +147,6 @@ class LogReader:
         self._left = UNPACKED_FACTOR * log_bytes
         self._files = 0
         self._open: dict[tuple[int, int], _Incoming] = {}
-        self._takers: dict[str, Callable[..., None]] = {
-            "begin": self._begin, "file": self._file, "data": self._data, "lost": self._lost, "end": self._end,
-            "stop": self._stop, "all": self._all,
-        }  # fmt: skip
 
     def read(self, chunks: Iterable[bytes]) -> PodLog:
         """All of it. What is still open at its end has not arrived."""
@@ -170,38 +165,37 @@ class LogReader:
         word, _, rest = line.partition(" ")
         found = _WORDS[word].fullmatch(rest) if word in _WORDS else None
         # Something else that begins like ours, or a line that was cut: whoever needs it will miss it.
-        if found is not None:
-            self._takers[word](*found.groups())
+        if found is None:
+            return
+        if word == "stop":
+            self.pod.stopped = found[1]
+        elif word == "all":
+            self.pod.whole = True
+        elif word == "data":
+            self._take_data(*found.groups())
+        elif int(found[1]) < len(self._runs):
+            self._take_of_run(word, int(found[1]), found.groups()[1:])
+
+    def _take_of_run(self, word: str, index: int, values: Sequence[str]) -> None:
+        if word == "file":
+            self._take_file(index, *values)
+        elif word == "lost":
+            name, size = values
+            if _NAME.fullmatch(name) and len(self._of(index).lost) < MAX_PROBLEMS:
+                self._of(index).lost[name] = int(size)
+        elif values[0] != self._runs[index]:
+            # It begins or ends a run that is not the one of this number.
+            return
+        elif word == "begin":
+            self._of(index).begun = values[1]
+        elif (code := int(values[1])) <= 255:
+            self._of(index).end = code, values[2], values[3]
 
     def _of(self, index: int) -> Arrived:
         return self.pod.runs.setdefault(index, Arrived())
 
-    def _is_run(self, index: str, run_id: str | None = None) -> bool:
-        known = int(index) < len(self._runs)
-        return known and (run_id is None or self._runs[int(index)] == run_id)
-
-    def _begin(self, index: str, run_id: str, began: str) -> None:
-        if self._is_run(index, run_id):
-            self._of(int(index)).begun = began
-
-    def _end(self, index: str, run_id: str, code: str, began: str, ended: str) -> None:
-        if self._is_run(index, run_id) and int(code) <= 255:
-            self._of(int(index)).end = int(code), began, ended
-
-    def _lost(self, index: str, name: str, size: str) -> None:
-        if self._is_run(index) and _NAME.fullmatch(name) and len(self._of(int(index)).lost) < MAX_PROBLEMS:
-            self._of(int(index)).lost[name] = int(size)
-
-    def _stop(self, why: str) -> None:
-        self.pod.stopped = why
-
-    def _all(self, _runs: str) -> None:
-        self.pod.whole = True
-
-    def _file(self, index: str, number: str, name: str, size: str, packed: str, lines: str, sha256: str) -> None:
-        if not self._is_run(index):
-            return
-        arrived, key = self._of(int(index)), (int(index), int(number))
+    def _take_file(self, index: int, number: str, name: str, size: str, packed: str, lines: str, sha256: str) -> None:
+        arrived, key = self._of(index), (index, int(number))
         allowed = _NAME.fullmatch(name) and name not in _OURS
         self._files += 1
         if not allowed or name in arrived.files or key in self._open:
@@ -214,13 +208,13 @@ class LogReader:
             path = self._scratch / f"{self.pod.index}-{self._files}"
             self._open[key] = _Incoming(path, name, int(size), int(packed), int(lines), sha256)
 
-    def _data(self, index: str, number: str, line: str, length: str, crc: str, text: str) -> None:
+    def _take_data(self, index: str, number: str, line: str, length: str, crc: str, text: str) -> None:
         key = int(index), int(number)
         incoming = self._open.get(key)
         if incoming is None:
             return
         try:
-            whole = incoming.take(int(line), _decoded(incoming.name, int(length), crc, text))
+            whole = incoming.take(int(line), _decode(incoming.name, int(length), crc, text))
         except _BadLineError as error:
             incoming.drop()
             del self._open[key]
@@ -231,7 +225,7 @@ class LogReader:
             self._of(key[0]).files[incoming.name] = incoming.path
 
 
-def _decoded(name: str, length: int, crc: str, text: str) -> bytes:
+def _decode(name: str, length: int, crc: str, text: str) -> bytes:
     try:
         data = base64.b64decode(text, validate=True)
     except binascii.Error as error:
@@ -263,7 +257,10 @@ def lay_down(campaign: Campaign, job: JobArray, task: int, pods: Sequence[PodLog
         return
     pods = sorted(pods, key=lambda pod: pod.index)
     # Logs may go while we look, and be shorter at the next look: what has been said stays.
-    lines = {done.run_id: _done_line(done) for done in read_done(campaign.done_file(job, task))}
+    lines = {
+        done.run_id: f"{done.run_id} {done.exit_code} {done.began_unix_s:.3f} {done.ended_unix_s:.3f}\n"
+        for done in read_done(campaign.done_file(job, task))
+    }
     for index, run_id in enumerate(job.tasks[task]):
         parts = [(pod, pod.runs[index]) for pod in pods if index in pod.runs]
         raw = campaign.raw(run_id)
@@ -277,12 +274,9 @@ def lay_down(campaign: Campaign, job: JobArray, task: int, pods: Sequence[PodLog
             code = next((end[0] for end in ends if end[0]), 0)
             began, ended = min((end[1] for end in ends), key=float), max((end[2] for end in ends), key=float)
             lines.setdefault(run_id, f"{run_id} {code} {began} {ended}\n")
-    _write_whole(campaign.output_file(job, task), b"".join(_printed(pod) for pod in pods))
+    printed = [_HEAD_OF_POD.format(pod=pod).encode("utf-8", "replace") + pod.other for pod in pods if pod.other]
+    _write_whole(campaign.output_file(job, task), b"".join(printed))
     _write_whole(campaign.done_file(job, task), "".join(lines.values()).encode())
-
-
-def _done_line(done: Done) -> str:
-    return f"{done.run_id} {done.exit_code} {done.began_unix_s:.3f} {done.ended_unix_s:.3f}\n"
 
 
 def _lay_run(raw: Path, parts: Sequence[tuple[PodLog, Arrived]]) -> None:
@@ -336,18 +330,13 @@ def _join_logs(target: Path, logs: Sequence[tuple[PodLog, Path]]) -> None:
         return
     with (log.parent / "joined").open("wb") as joined:
         for pod, path in [*reversed(others), (first, log)]:
-            joined.write(f"---- pod {pod.index} on {pod.node}\n".encode("utf-8", "replace"))
+            joined.write(_HEAD_OF_POD.format(pod=pod).encode("utf-8", "replace"))
             with path.open("rb") as file:
                 if pod is not first:
                     file.seek(max(0, path.stat().st_size - LOG_OF_OTHERS_BYTES))
                 shutil.copyfileobj(file, joined)
             joined.write(b"\n")
     (log.parent / "joined").replace(target)
-
-
-def _printed(pod: PodLog) -> bytes:
-    head = f"---- pod {pod.index} on {pod.node}\n".encode("utf-8", "replace")
-    return head + pod.other if pod.other else b""
 
 
 def _write_whole(path: Path, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What a campaign's job is on Kubernetes: its objects as plain data. Pure: asks nobody, creates nothing.
+"""Makes a job's manifest for Kubernetes: Job or JobSet, pod, Service, ConfigMaps. Creates nothing.
 
 A task is an Indexed Job, with a headless Service where it has several pods; or a JobSet, which brings its own. Its code
 and its specs are ConfigMaps, because a platform may share no file system with us.
@@ -121,7 +121,7 @@ def literal(text: str) -> str:
 def manifest(plan: Plan, job: JobArray, content: Content, *, jobset: bool) -> Object:
     """All objects of a job, in the order in which they are to be created."""
     _refuse(plan, job)
-    items = [_code_map(plan, content.code)]
+    items = [_make_code_map(plan, content.code)]
     for task in range(len(job.tasks)):
         items += task_objects(plan, job, task, content, jobset=jobset)
     return {"apiVersion": "v1", "kind": "List", "items": items}
@@ -132,12 +132,17 @@ def task_objects(plan: Plan, job: JobArray, task: int, content: Content, *, jobs
     several = job.shape.nodes > 1
     as_set = jobset and several
     name = task_name(plan, job, task)
-    yield _task_map(plan, job, task, content, _meeting_host(plan, name, as_set=as_set) if several else None)
-    pods = {"metadata": {"labels": _labels(plan, job, task)}, "spec": _pod(plan, job, task)}
+    # Ranks meet at the first pod, by the name of its Job with its index, below the Service's.
+    first = f"{name}-{SET_MEMBER}-0-0" if as_set else f"{name}-0"
+    host = plan.site.meeting_host or f"{first}.{name}"
+    yield _make_task_map(plan, job, task, content, host if several else None)
+    pods = {"metadata": {"labels": _labels(plan, job, task)}, "spec": _make_pod(plan, job, task)}
     if several and not as_set:
         # The name of the Service is the domain below which pods have names.
         pods["spec"]["subdomain"] = name
-        yield _service(plan, job, task)
+        # Names are wanted before anything is ready: the pods are what waits for each other.
+        service = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": _labels(plan, job, task)}
+        yield {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(plan, job, task), "spec": service}
     nodes = job.shape.nodes
     spec: Object = {
         "completions": nodes,
@@ -147,7 +152,15 @@ def task_objects(plan: Plan, job: JobArray, task: int, content: Content, *, jobs
         "backoffLimit": 0,
         "template": pods,
     }
-    yield _job_set(plan, job, task, spec) if as_set else _job(plan, job, task, spec)
+    api, kind = "batch/v1", "Job"
+    if as_set:
+        api, kind, spec = f"{JOBSET_GROUP}/{JOBSET_VERSION}", "JobSet", _make_set_spec(_labels(plan, job, task), spec)
+    metadata = _metadata(plan, job, task)
+    if (queue := plan.site.cluster.queue) is not None:
+        # Kueue starts what it admits; until then it must not run.
+        metadata["labels"][QUEUE_LABEL] = queue
+        spec["suspend"] = True
+    yield {"apiVersion": api, "kind": kind, "metadata": metadata, "spec": spec}
 
 
 def _refuse(plan: Plan, job: JobArray) -> None:
@@ -183,51 +196,20 @@ def _metadata(plan: Plan, job: JobArray, task: int) -> Object:
     }
 
 
-def _queued(plan: Plan, metadata: Object, spec: Object) -> None:
-    """Kueue starts what it admits; until then it must not run."""
-    if (queue := plan.site.cluster.queue) is not None:
-        metadata["labels"][QUEUE_LABEL] = queue
-        spec["suspend"] = True
-
-
-def _job(plan: Plan, job: JobArray, task: int, spec: Object) -> Object:
-    metadata = _metadata(plan, job, task)
-    _queued(plan, metadata, spec)
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
-
-
-def _job_set(plan: Plan, job: JobArray, task: int, spec: Object) -> Object:
-    metadata = _metadata(plan, job, task)
-    member = {
-        "name": SET_MEMBER,
-        "replicas": 1,
-        "template": {"metadata": {"labels": _labels(plan, job, task)}, "spec": spec},
-    }
-    whole: Object = {
+def _make_set_spec(labels: dict[str, str], job_spec: Object) -> Object:
+    """A JobSet of one Job."""
+    member = {"name": SET_MEMBER, "replicas": 1, "template": {"metadata": {"labels": labels}, "spec": job_spec}}
+    return {
         "failurePolicy": {"maxRestarts": 0},
         "network": {"enableDNSHostnames": True},
         "replicatedJobs": [member],
     }
-    _queued(plan, metadata, whole)
-    return {"apiVersion": f"{JOBSET_GROUP}/{JOBSET_VERSION}", "kind": "JobSet", "metadata": metadata, "spec": whole}
-
-
-def _meeting_host(plan: Plan, name: str, *, as_set: bool) -> str:
-    """The first pod's name: that of its Job with its index, below the Service's."""
-    first = f"{name}-{SET_MEMBER}-0-0" if as_set else f"{name}-0"
-    return plan.site.meeting_host or f"{first}.{name}"
-
-
-def _service(plan: Plan, job: JobArray, task: int) -> Object:
-    # Names are wanted before anything is ready: the pods are what waits for each other.
-    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": _labels(plan, job, task)}
-    return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(plan, job, task), "spec": spec}
 
 
 # -- ConfigMaps --------------------------------------------------------------------------------------------------
 
 
-def _code_map(plan: Plan, code: Code) -> Object:
+def _make_code_map(plan: Plan, code: Code) -> Object:
     _refuse_large(len(code.archive) + len(code.entry), "the measured side's code", "this version cannot be sent")
     return {
         "apiVersion": "v1",
@@ -239,12 +221,29 @@ def _code_map(plan: Plan, code: Code) -> Object:
     }
 
 
-def _task_map(plan: Plan, job: JobArray, task: int, content: Content, host: str | None) -> Object:
+def _make_task_map(plan: Plan, job: JobArray, task: int, content: Content, host: str | None) -> Object:
     specs: Object = {run_id: content.specs[run_id] for run_id in job.tasks[task]}
     used = {spec["source"]["sha256"] for spec in specs.values() if spec.get("source")}
     specs["sources"] = {sha256: content.sources[sha256] for sha256 in sorted(used & content.sources.keys())}
     packed = gzip.compress(json.dumps(specs, sort_keys=True).encode(), mtime=0)
-    told = json.dumps(_told(plan, job, task, content.code, host), indent=1)
+    shape = job.shape
+    # What the pod's entry must know, beside the specs.
+    settings = {
+        "name": task_name(plan, job, task),
+        "kind": job.kind,
+        "runs": list(job.tasks[task]),
+        "nodes": shape.nodes,
+        "processes": shape.processes_per_node,
+        "threads": shape.threads,
+        "cpus": _share(plan.place.pool, job, plan.place.pool.cpus_per_node),
+        "run_limit_s": shape.run_limit_s,
+        "task_limit_s": job.task_limit_s,
+        "meeting_s": MEETING_S,
+        "log_bytes": plan.site.limits.log_mib << 20,
+        "master": host,
+        "worker_sha256": content.code.sha256,
+    }
+    told = json.dumps(settings, indent=1)
     _refuse_large(len(packed) + len(told), f"the specs of task {task}", "fewer runs a task: raise limits.max_submitted")
     return {
         "apiVersion": "v1",
@@ -263,30 +262,10 @@ def _refuse_large(size_bytes: int, what: str, next_step: str) -> None:
         )
 
 
-def _told(plan: Plan, job: JobArray, task: int, code: Code, host: str | None) -> Object:
-    """What the pod's entry must know, beside the specs."""
-    shape = job.shape
-    return {
-        "name": task_name(plan, job, task),
-        "kind": job.kind,
-        "runs": list(job.tasks[task]),
-        "nodes": shape.nodes,
-        "processes": shape.processes_per_node,
-        "threads": shape.threads,
-        "cpus": _share(plan.place.pool, job, plan.place.pool.cpus_per_node),
-        "run_limit_s": shape.run_limit_s,
-        "task_limit_s": job.task_limit_s,
-        "meeting_s": MEETING_S,
-        "log_bytes": plan.site.limits.log_mib << 20,
-        "master": host,
-        "worker_sha256": code.sha256,
-    }
-
-
 # -- pods --------------------------------------------------------------------------------------------------------
 
 
-def _pod(plan: Plan, job: JobArray, task: int) -> Object:
+def _make_pod(plan: Plan, job: JobArray, task: int) -> Object:
     pool, cluster, name = plan.place.pool, plan.site.cluster, task_name(plan, job, task)
     spec: Object = {
         "restartPolicy": "Never",
@@ -297,17 +276,21 @@ def _pod(plan: Plan, job: JobArray, task: int) -> Object:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "nodeSelector": {**pool.node_selector, "kubernetes.io/arch": ARCHITECTURES[pool.architecture]},
-        "containers": [_container(plan, job, name)],
+        "containers": [_make_container(plan, job, name)],
         "volumes": [
             {"name": "code", "configMap": {"name": f"{prefix(plan)}-worker"}},
             {"name": "task", "configMap": {"name": name}},
             {"name": "results", "emptyDir": {}},
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{pool.shm_mib}Mi"}},
-            *(_mounted(number, mount) for number, mount in enumerate(plan.site.container.mounts)),
+            *(_make_volume(number, mount) for number, mount in enumerate(plan.site.container.mounts)),
         ],
     }
     if pool.tolerations:
-        spec["tolerations"] = [_toleration(entry) for entry in pool.tolerations]
+        given = [
+            {"key": each.key, "operator": each.operator, "value": each.value, "effect": each.effect}
+            for each in pool.tolerations
+        ]
+        spec["tolerations"] = [{name: value for name, value in each.items() if value is not None} for each in given]
     if cluster.service_account is not None:
         spec["serviceAccountName"] = cluster.service_account
     if cluster.pull_secret is not None:
@@ -326,7 +309,7 @@ def _pod(plan: Plan, job: JobArray, task: int) -> Object:
     return spec
 
 
-def _container(plan: Plan, job: JobArray, name: str) -> Object:
+def _make_container(plan: Plan, job: JobArray, name: str) -> Object:
     mounts = [
         {"name": "code", "mountPath": CODE, "readOnly": True},
         {"name": "task", "mountPath": TASK, "readOnly": True},
@@ -339,7 +322,7 @@ def _container(plan: Plan, job: JobArray, name: str) -> Object:
             entry["subPath"] = within
         mounts.append({**entry, "readOnly": not mount.writable})
     environment = {**plan.site.environment, **plan.place.pool.environment}
-    resources = _resources(plan.place.pool, job)
+    resources = _make_resources(plan.place.pool, job)
     return {
         "name": CONTAINER,
         "image": plan.image.reference if plan.image is not None else "",
@@ -368,7 +351,7 @@ def _share(pool: Pool, job: JobArray, whole: int | None) -> int | None:
     return max(1, whole * min(job.shape.processes_per_node, pool.devices_per_node) // pool.devices_per_node)
 
 
-def _resources(pool: Pool, job: JobArray) -> dict[str, str]:
+def _make_resources(pool: Pool, job: JobArray) -> dict[str, str]:
     found: dict[str, str] = {}
     cpus = _share(pool, job, pool.cpus_per_node)
     whole_mib = pool.memory_per_node_mib
@@ -384,12 +367,7 @@ def _resources(pool: Pool, job: JobArray) -> dict[str, str]:
     return found
 
 
-def _toleration(entry: Any) -> Object:
-    found = {"key": entry.key, "operator": entry.operator, "value": entry.value, "effect": entry.effect}
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _mounted(number: int, mount: Mount) -> Object:
+def _make_volume(number: int, mount: Mount) -> Object:
     """A folder of the node, or a volume that the platform keeps."""
     if mount.claim is not None:
         return {"name": f"mount-{number}", "persistentVolumeClaim": {"claimName": mount.claim}}

@@ -1,4 +1,4 @@
-"""Campaigns on Kubernetes: creates, follows, fetches and ends. What is created and what answers mean is said beside it.
+"""Kubernetes, the Scheduler of Kubernetes sites: creates, follows, fetches and ends what jobs need.
 
 No object is made that is not in the job's manifest.json, and nothing is kept here that the platform does not know,
 but which tasks were sent and which were given up: those two must outlive whoever asks.
@@ -89,9 +89,17 @@ class Kubernetes:
     def render(self, campaign: Campaign, job: JobArray) -> dict[str, str]:
         """The manifest, and how to create what is in it by hand."""
         plan = campaign.plan
-        specs = _specs(campaign, job)
-        code = manifests.pack_code(campaign.path / "worker")
-        content = manifests.Content(code, specs, _sources(specs.values()))
+        specs: dict[str, Object] = {
+            run_id: json.loads(read_bounded(campaign.raw(run_id) / SPEC_FILE, MAX_SPEC_BYTES))
+            for task in job.tasks
+            for run_id in task
+        }
+        # Users' own files, as they are now: each spec says which it was planned with.
+        sources: dict[str, str] = {}
+        for source in (spec["source"] for spec in specs.values() if spec.get("source")):
+            if source["sha256"] not in sources:
+                sources[source["sha256"]] = read_bounded(Path(source["path"]), MAX_SOURCE_BYTES).decode("utf-8")
+        content = manifests.Content(manifests.pack_code(campaign.path / "worker"), specs, sources)
         whole = manifests.manifest(plan, job, content, jobset=job.shape.nodes > 1 and self._uses_jobset(plan.place))
         cluster = plan.site.cluster
         context = [f"--context={cluster.context}"] if cluster.context is not None else []
@@ -120,12 +128,13 @@ class Kubernetes:
         Once a part of it is created the job counts as submitted: tasks that the platform does not take then are given
         up, with its words.
         """
-        items = _manifest(campaign, job)["items"]
-        self._same_server(campaign, job)
-        api, plan, sent = self._api(campaign.plan.place), campaign.plan, _sent(campaign, job)
-        for number, parts in enumerate(_by_task(items)):
+        path = campaign.job_folder(job) / MANIFEST_FILE
+        items: list[Object] = json.loads(read_bounded(path, MAX_MANIFEST_BYTES))["items"]
+        self._require_server(campaign, job)
+        api, plan, sent = self._api(campaign.plan.place), campaign.plan, _read_sent(campaign, job)
+        for number, parts in enumerate(_group_by_task(items)):
             task = number - 1
-            if task in sent or _given_up(campaign, job, task) is not None:
+            if task in sent or _read_given_up(campaign, job, task) is not None:
                 continue
             try:
                 for item in parts:
@@ -134,7 +143,7 @@ class Kubernetes:
                 # Too busy, broken or tired of our token: that is no word about this task, and may be over soon.
                 if task < 0 or not sent or error.status in PASSING or error.status >= SERVER_FAULT:
                     raise
-                self._give_up(campaign, job, task, _refused(plan, job, task, error))
+                self._give_up(campaign, job, task, _describe_refusal(plan, job, task, error))
                 continue
             if task >= 0:
                 if not sent:
@@ -144,7 +153,7 @@ class Kubernetes:
                     file.write(f"{task}\n")
         return manifests.job_id(plan, job)
 
-    def _same_server(self, campaign: Campaign, job: JobArray) -> None:
+    def _require_server(self, campaign: Campaign, job: JobArray) -> None:
         try:
             with (campaign.job_folder(job) / SERVER_FILE).open(encoding="utf-8", errors="replace") as file:
                 server = file.read(MAX_SERVER_CHARACTERS).strip()
@@ -161,12 +170,12 @@ class Kubernetes:
         """Ids of those that the platform has. One of which it has a part is completed: that part may be running."""
         there = {events.place_of(item) for item in self._list(campaign, "Job")}
         if any(job.shape.nodes > 1 for job in jobs):
-            there |= {events.place_of(item) for item in self._sets(campaign)}
+            there |= {events.place_of(item) for item in self._list_sets(campaign)}
         known = {place[0] for place in there if place is not None}
         return {
             job.number: self.submit(campaign, job)
             for job in jobs
-            if job.number in known or _sent(campaign, job)
+            if job.number in known or _read_sent(campaign, job)
         }  # fmt: skip
 
     # -- following
@@ -175,7 +184,7 @@ class Kubernetes:
         query = {"labelSelector": manifests.selector(campaign.plan)}
         return self._api(campaign.plan.place).list(self._path(campaign.plan, kind), query)
 
-    def _sets(self, campaign: Campaign) -> list[Object]:
+    def _list_sets(self, campaign: Campaign) -> list[Object]:
         if campaign.plan.site.cluster.jobset is False:
             return []
         try:
@@ -190,24 +199,24 @@ class Kubernetes:
 
         A task that waits for what will not come is taken away here, unless it has begun to move meanwhile.
         """
-        seen = self._seen(campaign, jobs)
+        seen = self._look(campaign, jobs)
         now_s = self._clock()
         if any(events.is_stuck(task, now_s) for task in seen.values()):
-            told = list(self._events(campaign))
+            told = list(self._list_events(campaign))
             seen = {key: replace(task, events=told) for key, task in seen.items()}
         states: dict[Key, TaskState] = {}
         for job in jobs:
-            sent = _sent(campaign, job)
+            sent = _read_sent(campaign, job)
             for task in range(len(job.tasks)):
                 state = self._state(campaign, job, task, seen.get((job.number, task)), sent=task in sent)
                 if state is not None:
                     states[job.number, task] = state
         return states
 
-    def _seen(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[Key, events.Seen]:
+    def _look(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[Key, events.Seen]:
         found: dict[Key, Object | None] = {}
         if any(job.shape.nodes > 1 for job in jobs):
-            found |= {key: None for item in self._sets(campaign) if (key := events.place_of(item)) is not None}
+            found |= {key: None for item in self._list_sets(campaign) if (key := events.place_of(item)) is not None}
         found |= {key: item for item in self._list(campaign, "Job") if (key := events.place_of(item)) is not None}
         pods: dict[Key, list[Object]] = {}
         for pod in self._list(campaign, "Pod"):
@@ -215,7 +224,7 @@ class Kubernetes:
                 pods.setdefault(key, []).append(pod)
         return {key: events.Seen(item, pods.get(key, ())) for key, item in found.items()}
 
-    def _events(self, campaign: Campaign) -> Iterator[Object]:
+    def _list_events(self, campaign: Campaign) -> Iterator[Object]:
         """Of the whole namespace, but those that everything has; as many as are kept for an hour, mostly."""
         query = {"fieldSelector": ",".join(f"reason!={reason}" for reason in events.ORDINARY_EVENTS)}
         start = manifests.prefix(campaign.plan)
@@ -231,12 +240,12 @@ class Kubernetes:
     def _state(
         self, campaign: Campaign, job: JobArray, task: int, seen: events.Seen | None, *, sent: bool
     ) -> TaskState | None:
-        if (said := _given_up(campaign, job, task)) is not None:
+        if (said := _read_given_up(campaign, job, task)) is not None:
             return TaskState("ended", said)
         if seen is None:
             if not sent:
                 return None
-            self._same_server(campaign, job)
+            self._require_server(campaign, job)
             name = manifests.task_name(campaign.plan, job, task)
             reason = "its Job is no longer there: somebody, or the platform, has deleted it"
             return TaskState(
@@ -304,25 +313,21 @@ class Kubernetes:
         try:
             return reader.read(self._api(campaign.plan.place).stream(path, query, limit_bytes))
         except ApiError as error:
-            if self._may_come(pod, error.status):
+            # Whoever goes on without a log that is still to be had loses what was measured.
+            end_s = events.ended_s(pod)
+            recent = end_s is not None and self._clock() - end_s < LOG_PATIENCE_S
+            passing = error.status in (*PASSING, FORBIDDEN) or (error.status >= SERVER_FAULT and recent)
+            if end_s is not None and passing:
                 raise
             # Never started, or its node is gone: what the platform says of the task must do.
             return None
-
-    def _may_come(self, pod: Object, status: int) -> bool:
-        """Whether a log that cannot be read now is still to be had: who goes on without it loses what was measured."""
-        end_s = events.ended_s(pod)
-        if end_s is None:
-            return False
-        recent = self._clock() - end_s < LOG_PATIENCE_S
-        return status in (*PASSING, FORBIDDEN) or (status >= SERVER_FAULT and recent)
 
     # -- ending
 
     def cancel(self, campaign: Campaign, jobs: Sequence[JobArray]) -> None:
         """End them. Logs go with their pods, so what has been measured until now is brought here first."""
         for job in jobs:
-            self._same_server(campaign, job)
+            self._require_server(campaign, job)
         numbers = {job.number: job for job in jobs}
         pods: dict[Key, list[Object]] = {}
         for pod in self._list(campaign, "Pod"):
@@ -356,30 +361,7 @@ class Kubernetes:
 # -- files of a campaign -----------------------------------------------------------------------------------------
 
 
-def _specs(campaign: Campaign, job: JobArray) -> dict[str, Object]:
-    return {
-        run_id: json.loads(read_bounded(campaign.raw(run_id) / SPEC_FILE, MAX_SPEC_BYTES))
-        for task in job.tasks
-        for run_id in task
-    }
-
-
-def _sources(specs: Iterable[Object]) -> dict[str, str]:
-    """Users' own files, as they are now: each spec says which it was planned with."""
-    found: dict[str, str] = {}
-    for source in (spec["source"] for spec in specs if spec.get("source")):
-        if source["sha256"] not in found:
-            found[source["sha256"]] = read_bounded(Path(source["path"]), MAX_SOURCE_BYTES).decode("utf-8")
-    return found
-
-
-def _manifest(campaign: Campaign, job: JobArray) -> Object:
-    path = campaign.job_folder(job) / MANIFEST_FILE
-    whole: Object = json.loads(read_bounded(path, MAX_MANIFEST_BYTES))
-    return whole
-
-
-def _by_task(items: Iterable[Object]) -> Iterator[list[Object]]:
+def _group_by_task(items: Iterable[Object]) -> Iterator[list[Object]]:
     """First the code, then each task: what runs it is the last of its objects."""
     parts: list[Object] = []
     for number, item in enumerate(items):
@@ -389,7 +371,7 @@ def _by_task(items: Iterable[Object]) -> Iterator[list[Object]]:
             parts = []
 
 
-def _sent(campaign: Campaign, job: JobArray) -> set[int]:
+def _read_sent(campaign: Campaign, job: JobArray) -> set[int]:
     try:
         text = (campaign.job_folder(job) / SENT_FILE).read_text(encoding="ascii")
     except FileNotFoundError:
@@ -401,14 +383,14 @@ def _given_up_file(campaign: Campaign, job: JobArray, task: int) -> Path:
     return campaign.job_folder(job) / f"{task}.given-up.json"
 
 
-def _given_up(campaign: Campaign, job: JobArray, task: int) -> Scheduled | None:
+def _read_given_up(campaign: Campaign, job: JobArray, task: int) -> Scheduled | None:
     path = _given_up_file(campaign, job, task)
     if not path.exists():
         return None
     return parse_json(Scheduled, read_bounded(path, MAX_SPEC_BYTES), str(path))
 
 
-def _refused(plan: Plan, job: JobArray, task: int, error: ApiError) -> Scheduled:
+def _describe_refusal(plan: Plan, job: JobArray, task: int, error: ApiError) -> Scheduled:
     return Scheduled(
         scheduler=Kubernetes.name,
         job=manifests.task_name(plan, job, task),

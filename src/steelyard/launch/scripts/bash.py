@@ -1,4 +1,4 @@
-"""Words and commands of bash, quoted so that nothing in them is carried out. Knows bash alone."""
+"""Quotes words and commands for bash, so that nothing in them is carried out. Knows bash alone."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def quoted(word: Word) -> str:
     if not _CONTROL.search(word):
         return "'" + word.replace("'", "'\\''") + "'"
     text = word.replace("\\", "\\\\").replace("'", "\\'")
-    return "$'" + _CONTROL.sub(lambda found: _escaped(found.group()), text) + "'"
+    return "$'" + _CONTROL.sub(lambda found: _escape(found.group()), text) + "'"
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     """Octal, always three digits: what follows cannot become a part of it, and no locale changes it."""
     return "".join(f"\\{byte:03o}" for byte in character.encode("utf-8", "surrogateescape"))
 

@@ -1,4 +1,4 @@
-"""How a command is started inside a container: Apptainer, Podman and Docker. Knows their options, not what is run.
+"""Starts a command inside a container: the words for Apptainer, Podman and Docker, and checks of them.
 
 A vendor's image is used as it is: nothing is installed into it, its root is read-only, our worker is mounted into it
 read-only, and what the image sets in its environment stays, but for the variables that a run names.
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from steelyard.doctor.node import Check
 from steelyard.errors import InputError
-from steelyard.launch.images import image
+from steelyard.launch.images.image import check_image
 from steelyard.launch.scripts.bash import Raw, Word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from steelyard.inputs.site import Mount, Place
+    from steelyard.inputs.site import Place
     from steelyard.launch.campaign import Plan
 
 TIMEOUT_SLACK_S: Final = 120
@@ -80,13 +80,9 @@ def run_words(plan: Plan, campaign: Path, variables: Sequence[str]) -> list[Word
             raise InputError(f"{name!r} is no name of a variable", next_step="letters, digits and _")
     words = _RUNTIMES[container.runtime](plan, campaign, names)
     inside = _INSIDE_HOME if container.runtime == "apptainer" else _INSIDE_WATCHED
-    return [*words, "/bin/sh", "-c", inside, "sh", _python_path(plan, campaign)]
-
-
-def _python_path(plan: Plan, campaign: Path) -> str:
     given = {**plan.site.environment, **plan.place.pool.environment}.get("PYTHONPATH")
-    worker = str(campaign / "worker")
-    return worker if given is None else f"{worker}:{given}"
+    path = f"{campaign / 'worker'}" if given is None else f"{campaign / 'worker'}:{given}"
+    return [*words, "/bin/sh", "-c", inside, "sh", path]
 
 
 def _apptainer(plan: Plan, campaign: Path, names: list[str]) -> list[Word]:
@@ -195,51 +191,41 @@ def _mountable(path: str) -> str:
 # -- checks ------------------------------------------------------------------------------------------------------
 
 
+_DEVICE_OPTIONS = re.compile(r"--(nv|nvccli|rocm|gpus|device|runtime)(=|$)")
+
+
 def container_checks(place: Place) -> Iterator[Check]:
     """What of the container would stop or spoil a run, found from here."""
     container = place.site.container
     if container.runtime == "none" and place.image is None:
         return
-    yield image.check(place)
+    yield check_image(place)
     if container.runtime == "none":
         return
     if shutil.which(container.runtime) is None:
         said = f"{container.runtime} is not on this machine: torch in the image is not asked; the nodes need it"
         yield Check("container", "note", said, f"on a node: {container.runtime} --version")
-    yield from _device_checks(place)
-    yield from (_mount_check(mount) for mount in container.mounts)
-    if place.site.scheduler == "slurm" and container.runtime != "apptainer":
-        yield _outside_the_job(place)
-
-
-_DEVICE_OPTIONS = re.compile(r"--(nv|nvccli|rocm|gpus|device|runtime)(=|$)")
-
-
-def _device_checks(place: Place) -> Iterator[Check]:
-    container, pool = place.site.container, place.pool
-    if pool.gpus is None and pool.device in ("auto", "cpu"):
-        return
-    if container.devices == "none" and not any(_DEVICE_OPTIONS.match(option) for option in container.options):
+    has_devices = place.pool.gpus is not None or place.pool.device not in ("auto", "cpu")
+    given = container.devices != "none" or any(_DEVICE_OPTIONS.match(option) for option in container.options)
+    if has_devices and not given:
         yield Check(
             "container devices",
             "wrong",
             "the nodes have devices, and the container is given none of them: runs would use the CPU or fail",
             'devices = "nvidia", "amd" or "intel" in [container]',
         )
+    for mount in container.mounts:
+        if Path(mount.source).exists():
+            yield Check("container mount", "ok", mount.source)
+        else:
+            said = f"{mount.source} is not on this machine: the nodes need it"
+            yield Check("container mount", "note", said, f"on a node: ls {mount.source}")
+    if place.site.scheduler == "slurm" and container.runtime != "apptainer":
+        yield _check_limits(place)
 
 
-def _mount_check(mount: Mount) -> Check:
-    if Path(mount.source).exists():
-        return Check("container mount", "ok", mount.source)
-    return Check(
-        "container mount",
-        "note",
-        f"{mount.source} is not on this machine: the nodes need it",
-        f"on a node: ls {mount.source}",
-    )
-
-
-def _outside_the_job(place: Place) -> Check:
+def _check_limits(place: Place) -> Check:
+    """Whether Slurm's limits hold for a container that is no child of the job."""
     container, name = place.site.container, "container limits"
     if container.runtime == "podman" and "--cgroups=disabled" in container.options:
         return Check(name, "ok", "the container stays in the job's control group")

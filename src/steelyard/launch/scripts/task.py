@@ -1,4 +1,4 @@
-"""The scripts of a campaign: what a task does, and what each node does for a run. Knows bash, no scheduler.
+"""Renders a campaign's scripts: job.sh, what a task does, and node.sh, what a node does for a run.
 
 They are plain bash 4 with coreutils, because a node's host may have no Python, and a person can read them and run them
 by hand. Every value from outside is quoted here: a stranger's file reaches no shell as anything but one word.
@@ -40,8 +40,6 @@ PLACE_VARIABLES = (
 # A task may be started by hand from inside another job.
 FOREIGN_RANKS = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT"
 
-
-# -- quoting -----------------------------------------------------------------------------------------------------
 
 # -- what a task does --------------------------------------------------------------------------------------------
 
@@ -172,11 +170,11 @@ def task_script(campaign: Campaign, job: JobArray, *, head: Sequence[str] = (), 
     }
     task = _TASK.format(
         name=job.name,
-        modules=_modules(campaign),
+        modules=_render_modules(campaign),
         campaign=quoted(str(campaign.path.absolute())),
         folder=campaign.job_folder(job).name,
-        start=_start(campaign, job, start),
-        meeting=_meeting(campaign, job),
+        start=_render_start(campaign, job, start),
+        meeting=_render_meeting(campaign, job),
     )
     values["judge"] = _JUDGE.format(**values) if job.kind == "search" else ""
     ends = {"runs": (_ONE_RUN, _EACH), "packed": (_PACKED,), "search": (_ONE_RUN, _SEARCH)}[job.kind]
@@ -184,7 +182,7 @@ def task_script(campaign: Campaign, job: JobArray, *, head: Sequence[str] = (), 
     return "".join(["#!/bin/bash\n", *(f"{entry}\n" for entry in head), task, end])
 
 
-def _modules(campaign: Campaign) -> str:
+def _render_modules(campaign: Campaign) -> str:
     modules = campaign.plan.site.modules
     lines = []
     if modules.init is not None:
@@ -196,7 +194,7 @@ def _modules(campaign: Campaign) -> str:
     )
 
 
-def _start(campaign: Campaign, job: JobArray, words: Sequence[Word]) -> str:
+def _render_start(campaign: Campaign, job: JobArray, words: Sequence[Word]) -> str:
     """What starts a command on all nodes, and what to do where no scheduler has started the task."""
     if not words and not _needs_starter(campaign, job):
         return "start=()\n"
@@ -214,7 +212,7 @@ def _needs_starter(campaign: Campaign, job: JobArray) -> bool:
     return job.shape.nodes > 1 or by_tasks
 
 
-def _meeting(campaign: Campaign, job: JobArray) -> str:
+def _render_meeting(campaign: Campaign, job: JobArray) -> str:
     """Where the ranks meet. Tasks that share a host have different ports, because their jobs have different ids."""
     if not _needs_starter(campaign, job):
         return ""
@@ -244,29 +242,34 @@ def node_script(campaign: Campaign, job: JobArray, *, node_rank: Raw, master: Ra
     what = f"one run of the job {job.name}; $1: the run's raw folder. job.sh starts it."
     if job.kind == "packed":
         what = f"one task of the job {job.name}; $1: its number. job.sh starts it."
-    assigned = _assignments(campaign, job, master, port)
-    before, starter = _container(campaign, [*assigned])
+    assigned = _assign_variables(campaign, job, master, port)
+    before, starter = _make_container_words(campaign, [*assigned])
     if starter:
         # The container's words put our worker first themselves, and keep what the image has.
         assigned.pop("PYTHONPATH")
-    command = [*starter, *_command(campaign, job, node_rank, master, port)]
+    command = [*starter, *_make_command(campaign, job, node_rank, master, port)]
     if _by_apptainer(campaign):
-        assigned = {_inside(name): value for name, value in assigned.items()}
+        # Apptainer sets what has its prefix inside, and nothing on the node's side sees it; its own settings it needs
+        # outside.
+        kept = ("APPTAINER", "SINGULARITY")
+        assigned = {
+            name if name.startswith(kept) else f"APPTAINERENV_{name}": value for name, value in assigned.items()
+        }
     if "=" in str(command[0][0]):
         # `env` would take it for a variable.
         command.insert(0, ["nice", "-n", "0", "--"])
-    lines = [*(f"{name}={value}" for name, value in assigned.items()), *(_folded(words) for words in command)]
+    lines = [*(f"{name}={value}" for name, value in assigned.items()), *(_fold(words) for words in command)]
     return _NODE.format(
         what=what,
         folder=quoted(str(campaign.job_folder(job).absolute())),
         foreign=FOREIGN_RANKS,
-        threads=_threads(campaign, job),
-        before=_folded([*before, "env"]),
+        threads=_render_threads(campaign, job),
+        before=_fold([*before, "env"]),
         words=" \\\n  ".join(lines),
     )
 
 
-def _folded(words: Sequence[Word]) -> str:
+def _fold(words: Sequence[Word]) -> str:
     """A command in lines that a person can read."""
     lines = [""]
     for text in map(quoted, words):
@@ -276,7 +279,7 @@ def _folded(words: Sequence[Word]) -> str:
     return " \\\n    ".join(lines)
 
 
-def _assignments(campaign: Campaign, job: JobArray, master: Raw, port: Raw) -> dict[str, str]:
+def _assign_variables(campaign: Campaign, job: JobArray, master: Raw, port: Raw) -> dict[str, str]:
     """Variables of the run with their quoted values. They are given to `env`, not to this shell: it would take some,
     such as PATH or IFS, for its own.
     """
@@ -310,7 +313,7 @@ def _python_path(campaign: Campaign, given: str | None) -> str:
     return quoted(worker) + ("" if campaign.plan.image else '"${PYTHONPATH:+:$PYTHONPATH}"')
 
 
-def _container(campaign: Campaign, names: list[str]) -> tuple[list[Word], list[list[Word]]]:
+def _make_container_words(campaign: Campaign, names: list[str]) -> tuple[list[Word], list[list[Word]]]:
     """What starts a container, in two parts: shells of ours come before the variables, for a shell would take some of
     them, such as BASH_ENV, for its own and even carry them out; the runtime itself comes after them.
     """
@@ -328,14 +331,7 @@ def _by_apptainer(campaign: Campaign) -> bool:
     return campaign.plan.image is not None and campaign.plan.site.container.runtime == "apptainer"
 
 
-def _inside(name: str) -> str:
-    """Apptainer sets what has this prefix inside, and nothing on the node's side sees it; its own settings it needs
-    outside.
-    """
-    return name if name.startswith(("APPTAINER", "SINGULARITY")) else f"APPTAINERENV_{name}"
-
-
-def _command(campaign: Campaign, job: JobArray, node_rank: Raw, master: Raw, port: Raw) -> list[list[Word]]:
+def _make_command(campaign: Campaign, job: JobArray, node_rank: Raw, master: Raw, port: Raw) -> list[list[Word]]:
     """The worker, or the starter of several and the worker.
 
     Not `python -P`: the worker may run on a Python that does not know it yet. PYTHONSAFEPATH says the same, and older
@@ -362,7 +358,7 @@ def _command(campaign: Campaign, job: JobArray, node_rank: Raw, master: Raw, por
     return [[*torchrun, *meeting, f"--nproc-per-node={shape.processes_per_node}", "--no-python"], worker]
 
 
-def _threads(campaign: Campaign, job: JobArray) -> str:
+def _render_threads(campaign: Campaign, job: JobArray) -> str:
     count = job.shape.processes_per_node
     if job.shape.threads is not None or count == 1:
         return ""

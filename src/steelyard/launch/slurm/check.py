@@ -1,4 +1,4 @@
-"""What of a Slurm site would stop a campaign, found from a login node. Knows scontrol, sacctmgr and sbatch's own test.
+"""Checks a Slurm site from a login node: settings, partition, nodes, accounts, and sbatch's own test.
 
 Every question is one call, however large the site is. What nobody can tell from here is a note, never an "ok".
 """
@@ -72,20 +72,20 @@ def checks(place: Place, call: Call) -> Iterator[Check]:
     settings = dict(_SETTING.findall(done.stdout))
     version, cluster = settings.get("SLURM_VERSION", "unknown"), settings.get("ClusterName", "?")
     yield Check("Slurm", "ok", f"cluster {cluster}, version {version}")
-    yield from _settings(place, settings)
-    nodes = _partition_nodes(place, call)
-    yield from _partition(place, call)
-    yield from _nodes(place, nodes)
-    if _accounted(settings):
-        yield from _association(place, call)
-    yield _trial(place, call)
+    yield from _check_settings(place, settings)
+    nodes = _list_nodes(place, call)
+    yield from _check_partition(place, call)
+    yield from _check_nodes(place, nodes)
+    if _has_accounting(settings):
+        yield from _check_association(place, call)
+    yield _try_sbatch(place, call)
 
 
-def _accounted(settings: dict[str, str]) -> bool:
+def _has_accounting(settings: dict[str, str]) -> bool:
     return settings.get("AccountingStorageType", "") not in ("", "(null)", "accounting_storage/none")
 
 
-def _settings(place: Place, settings: dict[str, str]) -> Iterator[Check]:
+def _check_settings(place: Place, settings: dict[str, str]) -> Iterator[Check]:
     most, asked = settings.get("MaxArraySize", ""), place.site.limits.array_size
     if most.isdecimal():
         # Indexes go from 0 to one less than MaxArraySize.
@@ -93,7 +93,7 @@ def _settings(place: Place, settings: dict[str, str]) -> Iterator[Check]:
             yield Check("array", "wrong", f"limits.array_size is {asked}, MaxArraySize {most}", f"set it to {most}")
         else:
             yield Check("array", "ok", f"arrays of up to {asked} tasks; MaxArraySize is {most}")
-    if _accounted(settings):
+    if _has_accounting(settings):
         yield Check("accounting", "ok", "on: times and energy of jobs are taken from it")
     else:
         age = settings.get("MinJobAge", "unknown")
@@ -104,11 +104,13 @@ def _settings(place: Place, settings: dict[str, str]) -> Iterator[Check]:
 # -- the partition
 
 
-def _partition(place: Place, call: Call) -> Iterator[Check]:
+def _check_partition(place: Place, call: Call) -> Iterator[Check]:
     wanted = place.pool.partition
     done = call(["scontrol", "--oneliner", "--all", "show", "partition"])
     found = {
-        values["PartitionName"]: values for values in map(_pairs, done.stdout.splitlines()) if "PartitionName" in values
+        values["PartitionName"]: values
+        for values in map(_read_pairs, done.stdout.splitlines())
+        if "PartitionName" in values
     }
     if wanted is None:
         default = next((name for name, values in found.items() if values.get("Default") == "YES"), None)
@@ -120,10 +122,10 @@ def _partition(place: Place, call: Call) -> Iterator[Check]:
         if name not in found:
             yield Check("partition", "wrong", f"there is no {name!r}", f"set one of {_few(found)}")
         else:
-            yield from _one_partition(place, name, found[name])
+            yield from _check_one_partition(place, name, found[name])
 
 
-def _one_partition(place: Place, name: str, values: dict[str, str]) -> Iterator[Check]:
+def _check_one_partition(place: Place, name: str, values: dict[str, str]) -> Iterator[Check]:
     pool, state = place.pool, values.get("State", "?")
     if state == "UP":
         yield Check("partition", "ok", f"{name} is up, with {values.get('TotalNodes', '?')} nodes")
@@ -148,11 +150,11 @@ def _one_partition(place: Place, name: str, values: dict[str, str]) -> Iterator[
 # -- its nodes
 
 
-def _partition_nodes(place: Place, call: Call) -> list[_SlurmNode]:
+def _list_nodes(place: Place, call: Call) -> list[_SlurmNode]:
     done = call(["scontrol", "--oneliner", "--all", "show", "node"])
     nodes = [
         _SlurmNode(values["NodeName"], values)
-        for values in map(_pairs, done.stdout.splitlines())
+        for values in map(_read_pairs, done.stdout.splitlines())
         if "NodeName" in values
     ]
     wanted = place.pool.partition
@@ -162,7 +164,7 @@ def _partition_nodes(place: Place, call: Call) -> list[_SlurmNode]:
     return [node for node in nodes if names & set(node.values.get("Partitions", "").split(","))]
 
 
-def _nodes(place: Place, nodes: list[_SlurmNode]) -> Iterator[Check]:
+def _check_nodes(place: Place, nodes: list[_SlurmNode]) -> Iterator[Check]:
     if not nodes:
         yield Check("nodes", "note", "Slurm shows none of the partition", "")
         return
@@ -181,11 +183,18 @@ def _nodes(place: Place, nodes: list[_SlurmNode]) -> Iterator[Check]:
         yield Check("architecture", "note" if chosen else "wrong", found, remedy)
     else:
         yield Check("architecture", "ok", pool.architecture)
-    yield from _devices(place, usable)
-    yield from _amounts(place, usable)
+    yield from _check_devices(place, usable)
+    for key, asked, what in (
+        ("CPUTot", pool.cpus_per_node, "cpus_per_node"),
+        ("RealMemory", pool.memory_per_node_mib, "memory_per_node_mib"),
+    ):
+        have = [number for node in usable if (number := node.number(key)) is not None]
+        if asked is not None and have and asked > max(have):
+            found = f"asks {asked}, the largest node has {max(have)}"
+            yield Check(what, "wrong", found, f"set it to {max(have)} or less")
 
 
-def _devices(place: Place, nodes: list[_SlurmNode]) -> Iterator[Check]:
+def _check_devices(place: Place, nodes: list[_SlurmNode]) -> Iterator[Check]:
     pool = place.pool
     if pool.gpus is None:
         have = sorted({node.values.get("Gres", "(null)").split("(S:")[0] for node in nodes} - {"(null)", ""})
@@ -212,25 +221,16 @@ def _devices(place: Place, nodes: list[_SlurmNode]) -> Iterator[Check]:
         yield Check("devices", "ok", f"all nodes have {wanted}")
 
 
-def _amounts(place: Place, nodes: list[_SlurmNode]) -> Iterator[Check]:
-    pool = place.pool
-    for key, asked, what in (
-        ("CPUTot", pool.cpus_per_node, "cpus_per_node"),
-        ("RealMemory", pool.memory_per_node_mib, "memory_per_node_mib"),
-    ):
-        have = [number for node in nodes if (number := node.number(key)) is not None]
-        if asked is not None and have and asked > max(have):
-            yield Check(
-                what, "wrong", f"asks {asked}, the largest node has {max(have)}", f"set it to {max(have)} or less"
-            )
-
-
 # -- whom it is for
 
 
-def _association(place: Place, call: Call) -> Iterator[Check]:
+def _check_association(place: Place, call: Call) -> Iterator[Check]:
     """Accounts and qualities of service that accounting allows this user."""
-    pool, user = place.pool, _user()
+    pool = place.pool
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = str(os.getuid())
     done = call(
         ["sacctmgr", "--noheader", "--parsable2", "show", "associations", f"users={user}", "format=Account,QOS"]
     )
@@ -249,24 +249,12 @@ def _association(place: Place, call: Call) -> Iterator[Check]:
         yield Check("qos", "wrong", f"{user} may not use {pool.qos!r}", f"set one of {_few(qualities)}")
 
 
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
-
-
-def _trial(place: Place, call: Call) -> Check:
+def _try_sbatch(place: Place, call: Call) -> Check:
     """sbatch itself judges a job of one full node; nothing is queued."""
     pool = place.pool
-    words = [
-        "sbatch",
-        "--test-only",
-        "--nodes=1",
-        f"--ntasks-per-node={pool.devices_per_node if pool.start == 'tasks' else 1}",
-    ]
-    words += [f"--gres={pool.gpus}:{pool.devices_per_node}"] if pool.gpus else []
     tasks = pool.devices_per_node if pool.start == "tasks" else 1
+    words = ["sbatch", "--test-only", "--nodes=1", f"--ntasks-per-node={tasks}"]
+    words += [f"--gres={pool.gpus}:{pool.devices_per_node}"] if pool.gpus else []
     words += [f"--cpus-per-task={max(1, pool.cpus_per_node // tasks)}"] if pool.cpus_per_node else []
     words += [f"--mem={pool.memory_per_node_mib}M"] if pool.memory_per_node_mib else []
     words += [f"--time={math.ceil(min(pool.max_time_s or 600, 600) / 60)}"]
@@ -284,7 +272,7 @@ def _trial(place: Place, call: Call) -> Check:
     return Check("trial", "ok", said or "sbatch takes a job of one node")
 
 
-def _pairs(line: str) -> dict[str, str]:
+def _read_pairs(line: str) -> dict[str, str]:
     return dict(_PAIR.findall(line))
 
 

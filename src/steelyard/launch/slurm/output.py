@@ -1,4 +1,4 @@
-"""What Slurm's own processes print into a job's output when they end it. Knows lines of text, no states or codes.
+"""Reads why Slurm ended a job from what its own processes print into the job's output.
 
 Slurm ends a step by its own rules (time, memory, preemption) and often says so nowhere else.
 """

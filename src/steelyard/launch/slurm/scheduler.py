@@ -1,4 +1,4 @@
-"""Slurm: renders, queues, follows and ends a campaign's jobs by its commands. Knows nothing of studies or records.
+"""Slurm, the Scheduler of Slurm sites: renders, queues, follows and ends jobs by its commands.
 
 Every question is one call for all jobs: squeue for what is queued or has just ended, sacct for what is over.
 """
@@ -22,11 +22,11 @@ from steelyard.launch.slurm.states import (
     SQUEUE_FIELDS,
     TaskLine,
     Traces,
-    gone,
     read_exit_codes,
     read_sacct,
     read_squeue,
     state_of,
+    state_of_forgotten,
     wait_status,
 )
 
@@ -79,7 +79,7 @@ class Slurm:
                 next_step="give another folder with --results",
             )
         return {
-            "job.sh": task_script(campaign, job, head=head(campaign, job), start=start_words(place.pool, job)),
+            "job.sh": task_script(campaign, job, head=sbatch_lines(campaign, job), start=start_words(place.pool, job)),
             "node.sh": node_script(
                 campaign,
                 job,
@@ -129,7 +129,14 @@ class Slurm:
         queue = {key: told for key, told in self._queue().items() if told.name in names}
         by_name = {told.name: told.job_id for told in queue.values()}
         ids = {job.number: (campaign.job_id(job) or by_name.get(job.name, "")) for job in jobs}
-        wanted = [(job, task, (ids[job.number].partition(";")[0], task)) for job, task in _open_tasks(campaign, jobs)]
+        # Of tasks whose runs are all collected nothing need be asked.
+        left = {entry.name for entry in os.scandir(campaign.path / "runs")}
+        wanted = [
+            (job, task, (ids[job.number].partition(";")[0], task))
+            for job in jobs
+            for task, runs in enumerate(job.tasks)
+            if not left.isdisjoint(runs)
+        ]
         account: dict[TaskKey, TaskLine] | None = {}
         if any(key not in queue or queue[key].phase == "ended" for _, _, key in wanted):
             known = sorted({key[0] for _, _, key in wanted} - {""})
@@ -138,12 +145,12 @@ class Slurm:
         found: dict[tuple[int, int], TaskState] = {}
         for job, task, key in wanted:
             traces = Traces(campaign.output_file(job, task), campaign.done_file(job, task), len(job.tasks[task]))
-            told = of_task((account or {}).get(key), job)
+            told = account_of_task((account or {}).get(key), job)
             state = state_of(queue.get(key), told, traces, task, job.task_limit_s)
             # Slurm knows it no more. While the account cannot be asked that is no end, unless its own traces say so.
             if state is None and key[0] and (account is not None or traces.settled()):
-                self._same_cluster(ids[job.number])
-                state = gone(key[0], traces, task)
+                self._require_cluster(ids[job.number])
+                state = state_of_forgotten(key[0], traces, task)
             if state is not None:
                 found[job.number, task] = state
         return found
@@ -160,7 +167,7 @@ class Slurm:
         if not ids:
             return
         for job_id in ids.values():
-            self._same_cluster(job_id)
+            self._require_cluster(job_id)
         numbers = [job_id.partition(";")[0] for job_id in ids.values()]
         # The file may be a stranger's: a word such as --me would take back what is none of this campaign's.
         if wrong := [number for number in numbers if not (number.isascii() and number.isdigit())]:
@@ -197,14 +204,15 @@ class Slurm:
     def _account(self, campaign: Campaign, which: str) -> dict[TaskKey, TaskLine] | None:
         """What accounting knows; nothing where there is none, None where it does not answer."""
         # From the day before: clocks of two machines may differ.
-        since = f"--starttime={_day_before(campaign.plan.created_at)}"
+        moment = dt.datetime.fromisoformat(campaign.plan.created_at) - dt.timedelta(days=1)
+        since = f"--starttime={moment:%Y-%m-%dT%H:%M:%S}"
         words = ["sacct", "--noheader", "--parsable2", "--allocations", which, since, f"--format={SACCT_FIELDS}"]
         done = self._call(words)
         if done.returncode:
             return {} if "accounting storage is disabled" in done.stderr else None
         return read_sacct(done.stdout)
 
-    def _same_cluster(self, job_id: str) -> None:
+    def _require_cluster(self, job_id: str) -> None:
         cluster = job_id.partition(";")[2]
         if cluster and cluster != self._cluster_name():
             raise SteelyardError(
@@ -253,13 +261,7 @@ class Slurm:
             ) from None
 
 
-def _open_tasks(campaign: Campaign, jobs: Sequence[JobArray]) -> list[tuple[JobArray, int]]:
-    """Those with runs that nobody has collected: of the others nothing need be asked."""
-    left = {entry.name for entry in os.scandir(campaign.path / "runs")}
-    return [(job, task) for job in jobs for task, runs in enumerate(job.tasks) if not left.isdisjoint(runs)]
-
-
-def of_task(told: TaskLine | None, job: JobArray) -> TaskLine | None:
+def account_of_task(told: TaskLine | None, job: JobArray) -> TaskLine | None:
     """What the account says, if it is about this task.
 
     Of a job of less than a second it may have a line without array and name ("allocation", seen in 22.05): then the id
@@ -268,10 +270,6 @@ def of_task(told: TaskLine | None, job: JobArray) -> TaskLine | None:
     if told is None or (told.name != job.name and told.numbered):
         return None
     return told if told.numbered or len(job.tasks) == 1 else None
-
-
-def _day_before(moment: str) -> str:
-    return (dt.datetime.fromisoformat(moment) - dt.timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def own_variables(variables: Mapping[str, str]) -> dict[str, str]:
@@ -287,11 +285,17 @@ def is_array(campaign: Campaign, job: JobArray) -> bool:
     return campaign.plan.site.limits.array_size > 1 or len(job.tasks) > 1
 
 
-def head(campaign: Campaign, job: JobArray) -> list[str]:
+def sbatch_lines(campaign: Campaign, job: JobArray) -> list[str]:
     """The #SBATCH lines. Each value is a number of ours or has the form that the site contract allows."""
     pool, shape = campaign.plan.place.pool, job.shape
     tasks = tasks_per_node(pool, job)
-    options = [f"--job-name={job.name}", *_array(campaign, job)]
+    options = [f"--job-name={job.name}"]
+    if is_array(campaign, job):
+        most = campaign.plan.site.limits.max_running
+        # Slurm knows a limit an array, not one for all of them.
+        together = f"%{max(1, most // len(campaign.plan.jobs))}" if most is not None else ""
+        options.append(f"--array=0-{len(job.tasks) - 1}{together}")
+    options.append(f"--output=jobs/{campaign.job_folder(job).name}/{_output_name(campaign, job)}")
     options += [f"--nodes={shape.nodes}", f"--ntasks-per-node={tasks}"]
     if (cpus := cpus_per_task(pool, job)) is not None:
         options.append(f"--cpus-per-task={cpus}")
@@ -312,16 +316,6 @@ def head(campaign: Campaign, job: JobArray) -> list[str]:
     options += [f"--{name}={value}" for name, value in named.items() if value is not None]
     options += ["--exclusive"] if pool.exclusive else []
     return [f"#SBATCH {option}" for option in [*options, *pool.options]]
-
-
-def _array(campaign: Campaign, job: JobArray) -> list[str]:
-    output = f"--output=jobs/{campaign.job_folder(job).name}/{_output_name(campaign, job)}"
-    if not is_array(campaign, job):
-        return [output]
-    most = campaign.plan.site.limits.max_running
-    # Slurm knows a limit an array, not one for all of them.
-    together = f"%{max(1, most // len(campaign.plan.jobs))}" if most is not None else ""
-    return [f"--array=0-{len(job.tasks) - 1}{together}", output]
 
 
 def _output_name(campaign: Campaign, job: JobArray) -> str:

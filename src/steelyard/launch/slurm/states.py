@@ -1,4 +1,4 @@
-"""What Slurm says of a task, and what that means for its runs. Knows the texts of squeue and sacct, and calls neither.
+"""Reads a Slurm job's state: what squeue and sacct print, and what it means for a task. Calls neither.
 
 Texts come from commands that were told to speak UTC, to cut nothing off, and to put a bar between fields.
 """
@@ -259,20 +259,22 @@ def state_of(
     if now.state == "REVOKED":
         # Another cluster of the federation has it, and may be making its runs: only what it leaves tells of its end.
         where = "another cluster of a federation has it: squeue --federation"
-        return gone(now.job_id, traces, task) if traces.settled() else TaskState("running", why=where)
+        return state_of_forgotten(now.job_id, traces, task) if traces.settled() else TaskState("running", why=where)
     if queue is None and now.phase != "ended":
         # The controller has forgotten it, and the account has not heard of its end: for a while it may yet.
         if now.phase == "running" and (now.elapsed_s or 0.0) <= limit_s + ACCOUNT_LAG_S:
             return TaskState("running")
-        return gone(now.job_id, traces, task)
+        return state_of_forgotten(now.job_id, traces, task)
     if now.phase != "ended":
         hopeless = "; will not start by itself" if _HOPELESS.search(now.reason) else ""
         waiting = now.phase == "queued" and now.reason not in ("", "None")
         return TaskState(now.phase, why=f"{now.reason}{hopeless}" if waiting else "")
-    return TaskState("ended", _ended(now, account if account and account.phase == "ended" else None, traces, task))
+    return TaskState(
+        "ended", _describe_end(now, account if account and account.phase == "ended" else None, traces, task)
+    )
 
 
-def gone(job_id: str, traces: Traces, task: int) -> TaskState:
+def state_of_forgotten(job_id: str, traces: Traces, task: int) -> TaskState:
     """A task that was queued once and that Slurm does not know any more: its own output is all there is."""
     word = cause_in(traces.tail())
     evidence: dict[str, float | int | str] = {"state": GONE}
@@ -296,9 +298,9 @@ def gone(job_id: str, traces: Traces, task: int) -> TaskState:
     return TaskState("ended" if traces.settled() else "unknown", said)
 
 
-def _ended(now: TaskLine, account: TaskLine | None, traces: Traces, task: int) -> observe.Scheduled:
+def _describe_end(now: TaskLine, account: TaskLine | None, traces: Traces, task: int) -> observe.Scheduled:
     best = account or now
-    cause, reason, evidence = _cause(now, account, traces)
+    cause, reason, evidence = _find_cause(now, account, traces)
     ran = bool(best.nodes)
     return observe.Scheduled(
         scheduler="slurm",
@@ -317,7 +319,7 @@ def _ended(now: TaskLine, account: TaskLine | None, traces: Traces, task: int) -
     )
 
 
-def _cause(
+def _find_cause(
     now: TaskLine, account: TaskLine | None, traces: Traces
 ) -> tuple[observe.StatusCode | None, str, dict[str, float | int | str]]:
     """What a task's end means, in words, and the evidence for it."""
@@ -339,13 +341,13 @@ def _cause(
         if now.state in ("FAILED", "CANCELLED") and word[0] != "cancelled":
             cause, reason = word[0], _WORD_MEANINGS[word[0]]
     if cause == "cancelled":
-        reason = f"{reason} {_by(account, now, evidence)}"
+        reason = f"{reason} {_explain_cancelling(account, now, evidence)}"
     if cause == "failed":
-        cause, reason = _failed(exit_code, signal)
+        cause, reason = _explain_failure(exit_code, signal)
     return cause, reason, evidence
 
 
-def _by(account: TaskLine | None, now: TaskLine, evidence: dict[str, float | int | str]) -> str:
+def _explain_cancelling(account: TaskLine | None, now: TaskLine, evidence: dict[str, float | int | str]) -> str:
     when = "while it waited" if not now.nodes else "while it ran"
     if account is None or account.cancelled_by is None:
         return f"{when}; Slurm does not say by whom"
@@ -358,7 +360,7 @@ def _by(account: TaskLine | None, now: TaskLine, evidence: dict[str, float | int
     return f"{when}, by {who} (uid {number})"
 
 
-def _failed(exit_code: int | None, signal: int | None) -> tuple[observe.StatusCode, str]:
+def _explain_failure(exit_code: int | None, signal: int | None) -> tuple[observe.StatusCode, str]:
     if signal == OUTPUT_SIGNAL:
         return "failed", "Slurm could not start it: its folder or output file cannot be opened on the node"
     ended_by = signal or (exit_code - 128 if exit_code is not None and 128 < exit_code < 193 else None)
