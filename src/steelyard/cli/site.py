@@ -13,11 +13,14 @@ from steelyard.errors import InputError, SteelyardError, printable
 from steelyard.inputs.site import SITES_VARIABLE, Place, find_place, load_site, site_folders
 from steelyard.inputs.site_kinds import about, site_kinds, template
 from steelyard.launch.site_check import checks
-from steelyard.terminal.site import check_lines, site_lines
+from steelyard.terminal.checks import check_lines, checks_summary
+from steelyard.terminal.site import site_lines
 from steelyard.terminal.text import table, wrapped
 
 if TYPE_CHECKING:
     from steelyard.doctor.node import Check
+
+NAME_COLUMNS = 18
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -110,10 +113,9 @@ def _check(arguments: argparse.Namespace) -> int:
             if check not in (seen for _, seen in found):
                 found.append((pool, check))
                 if not arguments.json:
-                    print("\n".join(check_lines(check)), flush=True)
-    wrong = sum(check.verdict == "wrong" for _, check in found)
+                    print("\n".join(check_lines(check, NAME_COLUMNS)), flush=True)
     if arguments.json:
         print(json.dumps([{"pool": pool, **asdict(check)} for pool, check in found]))
     else:
-        print(f"\n{wrong} wrong" if wrong else "\nnothing wrong")
-    return 1 if wrong else 0
+        print(checks_summary([check for _, check in found]))
+    return int(any(check.verdict == "wrong" for _, check in found))
