@@ -13,7 +13,7 @@ from steelyard.launch.allocation import launcher_here
 from steelyard.launch.local_study import run_all
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.live.progress import Progress, loudness
-from steelyard.terminal.tables import print_cells
+from steelyard.terminal.tables import cells_lines
 
 # Options that are settings of the RunSpec under the same name, and those of its budget.
 SETTINGS: dict[str, tuple[type, str]] = {
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"runs": [to_json_object(record) for record in outcome.made]}))
     else:
-        print_cells(cells, detail=True)
+        print("\n".join(cells_lines(cells, detail=True)))
     return exit_code(outcome.made)
 
 

@@ -21,9 +21,9 @@ from steelyard.launch.submit import lock, send
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.live.following import Following
 from steelyard.terminal.live.progress import Progress, loudness, say
-from steelyard.terminal.search import plan_lines, search_json, search_lines
-from steelyard.terminal.status import campaign_json, campaign_lines
-from steelyard.terminal.tables import cells_as_json, print_cells
+from steelyard.terminal.search import plan_lines, search_lines, search_object
+from steelyard.terminal.status import campaign_lines, campaign_object
+from steelyard.terminal.tables import cells_lines, cells_object
 from steelyard.terminal.text import table
 
 
@@ -107,7 +107,7 @@ def _send(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
     if arguments.wait:
         return made
     if arguments.json:
-        print(json.dumps({"sent": campaign_json(made) if made else None, "under_way": out, "left_over": missing}))
+        print(json.dumps({"sent": campaign_object(made) if made else None, "under_way": out, "left_over": missing}))
         return made
     if made is None:
         print(f"nothing new to send: {out} runs are under way, all others are there")
@@ -122,7 +122,7 @@ def _send(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
 def _show_sending(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
     made = send(folder, expansion, find_place(arguments.site), file=arguments.file, dry_run=True)
     if arguments.json:
-        print(json.dumps({"would_send": campaign_json(made) if made else None}))
+        print(json.dumps({"would_send": campaign_object(made) if made else None}))
     elif made is None:
         print("nothing to send: every run is there or under way")
     else:
@@ -152,12 +152,12 @@ def _show(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
     cells = sorted(summarise(records), key=lambda cell: order.get(cell.cell, len(order)))
     searches = [found(folder, group) for group in expansion.searches]
     if arguments.json:
-        shown = {"made": len(outcome.made), "skipped": outcome.skipped, "cells": cells_as_json(cells)}
-        print(json.dumps(shown | ({"searches": search_json(expansion, searches)} if searches else {})))
+        shown = {"made": len(outcome.made), "skipped": outcome.skipped, "cells": cells_object(cells)}
+        print(json.dumps(shown | ({"searches": search_object(expansion, searches)} if searches else {})))
     elif searches:
         print("\n".join(search_lines(expansion, searches)))
     else:
-        print_cells(cells)
+        print("\n".join(cells_lines(cells)))
     if searches:
         # Running out of memory is what a search looks for.
         records = [record for record in records if record.status.code != "out_of_memory"]

@@ -1,4 +1,4 @@
-"""Data sets that people name: which formats there are, and whether a folder holds what its format says. Prints nothing."""
+"""Data sets that people name: which formats there are, and whether a folder holds what its format says."""
 
 from __future__ import annotations
 

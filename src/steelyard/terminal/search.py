@@ -33,7 +33,7 @@ def search_lines(expansion: Expansion, searches: Sequence[SearchResult]) -> list
     return lines
 
 
-def search_json(expansion: Expansion, searches: Sequence[SearchResult]) -> list[dict[str, Any]]:
+def search_object(expansion: Expansion, searches: Sequence[SearchResult]) -> list[dict[str, Any]]:
     """The same for programs."""
     return [
         {

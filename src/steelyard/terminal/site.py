@@ -1,9 +1,12 @@
-"""A site as lines for a terminal: what its file says. Knows words, judges nothing."""
+"""Sites as lines for a terminal: which there are, and what the file of one says. Knows words, judges nothing."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from steelyard.errors import printable
+from steelyard.inputs.site import SITES_VARIABLE, site_folders
+from steelyard.inputs.site_kinds import about, site_kinds
 from steelyard.terminal.drawing import duration
 from steelyard.terminal.text import table, wrapped
 
@@ -12,6 +15,20 @@ if TYPE_CHECKING:
 
 WIDEST = 16
 NAME = 14
+
+
+def sites_lines(sites: list[dict[str, str]]) -> list[str]:
+    """The sites that can be named, or where they are looked for; then the templates for new ones."""
+    if sites:
+        lines = [table(["site", "scheduler", "pools", "file"], [list(entry.values()) for entry in sites])]
+    else:
+        lines = ["no sites yet; they are looked for in:"]
+        lines += [printable(f"  {folder}") for folder in site_folders()]
+        lines.append(f"  (and first in the folders that {SITES_VARIABLE} names)")
+    lines += ["", "templates, for steelyard site new KIND:"]
+    for kind in site_kinds():
+        lines += wrapped(f"  {kind:<14}{about(kind)}", deeper=" " * 16)
+    return lines
 
 
 def site_lines(site: Site) -> list[str]:

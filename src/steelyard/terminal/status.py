@@ -82,7 +82,7 @@ def waiting_lines(standing: StudyStatus) -> list[str]:
     return lines
 
 
-def standing_json(standing: StudyStatus) -> dict[str, Any]:
+def standing_object(standing: StudyStatus) -> dict[str, Any]:
     """All of it for programs."""
     return {
         "study": standing.study,
@@ -145,7 +145,7 @@ def _amount(plan: Plan, runs: int) -> str:
     return f"{many(runs - tried, 'run') + ' and ' if runs > tried else ''}{what}, of which few are tried,"
 
 
-def campaign_json(campaign: Campaign) -> dict[str, Any]:
+def campaign_object(campaign: Campaign) -> dict[str, Any]:
     """The same for programs."""
     plan = campaign.plan
     return {
