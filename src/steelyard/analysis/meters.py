@@ -179,7 +179,10 @@ def parse_meter(text: str, name: str) -> MeterSeries:
     step = "write a header `timestamp,power_w`"
     for line, cells in _rows(text, name, ",", METER_COLUMNS, step):
         try:
-            time_s, power_w = _meter_time(cells["timestamp"]), _watts(cells["power_w"])
+            time_s, words = _meter_time(cells["timestamp"]), cells["power_w"].strip()
+            power_w = _number(words)
+            if power_w is None or not 0 <= power_w <= MAX_WATTS:
+                raise ValueError(f"{words[:40]!r} is no power in watts")
             if times and time_s < times[-1]:
                 raise ValueError("its time lies before that of the line above")
         except ValueError as error:
@@ -187,7 +190,9 @@ def parse_meter(text: str, name: str) -> MeterSeries:
             continue
         times.append(time_s)
         powers.append(power_w)
-        places = max(places, _places(cells["power_w"].strip()))
+        # How far behind the point the last digit stands.
+        digits = NUMBER.fullmatch(words)
+        places = max(places, len(digits[1] or "") - int(digits[2] or 0) if digits else 0)
     _refuse(f"{name} is no meter's file", problems, step)
     return MeterSeries(name, np.array(times), np.array(powers), 10.0 ** -min(places, MAX_PLACES))
 
@@ -210,22 +215,9 @@ def _meter_time(text: str) -> float:
     return time_s
 
 
-def _watts(text: str) -> float:
-    watts = _number(text.strip())
-    if watts is None or not 0 <= watts <= MAX_WATTS:
-        raise ValueError(f"{text.strip()[:40]!r} is no power in watts")
-    return watts
-
-
 def _number(words: str) -> float | None:
     """A number as meters write it; Python's own reading takes more, such as 4_12."""
     return float(words) if NUMBER.fullmatch(words) else None
-
-
-def _places(words: str) -> int:
-    """How far behind the point the last digit stands."""
-    match = NUMBER.fullmatch(words)
-    return max(0, len(match[1] or "") - int(match[2] or 0)) if match else 0
 
 
 def meter_energy(
@@ -371,7 +363,10 @@ def _rows(
         cells = words.rstrip("\r\n").split(delimiter)
         if not columns:
             columns = {cell.strip(): number for number, cell in enumerate(cells)}
-            _require(name, columns, wanted, next_step)
+            if missing := [column for column in wanted if column not in columns]:
+                seen, valid = ", ".join(columns)[:200], ", ".join(wanted)
+                problems = tuple(Problem("header", f"no column {each} in {seen!r}", valid) for each in missing)
+                raise InputError(f"{name} has another header", problems=problems, next_step=next_step)
             continue
         count += 1
         if count > MAX_ROWS:
@@ -379,14 +374,6 @@ def _rows(
         yield line, {key: cells[columns[key]] if columns[key] < len(cells) else "" for key in wanted}
     if not count:
         raise InputError(f"{name} has no lines of data", next_step=next_step)
-
-
-def _require(name: str, columns: dict[str, int], wanted: tuple[str, ...], next_step: str) -> None:
-    missing = [column for column in wanted if column not in columns]
-    if missing:
-        found = ", ".join(columns)[:200]
-        problems = tuple(Problem("header", f"no column {column} in {found!r}", ", ".join(wanted)) for column in missing)
-        raise InputError(f"{name} has another header", problems=problems, next_step=next_step)
 
 
 def _note(problems: list[Problem], line: int, problem: str, valid: str) -> None:

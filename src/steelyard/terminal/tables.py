@@ -11,7 +11,7 @@ from steelyard.contracts.record import Finding, RunRecord
 from steelyard.errors import printable
 from steelyard.terminal.findings import finding_lines
 from steelyard.terminal.narrow import OUTPUT_COLUMNS
-from steelyard.terminal.text import number, seconds, table, with_interval
+from steelyard.terminal.text import count_statuses, number, seconds, table, with_interval
 
 WIDE = 120
 SHORT_S = 0.01
@@ -20,10 +20,7 @@ SHORT_S = 0.01
 def cells_lines(cells: list[CellSummary], *, detail: bool = False) -> list[str]:
     """One row a cell, then what the numbers mean and what must be known about them."""
     names = labels(cells)
-    rows = []
-    for cell in cells:
-        statuses = ", ".join(f"{count} {code}" for code, count in sorted(cell.statuses.items()))
-        rows.append([names[cell.cell], statuses, with_interval(cell.throughput)])
+    rows = [[names[cell.cell], count_statuses(cell.statuses), with_interval(cell.throughput)] for cell in cells]
     lines = [table(["cell", "runs", "throughput of the job, samples/s"], rows)]
     lines += [_fill(line) for line in _explain_brackets(cells)]
     lines += [_format_time_to_quality(cell, names[cell.cell]) for cell in cells if cell.time_to_quality is not None]
