@@ -2,19 +2,13 @@
 
 import argparse
 import json
-from typing import Any
 
 from steelyard.analysis.bound import forecast, has_queue
 from steelyard.analysis.summary import job_throughput
 from steelyard.cli import run as run_verb
 from steelyard.cli.verb import exit_code
-from steelyard.contracts.record import RunRecord
 from steelyard.errors import InputError, Problem
-from steelyard.inputs.study import require_registered, single_run
-from steelyard.launch.allocation import launcher_here
-from steelyard.launch.local_study import run_all
 from steelyard.results.store import ResultFolder
-from steelyard.terminal.live.progress import Progress, loudness
 from steelyard.terminal.loader import loader_lines, loader_object
 
 # A pipeline's rate is known soon; what a run's own budget says goes before these.
@@ -43,11 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
     settings.pop("quality", None)
     folder = ResultFolder(arguments.results)
     alone = {key: value for key, value in settings.items() if key not in ("data", "loader")}
-    device = _measure(arguments, folder, alone)
+    device = run_verb.measure(arguments, folder, alone)
     rows = []
     for count in dict.fromkeys(map(int, parts)):
         loader = {**settings.get("loader", {}), "workers": count}
-        rows.append((count, _measure(arguments, folder, {**settings, "mode": "load", "loader": loader})))
+        rows.append((count, run_verb.measure(arguments, folder, {**settings, "mode": "load", "loader": loader})))
     records = [*device, *(record for _, made in rows for record in made)]
     queued = all(has_queue(record) for record in device)
     model = job_throughput(device)
@@ -55,16 +49,3 @@ def run(arguments: argparse.Namespace) -> int:
     told = [(count, rate, forecast(rate, model, overlaps=count > 0 or queued)) for count, rate in rates]
     print(json.dumps(loader_object(model, told)) if arguments.json else "\n".join(loader_lines(model, told)))
     return exit_code(records)
-
-
-def _measure(arguments: argparse.Namespace, folder: ResultFolder, settings: dict[str, Any]) -> list[RunRecord]:
-    expansion = single_run(
-        settings,
-        study=arguments.study,
-        seed=arguments.seed,
-        repeats=arguments.repeats,
-        taken=lambda study: folder.run_ids(study) | folder.ids_being_made(),
-    )
-    require_registered(expansion)
-    with Progress(loudness(arguments), expansion, folder) as progress:
-        return list(run_all(folder, expansion, launcher_here(progress.say), progress).made)
