@@ -62,6 +62,8 @@ SHARED_FACTS = re.compile(
 MAX_FACT = 200
 MIN_SECRET = 3
 
+ROOT = Path("/")
+"""Where sensors that are files are looked for."""
 LOAD: dict[str, Any] = {"workload": "matmul", "mode": "ceiling"}
 """Products of large matrices: they draw about as much as a device can."""
 
@@ -81,10 +83,8 @@ class HardwareTest:
 def hardware_test(
     tell: Callable[[str], None],
     *,
-    idle_s: float = IDLE_S,
-    load_s: float = LOAD_S,
-    load: Mapping[str, Any] | None = None,
-    root: Path = Path("/"),
+    idle_s: float,
+    load_s: float,
 ) -> HardwareTest:
     """Watch this node while it is idle and under load; `tell` hears what is being done."""
     with tempfile.TemporaryDirectory(prefix="steelyard-hardware-") as folder:
@@ -94,9 +94,9 @@ def hardware_test(
         budget = Budget(min_steps=1, min_seconds=load_s, max_seconds=load_s, rel_half_width=1e-9, max_steps=10**9)
         spec = RunSpec(
             run_id="hardware", study="selftest", cell="hardware", budget=budget, crosscheck_steps=0,
-            time_limit_s=20 * load_s + 120, energy=Energy(watch=False), **(LOAD if load is None else load),
+            time_limit_s=20 * load_s + 120, energy=Energy(watch=False), **LOAD,
         )  # fmt: skip
-        windows, record = _watch(tell, raw, idle_s, spec, root)
+        windows, record = _watch(tell, raw, idle_s, spec)
         nodes = read_nodes(raw)
         if not nodes or not nodes[0].channels:
             return HardwareTest("nothing to test here", _explain_nothing(nodes))
@@ -120,10 +120,10 @@ def hardware_test(
 
 
 def _watch(
-    tell: Callable[[str], None], raw: Path, idle_s: float, spec: RunSpec, root: Path
+    tell: Callable[[str], None], raw: Path, idle_s: float, spec: RunSpec
 ) -> tuple[dict[str, Window], RunRecord | None]:
     """The windows by the sampler's clock, and the record of the load."""
-    with _run_sampler(raw, root) as sampler:
+    with _run_sampler(raw) as sampler:
         tell("looking for sensors")
         if not _wait_for_channel(raw, sampler):
             return {}, None
@@ -141,10 +141,10 @@ def _watch(
 
 
 @contextlib.contextmanager
-def _run_sampler(raw: Path, root: Path) -> Any:
+def _run_sampler(raw: Path) -> Any:
     """The sampler's process, which ends with us."""
     options = {"--node": NODE, "--process": "0", "--period": str(PERIOD_S), "--zero": "0.0",
-               "--parent": str(os.getpid()), "--root": str(root)}  # fmt: skip
+               "--parent": str(os.getpid()), "--root": str(ROOT)}  # fmt: skip
     words = [word for pair in options.items() for word in pair]
     command = [sys.executable, "-P", "-m", "steelyard.worker.sensors", str(raw), *words]
     with (raw / "sampler.log").open("wb") as log:
