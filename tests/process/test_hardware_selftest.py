@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import shutil
 import socket
@@ -18,6 +17,7 @@ from steelyard.cli.main import main
 from steelyard.contracts.energy import Channel, Domain, Ended, Sampler
 from steelyard.contracts.sim import SimTruth
 from steelyard.derive.observations import NodeSensors
+from steelyard.selftest import hardware
 from steelyard.selftest.fitting import SensorCheck, Window, fitting
 from steelyard.selftest.hardware import HardwareTest, hardware_test, hashed
 
@@ -147,7 +147,9 @@ def on_fake(
     """The whole test through nvidia-ml-py. Power rises or falls all the time, so no start-up time matters."""
     for name, value in environment(library, devices=devices, **more).items():
         monkeypatch.setenv(name, value)
-    return hardware_test(lambda _text: None, idle_s=1.5, load_s=3.0, load=LOAD, root=tmp_path)
+    monkeypatch.setattr(hardware, "LOAD", LOAD)
+    monkeypatch.setattr(hardware, "ROOT", tmp_path)
+    return hardware_test(lambda _text: None, idle_s=1.5, load_s=3.0)
 
 
 RISING = ((0.0, 100.0), (40.0, 500.0))
@@ -207,7 +209,7 @@ def test_a_machine_without_sensors_has_nothing_to_test(
     monkeypatch.chdir(tmp_path)
     for name, value in environment(library, devices=0).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(verb, "hardware_test", functools.partial(hardware_test, root=tmp_path))
+    monkeypatch.setattr(hardware, "ROOT", tmp_path)
     assert main(["selftest", "--hardware", *words]) == 1
     out = capsys.readouterr().out
     assert "nothing to test here" in out
@@ -223,7 +225,9 @@ def test_counters_in_files_below_another_root(tmp_path: Path, library: Path, mon
         (zone / name).write_text(f"{text}\n")
     for name, value in environment(library, devices=0).items():
         monkeypatch.setenv(name, value)
-    found = hardware_test(lambda _text: None, idle_s=1.5, load_s=1.5, load=LOAD, root=tmp_path)
+    monkeypatch.setattr(hardware, "LOAD", LOAD)
+    monkeypatch.setattr(hardware, "ROOT", tmp_path)
+    found = hardware_test(lambda _text: None, idle_s=1.5, load_s=1.5)
     assert found.verdict == "fails"
     assert any(channel["domain"] for channel in found.shared["channels"])
     assert any(check.outcome == "fails" and check.name == "readable" for check in found.checks)

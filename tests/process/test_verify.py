@@ -315,10 +315,10 @@ def test_only_our_own_commands_are_read_and_none_is_started(
 
 
 def test_a_command_means_what_it_means_to_run(tmp_path: Path) -> None:
-    from steelyard.cli.verify import _command
+    from steelyard.cli.verify import _read_command
 
     text = 'name = "x"\ncommand = ["steelyard", "run", "sim", "--batch", "64", "--set", "sim.step_time_s=0.02"]\n'
-    recipe, settings = _command(load_recipe(write(tmp_path, text + "[expect]\nvalue = 1.0\n")))
+    recipe, settings = _read_command(load_recipe(write(tmp_path, text + "[expect]\nvalue = 1.0\n")))
     spec = plan(recipe, tmp_path, name="n", jobs=3, run=settings).runs[0]
     assert (spec.workload, spec.batch, spec.sim.step_time_s) == ("sim", 64, 0.02)
 

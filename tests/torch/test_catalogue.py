@@ -13,10 +13,9 @@ import torch
 from torch import nn
 
 from steelyard import plugins
-from steelyard.cli import workloads as verb
 from steelyard.cli.main import main
 from steelyard.errors import InputError
-from steelyard.inputs.catalogue import default_mode, load
+from steelyard.inputs.catalogue import count_workload, default_mode, load
 from steelyard.worker import catalogue
 from steelyard.worker.engine.flops import count
 from steelyard.worker.engine.footprint import footprint
@@ -215,7 +214,7 @@ def test_a_process_that_says_nothing_is_an_error_with_its_last_words(monkeypatch
     done = subprocess.CompletedProcess([], 1, b"", b"Traceback\nImportError: no torch here\n")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
     with pytest.raises(InputError, match="tiny cannot be counted here: ImportError: no torch here"):
-        verb.count("tiny", {})
+        count_workload("tiny", {})
 
 
 def test_the_verb_needs_no_torch() -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from steelyard import plugins
-from steelyard.cli.data import SAMPLED, WORKLOADS
 from steelyard.cli.main import main
+from steelyard.inputs.data_set import SAMPLED, WORKLOADS
 
 if TYPE_CHECKING:
     from pathlib import Path

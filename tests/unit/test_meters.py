@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from steelyard.analysis import meters
 from steelyard.analysis.meters import (
     MAX_LINE,
     SLURM_COMMAND,
@@ -45,9 +46,10 @@ def meter(power_w: float, idle_w: float = 100.0, seconds: int = 200) -> str:
 # -- Slurm --------------------------------------------------------------------------------------------------------
 
 
-def test_energy_of_steps() -> None:
+def test_energy_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meters, "GAIN", 0.02)
     text = HEADER + f"71|{BEGIN_S}|{BEGIN_S + 200}|61000\n71.0|{BEGIN_S + 50}|{BEGIN_S + 150}|50000\n"
-    found = parse_slurm(text, plugin="ipmi", gain=0.02)
+    found = parse_slurm(text, plugin="ipmi")
     step = found["71.0"]
     assert (step.value_j, step.scope, step.start_s, step.stop_s) == (50_000.0, "node", BEGIN_S + 50, BEGIN_S + 150)
     # 2 % of gain, and a second at either edge of a hundred.
@@ -97,9 +99,10 @@ def test_what_is_no_answer_of_sacct(text: str) -> None:
 # -- a meter ------------------------------------------------------------------------------------------------------
 
 
-def test_a_meters_joules_are_right() -> None:
+def test_a_meters_joules_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meters, "GAIN", 0.01)
     series = parse_meter(meter(300.0), "w.csv")
-    found = meter_energy(series, BEGIN_S + 60.0, BEGIN_S + 140.0, scope="device", gain=0.01)
+    found = meter_energy(series, BEGIN_S + 60.0, BEGIN_S + 140.0, scope="device")
     assert found.value_j == pytest.approx(24_000.0, rel=1e-3)
     assert found.low_j is not None
     assert found.high_j is not None
@@ -108,24 +111,30 @@ def test_a_meters_joules_are_right() -> None:
     assert hold(mine, found).answer == "agree"
 
 
-def test_a_clock_that_is_off_widens_the_interval() -> None:
+def test_a_clock_that_is_off_widens_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the load only begins at the window's edge, a second is worth 200 J."""
     series = parse_meter(meter(300.0), "w.csv")
     edges = (BEGIN_S + 20.0, BEGIN_S + 100.0)
-    exact = meter_energy(series, *edges, scope="device", gain=0.0, clock_error_s=0.0)
-    loose = meter_energy(series, *edges, scope="device", gain=0.0, clock_error_s=5.0)
+    monkeypatch.setattr(meters, "GAIN", 0.0)
+    monkeypatch.setattr(meters, "CLOCK_ERROR_S", 0.0)
+    exact = meter_energy(series, *edges, scope="device")
+    monkeypatch.setattr(meters, "CLOCK_ERROR_S", 5.0)
+    loose = meter_energy(series, *edges, scope="device")
     assert exact.high_j is not None
     assert loose.high_j is not None
     assert loose.high_j - exact.high_j == pytest.approx(5 * 200.0, rel=0.05)
 
 
-def test_a_clock_that_is_off_beside_the_end_of_the_file() -> None:
+def test_a_clock_that_is_off_beside_the_end_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """The window, moved by what the clock may be off, lies partly where the meter wrote nothing."""
     times_s = range(BEGIN_S, BEGIN_S + 101)
     series = parse_meter("timestamp,power_w\n" + "".join(f"{time_s},400\n" for time_s in times_s), "m")
     edges = (BEGIN_S + 1.0, BEGIN_S + 99.0)
-    exact = meter_energy(series, *edges, scope="device", gain=0.0, clock_error_s=0.0)
-    loose = meter_energy(series, *edges, scope="device", gain=0.0, clock_error_s=20.0)
+    monkeypatch.setattr(meters, "GAIN", 0.0)
+    monkeypatch.setattr(meters, "CLOCK_ERROR_S", 0.0)
+    exact = meter_energy(series, *edges, scope="device")
+    monkeypatch.setattr(meters, "CLOCK_ERROR_S", 20.0)
+    loose = meter_energy(series, *edges, scope="device")
     assert exact.low_j is not None
     assert exact.high_j is not None
     assert loose.low_j == pytest.approx(exact.low_j - 20 * 400)

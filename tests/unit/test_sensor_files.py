@@ -19,19 +19,21 @@ from steelyard.contracts.base import from_json_object, to_json_object
 from steelyard.contracts.energy import Channel, Domain, Missing
 from steelyard.derive.domains import cover
 from steelyard.doctor import sensors as doctor_sensors
-from steelyard.doctor.node import Check, HostView, IntendedRun, node_checks
 from steelyard.doctor.sensors import judge_sensors, run_survey
 from steelyard.stats.energy import Nature, energy_of
-from steelyard.worker.sensors import find, sysfs
+from steelyard.worker.sensors import find, nvml_library, sysfs
 from steelyard.worker.sensors.amd import open_amd
 from steelyard.worker.sensors.backend import ReadError, SensorsFound
 from steelyard.worker.sensors.hwmon import open_hwmon
 from steelyard.worker.sensors.ipu import FRESH_S, open_ipu, parse_watts
 from steelyard.worker.sensors.rapl import open_rapl
+from steelyard.worker.sensors.survey import survey
 from steelyard.worker.sensors.xpu import open_xpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from steelyard.doctor.node import Check
 
 POWERCAP = "sys/class/powercap"
 RANGE_UJ = 262_143_328_850
@@ -697,6 +699,12 @@ def test_together_on_one_node(tmp_path: Path) -> None:
 # -- the doctor ---------------------------------------------------------------------------------------------------
 
 
+def survey_answer(**more: Any) -> dict[str, Any]:
+    """The answer of a node without any sensor."""
+    none = {"backends": ["rapl"], "domains": [], "channels": [], "missing": []}
+    return none | {"powercap": False, "perf_events": [], "cray_counters": []} | more
+
+
 def told(found: dict[str, Any]) -> list[tuple[str, str]]:
     return [(check.verdict, check.found) for check in judge_sensors(found)]
 
@@ -722,15 +730,16 @@ def test_the_doctor_says_that_nothing_can_be_measured(tmp_path: Path) -> None:
 def test_the_doctor_puts_equal_causes_together() -> None:
     entry = {"backend": "nvml", "code": "forbidden", "reason": "no right", "remedy": "ask"}
     missing = [entry | {"what": f"gpu{number}"} for number in range(8)]
-    missing.append(entry | {"backend": "rapl", "what": "package-0"})  # told with the files
-    found = {"backends": ["nvml"], "domains": [], "channels": [], "missing": missing}
+    found = survey_answer(backends=["nvml"], missing=missing)
     checks = list(judge_sensors(found))
     assert [(check.found, check.remedy) for check in checks[:1]] == [("nvml: gpu0 (and 7 more): no right", "ask")]
     assert len(checks) == 2
 
 
 def test_a_survey_that_hangs_or_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "no answer" in run_survey(tmp_path, limit_s=0.01)["error"]
+    with monkeypatch.context() as patience:
+        patience.setattr(doctor_sensors, "SURVEY_LIMIT_S", 0.01)
+        assert "no answer" in run_survey(tmp_path)["error"]
     monkeypatch.setenv("PYTHONPATH", str(plant(tmp_path, {"numpy.py": "raise ImportError('broken')"})))
     (check,) = judge_sensors(run_survey(tmp_path))
     assert (check.verdict, "broken" in check.found, bool(check.remedy)) == ("wrong", True, True)
@@ -751,22 +760,59 @@ def test_a_process_that_a_driver_holds_is_not_waited_for(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(subprocess, "Popen", Held)
     monkeypatch.setattr(doctor_sensors, "KILLED_S", 0.1)
-    assert "a driver hangs" in run_survey(tmp_path, limit_s=0.1)["error"]
+    monkeypatch.setattr(doctor_sensors, "SURVEY_LIMIT_S", 0.1)
+    assert "a driver hangs" in run_survey(tmp_path)["error"]
     real.kill(left[0])
     assert left[0].wait() == -signal.SIGKILL
     for pipe in (left[0].stdout, left[0].stderr):
         pipe.close()  # type: ignore[union-attr]
 
 
-def test_perf_events_that_count_nothing(tmp_path: Path) -> None:
+def test_sensors_that_we_may_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused at the first reading, as for a user: tests may run as administrator, whom no file refuses."""
+    root = plant(tmp_path, two_sockets() | grace())
+    real = os.open
+
+    def refuse(path: Any, *rest: Any) -> int:
+        if str(path).endswith(("energy_uj", "power1_average")):
+            raise PermissionError(errno.EACCES, "no", str(path))
+        return real(path, *rest)
+
+    monkeypatch.setattr(os, "open", refuse)
+    checks = list(judge_sensors(survey(root)))
+    (closed,) = [check for check in checks if "chmod o+r /sys/class/powercap/*/energy_uj" in check.remedy]
+    assert (closed.verdict, closed.found.startswith("rapl: package-0: /sys/class/powercap/intel-rapl:0/energy_uj")) == (
+        "note", True,
+    )  # fmt: skip
+    assert "Permission denied" in closed.found
+    assert any(check.found.startswith("hwmon: ") and "chmod o+r on that file" in check.remedy for check in checks)
+
+
+@pytest.mark.parametrize("error", [nvml_library.NO_LIBRARY, nvml_library.MISMATCH, 999])
+def test_a_driver_that_does_not_work_is_wrong(error: int) -> None:
+    class NVMLError(Exception):
+        value = error
+
+    missing = to_json_object(nvml_library.init_failure(NVMLError("as the library says")))
+    check, _ = judge_sensors(survey_answer(missing=[missing]))
+    assert (check.verdict, bool(check.remedy)) == ("wrong", True)
+    absent = missing | {"reason": "there is no nvidia-ml-py to read them with"}
+    assert [check.verdict for check in judge_sensors(survey_answer(missing=[absent]))] == ["note", "note"]
+
+
+def test_files_that_look_like_sensors(tmp_path: Path) -> None:
+    """Events of perf that count nothing are a trap; Cray's counters are not read yet."""
     events = "sys/bus/event_source/devices/power/events"
     root = plant(tmp_path, {f"{events}/energy-psys": "event=0x05", f"{events}/energy-psys.unit": "Joules"})
-    node = HostView(root=root, variables={})
 
-    def notes() -> list[Check]:
-        return [check for check in node_checks(node, IntendedRun(root)) if "perf has" in check.found]
+    def notes(words: str) -> list[Check]:
+        return [check for check in judge_sensors(survey(root)) if words in check.found]
 
-    (note,) = notes()
-    assert (note.verdict, "perf has energy-psys here" in note.found) == ("note", True)
+    (note,) = notes("perf has")
+    assert (note.verdict, "perf has energy-psys here" in note.found, bool(note.remedy)) == ("note", True, True)
     plant(root, zone("intel-rapl:0", "package-0"))
-    assert notes() == []
+    assert notes("perf has") == []
+    assert notes("Cray") == []
+    plant(root, {"sys/cray/pm_counters/energy": "17 J", "sys/cray/pm_counters/cpu_energy": "4 J"})
+    (note,) = notes("Cray")
+    assert note.found.endswith("not used yet: /sys/cray/pm_counters/cpu_energy, /sys/cray/pm_counters/energy")

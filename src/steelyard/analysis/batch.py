@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from steelyard.analysis.summary import CellSummary
-    from steelyard.contracts.record import Finding, Quantity, RunRecord
+    from steelyard.contracts.record import Finding, Quantity
     from steelyard.rules.table.row import Row
 
 SHARE = 0.9
@@ -90,51 +90,44 @@ def batch_curve(cells: Sequence[CellSummary], share: float = SHARE) -> BatchCurv
     if not blocked:
         _refuse_twice(ordered)
     usable = [cell for cell in ordered if cell.throughput.value is not None and not _blocking(cell)]
-    found = None if blocked else knee([_point(cell) for cell in usable], share)
+    found = None if blocked else knee([_collect_times(cell) for cell in usable], share)
     asymptote = None
     if found is not None and found.asymptote is not None:
         asymptote = found.asymptote * _per_micro_batch(ordered[0])
-    curve = tuple(_cell(cell, asymptote) for cell in ordered)
+    curve = []
+    for cell in ordered:
+        peaks = [record.memory.peak_bytes for record in cell.records if record.memory and record.memory.peak_bytes]
+        rate = cell.throughput.value
+        entry = BatchCell(
+            batch=cell.records[0].spec.batch,
+            cell=cell,
+            throughput=cell.throughput,
+            of_asymptote=rate / asymptote if rate is not None and asymptote else None,
+            memory_bytes=max(peaks, default=None),
+        )
+        curve.append(entry)
+    reaching = []
+    if found is not None and found.answer == "found" and found.value is not None:
+        least = found.value * (1 - 1e-9)
+        reaching = [entry.batch for entry in curve if entry.throughput.value and entry.batch >= least]
     return BatchCurve(
-        cells=curve,
+        cells=tuple(curve),
         knee=found,
         asymptote=asymptote,
-        smallest_reaching=_reaching(curve, found),
+        smallest_reaching=min(reaching, default=None),
         largest_fitting=max((entry.batch for entry in curve if entry.fits), default=None),
         smallest_out_of_memory=min((entry.batch for entry in curve if entry.out_of_memory), default=None),
-        findings=(*differing, *(entry for cell in ordered for entry in _blocking(cell))),
+        findings=(*differing, *(blocking for cell in ordered for blocking in _blocking(cell))),
     )
 
 
-def _reaching(curve: Sequence[BatchCell], found: Knee | None) -> int | None:
-    if found is None or found.answer != "found" or found.value is None:
-        return None
-    least = found.value * (1 - 1e-9)
-    return min((entry.batch for entry in curve if entry.throughput.value and entry.batch >= least), default=None)
-
-
-def _cell(cell: CellSummary, asymptote: float | None) -> BatchCell:
-    peaks = [record.memory.peak_bytes for record in cell.records if record.memory and record.memory.peak_bytes]
-    rate = cell.throughput.value
-    return BatchCell(
-        batch=cell.records[0].spec.batch,
-        cell=cell,
-        throughput=cell.throughput,
-        of_asymptote=rate / asymptote if rate is not None and asymptote else None,
-        memory_bytes=max(peaks, default=None),
-    )
-
-
-def _point(cell: CellSummary) -> BatchTimes:
+def _collect_times(cell: CellSummary) -> BatchTimes:
     """Seconds that a step of the whole job takes, in each job."""
     spec = cell.records[0].spec
-    rates = [rate for record in cell.records if (rate := _rate(record)) is not None]
+    measured = [record for record in cell.records if record.status.code in MEASURED]
+    found = [record.quantities["throughput_job"].value for record in measured if "throughput_job" in record.quantities]
+    rates = [rate for rate in found if rate]
     return BatchTimes(float(spec.batch), tuple(spec.batch * _per_micro_batch(cell) / rate for rate in rates))
-
-
-def _rate(record: RunRecord) -> float | None:
-    quantity = record.quantities.get("throughput_job")
-    return quantity.value if record.status.code in MEASURED and quantity is not None and quantity.value else None
 
 
 def _per_micro_batch(cell: CellSummary) -> int:
@@ -146,7 +139,10 @@ def _per_micro_batch(cell: CellSummary) -> int:
 def _differing(cells: Sequence[CellSummary]) -> tuple[Finding, ...]:
     """What differs beside the batch from what most cells have; each thing once, however many cells have it."""
     rows = [row_of(cell) for cell in cells]
-    base = _usual(rows)
+    # The base differs from the fewest others in anything but the batch.
+    others = [sum(bool(confounders(Pair(row, other, FACTOR))) for other in rows) for row in rows]
+    completed = [n for n, row in enumerate(rows) if row.status == "completed"] or list(range(len(rows)))
+    base = rows[min(completed, key=lambda n: others[n])]
     found: dict[tuple[str, ...], list[Finding]] = {}
     for row in rows:
         # What follows from another batch (its global batch) is in the message, but does not make it another matter.
@@ -154,7 +150,12 @@ def _differing(cells: Sequence[CellSummary]) -> tuple[Finding, ...]:
         for entry in _against(base, row):
             same = keys if keys and entry.code.startswith("SY1") else (entry.message,)
             found.setdefault((entry.code, *same), []).append(entry)
-    once = [_joined(entries) for entries in found.values()]
+    once = []
+    for entries in found.values():
+        # The one with the shortest message stands for all.
+        first = min(entries, key=lambda entry: len(entry.message))
+        more = f" and {len(entries) - 1} more" if len(entries) > 1 else ""
+        once.append(dataclasses.replace(first, place=first.place + more))
     order = list(SEVERITIES)
     return tuple(sorted(once, key=lambda entry: (order.index(entry.severity), entry.code)))
 
@@ -167,13 +168,6 @@ def _blocking(cell: CellSummary) -> list[Finding]:
         for entry in cell.findings
         if entry.severity == "blocks" and cell.throughput.value is not None
     ]
-
-
-def _usual(rows: Sequence[Row]) -> Row:
-    """A row that differs from the fewest others in anything but the batch."""
-    others = [sum(bool(confounders(Pair(row, other, FACTOR))) for other in rows) for row in rows]
-    completed = [n for n, row in enumerate(rows) if row.status == "completed"] or list(range(len(rows)))
-    return rows[min(completed, key=lambda n: others[n])]
 
 
 def _against(base: Row, row: Row) -> Iterator[Finding]:
@@ -192,13 +186,6 @@ def _against(base: Row, row: Row) -> Iterator[Finding]:
             yield dataclasses.replace(entry, remedy=f"select cells that differ in the batch alone: {odd}")
         else:
             yield entry
-
-
-def _joined(entries: Sequence[Finding]) -> Finding:
-    """The one with the shortest message stands for all."""
-    first = min(entries, key=lambda entry: len(entry.message))
-    more = f" and {len(entries) - 1} more" if len(entries) > 1 else ""
-    return dataclasses.replace(first, place=first.place + more)
 
 
 def _refuse_twice(cells: Sequence[CellSummary]) -> None:

@@ -105,17 +105,19 @@ def compare(
         replace(
             _judge("best against best", pair, force=force, counts=counts),
             chosen_from=counts,
-            chosen=_in_order(pair.tuned),
+            chosen=tuple(key for key in SETTINGS if key in pair.tuned),
         )
         for pair, counts in _best_pairs(first, second, factor, metric)
     ]
     if not made:
         _require_few(len(first), len(second), exact=False)
-        nearest = _nearest(first, second, factor, metric)
+        # The pair with the fewest reasons against it, so that these can be told.
+        pairs = [Pair(row_a, row_b, factor, metric) for row_a in first for row_b in second]
+        nearest = min(pairs, key=lambda pair: (len(blocking(pair)), len(confounders(pair))))
         made = [_judge("nearest settings", nearest, force=force)]
         told = tuple(f"{row.place} (" for row in (nearest.a, nearest.b))
         left_out = [text for text in left_out if not text.startswith(told)]
-    return Compared(factor, metric, tuple(_told_apart(made)), tuple(left_out))
+    return Compared(factor, metric, tuple(_tell_apart(made)), tuple(left_out))
 
 
 def require_factor(name: str) -> str:
@@ -133,7 +135,14 @@ def _with_figure(a: Sequence[Row], b: Sequence[Row], metric: str, left_out: list
     sides: list[list[Row]] = []
     for name, rows in (("A", a), ("B", b)):
         having = [row for row in rows if metric in row.figures]
-        left_out += [f"{row.place} ({name}): {_no_figure(row, metric)}" for row in rows if metric not in row.figures]
+        for row in rows:
+            if metric not in row.figures:
+                why = f"no {metric}"
+                if row.status != "completed":
+                    why += f", the runs ended with {row.status}"
+                elif jobs := row.get("jobs"):
+                    why += f" in one or more of its {shown(jobs)} jobs"
+                left_out.append(f"{row.place} ({name}): {why}")
         sides.append(having)
     if not all(sides):
         common = set.intersection(*({m for row in rows for m in row.figures} for rows in (a, b)))
@@ -141,12 +150,6 @@ def _with_figure(a: Sequence[Row], b: Sequence[Row], metric: str, left_out: list
         next_step = f"--metric {min(common)}" if len(common) == 1 else None
         raise InputError(f"there is no {metric} on both sides", problems=(problem,), next_step=next_step)
     return sides[0], sides[1]
-
-
-def _no_figure(row: Row, metric: str) -> str:
-    if row.status != "completed":
-        return f"no {metric}, the runs ended with {row.status}"
-    return f"no {metric}" + (f" in one or more of its {shown(jobs)} jobs" if (jobs := row.get("jobs")) else "")
 
 
 def _judge(how: How, pair: Pair, *, force: bool, counts: tuple[int, int] = (1, 1)) -> Comparison:
@@ -184,12 +187,15 @@ def _partners(a: list[Row], b: list[Row], factor: str, metric: str, left_out: li
         rest_a = [i for i in range(len(a)) if i not in used_a]
         rest_b = [j for j in range(len(b)) if j not in used_b]
         _require_few(len(rest_a), len(rest_b), exact=exact)
-        tried = _exact(a, b, factor) if exact else ((i, j) for i in rest_a for j in rest_b)
+        tried = _pair_exactly(a, b, factor) if exact else ((i, j) for i in rest_a for j in rest_b)
         near: list[tuple[int, int, int, int]] = []
         for i, j in tried:
             pair = Pair(a[i], b[j], factor, metric)
             if not _same_row(a[i], b[j]) and not blocking(pair):
-                near.append((_told(pair), _distance(pair), i, j))
+                # Of what people choose, the settings beside the factor in which the two differ.
+                told = sum(entry.role not in ("software", "environment") for entry in confounders(pair))
+                distance = sum(entry.role in ("size", "batch") for entry in differences(pair.a, pair.b))
+                near.append((told, distance, i, j))
         for told, _, i, j in sorted(near):
             if i not in used_a and j not in used_b:
                 used_a.add(i)
@@ -206,7 +212,7 @@ def _require_few(a: int, b: int, *, exact: bool) -> None:
         raise InputError("too much is selected", problems=(problem,), next_step="select fewer by STUDY:key=value")
 
 
-def _exact(a: list[Row], b: list[Row], factor: str) -> list[tuple[int, int]]:
+def _pair_exactly(a: list[Row], b: list[Row], factor: str) -> list[tuple[int, int]]:
     """Rows that share every setting which people choose, but for the factor and the machine.
 
     No other pair can be nearer, so that these are taken first, without a look at every pair.
@@ -219,17 +225,8 @@ def _exact(a: list[Row], b: list[Row], factor: str) -> list[tuple[int, int]]:
     return [(i, j) for i, same in found for j in same[:MAX_SAME]]
 
 
-def _told(pair: Pair) -> int:
-    """Settings beside the factor in which the two differ, of what people choose."""
-    return sum(entry.role not in ("software", "environment") for entry in confounders(pair))
-
-
 def _same_row(a: Row, b: Row) -> bool:
     return (a.source, a.table, a.place) == (b.source, b.table, b.place)
-
-
-def _distance(pair: Pair) -> int:
-    return sum(entry.role in ("size", "batch") for entry in differences(pair.a, pair.b))
 
 
 def _best_pairs(a: list[Row], b: list[Row], factor: str, metric: str) -> list[tuple[Pair, tuple[int, int]]]:
@@ -256,10 +253,6 @@ def _best_pairs(a: list[Row], b: list[Row], factor: str, metric: str) -> list[tu
     return found
 
 
-def _in_order(keys: frozenset[str]) -> tuple[str, ...]:
-    return tuple(key for key in SETTINGS if key in keys)
-
-
 def _groups(rows: list[Row], keys: list[str]) -> dict[tuple[str, ...], list[Row]]:
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
@@ -279,13 +272,7 @@ def _best(rows: list[Row], metric: str) -> Row:
     return (max if more else min)(rows, key=lambda row: row.figures[metric].value)
 
 
-def _nearest(a: list[Row], b: list[Row], factor: str, metric: str) -> Pair:
-    """The pair with the fewest reasons against it, so that these can be told."""
-    pairs = [Pair(first, second, factor, metric) for first in a for second in b]
-    return min(pairs, key=lambda pair: (len(blocking(pair)), len(confounders(pair))))
-
-
-def _told_apart(made: list[Comparison]) -> list[Comparison]:
+def _tell_apart(made: list[Comparison]) -> list[Comparison]:
     """With the settings by which the comparisons are told from each other."""
     rows = [entry.a for entry in made if entry.how != "best against best"]
     keys = [
@@ -297,15 +284,14 @@ def _told_apart(made: list[Comparison]) -> list[Comparison]:
         keys.remove("global_batch")
     if "model" in keys and "task" in keys:
         keys.remove("task")
-    return [
-        replace(entry, shared=tuple(f"{key} {_both(entry, key)}" for key in keys))
-        if entry.how != "best against best"
-        else entry
-        for entry in made
-    ]
-
-
-def _both(entry: Comparison, key: str) -> str:
-    a, b = entry.a.get(key), entry.b.get(key)
-    same = a is not None and b is not None and alike(key, a, b) == "same"
-    return shown(a) if same or b is None else f"{shown(a)} against {shown(b)}"
+    apart = []
+    for entry in made:
+        if entry.how != "best against best":
+            shared = []
+            for key in keys:
+                a, b = entry.a.get(key), entry.b.get(key)
+                same = a is not None and b is not None and alike(key, a, b) == "same"
+                shared.append(f"{key} " + (shown(a) if same or b is None else f"{shown(a)} against {shown(b)}"))
+            entry = replace(entry, shared=tuple(shared))
+        apart.append(entry)
+    return apart

@@ -9,14 +9,45 @@ from steelyard.analysis.meters import MeterAgreement, MeteredEnergy, hold, meter
 from steelyard.analysis.power_trace import counted_scopes
 from steelyard.derive.observations import Observations
 from steelyard.errors import InputError, SteelyardError
+from steelyard.results.store import RAW
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from steelyard.analysis.energy import CellEnergy
     from steelyard.contracts.energy import DomainScope
     from steelyard.contracts.record import Quantity, RunRecord
+    from steelyard.results.store import ResultFolder
 
 OF_STEPS, OF_RUN = "energy_all_steps", "energy_run"
+
+
+def compare_meters(
+    folder: ResultFolder,
+    cells: Sequence[CellEnergy],
+    *,
+    meter: Path | None,
+    scope: DomainScope | None,
+    slurm: Path | None,
+    plugin: str | None,
+) -> dict[str, MeterAgreement]:
+    """What others measured of the one run that was selected, by whom; empty where no file of theirs is given."""
+    if meter is None and slurm is None:
+        return {}
+    records = [record for entry in cells for record in entry.cell.records]
+    if len(records) != 1:
+        raise InputError(
+            f"{len(records)} runs are selected; a meter's readings are held against one",
+            next_step="steelyard energy RUN_ID --meter FILE.csv",
+        )
+    record, raw, checks = records[0], folder.run_path(records[0].spec) / RAW, {}
+    if meter is not None:
+        checks["meter"] = against_meter(record, raw, meter, scope)
+    if slurm is not None:
+        found = against_slurm(record, raw, slurm, plugin)
+        checks |= {f"Slurm step {name}": check for name, check in found.items()}
+    return checks
 
 
 def against_meter(record: RunRecord, raw: Path, path: Path, scope: DomainScope | None) -> MeterAgreement:

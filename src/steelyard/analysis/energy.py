@@ -91,15 +91,12 @@ def cells_with_energy(folder: ResultFolder, cells: Sequence[CellSummary]) -> lis
         for record in cell.records:
             main = record.quantities.get(MAIN)
             if main is not None and main.value is not None and main.validity is not None:
-                scopes[record.run_id] = counted_scopes(_sensors(folder, record), main.validity.domains)
+                nodes: list[NodeSensors] = []
+                # Where the raw files are not kept or no longer whole, the record's own words must do.
+                with contextlib.suppress(SteelyardError, OSError):
+                    nodes = Observations(folder.run_path(record.spec) / RAW).nodes
+                scopes[record.run_id] = counted_scopes(nodes, main.validity.domains)
     return energy_cells(cells, scopes)
-
-
-def _sensors(folder: ResultFolder, record: RunRecord) -> list[NodeSensors]:
-    """Empty where the raw files are not kept or no longer whole: the record's own words must do then."""
-    with contextlib.suppress(SteelyardError, OSError):
-        return Observations(folder.run_path(record.spec) / RAW).nodes
-    return []
 
 
 def plotted(folder: ResultFolder, cells: Sequence[CellEnergy]) -> tuple[CellEnergy, PowerTrace] | None:
@@ -195,12 +192,15 @@ def over_jobs(records: Sequence[RunRecord], name: str) -> Quantity | None:
     None: no job has it.
     """
     there = [record for record in records if name in record.quantities]
-    known = [record for record in there if _counts(record.quantities[name])]
+    known = [record for record in there if _verdict(record.quantities[name]) != "invalid"]
     if not there:
         return None
     first = there[0].quantities[name]
     if not known:
-        return first if first.value is None else replace(first, value=None, interval=None, reason=_reasons(first))
+        if first.value is None:
+            return first
+        reasons = "; ".join(first.validity.reasons if first.validity else ())[:4000]
+        return replace(first, value=None, interval=None, reason=reasons or "it is marked invalid")
     if len(records) == 1:
         return replace(first, validity=first.validity or _unsaid())
     quantities = [record.quantities[name] for record in known]
@@ -210,6 +210,7 @@ def over_jobs(records: Sequence[RunRecord], name: str) -> Quantity | None:
     interval = None
     if across.low is not None and across.high is not None:
         common = common_share(quantities) * across.value
+        speed = job_throughput(known).interval
         interval = Interval(
             # Net energy and idle power may lie on either side of zero; gross energy may not.
             low=across.low - common if name.endswith("_net") else max(0.0, across.low - common),
@@ -218,7 +219,8 @@ def over_jobs(records: Sequence[RunRecord], name: str) -> Quantity | None:
             method=f"{across.method}, and the sensors' own uncertainty that all jobs share"
             if common
             else across.method,
-            covers=_covers(known),
+            # What these jobs can speak for is the same as for their throughput.
+            covers=speed.covers if speed is not None else f"these {len(known)} jobs",
             approximate=across.approximate,
         )
     return replace(quantities[0], value=across.value, interval=interval, validity=validity)
@@ -236,12 +238,6 @@ def common_share(quantities: Sequence[Quantity]) -> float:
         if quantity.interval is not None and quantity.value
     ]
     return min(shares) if len(shares) == len(quantities) else 0.0
-
-
-def _covers(records: Sequence[RunRecord]) -> str:
-    """What these jobs can speak for: the same as their throughput."""
-    interval = job_throughput(records).interval
-    return interval.covers if interval is not None else f"these {len(records)} jobs"
 
 
 def _turned(energy: Quantity, unit: str) -> Quantity:
@@ -267,20 +263,12 @@ def _verdict(quantity: Quantity) -> Verdict:
     return quantity.validity.verdict if quantity.validity else "doubtful"
 
 
-def _counts(quantity: Quantity) -> bool:
-    return _verdict(quantity) != "invalid"
-
-
 def _unsaid() -> Validity:
     return Validity(verdict="doubtful", reasons=(UNSAID,))
 
 
 def _unknown(reason: str) -> Quantity:
     return Quantity(value=None, unit="J", scope="job", window="steady", aggregation="sum", reason=reason[:4000])
-
-
-def _reasons(quantity: Quantity) -> str:
-    return "; ".join(quantity.validity.reasons if quantity.validity else ())[:4000] or "it is marked invalid"
 
 
 def _merged(each: Sequence[Validity], jobs: int) -> Validity:

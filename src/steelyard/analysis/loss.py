@@ -103,10 +103,10 @@ def _times(records: Sequence[RunRecord], total: tuple[float, ...], name: str) ->
     return tuple(share * time for share, time in zip(shares, total, strict=True))
 
 
-def split(base: Parts, other: Parts, level: float = 0.95) -> Split:
+def split(base: Parts, other: Parts) -> Split:
     """The efficiency of one configuration against its base, and the factors of it that both of them tell."""
     rest_a, rest_b = Quotient((), (base.total,)), Quotient((), (other.total,))
-    total = change(rest_a, rest_b, level)
+    total = change(rest_a, rest_b)
     theirs, ours = _quotients(base), _quotients(other)
     factors, unknown = [], []
     for name in FACTORS:
@@ -116,9 +116,9 @@ def split(base: Parts, other: Parts, level: float = 0.95) -> Split:
             reason = other.reasons.get(name) or base.reasons.get(name) or "a part of the step is nothing"
             factors.append(Factor(name, None, None if b is None else b.value, reason))
             continue
-        factors.append(Factor(name, change(a, b, level), None if name == "computation" else b.value))
+        factors.append(Factor(name, change(a, b), None if name == "computation" else b.value))
         rest_a, rest_b = rest_a.without(a), rest_b.without(b)
-    rest = change(rest_a, rest_b, level) if unknown else None
+    rest = change(rest_a, rest_b) if unknown else None
     return Split(total, tuple(factors), rest, tuple(unknown))
 
 

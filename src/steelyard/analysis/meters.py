@@ -51,6 +51,8 @@ PLUGIN_SCOPES: dict[str, DomainScope] = {
 # Steps begin and end at whole seconds of the accounts.
 SLURM_EDGE_S = 1.0
 GAIN = 0.05
+# What a meter's clock may be off against ours.
+CLOCK_ERROR_S = 1.0
 # Two windows are one when their edges differ by less than this share of them.
 SAME_WINDOW = 0.02
 # What each scope holds besides itself.
@@ -97,12 +99,12 @@ class MeterAgreement:
 # -- Slurm --------------------------------------------------------------------------------------------------------
 
 
-def read_slurm(path: Path, *, plugin: str | None = None, gain: float = GAIN) -> dict[str, MeteredEnergy]:
+def read_slurm(path: Path, *, plugin: str | None = None) -> dict[str, MeteredEnergy]:
     """Energy of each step in a saved answer of sacct."""
-    return parse_slurm(_decoded(path), plugin=plugin, gain=gain)
+    return parse_slurm(_decoded(path), plugin=plugin)
 
 
-def parse_slurm(text: str, *, plugin: str | None = None, gain: float = GAIN) -> dict[str, MeteredEnergy]:
+def parse_slurm(text: str, *, plugin: str | None = None) -> dict[str, MeteredEnergy]:
     """Energy by step. `plugin` is the site's AcctGatherEnergyType; without it nobody says what was counted."""
     if plugin is not None and plugin not in PLUGIN_SCOPES:
         problem = Problem("plugin", f"{plugin!r} is not known", ", ".join(PLUGIN_SCOPES))
@@ -112,14 +114,14 @@ def parse_slurm(text: str, *, plugin: str | None = None, gain: float = GAIN) -> 
     problems: list[Problem] = []
     for line, cells in _rows(text, "sacct's answer", "|", SLURM_COLUMNS, SLURM_COMMAND):
         try:
-            found[cells["JobIDRaw"][:80]] = _step(cells, scope, gain)
+            found[cells["JobIDRaw"][:80]] = _step(cells, scope)
         except ValueError as error:
             _note(problems, line, str(error), "whole numbers; Start and End in seconds since 1970")
     _refuse("sacct's answer cannot be read", problems, SLURM_COMMAND)
     return found
 
 
-def _step(cells: dict[str, str], scope: DomainScope | None, gain: float) -> MeteredEnergy:
+def _step(cells: dict[str, str], scope: DomainScope | None) -> MeteredEnergy:
     name = f"Slurm step {printable(cells['JobIDRaw'][:80])}"
     start_s, stop_s = _slurm_time(cells["Start"]), _slurm_time(cells["End"])
     energy = cells["ConsumedEnergyRaw"].strip()
@@ -129,7 +131,7 @@ def _step(cells: dict[str, str], scope: DomainScope | None, gain: float) -> Mete
         reason = "Slurm has no energy of it: what it writes as 0 or leaves empty was not collected"
         return MeteredEnergy(name, scope, None, start_s=start_s, stop_s=stop_s, reasons=(reason,))
     value_j = float(energy)
-    half_j = gain * value_j
+    half_j = GAIN * value_j
     if start_s is not None and stop_s is not None and stop_s > start_s:
         half_j += value_j * min(1.0, 2 * SLURM_EDGE_S / (stop_s - start_s))
     notes = ["where a node is shared, Slurm counts its other jobs as well"]
@@ -179,7 +181,10 @@ def parse_meter(text: str, name: str) -> MeterSeries:
     step = "write a header `timestamp,power_w`"
     for line, cells in _rows(text, name, ",", METER_COLUMNS, step):
         try:
-            time_s, power_w = _meter_time(cells["timestamp"]), _watts(cells["power_w"])
+            time_s, words = _meter_time(cells["timestamp"]), cells["power_w"].strip()
+            power_w = _number(words)
+            if power_w is None or not 0 <= power_w <= MAX_WATTS:
+                raise ValueError(f"{words[:40]!r} is no power in watts")
             if times and time_s < times[-1]:
                 raise ValueError("its time lies before that of the line above")
         except ValueError as error:
@@ -187,7 +192,9 @@ def parse_meter(text: str, name: str) -> MeterSeries:
             continue
         times.append(time_s)
         powers.append(power_w)
-        places = max(places, _places(cells["power_w"].strip()))
+        # How far behind the point the last digit stands.
+        digits = NUMBER.fullmatch(words)
+        places = max(places, len(digits[1] or "") - int(digits[2] or 0) if digits else 0)
     _refuse(f"{name} is no meter's file", problems, step)
     return MeterSeries(name, np.array(times), np.array(powers), 10.0 ** -min(places, MAX_PLACES))
 
@@ -210,22 +217,9 @@ def _meter_time(text: str) -> float:
     return time_s
 
 
-def _watts(text: str) -> float:
-    watts = _number(text.strip())
-    if watts is None or not 0 <= watts <= MAX_WATTS:
-        raise ValueError(f"{text.strip()[:40]!r} is no power in watts")
-    return watts
-
-
 def _number(words: str) -> float | None:
     """A number as meters write it; Python's own reading takes more, such as 4_12."""
     return float(words) if NUMBER.fullmatch(words) else None
-
-
-def _places(words: str) -> int:
-    """How far behind the point the last digit stands."""
-    match = NUMBER.fullmatch(words)
-    return max(0, len(match[1] or "") - int(match[2] or 0)) if match else 0
 
 
 def meter_energy(
@@ -234,11 +228,9 @@ def meter_energy(
     stop_s: float,
     *,
     scope: DomainScope | None,
-    gain: float = GAIN,
-    clock_error_s: float = 1.0,
 ) -> MeteredEnergy:
     """The meter's joules of a window, with what its clock may be off against ours in the interval."""
-    nature = Nature("gauge", series.resolution_w, gain=gain)
+    nature = Nature("gauge", series.resolution_w, gain=GAIN)
     spent_s = np.zeros_like(series.time_s)
 
     def energy(shift_s: float) -> WindowEnergy:
@@ -249,12 +241,12 @@ def meter_energy(
     name = f"meter {printable(series.source[:200])}"
     if middle.value_j is None or middle.low_j is None or middle.high_j is None:
         return MeteredEnergy(name, scope, None, start_s=start_s, stop_s=stop_s, reasons=middle.reasons)
-    shifted = [one - middle.value_j for shift in (-1, 1) if (one := energy(shift * clock_error_s).value_j) is not None]
+    shifted = [one - middle.value_j for shift in (-1, 1) if (one := energy(shift * CLOCK_ERROR_S).value_j) is not None]
     if len(shifted) < 2:
         # One edge gains while the other loses: at most the highest power against the lowest, which is not known where
         # the moved window leaves the file.
-        inside = series.time_s[0] <= start_s - clock_error_s and stop_s + clock_error_s <= series.time_s[-1]
-        most_j = clock_error_s * float(series.power_w.max() - (series.power_w.min() if inside else 0.0))
+        inside = series.time_s[0] <= start_s - CLOCK_ERROR_S and stop_s + CLOCK_ERROR_S <= series.time_s[-1]
+        most_j = CLOCK_ERROR_S * float(series.power_w.max() - (series.power_w.min() if inside else 0.0))
         shifted += [-most_j, most_j]
     low_j = middle.low_j + min([0.0, *shifted])
     high_j = middle.high_j + max([0.0, *shifted])
@@ -371,7 +363,10 @@ def _rows(
         cells = words.rstrip("\r\n").split(delimiter)
         if not columns:
             columns = {cell.strip(): number for number, cell in enumerate(cells)}
-            _require(name, columns, wanted, next_step)
+            if missing := [column for column in wanted if column not in columns]:
+                seen, valid = ", ".join(columns)[:200], ", ".join(wanted)
+                problems = tuple(Problem("header", f"no column {each} in {seen!r}", valid) for each in missing)
+                raise InputError(f"{name} has another header", problems=problems, next_step=next_step)
             continue
         count += 1
         if count > MAX_ROWS:
@@ -379,14 +374,6 @@ def _rows(
         yield line, {key: cells[columns[key]] if columns[key] < len(cells) else "" for key in wanted}
     if not count:
         raise InputError(f"{name} has no lines of data", next_step=next_step)
-
-
-def _require(name: str, columns: dict[str, int], wanted: tuple[str, ...], next_step: str) -> None:
-    missing = [column for column in wanted if column not in columns]
-    if missing:
-        found = ", ".join(columns)[:200]
-        problems = tuple(Problem("header", f"no column {column} in {found!r}", ", ".join(wanted)) for column in missing)
-        raise InputError(f"{name} has another header", problems=problems, next_step=next_step)
 
 
 def _note(problems: list[Problem], line: int, problem: str, valid: str) -> None:

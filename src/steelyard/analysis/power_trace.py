@@ -111,15 +111,22 @@ def power_trace(record: RunRecord, raw: Path) -> PowerTrace:
     nodes = Observations(raw).nodes
     main = record.quantities.get("energy_job")
     names = main.validity.domains if main is not None and main.validity is not None else ()
-    chosen = [(node, _chosen(node)) for node in nodes]
+    chosen = [(node, _choose_channels(node)) for node in nodes]
     points = MAX_ALL_POINTS // max(1, sum(len(channels) for _, channels in chosen))
-    lines = [line for node, channels in chosen for line in _lines(node, channels, min(MAX_POINTS, points), names)]
+    lines = [line for node, channels in chosen for line in _make_lines(node, channels, min(MAX_POINTS, points), names)]
+    notes = [f"{missing.backend}: {missing.what}: {missing.reason}" for node in nodes for missing in node.missing]
+    notes += [f"{node.name}: {node.damage}" for node in nodes if node.damage]
+    notes += [f"the sampler of {node.name} did not end in order" for node in nodes if node.sampler and not node.ended]
     return PowerTrace(
-        record.run_id, _shown_phases(record.phases), tuple(lines), tuple(_notes(nodes)), tuple(_held(nodes))
+        run_id=record.run_id,
+        phases=_choose_phases(record.phases),
+        lines=tuple(lines),
+        notes=tuple(dict.fromkeys(notes)),
+        held=tuple(_list_held(nodes)),
     )
 
 
-def _chosen(node: NodeSensors) -> dict[int, Channel]:
+def _choose_channels(node: NodeSensors) -> dict[int, Channel]:
     """One channel a domain, by its number: the gauge nearest to the moment, or else a counter."""
     best: dict[str, int] = {}
     for number, channel in enumerate(node.channels):
@@ -133,7 +140,7 @@ def _rank(channel: Channel) -> tuple[bool, float]:
     return channel.kind == "counter", float("inf") if channel.average_s is None else channel.average_s
 
 
-def _lines(node: NodeSensors, channels: dict[int, Channel], points: int, names: Sequence[str]) -> list[PowerLine]:
+def _make_lines(node: NodeSensors, channels: dict[int, Channel], points: int, names: Sequence[str]) -> list[PowerLine]:
     if node.sampler is None:
         return []
     counts = dict.fromkeys(channels, 0)
@@ -156,14 +163,10 @@ def _lines(node: NodeSensors, channels: dict[int, Channel], points: int, names: 
         if time_s.size:
             domain, channel = node.domains[channels[number].domain], channels[number]
             counted, time_s = is_named(node.name, domain, names), time_s - node.sampler.zero_s
-            limit = channel.limit_w or _limit(node, domain)
+            limits = [other.limit_w for other in node.channels if other.domain == domain.name and other.limit_w]
+            limit = channel.limit_w or min(limits, default=None)
             lines.append(PowerLine(domain.name, node.name, domain.scope, counted, time_s, low, mean, high, limit))
     return lines
-
-
-def _limit(node: NodeSensors, domain: Domain) -> float | None:
-    limits = [channel.limit_w for channel in node.channels if channel.domain == domain.name and channel.limit_w]
-    return min(limits, default=None)
 
 
 def _finite(table: Floats) -> Floats:
@@ -246,7 +249,7 @@ class _Counter:
         return middle, power, power, power
 
 
-def _shown_phases(phases: Sequence[Phase]) -> tuple[Phase, ...]:
+def _choose_phases(phases: Sequence[Phase]) -> tuple[Phase, ...]:
     """In order of time. The steps are cut into warm-up and steady where that is known; both would overlap."""
     names = {phase.name for phase in phases}
     shown = [
@@ -257,7 +260,7 @@ def _shown_phases(phases: Sequence[Phase]) -> tuple[Phase, ...]:
     return tuple(sorted(shown, key=lambda phase: (phase.start_s, phase.end_s)))
 
 
-def _held(nodes: Sequence[NodeSensors]) -> list[str]:
+def _list_held(nodes: Sequence[NodeSensors]) -> list[str]:
     first: dict[tuple[str, str, str], float] = {}
     for node in nodes:
         for condition in node.conditions if node.sampler is not None else ():
@@ -270,13 +273,6 @@ def _held(nodes: Sequence[NodeSensors]) -> list[str]:
         f"clocks of {domain} on {node} held back by: {words} (first seen at {at_s:.1f} s)"
         for (node, domain, words), at_s in first.items()
     ]
-
-
-def _notes(nodes: Sequence[NodeSensors]) -> list[str]:
-    notes = [f"{missing.backend}: {missing.what}: {missing.reason}" for node in nodes for missing in node.missing]
-    notes += [f"{node.name}: {node.damage}" for node in nodes if node.damage]
-    notes += [f"the sampler of {node.name} did not end in order" for node in nodes if node.sampler and not node.ended]
-    return list(dict.fromkeys(notes))
 
 
 # -- several domains as one

@@ -88,7 +88,11 @@ def base_unit(unit: str) -> str:
 def ratios(a: Row, b: Row, metric: str, level: float = LEVEL) -> list[Ratio]:
     """The ratio of the whole job and those per device, module, node and watt, as far as both sides know them."""
     a, b = _by_one_energy(a, b)
-    found = [made for scope, make in _SCOPES.items() if (made := _one(scope, make, a, b, metric, level)) is not None]
+    found = []
+    for scope, make in _SCOPES.items():
+        first, second = make(a, metric), make(b, metric)
+        if first is not None and second is not None and min(first.value, second.value) > 0:
+            found.append(divide(scope, metric, first, second, level))
     # For one device on one node on each side, all say the same.
     different: list[Ratio] = []
     for ratio in found:
@@ -126,15 +130,6 @@ def _of_one_sensor(a: Row, b: Row) -> tuple[Row, Row]:
         for row in (a, b)
     )
     return first, second
-
-
-def _one(
-    scope: str, make: Callable[[Row, str], Amount | None], a: Row, b: Row, metric: str, level: float
-) -> Ratio | None:
-    first, second = make(a, metric), make(b, metric)
-    if first is None or second is None or min(first.value, second.value) <= 0:
-        return None
-    return divide(scope, metric, first, second, level)
 
 
 def divide(scope: str, metric: str, a: Amount, b: Amount, level: float = LEVEL) -> Ratio:
@@ -196,10 +191,6 @@ def _own_way(
 # -- the same figure for other parts of a machine
 
 
-def _job(row: Row, metric: str) -> Amount | None:
-    return row.figures.get(metric)
-
-
 def _per(part: str, count: str) -> Callable[[Row, str], Amount | None]:
     def make(row: Row, metric: str) -> Amount | None:
         """As measured, else by division; only rates of the whole job can be divided."""
@@ -247,7 +238,7 @@ def _per_watt(row: Row, metric: str) -> Amount | None:
 
 
 _SCOPES: dict[str, Callable[[Row, str], Amount | None]] = {
-    "job": _job,
+    "job": lambda row, metric: row.figures.get(metric),
     "device": _per("device", "devices"),
     "module": _per_module,
     "node": _per("node", "nodes"),

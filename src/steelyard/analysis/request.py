@@ -186,7 +186,9 @@ def request(
     records = [record for record in basis.cell.records if record.status.code in MEASURED and _rate(record)]
     jobs = _jobs_a_training(plan, basis, records)
     terms, approximate = _terms(plan, basis, records, jobs)
-    lost, counted = _lost(cells)
+    codes = [record.status.code for cell in cells for record in cell.records]
+    lost = sum(code in LOST for code in codes)
+    counted = lost + sum(code in MEASURED for code in codes)
     failed = plan.failed_percent / 100 if plan.failed_percent is not None else (lost / counted if counted else 0.0)
     terms += _overhead(plan, terms[-1].amount, failed)
     if tariff is not None:
@@ -227,16 +229,13 @@ def basis_of(plan: WorkPlan, cells: Sequence[CellSummary], curve: Scaling | None
         larger = min(count for count in by_count if count > plan.devices)
         kind: BasisKind = "larger" if plan.devices > min(by_count) else "smaller"
         return Basis(kind, larger, by_count[larger], largest)
-    foretold = [entry for entry in _projections(curve) if entry.devices == plan.devices]
+    projections = curve.projections if curve is not None and not curve.blocked else ()
+    foretold = [entry for entry in projections if entry.devices == plan.devices]
     if foretold:
         # Where several models foretell, the one that promises least is the safe one.
         least = min(foretold, key=lambda entry: entry.throughput)
         return Basis("projected", largest, by_count[largest], largest, least)
     return Basis("largest", largest, by_count[largest], largest)
-
-
-def _projections(curve: Scaling | None) -> tuple[Projection, ...]:
-    return curve.projections if curve is not None and not curve.blocked else ()
 
 
 def _rate(record: RunRecord) -> float:
@@ -314,14 +313,19 @@ def _terms(plan: WorkPlan, basis: Basis, records: Sequence[RunRecord], jobs: int
     if not measured:
         doubts = ("nothing was measured at this number of devices, so that there is no interval",)
     single = basis.cell.throughput if measured and len(records) == 1 else None
-    inverse = _turned(_over(rates, turned=True, measured=measured, single=single))
-    terms = _given(plan)
+    # A rate from the time for a sample.
+    each_s = _over(rates, turned=True, measured=measured, single=single)
+    rate = Estimate(1 / each_s.value)
+    if each_s.low and each_s.high is not None:
+        rate = Estimate(rate.value, 1 / each_s.high, 1 / each_s.low)
+    terms = _list_given(plan)
     origin = "measured" if measured else "not measured: see below"
-    terms.append(Term("r", "rate of the job at N devices", "", inverse, basis.cell.throughput.unit, origin, runs))
+    terms.append(Term("r", "rate of the job at N devices", "", rate, basis.cell.throughput.unit, origin, runs))
     steps_s = _over(steps, measured=measured, single=single, scale=plan.samples)
     terms.append(Term("T1", "time of the steps of one training", "{S} / {r}", steps_s, "s", "worked out", runs))
     terms.append(Term("t", "set-up of one job", "", _over(setups, measured=measured), "s", "measured", runs))
-    terms.append(Term("J", "jobs of one training", "", Estimate(float(jobs)), "", _why_jobs(plan), digits=3))
+    why_jobs = "given: one job" if plan.job_limit_s is None else "counted: by the longest job allowed"
+    terms.append(Term("J", "jobs of one training", "", Estimate(float(jobs)), "", why_jobs, digits=3))
     formula = "{T1} + {J} x {t}"
     if evaluations and each is not None and plan.epochs is not None:
         terms.append(Term("v", "one evaluation, after each epoch", "", Estimate(each), "s", "measured", runs))
@@ -336,7 +340,7 @@ def _terms(plan: WorkPlan, basis: Basis, records: Sequence[RunRecord], jobs: int
     return terms, doubts
 
 
-def _given(plan: WorkPlan) -> list[Term]:
+def _list_given(plan: WorkPlan) -> list[Term]:
     terms = []
     if plan.epochs is not None and plan.epoch_samples is not None:
         terms.append(Term("E", "epochs of one training", "", Estimate(plan.epochs), "", "given"))
@@ -347,10 +351,6 @@ def _given(plan: WorkPlan) -> list[Term]:
     terms.append(Term("K", "trainings", "", Estimate(float(plan.trainings)), "", "given", digits=9))
     terms.append(Term("N", "devices of the job", "", Estimate(float(plan.devices)), "devices", "given", digits=9))
     return terms
-
-
-def _why_jobs(plan: WorkPlan) -> str:
-    return "given: one job" if plan.job_limit_s is None else "counted: by the longest job allowed"
 
 
 def _over(
@@ -376,13 +376,6 @@ def _over(
     if found.low is None or found.high is None:
         return Estimate(found.value)
     return Estimate(found.value, max(0.0, found.low), found.high)
-
-
-def _turned(inverse: Estimate) -> Estimate:
-    """A rate from the time for a sample."""
-    if not inverse.low or inverse.high is None:
-        return Estimate(1 / inverse.value)
-    return Estimate(1 / inverse.value, 1 / inverse.high, 1 / inverse.low)
 
 
 def predicted(values: Sequence[float], further: int) -> Estimate:
@@ -415,12 +408,6 @@ def _overhead(plan: WorkPlan, hours: Estimate, failed: float) -> list[Term]:
         Term("b", "buffer", "", Estimate(plan.buffer_percent), "%", "given", digits=3),
         Term("A", "device-hours to ask for", "{F} x (1 + {b} / 100)", asked, "device-hours", "worked out"),
     ]
-
-
-def _lost(cells: Sequence[CellSummary]) -> tuple[int, int]:
-    codes = [record.status.code for cell in cells for record in cell.records]
-    lost = sum(code in LOST for code in codes)
-    return lost, lost + sum(code in MEASURED for code in codes)
 
 
 def most_lost(lost: int, counted: int) -> float:

@@ -80,7 +80,10 @@ def row_of(cell: CellSummary) -> Row:
     shown = measured or list(cell.records)
     found = [_settings(record) for record in shown]
     settings = {key: _common([entry.get(key) for entry in found]) for entry in found for key in entry}
-    settings |= _evidence(cell, measured) | {"mixed": _mixed(found)}
+    # Settings that the jobs do not share, of what people choose or what makes a machine another one.
+    keys = dict.fromkeys(key for entry in found for key in entry if SETTINGS[key] != "evidence" and key not in BESIDE)
+    mixed = [key for key in keys if len({entry.get(key) for entry in found} - {None}) > 1]
+    settings |= _evidence(cell, measured) | {"mixed": ", ".join(mixed) or None}
     return Row(
         place=f"{cell.study}/{cell.cell}",
         settings={key: value for key, value in settings.items() if value is not None},
@@ -99,7 +102,9 @@ def _settings(record: RunRecord) -> Settings:
         **_machine(record),
         **_work(record),
         **_arithmetic(record),
-        **_batches(record),
+        "batch_per_device": record.spec.batch,
+        "global_batch": record.spec.step_samples,
+        "grad_accumulation": record.spec.accumulation,
         **_input(record),
         **_implementation(record),
         **_surroundings(record),
@@ -120,7 +125,9 @@ def _machine(record: RunRecord) -> Settings:
     accelerator = (device.model or device.name) if device else None
     system = accelerator
     if spec.device_family == "sim":
-        accelerator, system = "simulated", f"simulated {_digest(simulated_hardware(record))}"
+        hardware = json.dumps(simulated_hardware(record), sort_keys=True)
+        digest = hashlib.sha256(hardware.encode()).hexdigest()[:DIGEST_DIGITS]
+        accelerator, system = "simulated", f"simulated {digest}"
     elif accelerator == "cpu":
         system = _fact(record, "cpu.model") or accelerator
     # A step may use some of its job's nodes.
@@ -178,15 +185,6 @@ def _arithmetic(record: RunRecord) -> Settings:
         "parameter_precision": NUMBER_FORMATS.get(_effect(record, "parameter_dtype") or ""),
         "optimizer": _effect(record, "optimizer"),
         "learning_rate": _number(rate) if rate is not None else asked,
-    }
-
-
-def _batches(record: RunRecord) -> Settings:
-    spec = record.spec
-    return {
-        "batch_per_device": spec.batch,
-        "global_batch": spec.step_samples,
-        "grad_accumulation": spec.accumulation,
     }
 
 
@@ -254,10 +252,11 @@ def _evidence(cell: CellSummary, measured: Sequence[RunRecord]) -> Settings:
     blocking = {found.code for record in measured for found in record.findings if found.severity == "blocks"}
     lost = {code: count for code, count in sorted(cell.statuses.items()) if code not in MEASURED}
     nodes = sorted({record.environment.node for record in measured if record.environment})
+    rates = [record.quantities.get("throughput_job") for record in measured]
     return {
         "jobs": len(measured),
         "node": ", ".join(nodes) or None,
-        "window": _common([record.quantities["throughput_job"].window for record in measured if _has_rate(record)]),
+        "window": _common([rate.window for rate in rates if rate is not None]),
         "findings": " ".join(sorted(blocking)) or None,
         "jobs_lost": ", ".join(f"{count} {code}" for code, count in lost.items()) or None,
         **_energy_evidence(measured),
@@ -281,17 +280,6 @@ def _energy_evidence(measured: Sequence[RunRecord]) -> Settings:
     }
 
 
-def _mixed(found: Sequence[Settings]) -> str | None:
-    """Settings that the jobs do not share, of what people choose or what makes a machine another one."""
-    keys = dict.fromkeys(key for entry in found for key in entry if SETTINGS[key] != "evidence" and key not in BESIDE)
-    names = [key for key in keys if len({entry.get(key) for entry in found} - {None}) > 1]
-    return ", ".join(names) or None
-
-
-def _has_rate(record: RunRecord) -> bool:
-    return "throughput_job" in record.quantities
-
-
 def _common(values: Sequence[Setting | None]) -> Setting | None:
     """The value of all jobs; where they differ, all of them as one text."""
     distinct = list(dict.fromkeys(value for value in values if value is not None))
@@ -305,10 +293,6 @@ def _number(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
-
-
-def _digest(data: Any) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:DIGEST_DIGITS]
 
 
 # -- figures
@@ -325,7 +309,8 @@ def _figures(records: Sequence[RunRecord], settings: Settings) -> dict[str, Amou
     if rate is not None:
         whole = job_throughput(records).interval
         if whole is not None:
-            figures["throughput"] = rate = _with_bounds(rate, whole.low, whole.high)
+            low, high = min(whole.low, rate.value), max(whole.high, rate.value)
+            figures["throughput"] = rate = Amount(rate.value, low, high, rate.unit, rate.text, rate.jobs)
         if isinstance(nodes := settings.get("nodes"), int):
             figures["throughput_per_node"] = scaled(rate, 1 / nodes)
     if device is not None and (factor := _devices_per_module(settings)) is not None:
@@ -362,7 +347,8 @@ def _figure(records: Sequence[RunRecord], name: str) -> Amount | None:
 def _over_jobs(quantities: Sequence[Quantity], values: Sequence[float]) -> Amount:
     first = quantities[0]
     # Rates are averaged as work over time: times are added, not rates.
-    turn: Callable[[float], float] = (lambda x: 1 / x) if _is_rate(first.unit) and min(values) > 0 else (lambda x: x)
+    rate = first.unit.endswith(("/s", "/J", "/Wh"))
+    turn: Callable[[float], float] = (lambda x: 1 / x) if rate and min(values) > 0 else (lambda x: x)
     across = across_jobs([turn(value) for value in values])
     value = turn(across.value)
     if len(values) == 1 and first.interval is not None:
@@ -376,14 +362,6 @@ def _over_jobs(quantities: Sequence[Quantity], values: Sequence[float]) -> Amoun
     if len(values) > 1:
         low, high = low - common * abs(low), high + common * abs(high)
     return Amount(value, min(low, value), max(high, value), first.unit, jobs=tuple(values), common=common)
-
-
-def _is_rate(unit: str) -> bool:
-    return unit.endswith(("/s", "/J", "/Wh"))
-
-
-def _with_bounds(amount: Amount, low: float, high: float) -> Amount:
-    return Amount(amount.value, min(low, amount.value), max(high, amount.value), amount.unit, amount.text, amount.jobs)
 
 
 def scaled(amount: Amount, factor: float) -> Amount:

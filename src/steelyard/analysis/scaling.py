@@ -134,7 +134,7 @@ def scaling(
             f"no scaling without two device counts; the selection has {', '.join(map(str, counts))}",
             next_step="a study with [sweep] ranks = [1, 2, 4, 8], or select more of its cells",
         )
-    measured = [(label, group, *_stands(group)) for label, group in whole]
+    measured = [(label, group, *_make_stands(group)) for label, group in whole]
     found = [
         _analyse(stands, missing, label, declared, threshold, at)
         for label, _, stands, missing in measured
@@ -327,13 +327,20 @@ def _analyse(
     projected_to = at or PROJECTION_REACH * stands[-1].devices
     projections = _projections(fits, points[0], projected_to)
     enough = [point for point in points if point.split.total.value >= threshold]
+    returns = []
+    for before, after in itertools.pairwise(stands):
+        # Of twice as many devices: throughput over that before, less one. Of other steps: by the share that they add.
+        per_device = change(Quotient((), (before.parts.total,)), Quotient((), (after.parts.total,)))
+        grown = after.devices / before.devices
+        share = per_device.scaled(grown / (grown - 1), -1 / (grown - 1))
+        returns.append(Return(before.devices, after.devices, share))
     return Scaling(
         label=label,
         kind=kind,
         declared=declared is not None,
         base=points[0],
         points=points,
-        returns=tuple(_return(a, b) for a, b in itertools.pairwise(stands)),
+        returns=tuple(returns),
         threshold=threshold,
         enough=enough[-1] if enough else None,
         fits=fits,
@@ -344,11 +351,17 @@ def _analyse(
     )
 
 
-def _stands(cells: Sequence[CellSummary]) -> tuple[list[_Stand], Missing]:
+def _make_stands(cells: Sequence[CellSummary]) -> tuple[list[_Stand], Missing]:
     stands, missing = [], []
     for cell in sorted(cells, key=lambda cell: cell.records[0].spec.ranks):
         devices = cell.records[0].spec.ranks
-        records = tuple(record for record in cell.records if record.status.code in MEASURED and _rate(record))
+        records = tuple(
+            record
+            for record in cell.records
+            if record.status.code in MEASURED
+            and (rate := record.quantities.get("throughput_device")) is not None
+            and rate.value
+        )
         if records:
             # People think of the cells of a curve by their number of devices.
             row = dataclasses.replace(row_of(dataclasses.replace(cell, records=records)), place=_devices(devices))
@@ -357,11 +370,6 @@ def _stands(cells: Sequence[CellSummary]) -> tuple[list[_Stand], Missing]:
             ended = ", ".join(f"{count} {code}" for code, count in sorted(cell.statuses.items()))
             missing.append((devices, ended))
     return stands, tuple(missing)
-
-
-def _rate(record: RunRecord) -> float | None:
-    found = record.quantities.get("throughput_device")
-    return found.value if found is not None else None
 
 
 def _point(base: _Stand, stand: _Stand) -> Point:
@@ -384,13 +392,6 @@ def _point(base: _Stand, stand: _Stand) -> Point:
     )
 
 
-def _return(before: _Stand, after: _Stand) -> Return:
-    """Of twice as many devices: throughput over that before, less one. Of other steps: by the share that they add."""
-    per_device = change(Quotient((), (before.parts.total,)), Quotient((), (after.parts.total,)))
-    grown = after.devices / before.devices
-    return Return(before.devices, after.devices, per_device.scaled(grown / (grown - 1), -1 / (grown - 1)))
-
-
 # -- models
 
 
@@ -400,19 +401,16 @@ def _fits(stands: Sequence[_Stand], kind: str) -> tuple[CurveFit | Refused, ...]
     counts = [stand.devices for stand in stands]
     rates = [stand.devices / _mean(stand.parts.total) for stand in stands]
     law = amdahl(counts, rates) if kind == "strong" else gustafson(counts, rates)
-    known = [found for found in map(_transfer_s, stands) if found is not None]
+    known = []
+    for stand in stands:
+        # A step and the transfer in it, where the records tell. One device transfers nothing.
+        step = stand.row.figures.get("step_time_mean")
+        if stand.parts.transfer is not None and step is not None:
+            known.append((step.value, _mean(stand.parts.transfer) / _mean(stand.parts.total) * step.value))
     if len(known) < len(stands):
         return law, Refused("latency-bandwidth", "the transfer is not told from waiting for slower devices here")
     steps, transfers = zip(*known, strict=True)
     return law, latency_bandwidth(counts, rates, steps, transfers, strong=kind == "strong")
-
-
-def _transfer_s(stand: _Stand) -> tuple[float, float] | None:
-    """A step and the transfer in it; None where a record does not tell. One device transfers nothing."""
-    step = stand.row.figures.get("step_time_mean")
-    if stand.parts.transfer is None or step is None:
-        return None
-    return step.value, _mean(stand.parts.transfer) / _mean(stand.parts.total) * step.value
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -438,7 +436,7 @@ def _findings(
 ) -> tuple[Finding, ...]:
     base = stands[0].row
     found = [f for stand in stands[1:] for f in rule.check("pair", Pair(base, stand.row, "devices", "throughput"))]
-    table = _table(stands, points, projections)
+    table = _make_table(stands, points, projections)
     found += [f for made in rule.rules("table") if made.code.startswith(OF_CURVES) for f in made.check(table)]
     found += _declared_otherwise([stand.row for stand in stands], declared)
     if any(entry.severity == "blocks" for entry in found):
@@ -453,35 +451,29 @@ def _once(found: Sequence[Finding]) -> list[Finding]:
     merged: dict[tuple[str, str, str], list[Finding]] = {}
     for entry in found:
         merged.setdefault((entry.code, entry.severity, entry.message), []).append(entry)
-    return [
-        dataclasses.replace(same[0], place=_places([entry.place for entry in same if entry.place]))
-        for same in merged.values()
-    ]
+    once = []
+    for same in merged.values():
+        names = list(dict.fromkeys(entry.place for entry in same if entry.place))
+        counts = [name.partition(" device")[0] for name in names]
+        place = ", ".join(names)
+        if len(names) > 1 and all(count.isdigit() for count in counts):
+            place = f"{', '.join(counts)} devices"
+        once.append(dataclasses.replace(same[0], place=place))
+    return once
 
 
-def _places(places: Sequence[str]) -> str:
-    names = list(dict.fromkeys(places))
-    counts = [name.partition(" device")[0] for name in names]
-    if len(names) > 1 and all(count.isdigit() for count in counts):
-        return f"{', '.join(counts)} devices"
-    return ", ".join(names)
-
-
-def _table(stands: Sequence[_Stand], points: Sequence[Point], projections: Sequence[Projection]) -> RowTable:
+def _make_table(stands: Sequence[_Stand], points: Sequence[Point], projections: Sequence[Projection]) -> RowTable:
     """The curve as a published table would state it: only what makes it a curve, because pairs were judged before."""
-    rows = [_curve_row(stand, point) for stand, point in zip(stands, points, strict=True)]
+    rows = []
+    for stand, point in zip(stands, points, strict=True):
+        # Without the throughput: speed-ups are not to be computed again, from bounds that are no rounding.
+        figures = {"efficiency": _amount(point.split.total), "speedup": _amount(point.speedup)}
+        settings = {key: value for key, value in stand.row.settings.items() if key in GROWS}
+        rows.append(Row(stand.row.place, settings, figures))
     for entry in projections[:1]:
         rate = Amount(entry.throughput, entry.throughput, entry.throughput, points[0].throughput.unit)
         rows.append(Row("projection", {"devices": entry.devices}, {"projected_throughput": rate}))
     return RowTable("scaling", tuple(rows))
-
-
-def _curve_row(stand: _Stand, point: Point) -> Row:
-    total, speedup = point.split.total, point.speedup
-    # Without the throughput: speed-ups are not to be computed again, from bounds that are no rounding.
-    figures = {"efficiency": _amount(total), "speedup": _amount(speedup)}
-    settings = {key: value for key, value in stand.row.settings.items() if key in GROWS}
-    return Row(stand.row.place, settings, figures)
 
 
 def _amount(estimate: Estimate) -> Amount:

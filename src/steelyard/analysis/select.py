@@ -35,9 +35,13 @@ def select(folder: ResultFolder, text: str) -> list[CellSummary]:
         raise InputError(f"no results in {folder.path}", next_step="steelyard run sim --repeats 3")
     name, colon, wanted = text.partition(":")
     if colon:
-        return _by_settings(summarise(folder.records(_known(name, studies, folder))), name, wanted)
+        cells = summarise(folder.records(_known(name, studies, folder)))
+        return narrow([(cell, all_settings(cell)) for cell in cells], name, wanted)
     if text in studies:
-        return _some(summarise(folder.records(text)), text)
+        cells = summarise(folder.records(text))
+        if not cells:
+            raise InputError("nothing is selected", problems=(_problem(text, "the study has no finished run yet"),))
+        return cells
     study, slash, cell = text.partition("/")
     if slash:
         return _by_name(summarise(folder.records(_known(study, studies, folder))), study, cell)
@@ -59,12 +63,6 @@ def _known(study: str, studies: list[str], folder: ResultFolder) -> str:
     raise InputError("nothing is selected", problems=(problem,), next_step=f"use {near[0]!r}" if near else None)
 
 
-def _some(cells: list[CellSummary], text: str) -> list[CellSummary]:
-    if not cells:
-        raise InputError("nothing is selected", problems=(_problem(text, "the study has no finished run yet"),))
-    return cells
-
-
 def _by_name(cells: list[CellSummary], study: str, name: str) -> list[CellSummary]:
     """By the whole name, or its beginning where that leaves no doubt."""
     exact = [cell for cell in cells if cell.cell == name]
@@ -74,10 +72,6 @@ def _by_name(cells: list[CellSummary], study: str, name: str) -> list[CellSummar
     word = f"{len(found)} cells begin with it" if found else "no cell is called so"
     problem = _problem(f"{study}/{name}", f"{word}; cells: {_few([cell.cell for cell in cells])}")
     raise InputError("nothing is selected", problems=(problem,))
-
-
-def _by_settings(cells: list[CellSummary], study: str, text: str) -> list[CellSummary]:
-    return narrow([(cell, all_settings(cell)) for cell in cells], study, text)
 
 
 def narrow(entries: list[tuple[T, dict[str, Any]]], name: str, text: str) -> list[T]:

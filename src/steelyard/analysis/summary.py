@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.record import Finding, RunRecord
     from steelyard.contracts.spec import RunSpec
+    from steelyard.results.store import ResultFolder
 
 
 MEASURED = ("completed", "not_converged")
@@ -43,21 +44,32 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
     cells: dict[tuple[str, str], list[RunRecord]] = {}
     for record in records:
         cells.setdefault((record.spec.study, record.spec.cell), []).append(record)
-    return [_summary(study, cell, runs) for (study, cell), runs in cells.items()]
+    summaries = []
+    for (study, cell), runs in cells.items():
+        findings = {(found.code, found.severity): found for record in reversed(runs) for found in record.findings}
+        summary = CellSummary(
+            study=study,
+            cell=cell,
+            records=tuple(runs),
+            statuses=dict(Counter(record.status.code for record in runs)),
+            nodes=tuple(sorted({record.environment.node for record in runs if record.environment})),
+            throughput=job_throughput(runs),
+            time_to_quality=time_to_quality(runs),
+            findings=tuple(findings[key] for key in sorted(findings)),
+        )
+        summaries.append(summary)
+    return summaries
 
 
-def _summary(study: str, cell: str, records: Sequence[RunRecord]) -> CellSummary:
-    findings = {(found.code, found.severity): found for record in reversed(records) for found in record.findings}
-    return CellSummary(
-        study=study,
-        cell=cell,
-        records=tuple(records),
-        statuses=dict(Counter(record.status.code for record in records)),
-        nodes=tuple(sorted({record.environment.node for record in records if record.environment})),
-        throughput=job_throughput(records),
-        time_to_quality=time_to_quality(records),
-        findings=tuple(findings[key] for key in sorted(findings)),
-    )
+def list_studies(folder: ResultFolder) -> list[dict[str, Any]]:
+    """Each study of a folder by name: its cells, its runs, and how many of these completed."""
+    rows = []
+    for study in folder.studies():
+        records = list(folder.records(study))
+        completed = sum(record.status.code == "completed" for record in records)
+        cells = len({record.spec.cell for record in records})
+        rows.append({"study": study, "cells": cells, "runs": len(records), "completed": completed})
+    return rows
 
 
 def job_throughput(records: Sequence[RunRecord]) -> Quantity:
@@ -135,26 +147,23 @@ def time_to_quality(records: Sequence[RunRecord]) -> Quantity | None:
 
 def labels(cells: Sequence[CellSummary]) -> dict[str, str]:
     """Cells by the settings in which they differ; alone, a cell is called by its workload."""
-    chosen = {cell.cell: _spread(chosen_settings(cell.records[0].spec)) for cell in cells}
+    chosen = {}
+    for cell in cells:
+        settings = dict(chosen_settings(cell.records[0].spec))
+        if isinstance(settings.get("model"), dict):
+            # Options of the model are settings of their own.
+            settings |= {f"model.{name}": value for name, value in settings.pop("model").items()}
+        chosen[cell.cell] = settings
     keys = sorted({key for settings in chosen.values() for key in settings})
     differing = [key for key in keys if len({repr(settings.get(key)) for settings in chosen.values()}) > 1]
     return {
-        cell.cell: ", ".join(f"{key}={_setting(cell.records[0].spec, key)}" for key in differing)
+        cell.cell: ", ".join(f"{key}={_read_setting(cell.records[0].spec, key)}" for key in differing)
         or cell.records[0].spec.workload
         for cell in cells
     }
 
 
-def _spread(settings: dict[str, Any]) -> dict[str, Any]:
-    """With options of the model as settings of their own."""
-    model = settings.get("model")
-    if not isinstance(model, dict):
-        return settings
-    apart = {f"model.{name}": value for name, value in model.items()}
-    return {key: value for key, value in settings.items() if key != "model"} | apart
-
-
-def _setting(spec: RunSpec, key: str) -> object:
+def _read_setting(spec: RunSpec, key: str) -> object:
     value: object = spec
     for name in key.split("."):
         value = value.get(name, "-") if isinstance(value, dict) else getattr(value, name)
@@ -164,18 +173,15 @@ def _setting(spec: RunSpec, key: str) -> object:
 def _doubts(records: Sequence[RunRecord]) -> tuple[str, ...]:
     """What Student's t over job means rests on and these jobs do not give."""
     doubts = []
-    reasons = [reason for record in records for reason in _own_doubts(record) if concerns_tail(reason)]
+    rates = [record.quantities["throughput_job"] for record in records if "throughput_job" in record.quantities]
+    own = [reason for rate in rates if rate.interval for reason in rate.interval.approximate]
+    reasons = [reason for reason in own if concerns_tail(reason)]
     if reasons:
         doubts.append(f"in {len(reasons)} of {len(records)} jobs {reasons[0]}")
     nodes = {record.environment.node for record in records if record.environment}
     if 1 < len(nodes) < len(records):
         doubts.append(f"{len(records)} jobs on {len(nodes)} nodes: jobs on one node are not independent of each other")
     return tuple(doubts)
-
-
-def _own_doubts(record: RunRecord) -> tuple[str, ...]:
-    interval = record.quantities["throughput_job"].interval if "throughput_job" in record.quantities else None
-    return interval.approximate if interval else ()
 
 
 def _covers(records: Sequence[RunRecord]) -> str:

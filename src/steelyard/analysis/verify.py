@@ -250,7 +250,12 @@ def _history(recipe: Recipe, expected: Expect, cell: str, there: Sequence[tuple[
         if any(record.spec.cell == cell for record in records):
             outcome = _judge(recipe, expected, cell, records)
             values, _ = figures(outcome.records, expected)
-            kept.append(Occasion(study, _started_at(study, outcome.records), tuple(values), outcome))
+            # When the first job began; where no record says it, when the occasion was named. Digits that are no date
+            # stay what they are: the folder is anybody's.
+            t = study.rsplit(".", 1)[1]
+            named = f"{t[:4]}-{t[4:6]}-{t[6:8]}T{t[9:11]}:{t[11:13]}:{t[13:15]}+00:00"
+            started = min((record.launch.started_at for record in outcome.records if record.launch), default=named)
+            kept.append(Occasion(study, started, tuple(values), outcome))
     kept.sort(key=lambda occasion: occasion.started_at)
     measured = [occasion for occasion in kept if occasion.values]
     steps = _steps(measured)
@@ -262,14 +267,6 @@ def _history(recipe: Recipe, expected: Expect, cell: str, there: Sequence[tuple[
         steps=steps,
         findings=_findings(recipe, expected, measured, steps),
     )
-
-
-def _started_at(study: str, records: Sequence[RunRecord]) -> str:
-    """When the first job began; where no record says it, when the occasion was named."""
-    # Digits that are no date stay what they are: the folder is anybody's.
-    t = study.rsplit(".", 1)[1]
-    named = f"{t[:4]}-{t[4:6]}-{t[6:8]}T{t[9:11]}:{t[11:13]}:{t[13:15]}+00:00"
-    return min((record.launch.started_at for record in records if record.launch), default=named)
 
 
 def _steps(measured: Sequence[Occasion]) -> tuple[HistoryStep, ...]:

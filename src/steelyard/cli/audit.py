@@ -9,20 +9,16 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from steelyard.audit import documents
-from steelyard.audit.subject import Audit, audit, audit_reference
+from steelyard.audit.subject import audit, audit_reference
 from steelyard.audit.table import read_platforms
 from steelyard.cli.verb import add_results
-from steelyard.contracts.base import to_json_object
 from steelyard.errors import InputError, printable
 from steelyard.report.audit.page import audit_page
 from steelyard.report.render.html import html
 from steelyard.results.store import ResultFolder
-from steelyard.terminal.claims import claim_json, claim_lines, claim_tally
-from steelyard.terminal.findings import finding_lines, tally
-from steelyard.terminal.text import table, wrapped
+from steelyard.terminal.claims import audit_lines, audit_object
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -51,44 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.html.write_text(html(audit_page(audits)), encoding="utf-8")
         print(printable(f"a page for reviewers: {arguments.html}"), file=sys.stderr)
     if arguments.json:
-        print(json.dumps([_as_json(entry) for entry in audits]))
+        print(json.dumps([audit_object(entry) for entry in audits]))
     else:
-        for entry in audits:
-            _print(entry, brief=arguments.brief)
-        if len(audits) > 1:
-            _print_overview(audits)
+        print("\n".join(audit_lines(audits, brief=arguments.brief)))
     return 0 if all(entry.passes for entry in audits) else 1
-
-
-def _print(entry: Audit, *, brief: bool) -> None:
-    print("\n".join(wrapped(f"{entry.name}: {entry.about}")))
-    if entry.findings:
-        print()
-        for finding in entry.findings:
-            print("\n".join(finding_lines([finding], remedies=not brief)))
-    print(f"\n{tally(entry.findings)}")
-    if entry.judgements:
-        print()
-        print("\n".join(claim_lines(entry.judgements, all_claims=not brief)))
-        print("\n" + "\n".join(wrapped(claim_tally(entry.judgements))))
-    print()
-
-
-def _print_overview(audits: list[Audit]) -> None:
-    rows = []
-    for entry in audits:
-        blocking = sum(finding.severity == "blocks" for finding in entry.findings)
-        held = sum(judgement.verdict == "holds" for judgement in entry.judgements)
-        claims = [str(len(entry.judgements)), str(held)] if entry.judgements else ["-", "-"]
-        rows.append([entry.name, str(len(entry.findings)), str(blocking), *claims])
-    print(table(["judged", "findings", "blocking", "claims", "hold"], rows))
-
-
-def _as_json(entry: Audit) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "about": entry.about,
-        "passes": entry.passes,
-        "findings": to_json_object(entry.findings),
-        "claims": [claim_json(judgement) for judgement in entry.judgements],
-    }

@@ -1,34 +1,15 @@
 """Data sets: list the formats, explain one, check what is there, make a small one, put files into shards."""
 
 import argparse
-import contextlib
-import importlib.util
 import json
-import math
-import shlex
-import textwrap
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from steelyard import plugins
-from steelyard.data.form import Extent, Format, Split, extent
-from steelyard.errors import SHOWN_PROBLEMS, InputError, Problem, SteelyardError, printable
-from steelyard.terminal.text import number, table
-
-SPLITS: tuple[Split, ...] = ("train", "evaluation")
-SAMPLED = 200
-# A data set with more damaged files is not mended file by file.
-MOST_PROBLEMS = 1000
-COLUMNS = 100
-# Tokens have no examples of their own; windows of this length are looked at.
-WINDOW = 128
-# A workload that takes the data: by format where that matters, else by kind.
-WORKLOADS = {
-    "cifar10": "wideresnet28-10", "cifar100": "wideresnet28-10", "mnist": "autoencoder", "image-class": "resnet50",
-    "image-boxes": "fasterrcnn-r50-fpn", "image-mask": "deeplabv3plus-r101", "tokens": "gpt",
-    "question-answer": "bert-base",
-}  # fmt: skip
+from steelyard.data.form import Format
+from steelyard.errors import InputError, Problem
+from steelyard.inputs.data_set import SAMPLED, check_data, find_data, list_formats, require_empty
+from steelyard.terminal.data import data_check_lines, format_lines, formats_table
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -69,29 +50,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    rows: list[dict[str, Any]] = []
-    for name in plugins.names("data"):
-        try:
-            form: Format = plugins.load("data", name)
-        except (ImportError, AttributeError) as error:
-            # One that a package adds and that is broken must not hide the others.
-            rows.append({"name": name, "kind": "", "title": f"cannot be loaded: {error}", "needs": [], "missing": []})
-            continue
-        missing = [module for module in form.needs if importlib.util.find_spec(module) is None]
-        rows.append(
-            {"name": name, "kind": form.kind, "title": form.title, "needs": list(form.needs), "missing": missing}
-        )
-    if arguments.json:
-        print(json.dumps(rows))
-        return 0
-    cells = [[row["name"], row["kind"], row["title"], _needs(row["needs"], row["missing"])] for row in rows]
-    print(table(["format", "kind", "what it is", "needs"], cells))
-    print("\nnext: steelyard data show FORMAT")
+    found = list_formats()
+    print(json.dumps(found) if arguments.json else f"{formats_table(found)}\n\nnext: steelyard data show FORMAT")
     return 0
-
-
-def _needs(needs: Sequence[str], missing: Sequence[str]) -> str:
-    return ", ".join(f"{name} (missing)" if name in missing else name for name in needs) or "-"
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -99,129 +60,21 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.json:
         names = ("name", "kind", "title", "layout", "source")
         print(json.dumps({**{name: getattr(form, name) for name in names}, "needs": list(form.needs)}))
-        return 0
-    print(
-        f"{form.name}: {form.title}\nkind: {form.kind}; needs: {', '.join(form.needs) or 'numpy'}\n\nlayout below PATH"
-    )
-    print(textwrap.indent(form.layout, "  "))
-    print("\nsource, size and terms")
-    print(textwrap.fill(form.source, COLUMNS, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False,
-                        break_long_words=False))  # fmt: skip
-    print(f"\nnext: steelyard data check {form.name}:PATH\n  or: steelyard data make {form.name} PATH")
+    else:
+        print("\n".join(format_lines(form)))
     return 0
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    form, root = _data(arguments.data)
-    found = look(form, root, every=arguments.all)
-    if arguments.json:
-        print(json.dumps(found))
-    else:
-        _print_check(found)
-    return 1 if found["problems"] else 0
-
-
-def look(form: Format, root: Path, *, every: bool = False) -> dict[str, Any]:
-    """Both splits of a data set: how much there is, which, and what is wrong with it."""
-    splits: dict[str, Any] = {}
-    problems: list[dict[str, str]] = []
-    files: list[Path] = []
-    for split in SPLITS:
-        with _noted(problems, split):
-            examples: Any = form.open(root, split)
-            length = _window(examples) if form.kind == "tokens" else None
-            count = len(examples) if length is None else examples.count(length)
-            looked = range(count) if every else _spread(count, SAMPLED)
-            splits[split] = {
-                "examples": count,
-                "classes": getattr(examples, "classes", None),
-                "window": length,
-                "decoded": len(looked),
-            }
-            files += examples.files()
-            for place in looked:
-                if len(problems) >= MOST_PROBLEMS:
-                    break
-                with _noted(problems, split):
-                    examples[place] if length is None else examples.window(place, length)
-    whole: Extent | None = None
-    with _noted(problems, "files"):
-        whole = extent(root, files)
-    return {
-        "format": form.name, "path": str(root), "splits": splits,
-        "files": None if whole is None else whole.files,
-        "size_bytes": None if whole is None else whole.size_bytes,
-        "identity": None if whole is None else whole.identity,
-        "problems": problems, "next": None if problems else _next(form, root),
-    }  # fmt: skip
-
-
-@contextlib.contextmanager
-def _noted(problems: list[dict[str, str]], split: str) -> Iterator[None]:
-    """What is wrong inside becomes a line of the report, and the check goes on."""
-    try:
-        yield
-    except SteelyardError as error:
-        what = "; ".join([error.what, *map(str, error.problems)])
-        problems.append({"split": split, "problem": what, "next": error.next_step or ""})
-    except OSError as error:
-        problems.append({"split": split, "problem": f"{error.filename}: {error.strerror}", "next": ""})
-
-
-def _window(tokens: Any) -> int:
-    return WINDOW if tokens.count(WINDOW) else 1
-
-
-def _spread(count: int, most: int) -> Sequence[int]:
-    """At most so many numbers below `count`, evenly, with the first and the last."""
-    if count <= most:
-        return range(count)
-    return [place * (count - 1) // (most - 1) for place in range(most)]
-
-
-def _print_check(found: dict[str, Any]) -> None:
-    rows = [
-        [split, f"{facts['examples']:,}" + (f" windows of {facts['window']} tokens" if facts["window"] else ""),
-         "-" if facts["classes"] is None else str(facts["classes"]), f"{facts['decoded']:,}"]
-        for split, facts in found["splits"].items()
-    ]  # fmt: skip
-    print(printable(f"{found['format']}: {found['path']}"))
-    if rows:
-        print(table(["split", "examples", "classes", "decoded"], rows))
-    if found["identity"] is not None:
-        print(f"{found['files']:,} files, {_size(found['size_bytes'])}, identity {found['identity'][:16]}")
-    problems = found["problems"]
-    for problem in problems[:SHOWN_PROBLEMS]:
-        print(printable(f"WRONG {problem['split']}: {problem['problem']}"))
-    if len(problems) > SHOWN_PROBLEMS:
-        print(f"and {len(problems) - SHOWN_PROBLEMS} more; --json lists all")
-    steps = dict.fromkeys(problem["next"] for problem in problems if problem["next"])
-    steps |= {} if found["next"] is None else {found["next"]: None}
-    print(f"\n{len(problems)} wrong" if problems else "\nnothing wrong")
-    for step in steps:
-        print(printable(f"next: {step}"))
-
-
-def _size(size_bytes: int) -> str:
-    step = min(4, int(math.log(max(1, size_bytes), 1024)))
-    return f"{number(size_bytes / 1024**step, 3)} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[step]}"
+    form, root = find_data(arguments.data)
+    return _tell(arguments, form, root, every=arguments.all)
 
 
 def _make(arguments: argparse.Namespace) -> int:
     form: Format = plugins.load("data", arguments.format)
-    _require_empty(arguments.path)
+    require_empty(arguments.path)
     form.make(arguments.path, arguments.samples, arguments.seed)
-    return _written(arguments, form, arguments.path)
-
-
-def _written(arguments: argparse.Namespace, form: Format, path: Path) -> int:
-    """Says what a folder now holds, having read some of it."""
-    found = look(form, path)
-    if arguments.json:
-        print(json.dumps(found))
-    else:
-        _print_check(found)
-    return 1 if found["problems"] else 0
+    return _tell(arguments, form, arguments.path)
 
 
 def _shards(arguments: argparse.Namespace) -> int:
@@ -230,49 +83,29 @@ def _shards(arguments: argparse.Namespace) -> int:
         if first != "imagefolder" or len(arguments.sources) > 1:
             problem = Problem("SOURCE", " ".join(arguments.sources), "one imagefolder:PATH, or files of JSON lines")
             raise InputError("these cannot be put into shards", problems=(problem,))
-        _, root = _data(arguments.sources[0])
-        _require_empty(arguments.target)
+        _, root = find_data(arguments.sources[0])
+        require_empty(arguments.target)
         from steelyard.data.shards import to_shards
 
         to_shards(root, arguments.target, arguments.samples_per_shard)
-        return _written(arguments, plugins.load("data", "webdataset"), arguments.target)
+        return _tell(arguments, plugins.load("data", "webdataset"), arguments.target)
     sources = [Path(source) for source in arguments.sources]
     missing = tuple(Problem(str(path), "is no file", "imagefolder:PATH, or files of JSON lines")
                     for path in sources if not path.is_file())  # fmt: skip
     if missing:
         raise InputError("a source is not there", problems=missing)
-    _require_empty(arguments.target)
+    require_empty(arguments.target)
     from steelyard.data.tokens import to_shards as to_token_shards
 
     to_token_shards(sources, arguments.target, arguments.tokenizer)
-    return _written(arguments, plugins.load("data", "tokens"), arguments.target)
+    return _tell(arguments, plugins.load("data", "tokens"), arguments.target)
 
 
-def _data(text: str) -> tuple[Format, Path]:
-    """The format and folder of FORMAT:PATH."""
-    name, colon, path = text.partition(":")
-    if not colon or not path:
-        problem = Problem("data", f"{text!r} names no format and path", "FORMAT:PATH, such as cifar100:/data/cifar")
-        raise InputError("a data set is not named so", problems=(problem,), next_step="steelyard data")
-    form: Format = plugins.load("data", name)
-    root = Path(path)
-    if not root.is_dir():
-        problem = Problem(path, "is no folder", "the folder that holds the data set")
-        raise InputError(
-            "the data set is not there", problems=(problem,), next_step=f"steelyard data make {name} {path}"
-        )
-    return form, root
-
-
-def _require_empty(path: Path) -> None:
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        problem = Problem(str(path), "is not empty", "a folder that is empty or not there yet")
-        raise InputError("nothing is written over", problems=(problem,), next_step="name another folder")
-
-
-def _next(form: Format, root: Path) -> str:
-    workload = WORKLOADS.get(form.name) or WORKLOADS.get(form.kind, "WORKLOAD")
-    return f"steelyard run {workload} --data {shlex.quote(f'{form.name}:{root}')}"
+def _tell(arguments: argparse.Namespace, form: Format, root: Path, *, every: bool = False) -> int:
+    """Says what a folder holds, having read some of it."""
+    found = check_data(form, root, every=every)
+    print(json.dumps(found) if arguments.json else "\n".join(data_check_lines(found)))
+    return 1 if found["problems"] else 0
 
 
 def _count(text: str) -> int:

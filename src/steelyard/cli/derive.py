@@ -20,7 +20,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 when the record derived now is the stored one, byte for byte."""
-    for path in _paths(arguments):
+    direct = Path(arguments.run)
+    found = [direct] if (direct / RECORD_FILE).is_file() else ResultFolder(arguments.results).find(arguments.run)
+    if not found:
+        raise InputError(f"no run {arguments.run!r} in {arguments.results}", next_step="steelyard show")
+    for path in found:
         record = derive(path / RAW)
         same = read_bounded(path / RECORD_FILE, MAX_RECORD_BYTES) == record_text(record).encode()
         if arguments.json:
@@ -30,13 +34,3 @@ def run(arguments: argparse.Namespace) -> int:
         if not same:
             return 1
     return 0
-
-
-def _paths(arguments: argparse.Namespace) -> list[Path]:
-    direct = Path(arguments.run)
-    if (direct / RECORD_FILE).is_file():
-        return [direct]
-    found = ResultFolder(arguments.results).find(arguments.run)
-    if not found:
-        raise InputError(f"no run {arguments.run!r} in {arguments.results}", next_step="steelyard show")
-    return found

@@ -3,21 +3,19 @@
 import argparse
 import json
 import os
-import textwrap
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from steelyard.cli.verb import add_results
 from steelyard.doctor.checks import checks
-from steelyard.doctor.node import Check, IntendedRun
-from steelyard.errors import printable
+from steelyard.doctor.node import HostView, IntendedRun
 from steelyard.launch.allocation import whereabouts
 from steelyard.launch.local import LocalLauncher
 from steelyard.launch.local_study import trial
+from steelyard.terminal.checks import check_lines, checks_summary
 
-COLUMNS = 100
-INDENT = " " * 20
+NAME_COLUMNS = 14
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -31,38 +29,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 when nothing is wrong; notes are not wrong."""
     plan = IntendedRun(arguments.results, arguments.data, arguments.nproc, arguments.loader_workers)
-    found = []
     trying = partial(trial, launcher=LocalLauncher())
-    for check in checks(plan, trying, whereabouts(os.environ).words):
+    found = []
+    for check in checks(HostView(), plan, trying, whereabouts(os.environ).words):
         found.append(check)
         if not arguments.json:
             # At once: some checks take seconds.
-            print(_lines(check), flush=True)
-    wrong = sum(check.verdict == "wrong" for check in found)
-    if arguments.json:
-        print(json.dumps([asdict(check) for check in found]))
-    else:
-        print(f"\n{wrong} wrong" if wrong else "\nnothing wrong")
-    return 1 if wrong else 0
-
-
-def _lines(check: Check) -> str:
-    """One check as a person reads it: verdict, name and finding, then the remedy, none wider than a terminal."""
-    lines = _wrap(f"{check.verdict:<5} {check.name:<13} ", check.found)
-    if check.remedy:
-        lines += _wrap(f"{INDENT}remedy: ", check.remedy)
-    return "\n".join(lines)
-
-
-def _wrap(start: str, text: str) -> list[str]:
-    return textwrap.wrap(
-        printable(text),
-        COLUMNS,
-        initial_indent=start,
-        subsequent_indent=" " * len(start) if start.isspace() else INDENT,
-        break_long_words=False,
-        break_on_hyphens=False,
-    ) or [start.rstrip()]
+            print("\n".join(check_lines(check, NAME_COLUMNS)), flush=True)
+    print(json.dumps([asdict(check) for check in found]) if arguments.json else checks_summary(found))
+    return int(any(check.verdict == "wrong" for check in found))
 
 
 def _count(text: str) -> int:

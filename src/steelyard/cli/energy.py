@@ -6,15 +6,13 @@ import json
 import sys
 from pathlib import Path
 
-from steelyard.analysis.crosscheck import against_meter, against_slurm
-from steelyard.analysis.energy import CellEnergy, cells_with_energy, plotted
-from steelyard.analysis.meters import MeterAgreement
-from steelyard.analysis.power_trace import PowerTrace
+from steelyard.analysis.crosscheck import compare_meters
+from steelyard.analysis.energy import cells_with_energy, plotted
 from steelyard.analysis.select import FORMS, select
 from steelyard.cli.verb import add_results
-from steelyard.errors import InputError, printable
+from steelyard.errors import printable
 from steelyard.report.charts.power_svg import power_svg
-from steelyard.results.store import RAW, ResultFolder
+from steelyard.results.store import ResultFolder
 from steelyard.terminal.energy import energy_lines, energy_object, held_lines, summary_of
 
 
@@ -44,40 +42,21 @@ def run(arguments: argparse.Namespace) -> int:
     cells = cells_with_energy(folder, select(folder, arguments.selection))
     found = plotted(folder, cells)
     trace = found[1] if found else None
-    checks = _held(folder, cells, arguments)
+    checks = compare_meters(
+        folder, cells, meter=arguments.meter, scope=arguments.meter_scope, slurm=arguments.slurm,
+        plugin=arguments.slurm_plugin,
+    )  # fmt: skip
     if arguments.json:
         beside = {name: dataclasses.asdict(check) for name, check in checks.items()}
         print(json.dumps({**energy_object(cells, trace), "held_against": beside}, allow_nan=False))
     else:
         print("\n".join([*energy_lines(cells, trace), *held_lines(checks)]))
     if arguments.plot is not None:
-        _draw(arguments.plot, found)
+        if found is None or not found[1].lines:
+            print("no picture: no run of the selection has readings of power", file=sys.stderr)
+        else:
+            entry, shown = found
+            title = f"Power of run {shown.run_id}"
+            arguments.plot.write_text(power_svg(shown, title, summary_of(entry, shown)), encoding="utf-8")
+            print(printable(f"picture of run {shown.run_id}: {arguments.plot}"), file=sys.stderr)
     return 0 if any(entry.verdict == "valid" for entry in cells) else 1
-
-
-def _held(folder: ResultFolder, cells: list[CellEnergy], arguments: argparse.Namespace) -> dict[str, MeterAgreement]:
-    """What others measured of the same run."""
-    if arguments.meter is None and arguments.slurm is None:
-        return {}
-    records = [record for entry in cells for record in entry.cell.records]
-    if len(records) != 1:
-        raise InputError(
-            f"{len(records)} runs are selected; a meter's readings are held against one",
-            next_step="steelyard energy RUN_ID --meter FILE.csv",
-        )
-    record, raw, checks = records[0], folder.run_path(records[0].spec) / RAW, {}
-    if arguments.meter is not None:
-        checks["meter"] = against_meter(record, raw, arguments.meter, arguments.meter_scope)
-    if arguments.slurm is not None:
-        found = against_slurm(record, raw, arguments.slurm, arguments.slurm_plugin)
-        checks |= {f"Slurm step {name}": check for name, check in found.items()}
-    return checks
-
-
-def _draw(path: Path, found: tuple[CellEnergy, PowerTrace] | None) -> None:
-    if found is None or not found[1].lines:
-        print("no picture: no run of the selection has readings of power", file=sys.stderr)
-        return
-    entry, trace = found
-    path.write_text(power_svg(trace, f"Power of run {trace.run_id}", summary_of(entry, trace)), encoding="utf-8")
-    print(printable(f"picture of run {trace.run_id}: {path}"), file=sys.stderr)

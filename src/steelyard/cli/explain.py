@@ -1,13 +1,11 @@
 """Say what a code of a finding means: why it matters, how it is detected, a bad and a good example, the remedy."""
 
 import argparse
-import dataclasses
 import json
-from typing import Any
 
 from steelyard.errors import InputError
 from steelyard.rules.rule import Rule, codes, rule
-from steelyard.terminal.rule import overview, terminal
+from steelyard.terminal.rule import overview, rule_object, terminal
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +17,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Explain; exit code 2 when there is no such code."""
     found = [_find(word) for word in arguments.codes] or [rule(code) for code in codes()]
     if arguments.json:
-        print(json.dumps([_as_json(entry) for entry in found]))
+        print(json.dumps([rule_object(entry) for entry in found]))
     elif not arguments.codes:
         print("\n".join(overview()))
         print("\nsteelyard explain CODE says what one of them means")
@@ -39,9 +37,3 @@ def _find(word: str) -> Rule:
         raise InputError(
             f"no rule is called {word!r}", problems=error.problems, next_step="steelyard explain"
         ) from None
-
-
-def _as_json(found: Rule) -> dict[str, Any]:
-    names = ("code", "name", "severity", "subject", "why", "detected", "remedy")
-    examples = {name: dataclasses.asdict(getattr(found, name)) for name in ("bad", "good")}
-    return {name: getattr(found, name) for name in names} | examples

@@ -50,19 +50,15 @@ def main(argv: list[str] | None = None) -> int:
         print(f"steelyard {VERSION}")
         return 0
     if words[0] not in VERBS:
-        return _unknown(words[0])
+        import difflib
+
+        near = difflib.get_close_matches(words[0], VERBS, n=1)
+        print(f"error: no verb is called {words[0]!r}; valid: {', '.join(VERBS)}", file=sys.stderr)
+        print(f"next: steelyard {near[0] if near else '--help'}", file=sys.stderr)
+        return 2
     from steelyard.cli.verb import run_verb
 
     return run_verb(words[0], words[1:])
-
-
-def _unknown(word: str) -> int:
-    import difflib
-
-    near = difflib.get_close_matches(word, VERBS, n=1)
-    print(f"error: no verb is called {word!r}; valid: {', '.join(VERBS)}", file=sys.stderr)
-    print(f"next: steelyard {near[0] if near else '--help'}", file=sys.stderr)
-    return 2
 
 
 if __name__ == "__main__":

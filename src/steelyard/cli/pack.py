@@ -59,9 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the pack; exit code 1 when a finding blocks or a demand that a study can answer is not answered."""
     if arguments.schemes:
         return _list(as_json=arguments.json)
-    _require(arguments)
+    _check_options(arguments)
     schemes = [find_scheme(name) for name in arguments.scheme]
-    plan, tariff = _plan(arguments, schemes), _tariff(arguments)
+    plan, tariff = _make_plan(arguments, schemes), _make_tariff(arguments)
     pack = gather(
         ResultFolder(arguments.results), arguments.study, plan, schemes=schemes, tariff=tariff, declared=arguments.kind
     )
@@ -72,21 +72,14 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps({**pack_object(written.pack), "files": list(written.files)}, allow_nan=False))
     else:
         _print(written.pack, arguments.output)
-    return 0 if _sound(written.pack) else 1
+    made = written.pack
+    # What is for a person to write is nobody's fault here.
+    answered = all(not line.todo or line.demand.needs == ("yours",) for s in made.schemes for line in lines(made, s))
+    fit = all(fits(made, found) for found in made.schemes)
+    return 0 if answered and fit and made.study_audit.passes and made.own_audit.passes else 1
 
 
-def _sound(pack: Pack) -> bool:
-    """What is for a person to write is nobody's fault here."""
-    answered = all(not line.todo or line.demand.needs == ("yours",) for s in pack.schemes for line in lines(pack, s))
-    return (
-        answered
-        and all(fits(pack, found) for found in pack.schemes)
-        and pack.study_audit.passes
-        and pack.own_audit.passes
-    )
-
-
-def _require(arguments: argparse.Namespace) -> None:
+def _check_options(arguments: argparse.Namespace) -> None:
     missing = [
         Problem(name, "missing", valid)
         for name, value, valid in (
@@ -104,7 +97,7 @@ def _require(arguments: argparse.Namespace) -> None:
         raise InputError("a pack needs a study and a plan", problems=tuple(missing), next_step=step)
 
 
-def _plan(arguments: argparse.Namespace, schemes: list[SchemeFile]) -> WorkPlan:
+def _make_plan(arguments: argparse.Namespace, schemes: list[SchemeFile]) -> WorkPlan:
     samples = arguments.samples
     if samples is None:
         samples = arguments.epochs * arguments.epoch_samples
@@ -126,7 +119,7 @@ def _plan(arguments: argparse.Namespace, schemes: list[SchemeFile]) -> WorkPlan:
     )
 
 
-def _tariff(arguments: argparse.Namespace) -> Tariff | None:
+def _make_tariff(arguments: argparse.Namespace) -> Tariff | None:
     """The site's rule, or the rate that is given; devices on a node as given go before the site's."""
     place = find_place(arguments.site) if arguments.site is not None else None
     if arguments.node_devices is not None and arguments.node_devices < 1:

@@ -8,12 +8,13 @@ from steelyard import plugins
 from steelyard.analysis.summary import summarise
 from steelyard.cli.verb import add_loudness, add_results, assignment, exit_code
 from steelyard.contracts.base import to_json_object
+from steelyard.contracts.record import RunRecord
 from steelyard.inputs.study import assign, require_registered, single_run
 from steelyard.launch.allocation import launcher_here
 from steelyard.launch.local_study import run_all
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.live.progress import Progress, loudness
-from steelyard.terminal.tables import print_cells
+from steelyard.terminal.tables import cells_lines
 
 # Options that are settings of the RunSpec under the same name, and those of its budget.
 SETTINGS: dict[str, tuple[type, str]] = {
@@ -84,9 +85,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Launch the repeats; exit code 0 when all completed."""
-    folder = ResultFolder(arguments.results)
+    made = measure(arguments, ResultFolder(arguments.results), settings(arguments))
+    if arguments.json:
+        print(json.dumps({"runs": [to_json_object(record) for record in made]}))
+    else:
+        print("\n".join(cells_lines(summarise(made), detail=True)))
+    return exit_code(made)
+
+
+def measure(arguments: argparse.Namespace, folder: ResultFolder, chosen: dict[str, Any]) -> list[RunRecord]:
+    """The records of the repeats, made here with these settings."""
     expansion = single_run(
-        settings(arguments),
+        chosen,
         study=arguments.study,
         seed=arguments.seed,
         repeats=arguments.repeats,
@@ -94,13 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     require_registered(expansion)
     with Progress(loudness(arguments), expansion, folder) as progress:
-        outcome = run_all(folder, expansion, launcher_here(progress.say), progress)
-    cells = summarise(outcome.made)
-    if arguments.json:
-        print(json.dumps({"runs": [to_json_object(record) for record in outcome.made]}))
-    else:
-        print_cells(cells, detail=True)
-    return exit_code(outcome.made)
+        return list(run_all(folder, expansion, launcher_here(progress.say), progress).made)
 
 
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -3,17 +3,14 @@
 import argparse
 import json
 import sys
-import textwrap
 import time
 from dataclasses import asdict
 from pathlib import Path
 
-from steelyard.errors import printable
 from steelyard.selftest.hardware import IDLE_S, LOAD_S, hardware_test
 from steelyard.selftest.prove import prove
-from steelyard.terminal.text import table
+from steelyard.terminal.text import table, wrapped
 
-COLUMNS = 80
 RESULT = Path("steelyard-hardware.json")
 
 
@@ -62,21 +59,16 @@ def _hardware(arguments: argparse.Namespace) -> int:
         return 0 if found.verdict == "holds" else 1
     print(f"the sensors of this node: {found.verdict}" if found.checks else found.verdict)
     for reason in found.reasons:
-        print(_wrapped(f"- {reason}", "  "))
+        print("\n".join(wrapped(f"- {reason}")))
     for check in found.checks:
-        print(
-            _wrapped(f"{check.outcome:<11} {check.name}{': ' + check.of if check.of else ''}: {check.text}", 14 * " ")
-        )
+        of = f": {check.of}" if check.of else ""
+        print("\n".join(wrapped(f"{check.outcome:<11} {check.name}{of}: {check.text}", deeper=14 * " ")))
     if found.shared:
         print()
-        print(_wrapped(f"result to share, without names of hosts and devices: {arguments.write}", "  "))
+        print("\n".join(wrapped(f"result to share, without names of hosts and devices: {arguments.write}")))
     else:
         print("next: steelyard doctor says what can be measured here and how to be allowed to")
     return 0 if found.verdict == "holds" else 1
-
-
-def _wrapped(text: str, indent: str) -> str:
-    return textwrap.fill(printable(text), COLUMNS, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _seconds(text: str) -> float:

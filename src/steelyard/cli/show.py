@@ -4,15 +4,14 @@ import argparse
 import json
 import sys
 
-from steelyard.analysis.summary import summarise
+from steelyard.analysis.summary import list_studies, summarise
 from steelyard.cli.verb import add_results
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import InputError
 from steelyard.results.store import RAW, ResultFolder
 from steelyard.terminal.live.screen import look_of
 from steelyard.terminal.step_times import step_time_lines
-from steelyard.terminal.tables import cells_as_json, print_cells, print_record
-from steelyard.terminal.text import table
+from steelyard.terminal.tables import cells_lines, cells_object, record_lines, studies_table
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,13 +27,15 @@ def run(arguments: argparse.Namespace) -> int:
     if not studies:
         raise InputError(f"no results in {folder.path}", next_step="steelyard run sim")
     if arguments.what is None:
-        return _show_studies(folder, studies, as_json=arguments.json)
+        listed = list_studies(folder)
+        print(json.dumps(listed) if arguments.json else studies_table(listed))
+        return 0
     if arguments.what in studies:
         cells = summarise(folder.records(arguments.what))
         if arguments.json:
-            print(json.dumps(cells_as_json(cells)))
+            print(json.dumps(cells_object(cells)))
         else:
-            print_cells(cells, detail=True)
+            print("\n".join(cells_lines(cells, detail=True)))
         return 0
     found = {path: folder.read(path) for path in folder.find(arguments.what)}
     if not found:
@@ -46,20 +47,6 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps([to_json_object(record) for record in found.values()]))
     else:
         for path, record in found.items():
-            print_record(record)
-            for line in step_time_lines(path / RAW, record, look_of(sys.stdout)):
-                print(line)
-    return 0
-
-
-def _show_studies(folder: ResultFolder, studies: list[str], *, as_json: bool) -> int:
-    rows = []
-    for study in studies:
-        records = list(folder.records(study))
-        completed = sum(record.status.code == "completed" for record in records)
-        rows.append((study, len({record.spec.cell for record in records}), len(records), completed))
-    if as_json:
-        print(json.dumps([dict(zip(("study", "cells", "runs", "completed"), row, strict=True)) for row in rows]))
-    else:
-        print(table(["study", "cells", "runs", "completed"], [[str(item) for item in row] for row in rows]))
+            steps = step_time_lines(path / RAW, record, look_of(sys.stdout))
+            print("\n".join([*record_lines(record), *steps]))
     return 0

@@ -5,19 +5,21 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steelyard.cli.verb import add_results
 from steelyard.contracts.base import to_json_object
-from steelyard.errors import InputError, SteelyardError, printable
-from steelyard.inputs.site import SITES_VARIABLE, Place, find_place, load_site, site_folders
-from steelyard.inputs.site_kinds import about, site_kinds, template
+from steelyard.errors import InputError, printable
+from steelyard.inputs.site import Place, find_place, list_sites
+from steelyard.inputs.site_kinds import site_kinds, template
 from steelyard.launch.site_check import checks
-from steelyard.terminal.site import check_lines, site_lines
-from steelyard.terminal.text import table, wrapped
+from steelyard.terminal.checks import check_lines, checks_summary
+from steelyard.terminal.site import site_lines, sites_lines
 
 if TYPE_CHECKING:
     from steelyard.doctor.node import Check
+
+NAME_COLUMNS = 18
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -44,30 +46,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    sites = [_found(path) for folder in site_folders() for path in sorted(folder.glob("*.toml"))]
+    sites = list_sites()
     if arguments.json:
         print(json.dumps({"sites": sites, "templates": site_kinds()}))
-        return 0
-    if sites:
-        print(
-            table(["site", "scheduler", "pools", "file"], [[str(cell) for cell in entry.values()] for entry in sites])
-        )
     else:
-        print("no sites yet; they are looked for in:")
-        print("\n".join(printable(f"  {folder}") for folder in site_folders()))
-        print(f"  (and first in the folders that {SITES_VARIABLE} names)")
-    print("\ntemplates, for steelyard site new KIND:")
-    for kind in site_kinds():
-        print("\n".join(wrapped(f"  {kind:<14}{about(kind)}", deeper=" " * 16)))
+        print("\n".join(sites_lines(sites)))
     return 0
-
-
-def _found(path: Path) -> dict[str, Any]:
-    try:
-        site = load_site(path)
-    except SteelyardError:
-        return {"site": path.stem, "scheduler": "not valid", "pools": "", "file": str(path)}
-    return {"site": path.stem, "scheduler": site.scheduler, "pools": ", ".join(site.pools), "file": str(path)}
 
 
 def _new(arguments: argparse.Namespace) -> int:
@@ -110,10 +94,9 @@ def _check(arguments: argparse.Namespace) -> int:
             if check not in (seen for _, seen in found):
                 found.append((pool, check))
                 if not arguments.json:
-                    print("\n".join(check_lines(check)), flush=True)
-    wrong = sum(check.verdict == "wrong" for _, check in found)
+                    print("\n".join(check_lines(check, NAME_COLUMNS)), flush=True)
     if arguments.json:
         print(json.dumps([{"pool": pool, **asdict(check)} for pool, check in found]))
     else:
-        print(f"\n{wrong} wrong" if wrong else "\nnothing wrong")
-    return 1 if wrong else 0
+        print(checks_summary([check for _, check in found]))
+    return int(any(check.verdict == "wrong" for _, check in found))

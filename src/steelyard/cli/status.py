@@ -5,13 +5,13 @@ import json
 
 from steelyard.cli.verb import add_loudness, add_results
 from steelyard.errors import InputError, Problem
-from steelyard.launch.follow import StudyStatus, look, wait
+from steelyard.launch.follow import look, wait
 from steelyard.launch.plan import studies
 from steelyard.launch.submit import cancel
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.live.following import Following
-from steelyard.terminal.live.progress import Loudness, loudness, say
-from steelyard.terminal.status import standing_json, standing_lines
+from steelyard.terminal.live.progress import loudness, say
+from steelyard.terminal.status import standing_lines, standing_object
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,21 +30,20 @@ def run(arguments: argparse.Namespace) -> int:
     loud = loudness(arguments)
     if arguments.cancel:
         say(f"jobs taken out of the queue, or told to end: {cancel(folder, arguments.study)}", loud)
-    standings = [_look(folder, name, loud, follow=arguments.wait) for name in names]
+    standings = []
+    for name in names:
+        if arguments.wait:
+            with Following(loud) as following:
+                standings.append(wait(folder, name, following.tell))
+        else:
+            standings.append(look(folder, name))
     if arguments.json:
-        print(json.dumps({"studies": [standing_json(standing) for standing in standings]}))
+        print(json.dumps({"studies": [standing_object(standing) for standing in standings]}))
     elif not standings:
         print("nothing was sent to a site from here: steelyard study FILE --site SITE does")
     else:
         print("\n\n".join("\n".join(standing_lines(standing, verbose=arguments.verbose)) for standing in standings))
     return 1 if any(standing.problems for standing in standings) else 0
-
-
-def _look(folder: ResultFolder, study: str, loud: Loudness, *, follow: bool) -> StudyStatus:
-    if not follow:
-        return look(folder, study)
-    with Following(loud) as following:
-        return wait(folder, study, following.tell)
 
 
 def _names(arguments: argparse.Namespace, known: list[str]) -> list[str]:

@@ -8,9 +8,8 @@ from typing import Any
 from steelyard.analysis.summary import summarise
 from steelyard.cli.verb import add_loudness, add_results, exit_code
 from steelyard.errors import InputError
-from steelyard.inputs.cost import cost
 from steelyard.inputs.site import find_place
-from steelyard.inputs.study import Expansion, expand, label, load_study, require_registered
+from steelyard.inputs.study import Expansion, expand, load_study, require_registered
 from steelyard.launch.allocation import launcher_here
 from steelyard.launch.campaign import Campaign
 from steelyard.launch.follow import look, wait
@@ -21,10 +20,9 @@ from steelyard.launch.submit import lock, send
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.live.following import Following
 from steelyard.terminal.live.progress import Progress, loudness, say
-from steelyard.terminal.search import plan_lines, search_json, search_lines
-from steelyard.terminal.status import campaign_json, campaign_lines
-from steelyard.terminal.tables import cells_as_json, print_cells
-from steelyard.terminal.text import table
+from steelyard.terminal.status import campaign_lines, campaign_object
+from steelyard.terminal.study import plan_lines, plan_object, search_lines, search_object
+from steelyard.terminal.tables import cells_lines, cells_object
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -50,11 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
     require_registered(expansion)
     folder = ResultFolder(arguments.results)
     if arguments.dry_run:
-        return (
-            _show_sending(arguments, expansion, folder) if arguments.site else _show_plan(arguments, expansion, folder)
-        )
-    if arguments.again or arguments.site:
-        _collect(folder, expansion.study.name)
+        show = _show_sending if arguments.site else _show_plan
+        return show(arguments, expansion, folder)
+    if (arguments.again or arguments.site) and expansion.study.name in studies(folder):
+        # What has ended since is there, or may be made again.
+        for problem in look(folder, expansion.study.name).problems:
+            say(problem)
     if arguments.again:
         with lock(folder, expansion.study.name):
             said = f"{set_aside(folder, expansion, arguments.again)} runs set aside, to be made again"
@@ -66,13 +65,6 @@ def run(arguments: argparse.Namespace) -> int:
     with Progress(loudness(arguments), expansion, folder) as progress:
         outcome = make(folder, expansion, launcher_here(progress.say), progress)
     return _show(arguments, expansion, folder, outcome)
-
-
-def _collect(folder: ResultFolder, study: str) -> None:
-    """What has ended since is there, or may be made again."""
-    if study in studies(folder):
-        for problem in look(folder, study).problems:
-            say(problem)
 
 
 def _at_site(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
@@ -107,7 +99,7 @@ def _send(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
     if arguments.wait:
         return made
     if arguments.json:
-        print(json.dumps({"sent": campaign_json(made) if made else None, "under_way": out, "left_over": missing}))
+        print(json.dumps({"sent": campaign_object(made) if made else None, "under_way": out, "left_over": missing}))
         return made
     if made is None:
         print(f"nothing new to send: {out} runs are under way, all others are there")
@@ -122,7 +114,7 @@ def _send(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
 def _show_sending(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
     made = send(folder, expansion, find_place(arguments.site), file=arguments.file, dry_run=True)
     if arguments.json:
-        print(json.dumps({"would_send": campaign_json(made) if made else None}))
+        print(json.dumps({"would_send": campaign_object(made) if made else None}))
     elif made is None:
         print("nothing to send: every run is there or under way")
     else:
@@ -152,12 +144,12 @@ def _show(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
     cells = sorted(summarise(records), key=lambda cell: order.get(cell.cell, len(order)))
     searches = [found(folder, group) for group in expansion.searches]
     if arguments.json:
-        shown = {"made": len(outcome.made), "skipped": outcome.skipped, "cells": cells_as_json(cells)}
-        print(json.dumps(shown | ({"searches": search_json(expansion, searches)} if searches else {})))
+        shown = {"made": len(outcome.made), "skipped": outcome.skipped, "cells": cells_object(cells)}
+        print(json.dumps(shown | ({"searches": search_object(expansion, searches)} if searches else {})))
     elif searches:
         print("\n".join(search_lines(expansion, searches)))
     else:
-        print_cells(cells)
+        print("\n".join(cells_lines(cells)))
     if searches:
         # Running out of memory is what a search looks for.
         records = [record for record in records if record.status.code != "out_of_memory"]
@@ -165,25 +157,9 @@ def _show(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
 
 
 def _show_plan(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
-    price = cost(expansion)
     there = sum(folder.has(spec) for spec in _specs(expansion))
     if arguments.json:
-        plan: dict[str, Any] = {
-            "study": expansion.study.name,
-            "cells": [{"cell": cell.name, "swept": cell.swept} for cell in expansion.cells],
-            "order": [spec.run_id for spec in expansion.runs],
-            "there": there,
-            "device_hours_at_most": price.device_hours,
-        }
-        print(json.dumps(plan))
-        return 0
-    if expansion.searches:
-        print("\n".join([*plan_lines(expansion), f"\nruns there already: {there}"]))
+        print(json.dumps(plan_object(expansion, there)))
     else:
-        rows = [[label(cell.swept), str(cell.spec.ranks), str(expansion.study.repeats)] for cell in expansion.cells]
-        print(table(["cell", "devices", "runs"], rows))
-        order = f"in random order (seed {expansion.study.seed})"
-        print(f"\n{len(expansion.runs)} runs, {there} of them there already, {order}")
-    hours = "unknown" if price.device_hours is None else f"at most {price.device_hours:.3g} device-hours"
-    print(f"measured time: {hours} ({price.basis})")
+        print("\n".join(plan_lines(expansion, there)))
     return 0

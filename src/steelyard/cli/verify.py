@@ -61,11 +61,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run and judge; exit code 0 for a pass, 1 for a fail and where it cannot be told."""
-    _refuse_both(arguments)
+    _check_options(arguments)
     recipe = load_recipe(arguments.file)
-    recipe, settings = _command(recipe)
+    recipe, settings = _read_command(recipe)
     folder, place = ResultFolder(arguments.results), arguments.file.parent
-    name, jobs = _which(arguments, folder, recipe)
+    name, jobs = _choose_occasion(arguments, folder, recipe)
     expansion = plan(recipe, place, name=name, jobs=jobs, run=settings)
     require_registered(expansion)
     if arguments.dry_run:
@@ -84,7 +84,13 @@ def run(arguments: argparse.Namespace) -> int:
         with _Watch(recipe, expansion, loudness(arguments), folder) as watch:
             run_all(folder, expansion, launcher_here(watch.say), watch)
     outcomes = judge_records(recipe, expansion, list(folder.records(name)))
-    verdict, again, past = overall(outcomes), _again(arguments), len(occasions(folder, recipe))
+    verdict, past = overall(outcomes), len(occasions(folder, recipe))
+    # The command line that means this recipe and these results.
+    path = str(arguments.file)
+    words = ["steelyard", "verify", f"./{path}" if path.startswith("-") else path]
+    if arguments.results != arguments.default_results:
+        words += ["--results", str(arguments.results)]
+    again = shlex.join(words)
     lines = verdict_lines(recipe, outcomes, again=again, study=name)
     if past > 1:
         lines.append(printable(f"{past} occasions so far: {again} --history"))
@@ -106,15 +112,6 @@ class _Watch(Progress):
         require_figures(self._recipe, self._expansion, record)
 
 
-def _again(arguments: argparse.Namespace) -> str:
-    """The command line that means this recipe and these results."""
-    path = str(arguments.file)
-    words = ["steelyard", "verify", f"./{path}" if path.startswith("-") else path]
-    if arguments.results != arguments.default_results:
-        words += ["--results", str(arguments.results)]
-    return shlex.join(words)
-
-
 def _say(arguments: argparse.Namespace, data: Any, lines: list[str]) -> None:
     print(json.dumps(data, allow_nan=False) if arguments.json else "\n".join(lines))
 
@@ -124,7 +121,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def _refuse_both(arguments: argparse.Namespace) -> None:
+def _check_options(arguments: argparse.Namespace) -> None:
     chosen = [
         name
         for name, given in (
@@ -149,7 +146,7 @@ def _refuse_both(arguments: argparse.Namespace) -> None:
         raise InputError("the options are not valid", problems=tuple(problems))
 
 
-def _which(arguments: argparse.Namespace, folder: ResultFolder, recipe: Recipe) -> tuple[str, int]:
+def _choose_occasion(arguments: argparse.Namespace, folder: ResultFolder, recipe: Recipe) -> tuple[str, int]:
     """The occasion, and how many jobs of each cell it shall have."""
     if arguments.more is None and not arguments.no_run:
         return new_occasion(folder, recipe, now()), arguments.jobs or recipe.jobs
@@ -170,7 +167,7 @@ class _Words(argparse.ArgumentParser):
         )
 
 
-def _command(recipe: Recipe) -> tuple[Recipe, dict[str, Any] | None]:
+def _read_command(recipe: Recipe) -> tuple[Recipe, dict[str, Any] | None]:
     """The recipe with its command read: as a study's file or as the settings of a run."""
     if recipe.command is None:
         return recipe, None
@@ -188,7 +185,7 @@ def _command(recipe: Recipe) -> tuple[Recipe, dict[str, Any] | None]:
                 "command", "it must name the study's file and nothing else", '["steelyard", "study", "FILE"]'
             )
             raise InputError("the recipe's command is not valid", problems=(problem,))
-        return _replaced(recipe, words[0]), None
+        return dataclasses.replace(recipe, command=None, study=words[0]), None
     parser = _Words(prog="steelyard run", add_help=False, allow_abbrev=False)
     run_verb.configure(parser)
     defaults = vars(parser.parse_args(["workload"]))
@@ -205,7 +202,3 @@ def _command(recipe: Recipe) -> tuple[Recipe, dict[str, Any] | None]:
     except RecursionError:
         problem = Problem("command", "a value is nested too deeply", "KEY=VALUE with a number or a text")
         raise InputError("the recipe's command is not valid", problems=(problem,)) from None
-
-
-def _replaced(recipe: Recipe, study: str) -> Recipe:
-    return dataclasses.replace(recipe, command=None, study=study)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from steelyard.contracts.spec import Budget, RunSpec
 from steelyard.doctor.node import Check, HostView, IntendedRun, node_checks, place_checks
-from steelyard.doctor.sensors import sensor_checks
+from steelyard.doctor.sensors import judge_sensors, run_survey
 from steelyard.doctor.torch_build import torch_checks
 
 if TYPE_CHECKING:
@@ -26,50 +26,35 @@ TRAINING_LIMIT_S = 120.0
 STEPS = Budget(min_steps=10, max_steps=10, min_seconds=0)
 
 
-def checks(
-    plan: IntendedRun, trial: Callable[[RunSpec], RunRecord], scheduler: str, node: HostView | None = None
-) -> Iterator[Check]:
+def checks(node: HostView, plan: IntendedRun, trial: Callable[[RunSpec], RunRecord], scheduler: str) -> Iterator[Check]:
     """Everything there is to say, cheap things first. `trial` makes a run and throws it away; `scheduler` names where
     we are.
     """
-    node = node or HostView()
-    yield _python()
+    packages = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("numpy", "scipy", "pydantic"))
+    yield Check("python", "ok", f"{platform.python_version()} at {sys.executable}; {packages}")
     yield Check("machine", "ok", f"{node.machine}, {platform.system()} {platform.release()}")
     yield from node_checks(node, plan)
-    yield from sensor_checks(node)
-    yield _scheduler(scheduler)
-    yield _clock()
-    yield from place_checks(node, plan)
-    yield _folder(plan.results)
-    found = list(torch_checks(node))
-    yield from found
-    yield _worker(trial)
-    if found and found[0].verdict == "ok":
-        yield _training(trial, plan.ranks or 1)
-
-
-def _python() -> Check:
-    found = f"{platform.python_version()} at {sys.executable}"
-    packages = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("numpy", "scipy", "pydantic"))
-    return Check("python", "ok", f"{found}; {packages}")
-
-
-def _scheduler(scheduler: str) -> Check:
+    yield from judge_sensors(run_survey(node.root))
     if scheduler:
-        return Check("scheduler", "ok", scheduler)
-    return Check("scheduler", "note", "none: repeats here speak for this node only")
+        yield Check("scheduler", "ok", scheduler)
+    else:
+        yield Check("scheduler", "note", "none: repeats here speak for this node only")
+    clock = time.get_clock_info("monotonic")
+    if clock.resolution > CLOCK_LIMIT_S:
+        found = f"monotonic clock resolves {clock.resolution:g} s"
+        yield Check("clock", "wrong", found, "do not time short steps here")
+    else:
+        yield Check("clock", "ok", f"{clock.implementation}, resolution {clock.resolution:g} s")
+    yield from place_checks(node, plan)
+    yield _check_folder(plan.results)
+    torch = list(torch_checks(node))
+    yield from torch
+    yield _try_worker(trial)
+    if torch and torch[0].verdict == "ok":
+        yield _try_training(trial, plan.ranks or 1)
 
 
-def _clock() -> Check:
-    info = time.get_clock_info("monotonic")
-    if info.resolution > CLOCK_LIMIT_S:
-        return Check(
-            "clock", "wrong", f"monotonic clock resolves {info.resolution:g} s", "do not time short steps here"
-        )
-    return Check("clock", "ok", f"{info.implementation}, resolution {info.resolution:g} s")
-
-
-def _folder(results: Path) -> Check:
+def _check_folder(results: Path) -> Check:
     if results.exists() and not results.is_dir():
         return Check("results", "wrong", f"{results} is not a directory", "give another folder with --results")
     parent = next(path for path in [results, *results.absolute().parents] if path.is_dir())
@@ -82,12 +67,10 @@ def _folder(results: Path) -> Check:
     return Check("results", "ok", f"{results.absolute()}: writable, renames work")
 
 
-def _worker(trial: Callable[[RunSpec], RunRecord]) -> Check:
+def _try_worker(trial: Callable[[RunSpec], RunRecord]) -> Check:
     """A real worker process with a real, tiny run: nothing tells more."""
     spec = RunSpec(run_id="doctor", cell="doctor", workload="sim", device="sim", budget=STEPS)
-    begin_s = time.monotonic()
-    record = trial(spec)
-    seconds = time.monotonic() - begin_s
+    record, seconds = _time(trial, spec)
     if record.status.code != "completed":
         return Check(
             "worker",
@@ -98,18 +81,21 @@ def _worker(trial: Callable[[RunSpec], RunRecord]) -> Check:
     return Check("worker", "ok", f"a simulated run of 10 steps took {seconds:.2f} s")
 
 
-def _training(trial: Callable[[RunSpec], RunRecord], ranks: int) -> Check:
+def _try_training(trial: Callable[[RunSpec], RunRecord], ranks: int) -> Check:
     """The same with torch on what is there; with several ranks also torchrun and the collectives."""
     spec = RunSpec(
         run_id="doctor", cell="doctor", workload="tiny", ranks=ranks, budget=STEPS, time_limit_s=TRAINING_LIMIT_S
     )
-    begin_s = time.monotonic()
-    record = trial(spec)
-    seconds = time.monotonic() - begin_s
-    name = "training"
+    record, seconds = _time(trial, spec)
     if record.status.code != "completed":
         found = f"10 steps of `tiny` with {ranks} rank(s) ended as {record.status.code}: {record.status.reason}"
-        return Check(name, "wrong", found[:300], f"steelyard run tiny --nproc {ranks} tells more")
+        return Check("training", "wrong", found[:300], f"steelyard run tiny --nproc {ranks} tells more")
     values = record.settings.values if record.settings else {}
     where = f"{ranks} rank(s) on {values.get('device', '?')}, collectives {values.get('backend', '?')}"
-    return Check(name, "ok", f"10 steps of `tiny` took {seconds:.1f} s: {where}")
+    return Check("training", "ok", f"10 steps of `tiny` took {seconds:.1f} s: {where}")
+
+
+def _time(trial: Callable[[RunSpec], RunRecord], spec: RunSpec) -> tuple[RunRecord, float]:
+    begin_s = time.monotonic()
+    record = trial(spec)
+    return record, time.monotonic() - begin_s

@@ -1,6 +1,7 @@
-"""What of the node would slow or stop a run: CPUs, memory, limits, fabric, sensors, file systems.
+"""What of the node would slow or stop a run: CPUs, memory, limits, fabric, file systems.
 
-Knows the kernel's files below a root that tests can replace, and what to do about each trap. Knows nothing of torch.
+Knows the kernel's files below a root that tests can replace, and what to do about each trap. Knows nothing of torch
+or of sensors.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import os
 import platform
 import re
 import resource
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -18,36 +18,21 @@ from typing import TYPE_CHECKING, Literal
 from steelyard import hostinfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 Verdict = Literal["ok", "note", "wrong"]
-Access = Literal["open", "closed", "silent"]
 
 RENDER_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
 
 SHM_BYTES_PER_WORKER = 64 << 20
 FILES_PER_WORKER, FILES_ELSE = 64, 512
 CAP_IPC_LOCK = 14
-SMI_LIMIT_S = 15.0
 
 SLOW_FILESYSTEMS = re.compile(
     r"nfs4?|cifs|smb3?|smbfs|9p|afs|virtiofs|davfs|fuse(\.(?!squashfuse).+)?|fuseblk|ceph-fuse|vboxsf|drvfs"
 )
 PARALLEL_FILESYSTEMS = re.compile(r"lustre|gpfs|beegfs|wekafs|ceph|panfs|pvfs2|orangefs|fuse\.(glusterfs|daos|dfuse)")
 LAYERED_FILESYSTEMS = re.compile(r"overlay|aufs|fuse\.fuse-overlayfs")
-
-SENSORS = {
-    "CPU energy (powercap)": ("sys/class/powercap/*/energy_uj",),
-    "node energy (Cray, not used yet)": ("sys/cray/pm_counters/*energy",),
-    # The ACPI driver, which Grace has, keeps its files with the device.
-    "power (hwmon)": (
-        "sys/class/hwmon/hwmon*/power*_average",
-        "sys/class/hwmon/hwmon*/power*_input",
-        "sys/class/hwmon/hwmon*/device/power*_average",
-    ),
-    "energy (hwmon)": ("sys/class/hwmon/hwmon*/energy*_input",),
-}
-PERF_ENERGY = "sys/bus/event_source/devices/power/events/energy-*"
 
 # Which of the loader's libraries each fabric needs; any one of a tuple will do.
 FABRIC_LIBRARIES: dict[str, tuple[str, ...]] = {
@@ -68,17 +53,6 @@ FABRIC_REMEDIES = {
     "Slingshot": "load the site's libfabric and aws-ofi-nccl modules, or bind them into the container",
     "Omni-Path": "install libfabric or libpsm2 (in the container too)",
 }
-
-
-def access(path: Path) -> Access:
-    """Whether a file can be read by us now: tried, not asked. Silent: allowed, but it gives nothing."""
-    try:
-        with path.open("rb") as file:
-            return "open" if file.read(1) else "silent"
-    except PermissionError:
-        return "closed"
-    except OSError:
-        return "silent"
 
 
 def _limit(which: int) -> int | None:
@@ -107,7 +81,6 @@ class HostView:
     locked_memory_bytes: int | None = field(default_factory=lambda: _limit(resource.RLIMIT_MEMLOCK))
     """None: no limit."""
     open_files: int | None = field(default_factory=lambda: _limit(resource.RLIMIT_NOFILE))
-    access: Callable[[Path], Access] = access
 
 
 @dataclass(frozen=True)
@@ -130,24 +103,57 @@ class IntendedRun:
 
 
 def node_checks(node: HostView, plan: IntendedRun) -> Iterator[Check]:
-    """CPUs, memory and limits."""
-    yield from _cpus(node, plan)
-    yield _memory(node)
-    yield from _shared_memory(node, plan)
-    yield from _open_files(node, plan)
-    yield _accelerators(node)
-    yield from _fabric(node)
-    yield from _sensors(node)
+    """CPUs, memory, limits, accelerators and fabrics."""
+    yield from _check_cpus(node, plan)
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = hostinfo.memory_limit(hostinfo.control_groups("memory", node.root))
+    # Version 1 writes "no limit" as a number larger than any memory.
+    bound = f", limited to {limit / 2**30:.1f} GiB" if limit is not None and limit < total else ""
+    yield Check("memory", "ok", f"{total / 2**30:.1f} GiB{bound}")
+    try:
+        shared = os.statvfs(node.root / "dev/shm")
+    except OSError:
+        yield Check("shared memory", "wrong", "no /dev/shm: loader workers need it", "mount a tmpfs there")
+    else:
+        yield shared_memory_check(shared.f_bavail * shared.f_frsize, plan)
+    yield from _check_open_files(node, plan)
+    dev = node.root / "dev"
+    counts = {name: len(list(dev.glob(pattern))) for name, pattern in hostinfo.ACCELERATOR_FILES.items()}
+    if there := [f"{name}: {count}" for name, count in counts.items() if count]:
+        yield Check("accelerators", "ok", "device files of " + ", ".join(there))
+    else:
+        yield Check("accelerators", "note", "no device files: only the CPU and `sim` can be measured here")
+    fabrics = hostinfo.fabrics(node.root)
+    for fabric in fabrics:
+        yield _check_fabric(node, fabric)
+    if any(fabric.kind != "Slingshot" for fabric in fabrics):
+        yield _check_locked_memory(node)
 
 
 def place_checks(node: HostView, plan: IntendedRun) -> Iterator[Check]:
     """The file systems that data are read from and results written to."""
     if plan.data is not None:
-        yield _data(node, plan.data)
-    yield from _results_filesystem(node, plan.results)
+        yield _check_data(node, plan.data)
+    mount = _find_mount(node, plan.results)
+    if mount is None or PARALLEL_FILESYSTEMS.fullmatch(mount.kind):
+        return
+    if LAYERED_FILESYSTEMS.fullmatch(mount.kind):
+        yield Check(
+            "results disk",
+            "note",
+            f"on {mount.kind}: gone with the container",
+            "keep results in a mounted folder with --results",
+        )
+    elif SLOW_FILESYSTEMS.fullmatch(mount.kind):
+        yield Check(
+            "results disk",
+            "note",
+            f"on {mount.kind} ({mount.point}): results are small, but a slow server delays every run",
+            "a folder on the node's own disk with --results, copied afterwards",
+        )
 
 
-def _cpus(node: HostView, plan: IntendedRun) -> Iterator[Check]:
+def _check_cpus(node: HostView, plan: IntendedRun) -> Iterator[Check]:
     yield Check("CPUs", "ok", f"{node.usable_cpus} usable of {os.cpu_count() or 1} online")
     quota = hostinfo.cpu_quota(hostinfo.control_groups("cpu", node.root))
     if quota is not None and quota < node.usable_cpus:
@@ -169,23 +175,6 @@ def _cpus(node: HostView, plan: IntendedRun) -> Iterator[Check]:
         )
 
 
-def _memory(node: HostView) -> Check:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = hostinfo.memory_limit(hostinfo.control_groups("memory", node.root))
-    # Version 1 writes "no limit" as a number larger than any memory.
-    bound = f", limited to {limit / 2**30:.1f} GiB" if limit is not None and limit < total else ""
-    return Check("memory", "ok", f"{total / 2**30:.1f} GiB{bound}")
-
-
-def _shared_memory(node: HostView, plan: IntendedRun) -> Iterator[Check]:
-    try:
-        status = os.statvfs(node.root / "dev/shm")
-    except OSError:
-        yield Check("shared memory", "wrong", "no /dev/shm: loader workers need it", "mount a tmpfs there")
-        return
-    yield shared_memory_check(status.f_bavail * status.f_frsize, plan)
-
-
 def shared_memory_check(free_bytes: int, plan: IntendedRun) -> Check:
     """Whether loader workers can hand over their batches; each needs room for the batches it keeps ready."""
     workers = (plan.ranks or 1) * (plan.loader_workers or 0)
@@ -199,7 +188,7 @@ def shared_memory_check(free_bytes: int, plan: IntendedRun) -> Check:
     return Check("shared memory", "ok", found)
 
 
-def _open_files(node: HostView, plan: IntendedRun) -> Iterator[Check]:
+def _check_open_files(node: HostView, plan: IntendedRun) -> Iterator[Check]:
     if node.open_files is None or not plan.loader_workers:
         return
     need = FILES_ELSE + FILES_PER_WORKER * plan.loader_workers
@@ -227,24 +216,7 @@ def accelerator_makers(node: HostView) -> dict[str, bool]:
     return found
 
 
-def _accelerators(node: HostView) -> Check:
-    dev = node.root / "dev"
-    counts = {name: len(list(dev.glob(pattern))) for name, pattern in hostinfo.ACCELERATOR_FILES.items()}
-    found = [f"{name}: {count}" for name, count in counts.items() if count]
-    if found:
-        return Check("accelerators", "ok", "device files of " + ", ".join(found))
-    return Check("accelerators", "note", "no device files: only the CPU and `sim` can be measured here")
-
-
-def _fabric(node: HostView) -> Iterator[Check]:
-    there = hostinfo.fabrics(node.root)
-    for fabric in there:
-        yield _fabric_check(node, fabric)
-    if any(fabric.kind != "Slingshot" for fabric in there):
-        yield _locked_memory(node)
-
-
-def _fabric_check(node: HostView, fabric: hostinfo.Fabric) -> Check:
+def _check_fabric(node: HostView, fabric: hostinfo.Fabric) -> Check:
     devices = f"{fabric.kind} ({', '.join(fabric.devices[:4])}{', ...' if len(fabric.devices) > 4 else ''})"
     wanted = [FABRIC_LIBRARIES[fabric.kind]]
     if fabric.kind in PLUGIN_FABRICS and any(accelerator_makers(node).values()):
@@ -253,7 +225,11 @@ def _fabric_check(node: HostView, fabric: hostinfo.Fabric) -> Check:
         return Check("fabric", "note", f"{devices}: no port is active", "ask whoever runs the node, if you need it")
     # Many clouds show their plain network card as RoCE; only a faster path is at stake there.
     verdict: Verdict = "note" if fabric.kind == "RoCE" else "wrong"
-    missing = [" or ".join(names) for names in wanted if not _any_library(node, names)]
+    missing = [
+        " or ".join(names)
+        for names in wanted
+        if not any(hostinfo.find_libraries(name, node.root, node.variables) for name in names)
+    ]
     if missing:
         return Check(
             "fabric",
@@ -273,13 +249,12 @@ def _fabric_check(node: HostView, fabric: hostinfo.Fabric) -> Check:
     return Check("fabric", "ok", f"{devices} with {', '.join(' or '.join(names) for names in wanted)}")
 
 
-def _any_library(node: HostView, names: tuple[str, ...]) -> bool:
-    return any(hostinfo.find_libraries(name, node.root, node.variables) for name in names)
-
-
-def _locked_memory(node: HostView) -> Check:
+def _check_locked_memory(node: HostView) -> Check:
     limit = node.locked_memory_bytes
-    if limit is None or _may_lock(node):
+    status = hostinfo.read_text(node.root / "proc/self/status") or ""
+    rights = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
+    may_lock = rights is not None and int(rights[1], 16) >> CAP_IPC_LOCK & 1
+    if limit is None or may_lock:
         return Check("locked memory", "ok", "no limit" if limit is None else "the limit does not bind this process")
     return Check(
         "locked memory",
@@ -289,102 +264,10 @@ def _locked_memory(node: HostView) -> Check:
     )
 
 
-def _may_lock(node: HostView) -> bool:
-    status = hostinfo.read_text(node.root / "proc/self/status") or ""
-    match = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
-    return bool(match and int(match.group(1), 16) >> CAP_IPC_LOCK & 1)
-
-
-def _sensors(node: HostView) -> Iterator[Check]:
-    """Sensors of energy and power: none is a pity, one that we may not read is wrong."""
-    found: list[str] = []
-    faults: list[Check] = []
-    for name, patterns in SENSORS.items():
-        paths = [path for pattern in patterns for path in sorted(node.root.glob(pattern))]
-        states = {path: node.access(path) for path in paths}
-        closed = [path for path, state in states.items() if state == "closed"]
-        if closed:
-            faults.append(_closed_sensor(name, len(closed), "/" + str(closed[0].relative_to(node.root))))
-        elif count := sum(state == "open" for state in states.values()):
-            found.append(f"{name}: {count}")
-    if any((node.root / "dev").glob(hostinfo.ACCELERATOR_FILES["NVIDIA"])):
-        check = _nvidia_sensor(node)
-        if check.verdict == "ok":
-            found.append(check.found)
-        else:
-            faults.append(check)
-    if found:
-        yield Check("sensors", "ok", "readable: " + ", ".join(found))
-    elif not faults:
-        yield Check("sensors", "note", "no sensor of power or energy to be seen: energy stays unknown")
-    yield from faults
-    yield from _perf_events(node)
-
-
-def _perf_events(node: HostView) -> Iterator[Check]:
-    """Events of perf that count nothing: they look like sensors, and other tools take them for such."""
-    events = sorted(path.name for path in node.root.glob(PERF_ENERGY) if not path.suffix)
-    if events and not any(node.root.glob(SENSORS["CPU energy (powercap)"][0])):
-        yield Check(
-            "sensors",
-            "note",
-            f"perf has {', '.join(events)} here, and powercap has no counter: such an event is never used, because "
-            "without the counter it reads 0 and says nothing of it",
-            "on a virtual machine: measure on the machine itself; else: modprobe intel_rapl_msr",
-        )
-
-
-def _closed_sensor(name: str, count: int, path: str) -> Check:
-    files = "/sys/class/powercap/*/energy_uj" if "powercap" in path else path
-    return Check(
-        "sensors",
-        "note",
-        f"{name}: {count} there, but we may not read them, such as {path}: that energy stays unknown",
-        f"as administrator, until the next boot: chmod o+r {files}",
-    )
-
-
-def _nvidia_sensor(node: HostView) -> Check:
-    command = ["nvidia-smi", "--query-gpu=power.draw", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(
-            command,
-            env=dict(node.variables),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SMI_LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return Check(
-            "sensors",
-            "wrong",
-            f"nvidia-smi gave no answer in {SMI_LIMIT_S:g} s",
-            "dmesg tells whether a GPU has failed",
-        )
-    except OSError:
-        if hostinfo.find_libraries("libnvidia-ml", node.root, node.variables):
-            return Check("sensors", "ok", "NVIDIA (NVML)")
-        return Check(
-            "sensors",
-            "wrong",
-            "NVIDIA devices are here, but neither nvidia-smi nor libnvidia-ml",
-            "start the container with --nv (Apptainer), --gpus all (Docker) or NVIDIA_DRIVER_CAPABILITIES=all",
-        )
-    words = " ".join((done.stdout or done.stderr).split())
-    if done.returncode != 0:
-        return Check("sensors", "wrong", f"nvidia-smi failed: {words[:200]}", "the driver must be loaded and match it")
-    if not re.search(r"\d", words):
-        return Check("sensors", "note", f"the NVIDIA driver tells no power: {words[:80]}")
-    return Check("sensors", "ok", "NVIDIA (nvidia-smi)")
-
-
-def _data(node: HostView, data: Path) -> Check:
+def _check_data(node: HostView, data: Path) -> Check:
     if not data.is_dir():
         return Check("data", "wrong", f"{data} is not a folder that we can see", "give another folder with --data")
-    mount = hostinfo.mount_of(_resolved(data), node.root)
+    mount = _find_mount(node, data)
     if mount is None:
         return Check("data", "note", f"{data}: its file system is not known")
     found = f"{data} is on {mount.kind} ({mount.point})"
@@ -412,27 +295,7 @@ def _data(node: HostView, data: Path) -> Check:
     return Check("data", "ok", found)
 
 
-def _results_filesystem(node: HostView, results: Path) -> Iterator[Check]:
-    mount = hostinfo.mount_of(_resolved(results), node.root)
-    if mount is None or PARALLEL_FILESYSTEMS.fullmatch(mount.kind):
-        return
-    if LAYERED_FILESYSTEMS.fullmatch(mount.kind):
-        yield Check(
-            "results disk",
-            "note",
-            f"on {mount.kind}: gone with the container",
-            "keep results in a mounted folder with --results",
-        )
-    elif SLOW_FILESYSTEMS.fullmatch(mount.kind):
-        yield Check(
-            "results disk",
-            "note",
-            f"on {mount.kind} ({mount.point}): results are small, but a slow server delays every run",
-            "a folder on the node's own disk with --results, copied afterwards",
-        )
-
-
-def _resolved(path: Path) -> Path:
+def _find_mount(node: HostView, path: Path) -> hostinfo.MountPoint | None:
     with contextlib.suppress(OSError, RuntimeError):
-        return path.resolve()
-    return path
+        path = path.resolve()
+    return hostinfo.mount_of(path, node.root)

@@ -9,43 +9,36 @@ import json
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steelyard.doctor.node import Check, HostView
+from steelyard.doctor.node import Check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 SURVEY_LIMIT_S = 60.0
 KILLED_S = 2.0
 NAME = "energy"
 SCOPES = ("device", "die", "module", "cpu", "memory", "io", "board", "node")
 SHOWN = 8
-# The files of these are looked at before: what is closed has been told there, with the same remedy.
-TOLD = ("rapl", "hwmon")
+# How NVML's backend words a driver that does not work: the GPUs are useless then, not only their sensors.
+DRIVER_FAILURE = "the library cannot be opened (nvmlInit"
 
 
-def sensor_checks(node: HostView) -> Iterator[Check]:
-    """What a run could measure here, a line a backend."""
-    # Vendors' libraries know this machine alone, whatever tree of files somebody looks at.
-    if node.root == Path("/"):
-        yield from judge_sensors(run_survey())
-
-
-def run_survey(root: Path | None = None, limit_s: float = SURVEY_LIMIT_S) -> dict[str, Any]:
+def run_survey(root: Path) -> dict[str, Any]:
     """The survey's answer; a process that hangs or dies is a finding too."""
-    command = [sys.executable, "-P", "-m", "steelyard.worker.sensors.survey", *([str(root)] if root else [])]
+    command = [sys.executable, "-P", "-m", "steelyard.worker.sensors.survey", str(root)]
     pipe = subprocess.PIPE
     # Not `with` nor `run`: both wait without end for a killed process that a driver holds.
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
     try:
-        said, complaints = process.communicate(timeout=limit_s)
+        said, complaints = process.communicate(timeout=SURVEY_LIMIT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         with suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=KILLED_S)
-        return {"error": f"the sensors gave no answer in {limit_s:g} s: a driver hangs"}
+        return {"error": f"the sensors gave no answer in {SURVEY_LIMIT_S:g} s: a driver hangs"}
     try:
         found: dict[str, Any] = json.loads(said)
     except ValueError:
@@ -55,7 +48,7 @@ def run_survey(root: Path | None = None, limit_s: float = SURVEY_LIMIT_S) -> dic
 
 
 def judge_sensors(found: dict[str, Any]) -> Iterator[Check]:
-    """The survey's answer for a person."""
+    """The survey's answer for a person: a line a backend, then what cannot be read, then what only looks like one."""
     if "error" in found:
         yield Check(NAME, "wrong", found["error"], "dmesg tells of failed devices; runs go on without energy")
         return
@@ -63,17 +56,28 @@ def judge_sensors(found: dict[str, Any]) -> Iterator[Check]:
     backends = dict.fromkeys(channel["backend"] for channel in found["channels"])
     for backend in backends:
         channels = [channel for channel in found["channels"] if channel["backend"] == backend]
-        yield Check(NAME, "ok", f"{backend}: {_offered(channels, scopes)}")
+        yield Check(NAME, "ok", f"{backend}: {_format_channels(channels, scopes)}")
     for channel in found["channels"]:
         if channel["fault"]:
             yield Check(NAME, "note", f"{channel['name']} cannot be read: {channel['fault']}")
-    yield from _missing(found["missing"])
+    yield from _judge_missing(found["missing"])
     if not backends:
         names = ", ".join(found["backends"])
         yield Check(NAME, "note", f"none of {names} finds a sensor: energy of runs here is unknown, never guessed")
+    if found["cray_counters"]:
+        yield Check(NAME, "note", f"Cray's counters are here and not used yet: {', '.join(found['cray_counters'])}")
+    if found["perf_events"] and not found["powercap"]:
+        # They look like sensors, and other tools take them for such.
+        yield Check(
+            NAME,
+            "note",
+            f"perf has {', '.join(found['perf_events'])} here, and powercap has no counter: such an event is never "
+            "used, because without the counter it reads 0 and says nothing of it",
+            "on a virtual machine: measure on the machine itself; else: modprobe intel_rapl_msr",
+        )
 
 
-def _offered(channels: list[dict[str, Any]], scopes: dict[str, str]) -> str:
+def _format_channels(channels: list[dict[str, Any]], scopes: dict[str, str]) -> str:
     """Such as `device gpu0, gpu1 (counter, gauge); cpu package-0 (counter)`."""
     parts = []
     for scope in SCOPES:
@@ -86,15 +90,19 @@ def _offered(channels: list[dict[str, Any]], scopes: dict[str, str]) -> str:
     return "; ".join(parts)
 
 
-def _missing(missing: list[dict[str, Any]]) -> Iterator[Check]:
+def _judge_missing(missing: list[dict[str, Any]]) -> Iterator[Check]:
     """What cannot be read: one line for all that have the same cause."""
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for entry in missing:
-        if entry["code"] == "forbidden" and entry["backend"] in TOLD:
-            continue
         cause = entry["reason"] if not entry["remedy"] else ""
         groups.setdefault((entry["backend"], cause, entry["remedy"]), []).append(entry)
     for (backend, _, remedy), entries in groups.items():
         first = entries[0]
         more = f" (and {len(entries) - 1} more)" if len(entries) > 1 else ""
-        yield Check(NAME, "note", f"{backend}: {first['what']}{more}: {first['reason']}", remedy)
+        text = f"{backend}: {first['what']}{more}: {first['reason']}"
+        if first["reason"].startswith(DRIVER_FAILURE):
+            yield Check(
+                NAME, "wrong", text, remedy or "nvidia-smi must work here; dmesg tells whether a GPU has failed"
+            )
+        else:
+            yield Check(NAME, "note", text, remedy)

@@ -90,14 +90,16 @@ def elf_machine(path: Path) -> str | None:
     return ELF_MACHINES.get(number, f"ELF machine {number}")
 
 
-def run_probe(limit_s: float = PROBE_LIMIT_S) -> dict[str, Any]:
+def run_probe() -> dict[str, Any]:
     """What a process of the measured side finds out about torch; a process that dies is a finding too."""
     command = [sys.executable, "-P", "-m", "steelyard.worker.probe"]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=False)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_LIMIT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         return _broken(
-            f"import torch and a small product of matrices did not end in {limit_s:g} s",
+            f"import torch and a small product of matrices did not end in {PROBE_LIMIT_S:g} s",
             "a device or a network file system hangs",
             "dmesg tells of failed devices; python -X importtime -c 'import torch' tells where the time goes",
         )
@@ -128,18 +130,25 @@ def judge(found: dict[str, Any], node: HostView) -> Iterator[Check]:
         yield Check("torch", "wrong", f"{error['meaning']}: {_short(error['text'])}", error["remedy"])
         return
     facts: dict[str, str] = found["facts"]
-    yield Check("torch", "ok", _description(facts))
+    yield Check("torch", "ok", _describe(facts))
     makers = {maker for name, maker in MAKER_OF.items() if name in facts}
     there = accelerator_makers(node)
     devices = [device for device in found["devices"] if device["family"] != "cpu"]
     if there and not devices:
-        yield _unused(found, node, makers, there)
+        yield _explain_unused(found, node, makers, there)
     elif not devices and makers:
         yield Check(
             "torch devices", "note", f"torch is built for {' and '.join(sorted(makers))}; there is no such device"
         )
-    yield from _architectures(devices, facts.get("torch.arch_list", "").split())
-    yield from _devices(devices)
+    yield from _check_architectures(devices, facts.get("torch.arch_list", "").split())
+    well = [device for device in devices if not device["fault"]]
+    for name in sorted({device["name"] for device in well}):
+        same = [device for device in well if device["name"] == name]
+        memory = same[0]["memory_bytes"]
+        size = f", {memory / 2**30:.1f} GiB each" if memory else ""
+        yield Check(
+            "torch devices", "ok", f"{len(same)} x {name} ({same[0]['family']}{size}): products of matrices are right"
+        )
     for device in found["devices"]:
         if device["fault"]:
             yield Check(
@@ -151,7 +160,7 @@ def judge(found: dict[str, Any], node: HostView) -> Iterator[Check]:
             )
 
 
-def _description(facts: dict[str, str]) -> str:
+def _describe(facts: dict[str, str]) -> str:
     built = [f"{WHEELS[maker]} {facts[name]}" for name, maker in MAKER_OF.items() if name in facts]
     parts = [facts["torch.version"], f"built for {' and '.join(built)}" if built else "built for the CPU only"]
     if "torch.backends" in facts:
@@ -161,7 +170,7 @@ def _description(facts: dict[str, str]) -> str:
     return ", ".join(parts)
 
 
-def _unused(found: dict[str, Any], node: HostView, makers: set[str], there: dict[str, bool]) -> Check:
+def _explain_unused(found: dict[str, Any], node: HostView, makers: set[str], there: dict[str, bool]) -> Check:
     """Devices are in the node and torch uses none of them: why?"""
     names = " and ".join(sorted(there))
     sure: Verdict = "wrong" if any(there.values()) else "note"
@@ -198,7 +207,7 @@ def _unused_remedy(words: str, maker: str) -> str:
     return "nvidia-smi must work here; in a container: --nv (Apptainer) or --gpus all (Docker)"
 
 
-def _architectures(devices: list[dict[str, Any]], compiled: list[str]) -> Iterator[Check]:
+def _check_architectures(devices: list[dict[str, Any]], compiled: list[str]) -> Iterator[Check]:
     for name, architecture in sorted({(device["name"], device["architecture"]) for device in devices}):
         if not compiled or architecture is None:
             continue
@@ -230,29 +239,14 @@ def supports(architecture: str, compiled: list[str]) -> str:
         names = [name.partition(":")[0] for name in compiled]
         return "code" if architecture in names or any("generic" in name for name in names) else "none"
     own = int(architecture[3:])
-    parts = [(kind, int(digits), letter) for kind, digits, letter in map(_cuda_parts, compiled) if digits]
+    matches = [re.fullmatch(r"(sm|compute)_(\d+)([a-z]?)", name) for name in compiled]
+    parts = [(match[1], int(match[2]), match[3]) for match in matches if match]
     for kind, number, letter in parts:
         same_generation = number // 10 == own // 10 and number <= own and letter in ("", "f")
         if kind == "sm" and (number == own or same_generation):
             return "code"
     newer = any(kind == "compute" and number <= own and not letter for kind, number, letter in parts)
     return "compiled at first use" if newer else "none"
-
-
-def _cuda_parts(text: str) -> tuple[str, str, str]:
-    match = re.fullmatch(r"(sm|compute)_(\d+)([a-z]?)", text)
-    return (match.group(1), match.group(2), match.group(3)) if match else ("", "", "")
-
-
-def _devices(devices: list[dict[str, Any]]) -> Iterator[Check]:
-    well = [device for device in devices if not device["fault"]]
-    for name in sorted({device["name"] for device in well}):
-        same = [device for device in well if device["name"] == name]
-        memory = same[0]["memory_bytes"]
-        size = f", {memory / 2**30:.1f} GiB each" if memory else ""
-        yield Check(
-            "torch devices", "ok", f"{len(same)} x {name} ({same[0]['family']}{size}): products of matrices are right"
-        )
 
 
 def _install(node: HostView) -> str:

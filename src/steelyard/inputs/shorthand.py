@@ -24,11 +24,16 @@ def spell_out(settings: dict[str, Any], folder: Path | None) -> dict[str, Any]:
         if data in SYNTHETIC:
             _place(settings, data)
         else:
-            settings["data"] = _data(data)
+            name, colon, path = data.partition(":")
+            if not colon or not path:
+                valid = "device, host, or FORMAT:PATH with a format of " + ", ".join(plugins.names("data"))
+                problem = Problem("data", f"{data[:100]!r} names none", valid)
+                raise InputError("the data is not valid", problems=(problem,))
+            settings["data"] = {"format": name, "path": path}
     if isinstance(settings.get("data"), dict):
         chosen = settings["data"] = dict(settings["data"])
         if isinstance(chosen.get("path"), str):
-            chosen["path"] = str(((folder or Path()) / _expanded(chosen["path"])).absolute())
+            chosen["path"] = str(((folder or Path()) / _expand_home(chosen["path"])).absolute())
         _place(settings, "host")
     mode = settings.get("mode")
     if mode is None and isinstance(settings.get("workload"), str) and "source" not in settings:
@@ -43,15 +48,7 @@ def spell_out(settings: dict[str, Any], folder: Path | None) -> dict[str, Any]:
     return settings
 
 
-def _data(text: str) -> dict[str, str]:
-    name, colon, path = text.partition(":")
-    if not colon or not path:
-        valid = "device, host, or FORMAT:PATH with a format of " + ", ".join(plugins.names("data"))
-        raise InputError("the data is not valid", problems=(Problem("data", f"{text[:100]!r} names none", valid),))
-    return {"format": name, "path": path}
-
-
-def _expanded(path: str) -> Path:
+def _expand_home(path: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:

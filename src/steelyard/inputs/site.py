@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from steelyard.contracts.base import Bound, Contract, Length, Name, NotNegative
-from steelyard.errors import InputError, Problem
+from steelyard.errors import InputError, Problem, SteelyardError
 from steelyard.inputs.validate import MAX_SPEC_BYTES, parse_object, parse_toml, read_bounded
 
 SITE_VERSION: Final = 1
@@ -286,6 +286,19 @@ def site_folders() -> list[Path]:
 def site_names() -> list[str]:
     """Sites that can be named."""
     return sorted({path.stem for folder in site_folders() if folder.is_dir() for path in folder.glob("*.toml")})
+
+
+def list_sites() -> list[dict[str, str]]:
+    """What can be told of each of them in a line; of two with one name both, the one that is taken first."""
+    found = []
+    for path in (path for folder in site_folders() for path in sorted(folder.glob("*.toml"))):
+        try:
+            site = load_site(path)
+            told = {"scheduler": site.scheduler, "pools": ", ".join(site.pools)}
+        except SteelyardError:
+            told = {"scheduler": "not valid", "pools": ""}
+        found.append({"site": path.stem, **told, "file": str(path)})
+    return found
 
 
 def _file_of(text: str) -> Path | None:

@@ -27,7 +27,12 @@ def find_source(workload: str, folder: Path | None, *, below: Path | None) -> So
         return None
     if folder is None:
         raise InputError("a study without a file of its own cannot name a workload by its file")
-    path = _resolved(folder / named["path"], named["path"])
+    try:
+        path = (folder / named["path"]).resolve()
+    except (OSError, ValueError, RuntimeError):
+        # One that leads nowhere (a NUL in it, a link to itself) is the user's to fix.
+        problem = Problem("workload", f"{named['path'][:80]!r} is no path", "./my.py:build")
+        raise InputError("the workload cannot be found", problems=(problem,)) from None
     if below is not None and not path.is_relative_to(below.resolve()):
         problem = Problem(
             "workload", f"{named['path']!r} lies outside the study's folder", "a file beside the study or below"
@@ -35,15 +40,6 @@ def find_source(workload: str, folder: Path | None, *, below: Path | None) -> So
         raise InputError("the workload is not allowed", problems=(problem,))
     digest = hashlib.sha256(read_bounded(path, MAX_SOURCE_BYTES)).hexdigest()
     return Source(path=str(path), function=named["function"], sha256=digest)
-
-
-def _resolved(path: Path, text: str) -> Path:
-    """Where a path leads; one that leads nowhere (a NUL in it, a link to itself) is the user's to mend."""
-    try:
-        return path.resolve()
-    except (OSError, ValueError, RuntimeError):
-        problem = Problem("workload", f"{text[:80]!r} is no path", "./my.py:build")
-        raise InputError("the workload cannot be found", problems=(problem,)) from None
 
 
 def workload_name(source: Source) -> str:

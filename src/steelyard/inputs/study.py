@@ -100,7 +100,11 @@ def expand(study: Study, folder: Path | None = None) -> Expansion:
     spread = dataclasses.replace(study, sweep={**study.sweep, "batch": batches}) if batches else study
     cells = _cells(spread, lambda text: find_source(text, folder, below=folder), folder)
     if batches:
-        return Expansion(study, tuple(cells), (), _searches(study, cells, len(batches)))
+        # One search for each combination of the sweep, in random order.
+        starts = range(0, len(cells), len(batches))
+        groups = [SearchGroup(tuple(cell.spec for cell in cells[at : at + len(batches)])) for at in starts]
+        random.Random(f"{study.seed}:search").shuffle(groups)
+        return Expansion(study, tuple(cells), (), tuple(groups))
     runs = []
     for repeat in range(study.repeats):
         order = list(cells)
@@ -121,16 +125,6 @@ def _candidates(study: Study) -> tuple[int, ...]:
     if problems:
         raise InputError(f"study {study.name} is not valid", problems=problems)
     return study.search.batches
-
-
-def _searches(study: Study, cells: list[Configuration], candidates: int) -> tuple[SearchGroup, ...]:
-    """One search for each combination of the sweep, in random order."""
-    groups = [
-        SearchGroup(tuple(cell.spec for cell in cells[start : start + candidates]))
-        for start in range(0, len(cells), candidates)
-    ]
-    random.Random(f"{study.seed}:search").shuffle(groups)
-    return tuple(groups)
 
 
 def _cells(study: Study, find: Callable[[str], Source | None], folder: Path | None) -> list[Configuration]:

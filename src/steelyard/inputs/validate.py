@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-import math
 import re
 import tomllib
 import types
@@ -108,19 +107,19 @@ def _problems(cls: type, error: ValidationError) -> list[Problem]:
             field = ".".join([*(str(part) for part in where), own["field"]])
             found.append(Problem(field, own["problem"], own["valid"]))
         elif kind == "unexpected_keyword_argument":
-            found.append(_unknown_field(cls, where))
+            owner = _hint_at(cls, where[:-1])
+            known = [f.name for f in dataclasses.fields(owner)] if dataclasses.is_dataclass(owner) else []
+            near = difflib.get_close_matches(str(where[-1])[:80], known, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            found.append(Problem(_path(where), f"unknown field{hint}", ", ".join(known) or "nothing here"))
         else:
-            problem = "missing" if kind == "missing" else f"{_shown(value)}: {_lower_first(entry['msg'])}"
+            problem = "missing"
+            if kind != "missing":
+                shown = repr(value)
+                shown = shown if len(shown) <= MAX_SHOWN_VALUE else shown[: MAX_SHOWN_VALUE - 3] + "..."
+                problem = f"{shown}: {entry['msg'][:1].lower()}{entry['msg'][1:]}"
             found.append(Problem(_path(where), problem, describe(_hint_at(cls, where))))
     return found
-
-
-def _unknown_field(cls: type, where: tuple[int | str, ...]) -> Problem:
-    owner = _hint_at(cls, where[:-1])
-    known = [f.name for f in dataclasses.fields(owner)] if dataclasses.is_dataclass(owner) else []
-    near = difflib.get_close_matches(str(where[-1])[:80], known, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return Problem(_path(where), f"unknown field{hint}", ", ".join(known) or "nothing here")
 
 
 def _path(where: tuple[int | str, ...]) -> str:
@@ -128,15 +127,6 @@ def _path(where: tuple[int | str, ...]) -> str:
     for part in where:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"
     return text.lstrip(".")[:200] or "(whole file)"
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= MAX_SHOWN_VALUE else text[: MAX_SHOWN_VALUE - 3] + "..."
-
-
-def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:]
 
 
 def _hint_at(hint: Any, where: tuple[int | str, ...]) -> Any:
@@ -197,12 +187,6 @@ def _describe_limit(limit: Any) -> str:
         return f"of at most {limit.max_length}{pattern}"
     if isinstance(limit, Bound):
         names = {"ge": "at least", "gt": "greater than", "le": "at most", "lt": "less than"}
-        parts = [
-            f"{word} {_number(value)}" for key, word in names.items() if (value := getattr(limit, key)) is not None
-        ]
-        return " and ".join(parts)
+        given = {word: getattr(limit, key) for key, word in names.items() if getattr(limit, key) is not None}
+        return " and ".join(f"{word} {value:g}" for word, value in given.items())
     return ""
-
-
-def _number(value: float) -> str:
-    return f"{value:g}" if math.isfinite(value) else str(value)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from steelyard.contracts.energy import Channel
     from steelyard.derive.observations import NodeSensors
     from steelyard.stats.energy import WindowEnergy
 
@@ -88,38 +87,42 @@ def fitting(
     node: NodeSensors, samples: Sequence[Floats], windows: dict[str, Window], family: str
 ) -> Iterator[SensorCheck]:
     """Every check on one node; `samples` has one table a channel, `family` is the device that was loaded."""
-    energies = {
-        name: [_energy(channel, table, window) for channel, table in zip(node.channels, samples, strict=True)]
-        for name, window in windows.items()
-    }
+    energies: dict[str, list[WindowEnergy]] = {name: [] for name in windows}
+    for channel, table in zip(node.channels, samples, strict=True):
+        # Without the limit: it has a check of its own, and is not to take the numbers from the others.
+        nature = Nature(
+            kind=channel.kind, resolution=channel.resolution, average_s=channel.average_s, period_s=channel.period_s,
+            seen_s=channel.seen_s, wrap=channel.wrap, gain=channel.gain,
+        )  # fmt: skip
+        for name, window in windows.items():
+            time_s, value, spent_s = table[0], table[1], table[2]
+            found = energy_of(nature, time_s, value, spent_s, window.start_s, window.stop_s, random_phase=False)
+            energies[name].append(found)
     seen = _ChannelEnergies(node, windows, energies)
-    yield _sampler(node)
+    if node.ended is None or node.damage:
+        yield SensorCheck("sampler", "", "fails", node.damage or "it left no last word: it was killed")
+    else:
+        told = f"{node.ended.samples} readings, {node.ended.late} periods missed"
+        yield SensorCheck("sampler", "", "holds", told)
     last = "load" if "load" in windows else "idle"
     for domain in node.domains:
-        yield from _readable(seen, domain, last)
-        yield from _counter_and_power(seen, domain, last)
-    yield from _parts(seen, last)
-    yield from _rise(seen, family)
+        yield from _check_readable(seen, domain, last)
+        yield from _check_counters(seen, domain, last)
+    yield from _check_parts(seen, last)
+    yield from _check_rise(seen, family)
+    # The mean power stays at or below the limit that the maker names.
     for domain in node.domains:
-        yield from _limit(seen, domain, last)
+        limits = [limit for n in seen.channels(domain) if (limit := node.channels[n].limit_w) is not None]
+        power = seen.power_w(domain, last)
+        if limits and power is not None:
+            text = f"{last}: mean {power[0]:.4g} W, limit {min(limits):.4g} W"
+            if power[1] <= min(limits):
+                yield SensorCheck("limit", domain, "holds", text)
+            else:
+                yield SensorCheck("limit", domain, "fails", f"{text}: more than it may draw")
 
 
-def _energy(channel: Channel, table: Floats, window: Window) -> WindowEnergy:
-    """Without the limit: it has a check of its own, and is not to take the numbers from the others."""
-    nature = Nature(
-        kind=channel.kind, resolution=channel.resolution, average_s=channel.average_s, period_s=channel.period_s,
-        seen_s=channel.seen_s, wrap=channel.wrap, gain=channel.gain,
-    )  # fmt: skip
-    return energy_of(nature, table[0], table[1], table[2], window.start_s, window.stop_s, random_phase=False)
-
-
-def _sampler(node: NodeSensors) -> SensorCheck:
-    if node.ended is None or node.damage:
-        return SensorCheck("sampler", "", "fails", node.damage or "it left no last word: it was killed")
-    return SensorCheck("sampler", "", "holds", f"{node.ended.samples} readings, {node.ended.late} periods missed")
-
-
-def _readable(seen: _ChannelEnergies, domain: str, window: str) -> Iterator[SensorCheck]:
+def _check_readable(seen: _ChannelEnergies, domain: str, window: str) -> Iterator[SensorCheck]:
     for number in seen.channels(domain):
         name, energy = seen.node.channels[number].name, seen.energies[window][number]
         text = f"{energy.samples} readings, {100 * energy.coverage:.0f} % of the {window} window covered"
@@ -130,7 +133,7 @@ def _readable(seen: _ChannelEnergies, domain: str, window: str) -> Iterator[Sens
             yield SensorCheck("readable", name, outcome, "; ".join(energy.reasons))
 
 
-def _counter_and_power(seen: _ChannelEnergies, domain: str, window: str) -> Iterator[SensorCheck]:
+def _check_counters(seen: _ChannelEnergies, domain: str, window: str) -> Iterator[SensorCheck]:
     """The counter's increment against the power added up over the same time."""
     counters, gauges = seen.channels(domain, "counter"), seen.channels(domain, "gauge")
     if not counters or not gauges:
@@ -147,15 +150,12 @@ def _counter_and_power(seen: _ChannelEnergies, domain: str, window: str) -> Iter
         elif not found.agrees:
             yield SensorCheck("counter and power", name, "fails", found.reason)
         else:
-            yield SensorCheck("counter and power", name, "holds", _agreed(counter, integral, found.allowed_j, window))
+            both = f"counter {counter.value_j or 0.0:.5g} J, power added up {integral.value_j or 0.0:.5g} J"
+            apart = f"up to {found.allowed_j or 0.0:.3g} J apart is explained"
+            yield SensorCheck("counter and power", name, "holds", f"{window}: {both}; {apart}")
 
 
-def _agreed(counter: WindowEnergy, integral: WindowEnergy, allowed_j: float | None, window: str) -> str:
-    apart = f"up to {allowed_j or 0.0:.3g} J apart is explained"
-    return f"{window}: counter {counter.value_j or 0.0:.5g} J, power added up {integral.value_j or 0.0:.5g} J; {apart}"
-
-
-def _parts(seen: _ChannelEnergies, window: str) -> Iterator[SensorCheck]:
+def _check_parts(seen: _ChannelEnergies, window: str) -> Iterator[SensorCheck]:
     """A whole draws at least what its parts do together."""
     tree = Tree(seen.node.domains)
     for whole, children in tree.children.items():
@@ -174,7 +174,7 @@ def _parts(seen: _ChannelEnergies, window: str) -> Iterator[SensorCheck]:
         )
 
 
-def _rise(seen: _ChannelEnergies, family: str) -> Iterator[SensorCheck]:
+def _check_rise(seen: _ChannelEnergies, family: str) -> Iterator[SensorCheck]:
     """What was loaded draws more than before. One device of several is loaded: the one that rises most."""
     name = "idle below load"
     if "load" not in seen.windows:
@@ -197,13 +197,3 @@ def _rise(seen: _ChannelEnergies, family: str) -> Iterator[SensorCheck]:
         yield SensorCheck(name, domain, "holds", text)
     else:
         yield SensorCheck(name, domain, "fails", f"{text}: the load does not show")
-
-
-def _limit(seen: _ChannelEnergies, domain: str, window: str) -> Iterator[SensorCheck]:
-    """The mean power stays at or below the limit that the maker names."""
-    limits = [limit for n in seen.channels(domain) if (limit := seen.node.channels[n].limit_w) is not None]
-    power = seen.power_w(domain, window)
-    if limits and power is not None:
-        text = f"{window}: mean {power[0]:.4g} W, limit {min(limits):.4g} W"
-        outcome: Outcome = "holds" if power[1] <= min(limits) else "fails"
-        yield SensorCheck("limit", domain, outcome, text if outcome == "holds" else f"{text}: more than it may draw")

@@ -61,6 +61,8 @@ SHARED_FACTS = re.compile(
 MAX_FACT = 200
 MIN_SECRET = 3
 
+ROOT = Path("/")
+"""Where sensors that are files are looked for."""
 LOAD: dict[str, Any] = {"workload": "matmul", "mode": "ceiling"}
 """Products of large matrices: they draw about as much as a device can."""
 
@@ -80,38 +82,49 @@ class HardwareTest:
 def hardware_test(
     tell: Callable[[str], None],
     *,
-    idle_s: float = IDLE_S,
-    load_s: float = LOAD_S,
-    load: Mapping[str, Any] | None = None,
-    root: Path = Path("/"),
+    idle_s: float,
+    load_s: float,
 ) -> HardwareTest:
     """Watch this node while it is idle and under load; `tell` hears what is being done."""
     with tempfile.TemporaryDirectory(prefix="steelyard-hardware-") as folder:
         raw = Path(folder) / "raw"
         raw.mkdir()
-        windows, record = _watched(tell, raw, idle_s, _spec(load_s, LOAD if load is None else load), root)
+        # Short blocks of steps: what is asked for is time under load, not a mean.
+        budget = Budget(min_steps=1, min_seconds=load_s, max_seconds=load_s, rel_half_width=1e-9, max_steps=10**9)
+        spec = RunSpec(
+            run_id="hardware", study="selftest", cell="hardware", budget=budget, crosscheck_steps=0,
+            time_limit_s=20 * load_s + 120, energy=Energy(watch=False), **LOAD,
+        )  # fmt: skip
+        windows, record = _watch(tell, raw, idle_s, spec)
         nodes = Observations(raw).nodes
         if not nodes or not nodes[0].channels:
-            return HardwareTest("nothing to test here", _why_nothing(nodes))
+            return HardwareTest("nothing to test here", _explain_nothing(nodes))
         node = nodes[0]
-        checks = tuple(fitting(node, _samples(node), windows, _family(record)))
-        reasons = () if "load" in windows else (_why_no_load(record),)
+        family = record.environment.device if record is not None and record.environment is not None else ""
+        checks = tuple(fitting(node, _read_samples(node), windows, family))
+    reasons: tuple[str, ...] = ()
+    if record is None:
+        reasons = ("no load was run",)
+    elif "load" not in windows and record.status.code != "completed":
+        reasons = (f"the load ended as {record.status.code}: {record.status.reason}",)
+    elif "load" not in windows:
+        reasons = ("the load was too short to be seen",)
     failed = any(check.outcome == "fails" for check in checks)
     tested = any(check.outcome == "holds" for check in checks)
     verdict: Literal["holds", "fails"] = "holds" if tested and not failed else "fails"
-    return HardwareTest(verdict, reasons, checks, _shared(verdict, checks, node, windows, record, reasons))
+    return HardwareTest(verdict, reasons, checks, _make_shareable(verdict, checks, node, windows, record, reasons))
 
 
 # -- watching
 
 
-def _watched(
-    tell: Callable[[str], None], raw: Path, idle_s: float, spec: RunSpec, root: Path
+def _watch(
+    tell: Callable[[str], None], raw: Path, idle_s: float, spec: RunSpec
 ) -> tuple[dict[str, Window], RunRecord | None]:
     """The windows by the sampler's clock, and the record of the load."""
-    with _sampler(raw, root) as sampler:
+    with _run_sampler(raw) as sampler:
         tell("looking for sensors")
-        if not _found(raw, sampler):
+        if not _wait_for_channel(raw, sampler):
             return {}, None
         tell(f"idle for {idle_s:g} s: let nothing else run here")
         _pass(sampler, EDGE_S)
@@ -119,7 +132,7 @@ def _watched(
         _pass(sampler, idle_s)
         windows = {"idle": Window(begin_s, time.monotonic())}
         tell(f"load ({spec.workload})")
-        record, window = _load(spec, raw.parent / "load")
+        record, window = _run_load(spec, raw.parent / "load")
         _pass(sampler, EDGE_S)
     if window is not None:
         windows["load"] = window
@@ -127,10 +140,10 @@ def _watched(
 
 
 @contextlib.contextmanager
-def _sampler(raw: Path, root: Path) -> Any:
+def _run_sampler(raw: Path) -> Any:
     """The sampler's process, which ends with us."""
     options = {"--node": NODE, "--process": "0", "--period": str(PERIOD_S), "--zero": "0.0",
-               "--parent": str(os.getpid()), "--root": str(root)}  # fmt: skip
+               "--parent": str(os.getpid()), "--root": str(ROOT)}  # fmt: skip
     words = [word for pair in options.items() for word in pair]
     command = [sys.executable, "-P", "-m", "steelyard.worker.sensors", str(raw), *words]
     with (raw / "sampler.log").open("wb") as log:
@@ -154,7 +167,7 @@ def _pass(process: subprocess.Popen[bytes], seconds: float) -> None:
         process.wait(seconds)
 
 
-def _found(raw: Path, process: subprocess.Popen[bytes]) -> bool:
+def _wait_for_channel(raw: Path, process: subprocess.Popen[bytes]) -> bool:
     """Wait until the sampler reads a channel; False when it has none."""
     deadline_s = time.monotonic() + OPEN_S
     while time.monotonic() < deadline_s and process.poll() is None:
@@ -167,16 +180,7 @@ def _found(raw: Path, process: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-def _spec(load_s: float, settings: Mapping[str, Any]) -> RunSpec:
-    # Short blocks of steps: what is asked for is time under load, not a mean.
-    budget = Budget(min_steps=1, min_seconds=load_s, max_seconds=load_s, rel_half_width=1e-9, max_steps=10**9)
-    return RunSpec(
-        run_id="hardware", study="selftest", cell="hardware", budget=budget, crosscheck_steps=0,
-        time_limit_s=20 * load_s + 120, energy=Energy(watch=False), **settings,
-    )  # fmt: skip
-
-
-def _load(spec: RunSpec, raw: Path) -> tuple[RunRecord, Window | None]:
+def _run_load(spec: RunSpec, raw: Path) -> tuple[RunRecord, Window | None]:
     """Run the load. Its steps end when it last tells its progress, and last as long as its phase of that name."""
     raw.mkdir()
     write_json(raw / SPEC_FILE, spec)
@@ -195,7 +199,7 @@ def _load(spec: RunSpec, raw: Path) -> tuple[RunRecord, Window | None]:
     return record, Window(ended_s - lengths[0], ended_s)
 
 
-def _samples(node: NodeSensors) -> list[Floats]:
+def _read_samples(node: NodeSensors) -> list[Floats]:
     """All readings of each channel: a few minutes of our own."""
     parts: list[list[Floats]] = [[] for _ in node.channels]
     for chunk in node.samples():
@@ -204,11 +208,7 @@ def _samples(node: NodeSensors) -> list[Floats]:
     return [np.concatenate(part, axis=1) if part else np.zeros((3, 0)) for part in parts]
 
 
-def _family(record: RunRecord | None) -> str:
-    return record.environment.device if record is not None and record.environment is not None else ""
-
-
-def _why_nothing(nodes: list[NodeSensors]) -> tuple[str, ...]:
+def _explain_nothing(nodes: list[NodeSensors]) -> tuple[str, ...]:
     if not nodes:
         return ("the sampler did not start: its words are lost with it",)
     reasons = [f"{missing.backend}: {missing.what}: {missing.reason}" for missing in nodes[0].missing]
@@ -216,18 +216,10 @@ def _why_nothing(nodes: list[NodeSensors]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(reasons)) or (looked,)
 
 
-def _why_no_load(record: RunRecord | None) -> str:
-    if record is None:
-        return "no load was run"
-    if record.status.code != "completed":
-        return f"the load ended as {record.status.code}: {record.status.reason}"
-    return "the load was too short to be seen"
-
-
 # -- what may be shared
 
 
-def _shared(
+def _make_shareable(
     verdict: str, checks: tuple[SensorCheck, ...], node: NodeSensors, windows: dict[str, Window],
     record: RunRecord | None, reasons: tuple[str, ...],
 ) -> dict[str, Any]:  # fmt: skip
@@ -249,10 +241,10 @@ def _shared(
         "missing": [to_json_object(missing) for missing in node.missing],
         "sampler": to_json_object(node.ended),
     }
-    return dict(_without(whole, _secrets(node, record)))
+    return dict(_without(whole, _list_secrets(node, record)))
 
 
-def _secrets(node: NodeSensors, record: RunRecord | None) -> dict[str, str]:
+def _list_secrets(node: NodeSensors, record: RunRecord | None) -> dict[str, str]:
     """What must not be told, and what stands for it."""
     devices = {domain.device for domain in node.domains.values() if domain.device}
     hosts = {socket.gethostname(), socket.getfqdn(), os.uname().nodename}

@@ -17,7 +17,7 @@ from steelyard.stats.ratio import compare_means
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from steelyard.contracts.record import Interval, RunRecord
+    from steelyard.contracts.record import Interval
 
 EXACT = 1e-4
 """Without noise a figure is right within 0.01 %."""
@@ -50,41 +50,39 @@ class Proof:
 def prove(tell: Callable[[str], None], *, quick: bool) -> Iterator[Proof]:
     """The lines of the self-test; `tell` hears what is being done. Quick: without the many trials of intervals."""
     tell("formulas without noise")
-    yield from _formulas()
+    yield from _prove_formulas()
     tell("answers and statuses")
-    yield from _answers()
+    yield from _prove_answers()
     if quick:
         return
     for name, noise in NOISES.items():
         tell(f"intervals under {name} noise")
-        yield from _coverage(name, noise)
+        yield from _prove_coverage(name, noise)
     tell("comparisons")
-    yield from _comparisons()
+    yield from _prove_comparisons()
 
 
 # -- figures without noise
 
 
-def _formulas() -> Iterator[Proof]:
+def _prove_formulas() -> Iterator[Proof]:
     chosen = list(cases())
     for case, record in zip(chosen, run_many([case.spec for case in chosen]), strict=True):
         for quantity, truth in case.truths.items():
-            yield _exact(case.name, quantity, truth, record)
-
-
-def _exact(case: str, quantity: str, truth: float, record: RunRecord) -> Proof:
-    value = record.quantities[quantity].value if quantity in record.quantities else None
-    what = f"{case}: {quantity}"
-    if value is None:
-        return Proof("formula", what, f"{truth:.8g}", f"none ({record.status.code})", "-", holds=False)
-    error = value / truth - 1 if truth else value
-    return Proof("formula", what, f"{truth:.8g}", f"{value:.8g}", f"{100 * error:+.5f} %", abs(error) <= EXACT)
+            what = f"{case.name}: {quantity}"
+            value = record.quantities[quantity].value if quantity in record.quantities else None
+            if value is None:
+                yield Proof("formula", what, f"{truth:.8g}", f"none ({record.status.code})", "-", holds=False)
+                continue
+            error = value / truth - 1 if truth else value
+            close = abs(error) <= EXACT
+            yield Proof("formula", what, f"{truth:.8g}", f"{value:.8g}", f"{100 * error:+.5f} %", close)
 
 
 # -- answers that are words
 
 
-def _answers() -> Iterator[Proof]:
+def _prove_answers() -> Iterator[Proof]:
     small = Noise(kind="normal", cv=0.01)
     shapes = {
         "steady": Shape(),
@@ -101,13 +99,13 @@ def _answers() -> Iterator[Proof]:
     records = run_many([_spec(truth, seed=11) for truth in [*truths, broken, full]])
     for name, answer, record in zip(names, expected, records, strict=False):
         given = record.steady.answer if record.steady else record.status.code
-        yield _words(f"steady state: {name}", answer, given)
+        yield _compare_words(f"steady state: {name}", answer, given)
     blocking = [found.code for found in records[-2].findings if found.severity == "blocks"]
-    yield _words("a timer that reads half the time", "SY501", " ".join(blocking))
-    yield _words("a batch that does not fit", "out_of_memory", records[-1].status.code)
+    yield _compare_words("a timer that reads half the time", "SY501", " ".join(blocking))
+    yield _compare_words("a batch that does not fit", "out_of_memory", records[-1].status.code)
 
 
-def _words(what: str, truth: str, given: str) -> Proof:
+def _compare_words(what: str, truth: str, given: str) -> Proof:
     return Proof("answer", what, truth, given, "-", given == truth)
 
 
@@ -118,7 +116,7 @@ def _spec(truth: SimTruth, seed: int) -> RunSpec:
     return RunSpec(run_id=f"selftest-{seed}", cell="selftest", seed=seed, batch=BATCH, sim=truth)
 
 
-def _coverage(name: str, noise: Noise) -> Iterator[Proof]:
+def _prove_coverage(name: str, noise: Noise) -> Iterator[Proof]:
     truth = SimTruth(step_time_s=STEP_S, noise=noise)
     records = run_many([_spec(truth, seed) for seed in range(STUDIES * JOBS)])
     rate = BATCH / STEP_S
@@ -152,7 +150,7 @@ def _share(what: str, hits: Sequence[bool]) -> Proof:
 # -- comparisons
 
 
-def _comparisons() -> Iterator[Proof]:
+def _prove_comparisons() -> Iterator[Proof]:
     noise = Noise(kind="normal", cv=0.01, between_jobs_cv=0.01)
     count = COMPARISONS * JOBS_A_SIDE
     base = SimTruth(step_time_s=STEP_S, noise=noise)

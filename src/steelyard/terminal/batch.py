@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.base import to_json_object
 from steelyard.terminal.findings import finding_lines, tally
-from steelyard.terminal.text import number, table, with_interval, wrapped
+from steelyard.terminal.text import count_statuses, number, table, with_interval, wrapped
 
 if TYPE_CHECKING:
-    from steelyard.analysis.batch import BatchCell, BatchCurve
+    from steelyard.analysis.batch import BatchCurve
 
 GIB = 1 << 30
 NOTHING = "no batch could be run"
@@ -23,8 +23,22 @@ def curve_lines(curve: BatchCurve) -> list[str]:
         lines += wrapped(text, deeper="")
     top = "of best" if curve.knee is not None and curve.knee.method == "swept batches alone" else "of asymptote"
     heading = ["batch", "runs", "samples/s of the job", top, "memory"]
-    lines += ["", *table(heading, _rows(curve)).splitlines()]
-    for text in (*_notes(curve), *knee_notes(curve)):
+    rows = [
+        [
+            f"{entry.batch:,}",
+            count_statuses(entry.cell.statuses),
+            "-" if entry.throughput.value is None else with_interval(entry.throughput),
+            "-" if entry.of_asymptote is None else f"{100 * entry.of_asymptote:.1f} %",
+            "-" if entry.memory_bytes is None else f"{number(entry.memory_bytes / GIB, 3)} GiB",
+        ]
+        for entry in curve.cells
+    ]
+    lines += ["", *table(heading, rows).splitlines()]
+    # What the brackets of the cells are, each note once.
+    intervals = [entry.throughput.interval for entry in curve.cells if entry.throughput.interval is not None]
+    notes = [f"[]: {100 * found.level:g} % interval for {found.covers}; {found.method}" for found in intervals]
+    notes += ["~: approximate, " + "; ".join(found.approximate) for found in intervals if found.approximate]
+    for text in (*dict.fromkeys(notes), *knee_notes(curve)):
         lines += wrapped(text)
     if curve.findings:
         lines += ["", *finding_lines(curve.findings), tally(curve.findings)]
@@ -45,30 +59,23 @@ def knee_answer(curve: BatchCurve) -> str:
         )
         most = "" if curve.asymptote is None else f", {number(curve.asymptote, 4)} samples/s"
         swept = "" if curve.smallest_reaching is None else f"; {curve.smallest_reaching:,} is the first swept one there"
-        knee = f"the knee is at batch {_batch(found.value)}{_interval(curve)}"
+        bounds = " (no interval)"
+        if found.low is not None and found.high is not None:
+            high = _format_batch(found.high) if math.isfinite(found.high) else "unbounded"
+            bounds = f" [{_format_batch(found.low)}, {high}]"
+        knee = f"the knee is at batch {_format_batch(found.value)}{bounds}"
         return f"{knee}: there throughput reaches {share} of {what}{most}{swept}"
     if found.answer == "beyond the sweep":
-        guess = "" if found.value is None else f", near {_batch(found.value)} if the curve goes on as it does"
-        return f"the knee is beyond batch {_batch(_last(curve))}{guess}: {found.reason}"
+        guess = "" if found.value is None else f", near {_format_batch(found.value)} if the curve goes on as it does"
+        last = max(entry.batch for entry in curve.cells if entry.throughput.value is not None)
+        return f"the knee is beyond batch {_format_batch(last)}{guess}: {found.reason}"
     if found.answer == "below the sweep":
-        return f"the knee is at or below the smallest batch, {_batch(curve.cells[0].batch)}: {found.reason}"
+        return f"the knee is at or below the smallest batch, {_format_batch(curve.cells[0].batch)}: {found.reason}"
     return f"cannot tell where the knee is: {found.reason}"
 
 
-def _last(curve: BatchCurve) -> float:
-    return max(entry.batch for entry in curve.cells if entry.throughput.value is not None)
-
-
-def _batch(value: float) -> str:
+def _format_batch(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def _interval(curve: BatchCurve) -> str:
-    found = curve.knee
-    if found is None or found.low is None or found.high is None:
-        return " (no interval)"
-    high = _batch(found.high) if math.isfinite(found.high) else "unbounded"
-    return f" [{_batch(found.low)}, {high}]"
 
 
 def what_fits(curve: BatchCurve) -> str:
@@ -89,33 +96,6 @@ def what_fits(curve: BatchCurve) -> str:
     return f"largest batch that fits: {curve.largest_fitting:,}; {too_large:,} ran out of memory{some}"
 
 
-def _rows(curve: BatchCurve) -> list[list[str]]:
-    return [
-        [
-            f"{entry.batch:,}",
-            _statuses(entry),
-            "-" if entry.throughput.value is None else with_interval(entry.throughput),
-            "-" if entry.of_asymptote is None else f"{100 * entry.of_asymptote:.1f} %",
-            "-" if entry.memory_bytes is None else f"{number(entry.memory_bytes / GIB, 3)} GiB",
-        ]
-        for entry in curve.cells
-    ]
-
-
-def _statuses(entry: BatchCell) -> str:
-    return ", ".join(f"{count} {code}" for code, count in sorted(entry.cell.statuses.items()))
-
-
-def _notes(curve: BatchCurve) -> list[str]:
-    """What the brackets of the cells are, each note once."""
-    intervals = [entry.throughput.interval for entry in curve.cells if entry.throughput.interval is not None]
-    notes = [
-        f"[]: {100 * interval.level:g} % interval for {interval.covers}; {interval.method}" for interval in intervals
-    ]
-    doubts = ["~: approximate, " + "; ".join(found.approximate) for found in intervals if found.approximate]
-    return list(dict.fromkeys([*notes, *doubts]))
-
-
 def knee_notes(curve: BatchCurve) -> list[str]:
     """How the knee was found and how well that describes the curve."""
     found = curve.knee
@@ -132,16 +112,12 @@ def knee_notes(curve: BatchCurve) -> list[str]:
         f"knee: a step takes {found.fixed_s * 1e3:.4g} ms and {found.sample_s * 1e6:.4g} us more for each sample of "
         f"the batch; the measured times scatter by {misfit} around that; [] of the knee: {level} interval"
     )
-    return [form, *_what_batch(curve)]
-
-
-def _what_batch(curve: BatchCurve) -> list[str]:
-    """Which batch is meant, where there are several."""
     spec = curve.cells[0].cell.records[0].spec
     if spec.step_samples == spec.batch:
-        return []
+        return [form]
     count = spec.step_samples // spec.batch
-    return [f"batch: samples of one micro-batch on one device; a step of the job has {count:,} such micro-batches"]
+    which = f"batch: samples of one micro-batch on one device; a step of the job has {count:,} such micro-batches"
+    return [form, which]
 
 
 def curve_object(curve: BatchCurve) -> dict[str, Any]:

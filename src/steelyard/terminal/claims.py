@@ -1,4 +1,4 @@
-"""Judged claims as lines for a terminal. Knows columns and widths, no verdict."""
+"""Audits and judged claims as lines for a terminal and as plain data. Knows columns and widths, no verdict."""
 
 from __future__ import annotations
 
@@ -6,31 +6,64 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.base import to_json_object
-from steelyard.terminal.findings import rule_name
-from steelyard.terminal.text import wrapped
+from steelyard.terminal.findings import finding_lines, rule_name, tally
+from steelyard.terminal.text import table, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from steelyard.audit.judge import Judgement
-    from steelyard.contracts.record import Finding
+    from steelyard.audit.subject import Audit
 
 INDENT = "    "
 
 
-def claim_lines(judgements: Sequence[Judgement], *, all_claims: bool = True) -> list[str]:
+def audit_lines(audits: Sequence[Audit], *, brief: bool) -> list[str]:
+    """Each audit: what was judged, its findings and its claims; then a table of them all, where there are several."""
+    lines, rows = [], []
+    for entry in audits:
+        lines += wrapped(f"{entry.name}: {entry.about}")
+        if entry.findings:
+            lines += ["", *finding_lines(entry.findings, remedies=not brief)]
+        lines += ["", tally(entry.findings)]
+        claims = ["-", "-"]
+        if entry.judgements:
+            lines += ["", *_claim_lines(entry.judgements, all_claims=not brief)]
+            lines += ["", *wrapped(claim_tally(entry.judgements))]
+            held = sum(judgement.verdict == "holds" for judgement in entry.judgements)
+            claims = [str(len(entry.judgements)), str(held)]
+        lines.append("")
+        blocking = sum(finding.severity == "blocks" for finding in entry.findings)
+        rows.append([entry.name, str(len(entry.findings)), str(blocking), *claims])
+    if len(audits) > 1:
+        lines.append(table(["judged", "findings", "blocking", "claims", "hold"], rows))
+    return lines
+
+
+def audit_object(entry: Audit) -> dict[str, Any]:
+    """An audit for machines."""
+    return {
+        "name": entry.name,
+        "about": entry.about,
+        "passes": entry.passes,
+        "findings": to_json_object(entry.findings),
+        "claims": [claim_object(judgement) for judgement in entry.judgements],
+    }
+
+
+def _claim_lines(judgements: Sequence[Judgement], *, all_claims: bool) -> list[str]:
     """Each claim in a few lines: its verdict, what it says, what it prints, what its rows give, and why."""
     shown = [entry for entry in judgements if all_claims or entry.verdict != "holds"]
     width = max((len(entry.claim.id) for entry in shown), default=0)
     lines = []
     for entry in shown:
         lines.append(f"{entry.claim.id.ljust(width)}  {entry.verdict} ({entry.asserted})")
-        for text in _below(entry):
+        for text in _explain_claim(entry):
             lines += wrapped(text, INDENT)
     return lines
 
 
-def _below(entry: Judgement) -> list[str]:
+def _explain_claim(entry: Judgement) -> list[str]:
     """The lines below the verdict of a claim."""
     claim = entry.claim
     place = f" ({claim.place})" if claim.place else ""
@@ -41,7 +74,7 @@ def _below(entry: Judgement) -> list[str]:
     for part in entry.parts:
         # A claim may fall by several assertions; what it does not fall by first is told with its verdict.
         other = "" if part.verdict == entry.verdict else f"{part.asserts}, {part.verdict}: "
-        below += [f"{other}{_rule(finding)}" for finding in part.findings]
+        below += [f"{other}{found.code} {rule_name(found.code)}: {found.message}" for found in part.findings]
     return [*below, *(f"note: {note}" for note in entry.notes)]
 
 
@@ -53,7 +86,7 @@ def claim_tally(judgements: Sequence[Judgement]) -> str:
     return f"{held} of {total} claim{'s' * (total != 1 or not held)} hold{'s' * (held == 1)}{others}"
 
 
-def claim_json(entry: Judgement) -> dict[str, Any]:
+def claim_object(entry: Judgement) -> dict[str, Any]:
     """A judged claim for machines."""
     return {
         "id": entry.claim.id,
@@ -76,8 +109,3 @@ def claim_json(entry: Judgement) -> dict[str, Any]:
         ],
         "notes": list(entry.notes),
     }
-
-
-def _rule(finding: Finding) -> str:
-    """The rule behind a verdict, and what it says."""
-    return f"{finding.code} {rule_name(finding.code)}: {finding.message}"

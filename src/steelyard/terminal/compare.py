@@ -12,7 +12,7 @@ from steelyard.audit.documents import provenance
 from steelyard.rules.table.settings import shown
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.terminal.findings import finding_lines, tally
-from steelyard.terminal.text import number, table, wrapped
+from steelyard.terminal.text import capital, number, table, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,54 +33,54 @@ def lines(compared: Compared, name_a: str, name_b: str) -> list[str]:
     verdicts = dict.fromkeys(entry.verdict for entry in compared.comparisons)
     out = wrapped(" and ".join(verdict.upper() for verdict in verdicts))
     out += wrapped(f"A, the base: {name_a}") + wrapped(f"B: {name_b}")
-    for source in dict.fromkeys(filter(None, (_source(name_a), _source(name_b)))):
+    for source in dict.fromkeys(filter(None, (_cite_source(name_a), _cite_source(name_b)))):
         out += wrapped(f"source: {source}")
     out += wrapped(f"under study: {compared.factor}; figure: {compared.metric}")
     told: dict[tuple[str, ...], Finding] = {}
     for how, several in groupby(compared.comparisons, key=lambda entry: entry.how):
         entries = list(several)
         if len(entries) > 1 and how != "best against best":
-            out += ["", *_many(entries, told)]
+            out += ["", *_describe_pairs(entries, told)]
         else:
-            # What has neither a heading nor a finding begins with the gap before its table.
-            out += [line for entry in entries for line in _gap(_one(entry, told))]
+            for entry in entries:
+                text = _describe_pair(entry, told)
+                # What has neither a heading nor a finding begins with the gap before its table.
+                out += text if text[:1] == [""] else ["", *text]
     if compared.left_out:
-        out += ["", *_left_out(compared.left_out)]
+        out.append("")
+        for named in compared.left_out[:SHOWN_LEFT_OUT]:
+            out += wrapped(f"left out: {named}")
+        if len(compared.left_out) > SHOWN_LEFT_OUT:
+            out.append(f"and {len(compared.left_out) - SHOWN_LEFT_OUT} more")
     return [*out, "", *wrapped(tally(list(told.values())))]
 
 
-def _gap(text: list[str]) -> list[str]:
-    return text if text[:1] == [""] else ["", *text]
-
-
-def _source(text: str) -> str:
+def _cite_source(text: str) -> str:
     kind, _, rest = text.partition(":")
     return provenance(rest.partition(":")[0]).cited() if kind == REFERENCE else ""
 
 
-def _many(entries: Sequence[Comparison], told: dict[tuple[str, ...], Finding]) -> list[str]:
+def _describe_pairs(entries: Sequence[Comparison], told: dict[tuple[str, ...], Finding]) -> list[str]:
     """Several pairs of equal settings as one table, one line each."""
     blocked = sum(entry.verdict == "not comparable" and not entry.forced for entry in entries)
     out = wrapped(f"{entries[0].how}, {len(entries)} pairs" + (f", {blocked} not comparable" if blocked else ""))
     for entry in entries:
-        out += _findings(entry, told, repeat=False)
+        out += _new_findings(entry, told, repeat=False)
     rows = []
     for entry in entries:
         first = entry.ratios[0] if entry.ratios else None
         says = ["-", "-", "-", "-", entry.verdict]
         if first is not None:
-            _, a, b, _, value, bounds, _ = _row(first)
+            _, a, b, _, value, bounds, _ = _make_row(first)
             says = [a, b, value, bounds, ("FORCED, " if entry.forced else "") + SAYS.get(first.verdict, first.verdict)]
         rows.append([", ".join(text.partition(" ")[2] for text in entry.shared), *says])
     settings = ", ".join(text.partition(" ")[0] for text in entries[0].shared)
     out += ["", table([settings, "A", "B", "B over A", "interval", "B is"], rows)]
-    return out + _about_many([ratio for entry in entries for ratio in entry.ratios[:1]])
-
-
-def _about_many(ratios: Sequence[Ratio]) -> list[str]:
-    """What the columns are."""
+    # What the columns are.
+    ratios = [ratio for entry in entries for ratio in entry.ratios[:1]]
     units = dict.fromkeys(ratio.unit for ratio in ratios)
-    out = wrapped(f"A and B in {', '.join(units)}; base of every ratio: A") if units else []
+    if units:
+        out += wrapped(f"A and B in {', '.join(units)}; base of every ratio: A")
     if any(ratio.level is not None and ratio.low is not None for ratio in ratios):
         out += wrapped("Each interval by itself: 95 %, Welch on the jobs.")
     for method in dict.fromkeys(ratio.method for ratio in ratios if ratio.level is None and ratio.low is not None):
@@ -92,11 +92,13 @@ def _about_many(ratios: Sequence[Ratio]) -> list[str]:
     return out
 
 
-def _findings(entry: Comparison, told: dict[tuple[str, ...], Finding], *, repeat: bool = True) -> list[str]:
+def _new_findings(entry: Comparison, told: dict[tuple[str, ...], Finding], *, repeat: bool = True) -> list[str]:
     """Findings that were not told yet, and the codes of those that were."""
     out, before = [], []
     for found in entry.findings:
-        placed = _placed(entry, found)
+        # With the side it is about; most are about both.
+        side = "A" if found.place == entry.a.place else "B"
+        placed = replace(found, place=side if found.code in OF_ONE_SIDE else "")
         key = (placed.code, placed.severity, placed.message, placed.place)
         if key in told:
             before.append(found.code)
@@ -108,49 +110,46 @@ def _findings(entry: Comparison, told: dict[tuple[str, ...], Finding], *, repeat
     return out
 
 
-def _one(entry: Comparison, told: dict[tuple[str, ...], Finding]) -> list[str]:
+def _describe_pair(entry: Comparison, told: dict[tuple[str, ...], Finding]) -> list[str]:
     shared = f" ({', '.join(entry.shared)})" if entry.shared else ""
     out = []
     if entry.how != "as selected":
         out += wrapped(f"{entry.how}{shared}: {entry.verdict.upper()}")
     if entry.how != "as selected" or entry.chosen_from != (1, 1):
-        out += wrapped(f"A: {_row_name(entry, entry.a)}", "  ") + wrapped(f"B: {_row_name(entry, entry.b)}", "  ")
-    out += _findings(entry, told)
+        out += wrapped(f"A: {_name_row(entry, entry.a)}", "  ") + wrapped(f"B: {_name_row(entry, entry.b)}", "  ")
+    out += _new_findings(entry, told)
     if entry.forced:
         out += ["", *wrapped("FORCED: the findings above forbid this ratio, and must stand wherever it is used.")]
     if not entry.ratios and entry.verdict != "not comparable":
         return [*out, *wrapped("no ratio is given: the figure is zero on one of the sides")]
     if not entry.ratios:
         return [*out, *wrapped("no ratio is given; --force prints it with the findings attached")]
-    out += ["", table(["", "A", "B", "unit", "B over A", "interval", "jobs"], [_row(ratio) for ratio in entry.ratios])]
-    return out + _meaning(entry)
+    out += [
+        "",
+        table(["", "A", "B", "unit", "B over A", "interval", "jobs"], [_make_row(ratio) for ratio in entry.ratios]),
+    ]
+    return out + _explain_ratios(entry)
 
 
-def _placed(entry: Comparison, found: Finding) -> Finding:
-    """With the side it is about; most are about both."""
-    side = "A" if found.place == entry.a.place else "B"
-    return replace(found, place=side if found.code in OF_ONE_SIDE else "")
-
-
-def _row_name(entry: Comparison, row: Row) -> str:
+def _name_row(entry: Comparison, row: Row) -> str:
     """A row of a sweep by what was chosen in it."""
     keys = [key for key in entry.chosen if row.get(key) is not None]
     return row.place + (f" ({', '.join(f'{key} {shown(row.get(key))}' for key in keys)})" if keys else "")
 
 
-def _row(ratio: Ratio) -> list[str]:
+def _make_row(ratio: Ratio) -> list[str]:
     bounds = "-" if ratio.low is None or ratio.high is None else f"{ratio.low:.4g} to {ratio.high:.4g}"
     scope = "job" if ratio.scope == "job" else f"per {ratio.scope}"
     jobs = f"{ratio.jobs_a}, {ratio.jobs_b}"
     return [scope, number(ratio.a), number(ratio.b), ratio.unit, f"{ratio.value:.4g}", bounds, jobs]
 
 
-def _meaning(entry: Comparison) -> list[str]:
+def _explain_ratios(entry: Comparison) -> list[str]:
     first = entry.ratios[0]
-    out = ["", *wrapped(_capital(sentence(first, "A", "B")) + ".")]
+    out = ["", *wrapped(capital(sentence(first, "A", "B")) + ".")]
     others = [ratio for ratio in entry.ratios[1:] if abs(ratio.value / first.value - 1) > 1e-9]
     for ratio in others:
-        out += wrapped(_capital(sentence(ratio, "A", "B")) + ".")
+        out += wrapped(capital(sentence(ratio, "A", "B")) + ".")
     if first.level is not None and first.low is not None:
         out += wrapped(
             f"Interval: {level_percent(first.level)}, {first.method}; base of every ratio and percentage: A."
@@ -158,13 +157,13 @@ def _meaning(entry: Comparison) -> list[str]:
     elif first.low is not None:
         out += wrapped(f"Bounds: {first.method}; they are no test of chance.")
     if max(entry.chosen_from) > 1:
-        out += wrapped(_choice(entry.chosen_from, first))
+        out += wrapped(_explain_choice(entry.chosen_from, first))
     if sense(first.unit) == "time":
         out += wrapped("B over A is a ratio of times: under 1, B is faster.")
     return out
 
 
-def _choice(rows: tuple[int, int], first: Ratio) -> str:
+def _explain_choice(rows: tuple[int, int], first: Ratio) -> str:
     """What it means that the best was chosen by the figures that are compared."""
     text = (
         f"The best of {rows[0]} rows against the best of {rows[1]}, chosen by the same jobs: chance helps a winner, so "
@@ -177,16 +176,3 @@ def _choice(rows: tuple[int, int], first: Ratio) -> str:
         f"The interval allows for the choice (at {level_percent(first.level)} each, all {pairs} pairs hold together at "
         "95 %); measure the two winners again for a ratio without it."
     )
-
-
-def _left_out(left_out: Sequence[str]) -> list[str]:
-    out = []
-    for text in left_out[:SHOWN_LEFT_OUT]:
-        out += wrapped(f"left out: {text}")
-    if len(left_out) > SHOWN_LEFT_OUT:
-        out.append(f"and {len(left_out) - SHOWN_LEFT_OUT} more")
-    return out
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

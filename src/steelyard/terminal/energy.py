@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,8 +16,6 @@ from steelyard.terminal.text import number, seconds, table, with_interval, wrapp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
 
     from steelyard.analysis.energy import CellEnergy
     from steelyard.analysis.meters import MeterAgreement
@@ -55,16 +53,27 @@ def energy_lines(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> list[
     lines = wrapped(answers(cells))
     shown = [entry for entry in cells if entry.main.value is not None]
     if shown:
-        lines += ["", *_compared(shown, names)] if len(cells) > 1 else ["", *_figures(shown[0])]
-        lines += ["", *_phases(shown, names)]
-        lines += _notes(shown)
+        if len(cells) > 1:
+            lines += ["", *_compare_cells(shown, names)]
+        else:
+            entry = shown[0]
+            rows = [[heading, with_interval(entry.figures[name])] for name, heading in PER_WORK if _known(entry, name)]
+            window = entry.main.window if entry.main.window == "all steps" else f"{entry.main.window} window"
+            lines += ["", *(table(["", f"{entry.scope}, {window}"], rows).splitlines() if rows else [])]
+        lines += ["", *_list_phases(shown, names)]
+        lines += _explain_columns(shown)
     if trace is not None and trace.lines:
         lines += ["", *power_chart(trace)]
         lines += [line for held in trace.held[:SHOWN_JOBS] for line in wrapped(held)]
-    if len(cells) > 1:
-        lines += _without(cells, names)
+    lost = [entry for entry in cells if entry.main.value is None]
+    if len(cells) > 1 and lost:
+        lines.append("")
+        for entry in lost[:SHOWN_JOBS]:
+            lines += wrapped(f"{names[entry.cell.cell]}: {answer(entry)}")
+        if len(lost) > SHOWN_JOBS:
+            lines.append(f"and {len(lost) - SHOWN_JOBS} more cells without an energy (--json)")
     for entry in cells:
-        lines += _doubts(entry, "" if len(cells) == 1 else f"{names[entry.cell.cell]}: ")
+        lines += _list_doubts(entry, "" if len(cells) == 1 else f"{names[entry.cell.cell]}: ")
     if not shown:
         lines += ["", "next: steelyard doctor says what can be measured here and how to be allowed to"]
     return lines
@@ -72,18 +81,15 @@ def energy_lines(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> list[
 
 def answers(cells: Sequence[CellEnergy]) -> str:
     """What a sample costs, or where it costs the least, and what forbids to use that."""
-    return (answer(cells[0]) if len(cells) == 1 else _least(cells, _names(cells))) + _unusable(cells)
-
-
-def _unusable(cells: Sequence[CellEnergy]) -> str:
-    """Where findings forbid the figures of the runs: a sound sensor does not mend a clock or a run that drifts."""
+    text = answer(cells[0]) if len(cells) == 1 else _name_least(cells, _names(cells))
+    # A sound sensor does not fix a clock or a run that drifts: findings on the runs forbid their figures all the same.
     there = [entry for entry in cells if entry.main.value is not None]
     codes = [{one.code for one in entry.cell.findings if one.severity == "blocks"} for entry in there]
     found = sorted(set().union(*codes))
     if not found:
-        return ""
+        return text
     whose = "it" if len(cells) == 1 else f"the figures of {sum(map(bool, codes))} of {len(there)} cells"
-    return f"; not to be used: {', '.join(found)} {'forbids' if len(found) == 1 else 'forbid'} {whose}"
+    return f"{text}; not to be used: {', '.join(found)} {'forbids' if len(found) == 1 else 'forbid'} {whose}"
 
 
 def _names(cells: Sequence[CellEnergy]) -> dict[str, str]:
@@ -92,46 +98,29 @@ def _names(cells: Sequence[CellEnergy]) -> dict[str, str]:
     return {cell: label if len(label) <= MAX_LABEL else cell for cell, label in found.items()}
 
 
-def _least(cells: Sequence[CellEnergy], names: dict[str, str]) -> str:
+def _name_least(cells: Sequence[CellEnergy], names: dict[str, str]) -> str:
     """Which of several cells needs the least energy, where they count the same."""
     there = [entry for entry in cells if entry.main.value is not None]
     text = f"{len(there)} of {len(cells)} cells have an energy"
     scopes = sorted({entry.scope for entry in there})
     if len(scopes) > 1:
         return f"{text}; they do not count the same and cannot be compared: {'; '.join(scopes)}"
-    costs = [(value, entry) for entry in there if (value := _cost(entry)) is not None]
+    costs = [(entry.figures[name], entry) for entry in there if _known(entry, name := "energy_per_sample")]
     if len(costs) < 2:
         return text
-    best = min(costs, key=lambda pair: pair[0])[1]
+    least, best = min(costs, key=lambda pair: pair[0].value or 0.0)
     # Also ran: whatever may need as little, by the intervals; one without an interval may need anything.
-    most = _bound(best, "high")
-    rivals = [entry for _, entry in costs if entry is not best and not _above(_bound(entry, "low"), most)]
+    rivals = [
+        entry
+        for cost, entry in costs
+        if entry is not best
+        and (least.interval is None or cost.interval is None or cost.interval.low <= least.interval.high)
+    ]
     told = f"{names[best.cell.cell]}, {answer(best)}"
     if not rivals:
         return f"{text}; least a sample: {told}"
     count = "another cell" if len(rivals) == 1 else f"{len(rivals)} other cells"
     return f"{text}; the lowest figure a sample is that of {told}; by the intervals {count} may need as little"
-
-
-def _cost(entry: CellEnergy) -> float | None:
-    return entry.figures["energy_per_sample"].value if "energy_per_sample" in entry.figures else None
-
-
-def _bound(entry: CellEnergy, side: Literal["low", "high"]) -> float | None:
-    interval = entry.figures["energy_per_sample"].interval
-    return None if interval is None else interval.low if side == "low" else interval.high
-
-
-def _above(low: float | None, most: float | None) -> bool:
-    return low is not None and most is not None and low > most
-
-
-def _without(cells: Sequence[CellEnergy], names: dict[str, str]) -> list[str]:
-    """Cells that have no energy, with the reason."""
-    lost = [entry for entry in cells if entry.main.value is None]
-    lines = [line for entry in lost[:SHOWN_JOBS] for line in wrapped(f"{names[entry.cell.cell]}: {answer(entry)}")]
-    more = [f"and {len(lost) - SHOWN_JOBS} more cells without an energy (--json)"] if len(lost) > SHOWN_JOBS else []
-    return ["", *lines, *more] if lost else []
 
 
 def answer(entry: CellEnergy) -> str:
@@ -151,14 +140,7 @@ def answer(entry: CellEnergy) -> str:
     return f"{text} ({entry.scope}; {entry.verdict}; {jobs}{left})"
 
 
-def _figures(entry: CellEnergy) -> list[str]:
-    """One cell: a figure a line, each with its interval."""
-    rows = [[heading, with_interval(entry.figures[name])] for name, heading in PER_WORK if _known(entry, name)]
-    window = entry.main.window if entry.main.window == "all steps" else f"{entry.main.window} window"
-    return table(["", f"{entry.scope}, {window}"], rows).splitlines() if rows else []
-
-
-def _compared(cells: Sequence[CellEnergy], names: dict[str, str]) -> list[str]:
+def _compare_cells(cells: Sequence[CellEnergy], names: dict[str, str]) -> list[str]:
     """Several cells: a cell a line, without intervals where they would not fit."""
     wanted = ("energy_per_sample", "energy_per_sample_net", "samples_per_wh", "energy_per_token", "power_job")
     columns = [(name, heading) for name, heading in PER_WORK if name in wanted and any(_known(e, name) for e in cells)]
@@ -175,7 +157,7 @@ def _compared(cells: Sequence[CellEnergy], names: dict[str, str]) -> list[str]:
     return table(["cell", "jobs", *(short.get(heading, heading) for _, heading in columns), ""], rows).splitlines()
 
 
-def _phases(cells: Sequence[CellEnergy], names: dict[str, str]) -> list[str]:
+def _list_phases(cells: Sequence[CellEnergy], names: dict[str, str]) -> list[str]:
     """Joules of each phase; what the host took beside them."""
     # Of a run that never got steady the window is all its steps, which have a column of their own.
     columns = [
@@ -201,7 +183,7 @@ def _in_column(entry: CellEnergy, name: str) -> bool:
     return name != MAIN or entry.main.window == "steady" or not _known(entry, "energy_all_steps")
 
 
-def _notes(cells: Sequence[CellEnergy]) -> list[str]:
+def _explain_columns(cells: Sequence[CellEnergy]) -> list[str]:
     """What the brackets are, and what net means, each once."""
     notes: dict[str, None] = {}
     for entry in cells:
@@ -218,7 +200,7 @@ def _notes(cells: Sequence[CellEnergy]) -> list[str]:
     return [line for note in notes for line in wrapped(note)]
 
 
-def _doubts(entry: CellEnergy, place: str) -> list[str]:
+def _list_doubts(entry: CellEnergy, place: str) -> list[str]:
     """What speaks against the energy: reasons, jobs that were left out, findings."""
     lines: list[str] = []
     validity = entry.main.validity
@@ -257,36 +239,31 @@ def power_chart(trace: PowerTrace) -> list[str]:
     counted = [line for line in trace.lines if line.counted]
     lines = counted or [line for line in trace.lines if line.scope == trace.lines[0].scope]
     times, power = total(lines, 4 * CHART_COLUMNS)
-    columns = [_mean(part) for part in np.array_split(power, CHART_COLUMNS)]
+    known = [part[np.isfinite(part)] for part in np.array_split(power, CHART_COLUMNS)]
+    columns = [float(part.mean()) if part.size else None for part in known]
     top = max((value for value in columns if value is not None), default=0.0) or 1.0
     what = "counted" if counted else f"of scope {lines[0].scope}"
     word = "domain" if len(lines) == 1 else "domains"
     out = [f"Power of the {len(lines)} {word} {what}, run {trace.run_id}:"]
     for row in range(CHART_ROWS, 0, -1):
         mark = f"{number(top, 3)} W" if row == CHART_ROWS else "0 W" if row == 1 else ""
-        out.append(f"{mark:>9} |{''.join(_block(value, row, top) for value in columns)}".rstrip())
-    moments = [float(part.mean()) for part in np.array_split(times, CHART_COLUMNS)]
-    out.append(f"{'phase':>9} |{''.join(_mark(trace, at) for at in moments)}".rstrip())
+        drawn = ""
+        for value in columns:
+            # Full, half or empty; a column of which nothing is known stays empty.
+            filled = 0.0 if value is None else CHART_ROWS * value / top - (row - 1)
+            drawn += (
+                "#" if filled >= 0.75 else ":" if filled >= 0.25 else "." if row == 1 and value is not None else " "
+            )
+        out.append(f"{mark:>9} |{drawn}".rstrip())
+    marks = ""
+    for part in np.array_split(times, CHART_COLUMNS):
+        inside = [phase.name for phase in trace.phases if phase.start_s <= float(part.mean()) < phase.end_s]
+        marks += PHASE_MARKS.get(inside[-1], "?") if inside else " "
+    out.append(f"{'phase':>9} |{marks}".rstrip())
     ends = f"{seconds(float(times[0]))} to {seconds(float(times[-1]))}"
     seen = list(dict.fromkeys(phase.name for phase in trace.phases if phase.end_s > phase.start_s))
     words = ", ".join(f"{PHASE_MARKS.get(name, '?')} {MARK_WORDS.get(name, name)}" for name in seen)
     return [printable(line) for line in out] + wrapped(f"from {ends} of the run; {words}")
-
-
-def _mean(part: NDArray[np.float64]) -> float | None:
-    known = part[np.isfinite(part)]
-    return float(known.mean()) if known.size else None
-
-
-def _block(value: float | None, row: int, top: float) -> str:
-    """A row of a column: full, half or empty. A column of which nothing is known stays empty."""
-    filled = 0.0 if value is None else CHART_ROWS * value / top - (row - 1)
-    return "#" if filled >= 0.75 else ":" if filled >= 0.25 else "." if row == 1 and value is not None else " "
-
-
-def _mark(trace: PowerTrace, at_s: float) -> str:
-    inside = [phase for phase in trace.phases if phase.start_s <= at_s < phase.end_s]
-    return PHASE_MARKS.get(inside[-1].name, "?") if inside else " "
 
 
 # -- for machines

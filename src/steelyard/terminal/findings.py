@@ -33,7 +33,8 @@ def tally(findings: Sequence[Finding]) -> str:
     if not findings:
         return "no findings"
     counts = Counter(found.severity for found in findings)
-    parts = [f"{counts[severity]} {_word(severity, counts[severity])}" for severity in SEVERITIES if counts[severity]]
+    words = {"blocks": ("blocks", "block"), "disclose": ("to disclose", "to disclose"), "note": ("note", "notes")}
+    parts = [f"{counts[each]} {words[each][counts[each] > 1]}" for each in SEVERITIES if counts[each]]
     example = min(found.code for found in findings)
     return f"{', '.join(parts)}; steelyard explain {example} says what a code means"
 
@@ -44,9 +45,3 @@ def rule_name(code: str) -> str:
         return "(not a rule of this version)"
     name: str = plugins.load("rule", code).name
     return name
-
-
-def _word(severity: str, count: int) -> str:
-    plural = {"blocks": "block", "disclose": "to disclose", "note": "notes"}
-    single = {"blocks": "blocks", "disclose": "to disclose", "note": "note"}
-    return (single if count == 1 else plural)[severity]

@@ -19,7 +19,13 @@ LEAST_TEXT: Final = 16
 def narrow_table(lines: Sequence[Sequence[str]], right: Sequence[bool], columns: int) -> list[str]:
     """The lines of a table, the header first, in so many columns. `right`: which columns hold numbers."""
     widths = [max(len(line[i]) for line in lines) for i in range(len(right))]
-    least = [_least([line[i] for line in lines], number=number) for i, number in enumerate(right)]
+    least = []
+    for i, is_number in enumerate(right):
+        heading, *cells = [line[i] for line in lines]
+        words = [len(word) for cell in (heading, *cells) for word in cell.split()]
+        # A number is never broken, its heading between words only.
+        numbers = [*map(len, cells), *(len(word) for word in heading.split())]
+        least.append(max(numbers, default=1) if is_number else min(LEAST_TEXT, max(words, default=1)))
     room = columns - len(GAP) * (len(right) - 1)
     if sum(least) > room:
         return _blocks(lines, columns)
@@ -30,14 +36,6 @@ def narrow_table(lines: Sequence[Sequence[str]], right: Sequence[bool], columns:
     out = [row for line in lines for row in _broken(line, widths, right)]
     out.insert(len(_broken(lines[0], widths, right)), GAP.join("-" * width for width in widths))
     return out
-
-
-def _least(cells: Sequence[str], *, number: bool) -> int:
-    """A number is never broken, its heading between words only."""
-    words = [word for cell in cells for word in cell.split()]
-    if number:
-        return max([len(cell) for cell in cells[1:]] + [len(word) for word in cells[0].split()], default=1)
-    return min(LEAST_TEXT, max(map(len, words), default=1))
 
 
 def _broken(line: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from steelyard.rules.rule import FAMILIES, SEVERITIES, codes, rule
 from steelyard.terminal.text import WIDTH, sentence, table
@@ -42,6 +43,13 @@ def terminal(found: Rule) -> list[str]:
         lines += ["", *textwrap.wrap(says, WIDTH, initial_indent=f"{heading + ':':<10}", subsequent_indent=" " * 10)]
         lines += [f"    {line}".rstrip() for line in example.text.strip().splitlines()]
     return lines
+
+
+def rule_object(found: Rule) -> dict[str, Any]:
+    """A rule for machines."""
+    names = ("code", "name", "severity", "subject", "why", "detected", "remedy")
+    examples = {name: dataclasses.asdict(getattr(found, name)) for name in ("bad", "good")}
+    return {name: getattr(found, name) for name in names} | examples
 
 
 def page(found: Rule) -> str:

@@ -17,8 +17,7 @@ from steelyard.terminal.text import number, seconds, table, with_interval, wrapp
 
 if TYPE_CHECKING:
     from steelyard.analysis.loss import Factor
-    from steelyard.analysis.scaling import Point, Return, Scaling
-    from steelyard.stats.scaling_fit import Parameter, Refused
+    from steelyard.analysis.scaling import Point, Scaling
 
 KINDS = {
     "strong": "strong scaling: the batch of the job stays the same",
@@ -42,7 +41,8 @@ def scaling_lines(found: Scaling, name: str) -> list[str]:
     lines = _wrapped(f"How {what}{about} scale over devices? ({KINDS[found.kind]})")
     if found.blocked:
         lines += _wrapped("Answer: no speed-up is given before the findings that block are mended.")
-        lines += ["", *_rates(found)]
+        rows = [[str(point.devices), str(point.jobs), with_interval(point.throughput)] for point in found.points]
+        lines += ["", *table(["devices", "jobs", f"throughput, {found.base.throughput.unit}"], rows).splitlines()]
     else:
         lines += _wrapped(f"Answer: {answer(found)}")
         lines += ["", *_figures(found), "", *_loss(found)]
@@ -63,7 +63,8 @@ def answer(found: Scaling) -> str:
     if not known and last.split.total.value < NOTHING_LOST:
         return f"{text}. These records do not tell where the rest is lost."
     if rest is not None:
-        lost = _or([FACTORS[name] for name in last.split.rest_is])
+        *others, final = [FACTORS[name] for name in last.split.rest_is]
+        lost = f"{', '.join(others)} or {final}" if others else final
         known_worst = min((value for _, value in known), default=1.0)
         if rest.value < known_worst:
             apart = "; these are not told apart here" if len(last.split.rest_is) > 1 else ""
@@ -74,18 +75,12 @@ def answer(found: Scaling) -> str:
     return f"{text}. The largest loss is {FACTORS[worst[0].name]}: {100 * (1 - worst[1]):.1f} %."
 
 
-def _or(words: list[str]) -> str:
-    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
-
-
-def _rates(found: Scaling) -> list[str]:
-    rows = [[str(point.devices), str(point.jobs), with_interval(point.throughput)] for point in found.points]
-    return table(["devices", "jobs", f"throughput, {found.base.throughput.unit}"], rows).splitlines()
-
-
 def _figures(found: Scaling) -> list[str]:
     base = found.base
-    factor, unit = _unit(found)
+    unit, largest = base.throughput.unit, max(point.throughput.value or 0.0 for point in found.points)
+    # In thousands or millions where the rates would not fit beside the rest.
+    factor, prefix = next(((f, p) for f, p in ((1e6, "M"), (1e3, "k")) if largest >= 100 * f), (1.0, ""))
+    unit = prefix + unit
     rows = []
     for point in found.points:
         speedup, efficiency = "1", "100"
@@ -154,7 +149,14 @@ def _about_factors(found: Scaling, others: list[Point], *, rest: bool) -> list[s
 
 def where_to_stop(found: Scaling) -> list[str]:
     """A heading, what the next devices return, and the largest count that is efficient enough."""
-    texts = ["Where to stop (100 %: more devices do as much as those before them)", *map(_return, found.returns)]
+    texts = ["Where to stop (100 %: more devices do as much as those before them)"]
+    for entry in found.returns:
+        more = "the next doubling returns"
+        if entry.following != 2 * entry.devices:
+            added = entry.following - entry.devices
+            more = "one more returns" if added == 1 else f"{added} more return"
+        slower = ": the job gets slower" if entry.share.value < 0 else ""
+        texts.append(f"{_devices(entry.devices)}: {more} {_percent(entry.share, 2)}{slower}")
     bar, enough = f"{100 * found.threshold:g} %", found.enough
     if enough is None:
         return [*texts, f"No count has an efficiency of at least {bar}."]
@@ -164,38 +166,39 @@ def where_to_stop(found: Scaling) -> list[str]:
     text = f"Largest count with at least {bar} efficiency: {_devices(enough.devices)}{largest} ({reached})."
     if after:
         text += f" {_devices(after[0].devices)} reach {_percent(after[0].split.total)}."
-    below = [point for point in found.points if point.devices < enough.devices and _below(point, found.threshold)]
-    if below:
+    before = [point for point in found.points if point.devices < enough.devices]
+    if below := [point for point in before if point.split.total.value < found.threshold]:
         named = ", ".join(str(point.devices) for point in below)
         text += f" Fewer devices are below {bar}, though: {named}."
-    unsure = [point for point in found.points if _straddles(point, found.threshold)]
+    unsure = [
+        point
+        for point in found.points
+        if point.split.total.low is not None
+        and point.split.total.high is not None
+        and point.split.total.low < found.threshold <= point.split.total.high
+    ]
     if unsure:
         named = _devices(", ".join(str(point.devices) for point in unsure))
         text += f" The interval of {named} lies on both sides of {bar}: more jobs would tell."
     return [*texts, text]
 
 
-def _below(point: Point, threshold: float) -> bool:
-    return point.split.total.value < threshold
-
-
-def _straddles(point: Point, threshold: float) -> bool:
-    total = point.split.total
-    return total.low is not None and total.high is not None and total.low < threshold <= total.high
-
-
-def _return(entry: Return) -> str:
-    more = "the next doubling returns"
-    if entry.following != 2 * entry.devices:
-        added = entry.following - entry.devices
-        more = "one more returns" if added == 1 else f"{added} more return"
-    slower = ": the job gets slower" if entry.share.value < 0 else ""
-    return f"{_devices(entry.devices)}: {more} {_percent(entry.share, 2)}{slower}"
-
-
 def models(found: Scaling) -> list[str]:
     """A heading, each fit with its error, and what may be foretold; no heading where nothing was fitted."""
-    texts = ["Models, each with its error", *map(_fit, found.fits)] if found.fits else []
+    texts = ["Models, each with its error"] if found.fits else []
+    for fit in found.fits:
+        if not isinstance(fit, CurveFit):
+            texts.append(f"{fit.name}: not fitted: {fit.reason}")
+            continue
+        parts = []
+        for entry in fit.parameters:
+            if entry.unit == "s":
+                bounds = f"{seconds(entry.value)} [{seconds(entry.low)}, {seconds(entry.high)}]"
+            else:
+                bounds = f"{100 * entry.value:.1f} % [{100 * entry.low:.1f}, {100 * entry.high:.1f}]"
+            parts.append(f"{entry.name} {bounds}")
+        text = f"{fit.name}: {', '.join(parts)}; error at a count left out: up to {number(fit.error_percent, 2)} %"
+        texts.append(text if fit.error_percent <= USABLE_ERROR_PERCENT else f"{text}, too much to project with")
     if not found.projections:
         fitted = any(isinstance(fit, CurveFit) for fit in found.fits)
         reason = "no model is good enough for one" if fitted else "there is no model to make one with"
@@ -209,35 +212,12 @@ def models(found: Scaling) -> list[str]:
     return texts
 
 
-def _fit(fit: CurveFit | Refused) -> str:
-    if not isinstance(fit, CurveFit):
-        return f"{fit.name}: not fitted: {fit.reason}"
-    parameters = ", ".join(_parameter(entry) for entry in fit.parameters)
-    text = f"{fit.name}: {parameters}; error at a count left out: up to {number(fit.error_percent, 2)} %"
-    return text if fit.error_percent <= USABLE_ERROR_PERCENT else f"{text}, too much to project with"
-
-
-def _parameter(entry: Parameter) -> str:
-    if entry.unit == "s":
-        return f"{entry.name} {seconds(entry.value)} [{seconds(entry.low)}, {seconds(entry.high)}]"
-    return f"{entry.name} {100 * entry.value:.1f} % [{100 * entry.low:.1f}, {100 * entry.high:.1f}]"
-
-
 def _factor(point: Point, name: str) -> Factor:
     return next(factor for factor in point.split.factors if factor.name == name)
 
 
 def _devices(count: int | str) -> str:
     return "1 device" if str(count) == "1" else f"{count} devices"
-
-
-def _unit(found: Scaling) -> tuple[float, str]:
-    """In thousands or millions where the rates would not fit beside the rest."""
-    unit, largest = found.base.throughput.unit, max(point.throughput.value or 0.0 for point in found.points)
-    for factor, prefix in ((1e6, "M"), (1e3, "k")):
-        if largest >= 100 * factor:
-            return factor, f"{prefix}{unit}"
-    return 1.0, unit
 
 
 def _rate(point: Point, factor: float) -> str:
@@ -297,12 +277,23 @@ def scaling_object(found: Scaling) -> dict[str, Any]:
     }
     if found.blocked:
         return data
+    fits = [
+        {
+            "name": fit.name,
+            "parameters": [asdict(entry) for entry in fit.parameters],
+            "points": fit.points,
+            "error_percent": fit.error_percent,
+        }
+        if isinstance(fit, CurveFit)
+        else {"name": fit.name, "refused": fit.reason}
+        for fit in found.fits
+    ]
     return data | {
         "answer": answer(found),
         "returns": [asdict(entry) for entry in found.returns],
         "threshold": found.threshold,
         "enough_devices": found.enough.devices if found.enough else None,
-        "fits": [_fit_object(fit) for fit in found.fits],
+        "fits": fits,
         "projections": [asdict(entry) for entry in found.projections],
     }
 
@@ -324,15 +315,4 @@ def _point_object(point: Point, *, blocked: bool) -> dict[str, Any]:
         "rest_is": list(point.split.rest_is),
         "slowest_over_mean": point.slowest,
         "from_crosscheck": point.from_crosscheck,
-    }
-
-
-def _fit_object(fit: CurveFit | Refused) -> dict[str, Any]:
-    if not isinstance(fit, CurveFit):
-        return {"name": fit.name, "refused": fit.reason}
-    return {
-        "name": fit.name,
-        "parameters": [asdict(entry) for entry in fit.parameters],
-        "points": fit.points,
-        "error_percent": fit.error_percent,
     }

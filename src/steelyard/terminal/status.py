@@ -40,7 +40,9 @@ def standing_lines(standing: StudyStatus, *, verbose: bool = False) -> list[str]
     """Where each cell is, why runs did not complete, and what to type next. `verbose`: also paths, and every job."""
     cells, labels = standing.cells, standing.labels
     names = [name for name, count in _counts(standing.totals).items() if count != "-" or name not in SELDOM]
-    every = [(_short(labels.get(cell, cell)), counts) for cell, counts in list(cells.items())[:SHOWN_CELLS]]
+    every = [
+        (fit(labels.get(cell, cell), LABEL_CHARACTERS), counts) for cell, counts in list(cells.items())[:SHOWN_CELLS]
+    ]
     if len(cells) > 1:
         every.append(("all" if len(cells) <= SHOWN_CELLS else f"all {len(cells)} cells", standing.totals))
     rows = [[what, *(_counts(counts)[name] for name in names)] for what, counts in every]
@@ -82,7 +84,7 @@ def waiting_lines(standing: StudyStatus) -> list[str]:
     return lines
 
 
-def standing_json(standing: StudyStatus) -> dict[str, Any]:
+def standing_object(standing: StudyStatus) -> dict[str, Any]:
     """All of it for programs."""
     return {
         "study": standing.study,
@@ -145,7 +147,7 @@ def _amount(plan: Plan, runs: int) -> str:
     return f"{many(runs - tried, 'run') + ' and ' if runs > tried else ''}{what}, of which few are tried,"
 
 
-def campaign_json(campaign: Campaign) -> dict[str, Any]:
+def campaign_object(campaign: Campaign) -> dict[str, Any]:
     """The same for programs."""
     plan = campaign.plan
     return {
@@ -224,7 +226,3 @@ def _next_lines(standing: StudyStatus) -> list[str]:
     if codes:
         return ["", f"next: steelyard show RUN_ID; to make them again: steelyard study FILE --again {','.join(codes)}"]
     return ["", f"next: steelyard show {standing.study}"]
-
-
-def _short(text: str) -> str:
-    return fit(text, LABEL_CHARACTERS)

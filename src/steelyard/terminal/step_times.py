@@ -39,10 +39,10 @@ def step_time_lines(raw: Path, record: RunRecord, look: Look) -> list[str]:
         trace = StepSamples(raw, record.spec.ranks).trace()
     except DamagedDataError as error:
         return wrapped(f"{HEADING}cannot be read: {error.what}")
-    return _lines(trace, record, look) if len(trace.times) else []
+    return _draw_trace(trace, record, look) if len(trace.times) else []
 
 
-def _lines(trace: Trace, record: RunRecord, look: Look) -> list[str]:
+def _draw_trace(trace: Trace, record: RunRecord, look: Look) -> list[str]:
     columns = max(1, min(MOST_COLUMNS, look.columns - len(HEADING) - 1, len(trace.times)))
     ends = [len(trace.times) * column // columns for column in range(columns + 1)]
     paces = [float(trace.times[first:last].mean()) / trace.steps_per_bin for first, last in pairwise(ends)]
@@ -51,20 +51,14 @@ def _lines(trace: Trace, record: RunRecord, look: Look) -> list[str]:
     lines = ["", HEADING + drawn.text]
     steady = record.steady is not None and record.steady.answer == "steady"
     if record.steady is not None and steady:
-        lines.append(" " * len(HEADING) + _underline(record.steady.start_step, record.steady.stop_step, steps, columns))
-    each = "a step" if steps == columns else f"the mean of {_about(steps, columns)} steps"
+        # A mark below each column whose middle lies in the window.
+        middles = ((column + 0.5) * steps / columns for column in range(columns))
+        inside = (record.steady.start_step <= middle < record.steady.stop_step for middle in middles)
+        lines.append(" " * len(HEADING) + "".join("^" if marked else " " for marked in inside).rstrip())
+    low, high = steps // columns, -(-steps // columns)
+    about = f"{low:,}" if low == high else f"{low:,} or {high:,}"
+    each = "a step" if steps == columns else f"the mean of {about} steps"
     cut = f" (full height from {seconds(drawn.high)} on)" if drawn.cut else ""
     scale = f"lowest {seconds(drawn.low)}, highest {seconds(max(paces))}{cut}"
-    marked = "; ^ the steady window" if steady else ""
-    return lines + wrapped(f"each character is {each}: {scale}{marked}", " " * len(HEADING), "")
-
-
-def _underline(start: int, stop: int, steps: int, columns: int) -> str:
-    """A mark below each column whose middle lies in the window."""
-    middles = ((column + 0.5) * steps / columns for column in range(columns))
-    return "".join("^" if start <= middle < stop else " " for middle in middles).rstrip()
-
-
-def _about(steps: int, columns: int) -> str:
-    low, high = steps // columns, -(-steps // columns)
-    return f"{low:,}" if low == high else f"{low:,} or {high:,}"
+    legend = "; ^ the steady window" if steady else ""
+    return lines + wrapped(f"each character is {each}: {scale}{legend}", " " * len(HEADING), "")

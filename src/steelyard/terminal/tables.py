@@ -7,63 +7,68 @@ from typing import Any
 from steelyard.analysis.bound import seen
 from steelyard.analysis.summary import MEASURED, CellSummary, labels
 from steelyard.contracts.base import to_json_object
-from steelyard.contracts.record import Finding, Quantity, RunRecord
+from steelyard.contracts.record import Finding, RunRecord
 from steelyard.errors import printable
 from steelyard.terminal.findings import finding_lines
 from steelyard.terminal.narrow import OUTPUT_COLUMNS
-from steelyard.terminal.text import number, seconds, table, with_interval
+from steelyard.terminal.text import count_statuses, number, seconds, table, with_interval
 
 WIDE = 120
 SHORT_S = 0.01
 
 
-def print_cells(cells: list[CellSummary], *, detail: bool = False) -> None:
+def cells_lines(cells: list[CellSummary], *, detail: bool = False) -> list[str]:
     """One row a cell, then what the numbers mean and what must be known about them."""
     names = labels(cells)
-    rows = [[names[cell.cell], _statuses(cell), with_interval(cell.throughput)] for cell in cells]
-    print(table(["cell", "runs", "throughput of the job, samples/s"], rows))
-    for line in _notes(cells):
-        print(_filled(line))
-    for cell in cells:
-        if cell.time_to_quality is not None:
-            _print_time_to_quality(cell, names[cell.cell])
+    rows = [[names[cell.cell], count_statuses(cell.statuses), with_interval(cell.throughput)] for cell in cells]
+    lines = [table(["cell", "runs", "throughput of the job, samples/s"], rows)]
+    lines += [_fill(line) for line in _explain_brackets(cells)]
+    lines += [_format_time_to_quality(cell, names[cell.cell]) for cell in cells if cell.time_to_quality is not None]
     if detail and len(cells) == 1:
-        _print_detail(cells[0])
-    _print_findings(cells, names)
+        lines += _detail_lines(cells[0])
+    for cell in cells:
+        if cell.findings and len(cells) > 1:
+            lines += ["", printable(names[cell.cell]) + ":"]
+        lines += _finding_block(cell.findings)
+    return lines
 
 
-def print_record(record: RunRecord) -> None:
+def record_lines(record: RunRecord) -> list[str]:
     """Everything about one run."""
-    print(_filled(f"{record.run_id} ({record.spec.study}): {record.status.code} {record.status.reason}".rstrip()))
+    lines = [_fill(f"{record.run_id} ({record.spec.study}): {record.status.code} {record.status.reason}".rstrip())]
     if record.environment:
         place = record.environment
         where = f"node {place.node}, allocation {place.allocation or 'none'}, {place.device}: {place.timing}"
-        print(_filled(where))
+        lines.append(_fill(where))
     if record.steady:
         window = f"steps {record.steady.start_step:,} to {record.steady.stop_step:,}"
-        print(_filled(f"{record.steady.answer} ({window}): {record.steady.reason}"))
-    for line in _facts(record):
-        print(_filled(line, WIDE))
-    print()
+        lines.append(_fill(f"{record.steady.answer} ({window}): {record.steady.reason}"))
+    lines += [_fill(line, WIDE) for line in _list_facts(record)]
     rows = []
     for name, quantity in record.quantities.items():
         text = seconds(quantity.value) if quantity.unit == "s" and quantity.value is not None else None
-        if quantity.value is None and quantity.unit == "J" and _nothing_there(quantity.reason or ""):
+        if quantity.value is None and quantity.unit == "J" and _has_no_sensor(quantity.reason or ""):
             text = "unknown: no sensor here"
-        rows.append([name, text or with_interval(quantity), _unit(quantity.unit), quantity.scope, quantity.window])
-    print(table(["quantity", "value", "unit", "scope", "window"], rows))
-    _print_energy([record])
-    _print_each(record.findings)
+        # Seconds are written with their value, and a share has no unit.
+        unit = "" if quantity.unit in ("s", "1") else quantity.unit
+        rows.append([name, text or with_interval(quantity), unit, quantity.scope, quantity.window])
+    lines += ["", table(["quantity", "value", "unit", "scope", "window"], rows)]
+    return lines + _energy_lines([record]) + _finding_block(record.findings)
 
 
-def _filled(text: str, columns: int | None = None) -> str:
+def studies_table(studies: list[dict[str, Any]]) -> str:
+    """One row a study."""
+    return table(["study", "cells", "runs", "completed"], [[str(item) for item in row.values()] for row in studies])
+
+
+def _fill(text: str, columns: int | None = None) -> str:
     """A line broken to fit a terminal, or else so many columns; None: as it is."""
     columns = OUTPUT_COLUMNS.get() or columns
     text = printable(text)
     return text if columns is None else textwrap.fill(text, columns, subsequent_indent="  ")
 
 
-def _facts(record: RunRecord) -> list[str]:
+def _list_facts(record: RunRecord) -> list[str]:
     """What ran, on what, and with which settings."""
     lines = []
     if record.status.evidence:
@@ -82,7 +87,7 @@ def _facts(record: RunRecord) -> list[str]:
     return lines
 
 
-def cells_as_json(cells: list[CellSummary]) -> list[dict[str, Any]]:
+def cells_object(cells: list[CellSummary]) -> list[dict[str, Any]]:
     """Summaries for machines."""
     return [
         {
@@ -99,15 +104,7 @@ def cells_as_json(cells: list[CellSummary]) -> list[dict[str, Any]]:
     ]
 
 
-def _unit(unit: str) -> str:
-    return "" if unit in ("s", "1") else unit
-
-
-def _statuses(cell: CellSummary) -> str:
-    return ", ".join(f"{count} {code}" for code, count in sorted(cell.statuses.items()))
-
-
-def _notes(cells: list[CellSummary]) -> list[str]:
+def _explain_brackets(cells: list[CellSummary]) -> list[str]:
     """What the brackets are: the interval, what it speaks for, and how it was made."""
     notes = []
     for cell in cells:
@@ -120,38 +117,37 @@ def _notes(cells: list[CellSummary]) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
-def _print_detail(cell: CellSummary) -> None:
+def _detail_lines(cell: CellSummary) -> list[str]:
+    """Every job of a cell; where none was measured, how each ended."""
     done = [record for record in cell.records if record.status.code in MEASURED]
     if not done:
-        for record in cell.records:
-            print(_filled(f"{record.run_id}: {record.status.code}: {record.status.reason}"))
-        return
+        return [_fill(f"{record.run_id}: {record.status.code}: {record.status.reason}") for record in cell.records]
     rows = []
     for record in done:
         q = {name: quantity.value for name, quantity in record.quantities.items()}
-        steady = record.steady.answer if record.steady else "-"
+        times = [q.get(name) for name in ("step_time_mean", "step_time_p50", "step_time_p99")]
+        shares = [q.get(name) for name in ("input_wait_share", "compute_share", "exposed_comm_share")]
         rows.append(
             [
                 str(record.spec.repeat),
-                _value(q.get("step_time_mean")),
-                _value(q.get("step_time_p50")),
-                _value(q.get("step_time_p99")),
-                _percent(q.get("input_wait_share")),
-                _percent(q.get("compute_share")),
-                _percent(q.get("exposed_comm_share")),
-                steady,
+                *("-" if value is None else seconds(value) for value in times),
+                *("-" if share is None else _percent(share) for share in shares),
+                record.steady.answer if record.steady else "-",
                 record.stop.reason if record.stop else "-",
             ]
         )
-    print()
     header = ["job", "step mean", "p50", "p99", "input", "compute", "comm", "state", "stopped by"]
-    print(table(header, rows))
-    _print_more(done)
-    _print_energy(done)
-    _print_bound(done)
-    shares = [record.quantities.get("exposed_comm_share") for record in done]
-    if any(share is not None and share.window == "crosscheck" for share in shares):
-        print("comm: from the cross-check pass, which alone watches the communication; compute: the rest")
+    lines = ["", table(header, rows), *_more_lines(done), *_energy_lines(done)]
+    for record in done:
+        share = record.quantities.get("input_wait_share")
+        # Whether the jobs wait for data that the host makes or reads.
+        if record.spec.loader.place == "host" and record.spec.mode != "load" and share is not None and share.value:
+            waits = f"the device waits for data {_percent(share.value)} of the time"
+            lines.append(f"job {record.spec.repeat}: {seen(record)}: {waits}")
+    communication = [record.quantities.get("exposed_comm_share") for record in done]
+    if any(share is not None and share.window == "crosscheck" for share in communication):
+        lines.append("comm: from the cross-check pass, which alone watches the communication; compute: the rest")
+    return lines
 
 
 # What some runs have beyond the times of their steps: heading, quantity, and how it is written.
@@ -180,96 +176,73 @@ MORE: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 )
 
 
-def _print_more(done: list[RunRecord]) -> None:
+def _more_lines(done: list[RunRecord]) -> list[str]:
     """A second table, with the columns that any of the jobs has."""
     shown = []
     for heading, name, write in MORE:
-        values = [_believable(record.quantities.get(name)) for record in done]
+        found = [record.quantities.get(name) for record in done]
+        # An energy that is known to be wrong is not shown.
+        values = [
+            None if one is None or (one.validity is not None and one.validity.verdict == "invalid") else one.value
+            for one in found
+        ]
         # A phase of no length is none.
         if any(value is not None and (name != "compile_time" or value > SHORT_S) for value in values):
             if name == "quality":
                 # By the metric's name, which is its unit.
-                heading = next(record.quantities[name].unit for record in done if name in record.quantities)
+                heading = next(one.unit for one in found if one is not None)
             shown.append((heading, ["-" if value is None else write(value) for value in values]))
-    if shown:
-        print()
-        rows = [[str(record.spec.repeat), *(column[i] for _, column in shown)] for i, record in enumerate(done)]
-        print(table(["job", *(heading for heading, _ in shown)], rows))
+    if not shown:
+        return []
+    rows = [[str(record.spec.repeat), *(column[i] for _, column in shown)] for i, record in enumerate(done)]
+    return ["", table(["job", *(heading for heading, _ in shown)], rows)]
 
 
-def _believable(quantity: Quantity | None) -> float | None:
-    """A value, but for an energy that is known to be wrong."""
-    if quantity is None or (quantity.validity is not None and quantity.validity.verdict == "invalid"):
-        return None
-    return quantity.value
-
-
-def _print_energy(done: list[RunRecord]) -> None:
+def _energy_lines(done: list[RunRecord]) -> list[str]:
     """Why there is no energy where sensors are, and what must be known of one that is doubtful: a line each."""
     said: dict[str, list[int]] = {}
     for record in done:
-        if (line := _on_energy(record)) is not None:
+        if (line := _explain_energy(record)) is not None:
             said.setdefault(line, []).append(record.spec.repeat)
+    lines = []
     for line, repeats in said.items():
         which = "" if len(repeats) == len(done) else f"job {', '.join(map(str, repeats))}: "
-        print(_filled(which + line, WIDE))
+        lines.append(_fill(which + line, WIDE))
+    return lines
 
 
-def _on_energy(record: RunRecord) -> str | None:
+def _explain_energy(record: RunRecord) -> str | None:
     found = record.quantities.get("energy_job")
     # A finding says more, and how to mend it.
     if found is None or any(finding.code.startswith("SY4") for finding in record.findings):
         return None
     if found.value is None:
-        return None if _nothing_there(found.reason or "") else f"no energy: {found.reason}"
+        return None if _has_no_sensor(found.reason or "") else f"no energy: {found.reason}"
     if found.validity is None or found.validity.verdict == "valid":
         return None
     word = "no energy" if found.validity.verdict == "invalid" else "energy is doubtful"
     return f"{word}: {'; '.join(found.validity.reasons[:2])} (steelyard energy {record.run_id})"
 
 
-def _nothing_there(reason: str) -> bool:
+def _has_no_sensor(reason: str) -> bool:
     """Whether this machine simply has no sensor: then every run would say so, and nobody could mend it."""
     said = reason.partition("can be read here: ")[2].split("; ")
     return all(": there is no /" in part or part.startswith("and ") for part in said)
 
 
-def _print_bound(done: list[RunRecord]) -> None:
-    """Whether the jobs wait for data that the host makes or reads."""
-    for record in done:
-        share = record.quantities.get("input_wait_share")
-        if record.spec.loader.place == "host" and record.spec.mode != "load" and share is not None and share.value:
-            waits = f"the device waits for data {_percent(share.value)} of the time"
-            print(f"job {record.spec.repeat}: {seen(record)}: {waits}")
-
-
-def _print_time_to_quality(cell: CellSummary, name: str) -> None:
+def _format_time_to_quality(cell: CellSummary, name: str) -> str:
     found, spec = cell.time_to_quality, cell.records[0].spec
     assert found is not None
     assert spec.quality is not None
     metric = next((e.metric for record in cell.records for e in record.evaluations), "the metric")
     jobs = f"{len(cell.records)} jobs, each with a seed of its own" if len(cell.records) > 1 else "1 job"
     unit = "" if found.value is None else " s"
-    print(printable(f"{name}: time to {metric} {spec.quality.target:g}: {with_interval(found)}{unit} ({jobs})"))
+    return printable(f"{name}: time to {metric} {spec.quality.target:g}: {with_interval(found)}{unit} ({jobs})")
 
 
-def _value(value: float | None) -> str:
-    return "-" if value is None else seconds(value)
+def _percent(share: float) -> str:
+    return f"{number(100 * share, 3)} %"
 
 
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{number(100 * share, 3)} %"
-
-
-def _print_findings(cells: list[CellSummary], names: dict[str, str]) -> None:
-    for cell in cells:
-        if cell.findings and len(cells) > 1:
-            print("\n" + printable(names[cell.cell]) + ":")
-        _print_each(cell.findings)
-
-
-def _print_each(findings: tuple[Finding, ...]) -> None:
-    if findings:
-        print()
-    for line in finding_lines(findings):
-        print(line)
+def _finding_block(findings: tuple[Finding, ...]) -> list[str]:
+    return ["", *finding_lines(findings)] if findings else []

@@ -11,7 +11,7 @@ from steelyard.rules.table import phrases
 from steelyard.terminal.narrow import OUTPUT_COLUMNS, narrow_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from steelyard.contracts.record import Quantity
 
@@ -28,7 +28,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     rows = [[printable(cell) for cell in row] for row in rows]
     lines = [[printable(cell) for cell in header], *rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    right = [bool(rows) and all(_is_number(row[i]) for row in rows) for i in range(len(header))]
+    right = [
+        bool(rows) and all(row[i] in ("", "-") or NUMBER.fullmatch(row[i]) for row in rows) for i in range(len(header))
+    ]
     columns = OUTPUT_COLUMNS.get()
     if columns is not None and sum(widths) + 2 * (len(widths) - 1) > columns:
         return "\n".join(narrow_table(lines, right, columns))
@@ -53,10 +55,6 @@ def wrapped(text: str, indent: str = "", deeper: str = "  ") -> list[str]:
         subsequent_indent=indent + deeper,
         break_on_hyphens=False,
     )
-
-
-def _is_number(text: str) -> bool:
-    return text in ("", "-") or NUMBER.fullmatch(text) is not None
 
 
 def number(value: float, digits: int = DIGITS) -> str:
@@ -97,3 +95,8 @@ def sentence(text: str) -> str:
 def many(count: int, what: str) -> str:
     """A number of things, one or more."""
     return f"{count} {what}" + ("" if count == 1 else "s")
+
+
+def count_statuses(statuses: Mapping[str, int]) -> str:
+    """How many runs ended in which way."""
+    return ", ".join(f"{count} {code}" for code, count in sorted(statuses.items()))

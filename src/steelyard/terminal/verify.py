@@ -12,7 +12,7 @@ from steelyard.inputs.recipe import cell_of
 from steelyard.inputs.study import label
 from steelyard.stats.band import Band
 from steelyard.terminal.findings import finding_lines
-from steelyard.terminal.text import number, table, wrapped
+from steelyard.terminal.text import many, number, table, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,47 +32,40 @@ def verdict_lines(recipe: Recipe, outcomes: Sequence[FigureVerdict], *, again: s
     for outcome in outcomes:
         lines += [line for text in _outcome_lines(recipe, outcome) for line in wrapped(text)]
         # In one line however long: it is there to be copied.
-        lines += [printable(f"next: {again}{words}") for words in _next_words(outcome)]
+        if outcome.more_jobs:
+            lines.append(printable(f"next: {again} --more {outcome.more_jobs}"))
+        elif not outcome.records:
+            lines.append(printable(f"next: {again}"))
     for outcome in outcomes:
         if outcome.records:
-            heading = ["job", "status", _heading(outcome), "node", "started at (UTC)"]
+            heading = ["job", "status", _with_unit(outcome.expect.metric, outcome.unit), "node", "started at (UTC)"]
             lines += ["", *table(heading, _job_rows(outcome)).splitlines()]
     lines += wrapped(f"kept as study {study}")
     return lines + (wrapped(f"documented in {recipe.documents}") if recipe.documents else [])
 
 
-def _next_words(outcome: FigureVerdict) -> list[str]:
-    if outcome.more_jobs:
-        return [f" --more {outcome.more_jobs}"]
-    return [] if outcome.records else [""]
-
-
 def _outcome_lines(recipe: Recipe, outcome: FigureVerdict) -> list[str]:
     found, expected = outcome.judgement, outcome.expect
-    where = f" at {label(dict(expected.at))}" if expected.at else ""
-    subject = f"{recipe.name}{where}"
+    subject = recipe.name + (f" at {label(dict(expected.at))}" if expected.at else "")
     if found is None:
         return [f"{outcome.verdict}: {subject}: {outcome.why}"]
     value = f"{expected.metric} {number(found.value)} {_brackets(found.low, found.high)}{outcome.unit}"
-    against = f"must be {_band(outcome.band)}{_documented(outcome, found.value)}"
+    against = f"must be {_band(outcome.band)}"
+    if expected.value is not None:
+        percent = 100 * (found.value / expected.value - 1)
+        side = "above" if percent > 0 else "below"
+        against += f"; {abs(percent):.1f} % {side} the documented {number(expected.value)}"
     verdict: str = outcome.verdict
     if outcome.more_jobs:
-        verdict += f": needs {_count(outcome.more_jobs, 'more job')}"
+        verdict += f": needs {many(outcome.more_jobs, 'more job')}"
     lines = [f"{verdict}: {subject}: {value}; {against}", f"why: {outcome.why}"]
     if found.low is not None:
         spread = "" if found.spread is None else f"; jobs vary by {100 * found.spread:.2g} %"
-        lines.append(f"[]: {100 * found.level:g} % interval over {found.jobs} jobs{_where(outcome)}{spread}")
+        # One node does not speak for the others.
+        nodes = {record.environment.node for record in outcome.records if record.environment}
+        where = f", all on node {nodes.pop()}" if len(nodes) == 1 else f" on {len(nodes)} nodes" if nodes else ""
+        lines.append(f"[]: {100 * found.level:g} % interval over {found.jobs} jobs{where}{spread}")
     return lines
-
-
-def _where(outcome: FigureVerdict) -> str:
-    """One node does not speak for the others."""
-    nodes = {record.environment.node for record in outcome.records if record.environment}
-    return f", all on node {nodes.pop()}" if len(nodes) == 1 else f" on {len(nodes)} nodes" if nodes else ""
-
-
-def _count(number_of: int, what: str) -> str:
-    return f"{number_of} {what}{'' if number_of == 1 else 's'}"
 
 
 def _brackets(low: float | None, high: float | None) -> str:
@@ -85,18 +78,6 @@ def _band(band: Band) -> str:
     edge = band.low if band.low is not None else band.high
     assert edge is not None
     return f"{'at least' if band.low is not None else 'at most'} {number(edge)}"
-
-
-def _documented(outcome: FigureVerdict, value: float) -> str:
-    documented = outcome.expect.value
-    if documented is None:
-        return ""
-    percent = 100 * (value / documented - 1)
-    return f"; {abs(percent):.1f} % {'above' if percent > 0 else 'below'} the documented {number(documented)}"
-
-
-def _heading(outcome: FigureVerdict) -> str:
-    return _with_unit(outcome.expect.metric, outcome.unit)
 
 
 def _with_unit(what: str, unit: str) -> str:
@@ -120,8 +101,8 @@ def plan_lines(recipe: Recipe, expansion: Expansion) -> list[str]:
     """What would be run, and what it would be held against."""
     price = cost(expansion)
     hours = "unknown" if price.device_hours is None else f"at most {price.device_hours:.3g} device-hours"
-    cells = _count(len(expansion.cells), "cell")
-    runs = f"{_count(len(expansion.runs), 'run')}: {cells}, {_count(expansion.study.repeats, 'job')} each"
+    cells = many(len(expansion.cells), "cell")
+    runs = f"{many(len(expansion.runs), 'run')}: {cells}, {many(expansion.study.repeats, 'job')} each"
     rows = [
         [
             label(cell_of(expansion, expected).swept)[:MAX_CELL],
@@ -156,36 +137,28 @@ def plan_object(recipe: Recipe, expansion: Expansion) -> dict[str, Any]:
 def history_lines(recipe: Recipe, entry: History) -> list[str]:
     """Whether and when a figure changed; then every occasion."""
     where = f" at {label(dict(entry.expect.at))}" if entry.expect.at else ""
-    head = f"{recipe.name}{where}: {entry.expect.metric} on {_count(len(entry.occasions), 'occasion')}"
+    head = f"{recipe.name}{where}: {entry.expect.metric} on {many(len(entry.occasions), 'occasion')}"
     left_out = []
     if entry.other_settings:
-        left_out = wrapped(f"left out, with other settings: {_count(entry.other_settings, 'occasion')}")
+        left_out = wrapped(f"left out, with other settings: {many(entry.other_settings, 'occasion')}")
     if not entry.occasions:
         return [*wrapped(f"{head}: nothing has been run yet with these settings"), *left_out]
-    said = "; ".join(map(_step_text, _step_days(entry))) if entry.steps else _no_step(entry)
+    measured = [occasion for occasion in entry.occasions if occasion.values]
+    changed = {measured[step.change.index].study: 100 * (step.change.ratio - 1) for step in entry.steps}
+    said = "no change shown" if len(measured) > 1 else "a change needs two that were measured"
+    if changed:
+        days = {occasion.study: occasion.started_at[:10] for occasion in measured}
+        said = "; ".join(
+            f"{abs(percent):.1f} % {'higher' if percent > 0 else 'lower'} since {days[study]}"
+            for study, percent in changed.items()
+        )
     heading = ["started at (UTC)", "jobs", _with_unit("figure", entry.unit), "verdict", "change"]
-    lines = [*wrapped(f"{head}: {said}"), "", *table(heading, _history_rows(entry)).splitlines(), *left_out]
+    lines = [*wrapped(f"{head}: {said}"), "", *table(heading, _history_rows(entry, changed)).splitlines(), *left_out]
     return lines + (["", *finding_lines(entry.findings)] if entry.findings else [])
 
 
-def _no_step(entry: History) -> str:
-    measured = [occasion for occasion in entry.occasions if occasion.values]
-    return "no change shown" if len(measured) > 1 else "a change needs two that were measured"
-
-
-def _step_days(entry: History) -> list[tuple[str, float]]:
-    measured = [occasion for occasion in entry.occasions if occasion.values]
-    return [(measured[step.change.index].started_at[:10], 100 * (step.change.ratio - 1)) for step in entry.steps]
-
-
-def _step_text(step: tuple[str, float]) -> str:
-    day, percent = step
-    return f"{abs(percent):.1f} % {'higher' if percent > 0 else 'lower'} since {day}"
-
-
-def _history_rows(entry: History) -> list[list[str]]:
-    measured = [occasion for occasion in entry.occasions if occasion.values]
-    changed = {measured[step.change.index].study: 100 * (step.change.ratio - 1) for step in entry.steps}
+def _history_rows(entry: History, changed: dict[str, float]) -> list[list[str]]:
+    """`changed`: by how many percent the figure changed with an occasion."""
     rows = []
     for occasion in entry.occasions:
         judgement = occasion.outcome.judgement

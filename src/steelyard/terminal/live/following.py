@@ -43,16 +43,13 @@ class Following:
             self._detail = lines
             self._screen.above("\n".join(lines)) if lines else None
         if self._screen.live:
-            self._show(standing, line)
+            look = self._screen.look
+            lines = textwrap.wrap(f"{line}; {self._left(standing)}", look.columns - 1)
+            height = min(FOOT_ROWS, look.rows - ROWS_ABOVE) - len(lines)
+            self._screen.show([*lines, *grid(grid_cells(standing), look, height)])
         elif line != self._said and self._loud != "quiet":
             self._screen.above(line)
         self._said = line
-
-    def _show(self, standing: StudyStatus, line: str) -> None:
-        look = self._screen.look
-        lines = textwrap.wrap(f"{line}; {self._left(standing)}", look.columns - 1)
-        height = min(FOOT_ROWS, look.rows - ROWS_ABOVE) - len(lines)
-        self._screen.show([*lines, *grid(grid_cells(standing), look, height)])
 
     def _left(self, standing: StudyStatus) -> str:
         """How long it will take at the pace since we look; runs that ended before say nothing of the queue now."""

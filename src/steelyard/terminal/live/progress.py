@@ -153,14 +153,11 @@ class Progress:
 def _outcome(record: RunRecord) -> str:
     rate = record.quantities.get("throughput_job")
     if record.status.code in MEASURED and rate is not None:
-        text = f"{with_interval(rate)} {rate.unit}, {record.steps_seen:,} steps of {_step(record)}"
+        mean_s = record.quantities["step_time_mean"].value
+        each = seconds(mean_s) if mean_s is not None else "unknown length"
+        text = f"{with_interval(rate)} {rate.unit}, {record.steps_seen:,} steps of {each}"
     else:
         text = f"{record.status.code}: {record.status.reason}"
     if record.status.code == "not_converged":
         text += f"; not converged: {record.status.reason}"
     return text
-
-
-def _step(record: RunRecord) -> str:
-    mean = record.quantities["step_time_mean"].value
-    return seconds(mean) if mean is not None else "unknown length"

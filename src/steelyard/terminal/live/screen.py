@@ -109,22 +109,17 @@ def _broken(line: str, columns: int) -> str:
 def look_of(stream: TextIO) -> Look:
     """What a stream can show."""
     terminal = stream.isatty()
-    size = _size(stream) if terminal else UNKNOWN_SIZE
+    size = UNKNOWN_SIZE
+    if terminal:
+        with contextlib.suppress(OSError, ValueError):
+            size = os.get_terminal_size(stream.fileno())
     return Look(
         colour=wants_colour(os.environ, terminal=terminal),
         blocks=shows_blocks(stream.encoding, os.environ),
-        columns=size.columns,
-        rows=size.lines,
+        # A pseudo-terminal that nobody has told its size says 0.
+        columns=size.columns or UNKNOWN_SIZE.columns,
+        rows=size.lines or UNKNOWN_SIZE.lines,
     )
-
-
-def _size(stream: TextIO) -> os.terminal_size:
-    try:
-        size = os.get_terminal_size(stream.fileno())
-    except (OSError, ValueError):
-        return UNKNOWN_SIZE
-    # A pseudo-terminal that nobody has told its size says 0.
-    return os.terminal_size((size.columns or UNKNOWN_SIZE.columns, size.lines or UNKNOWN_SIZE.lines))
 
 
 class _Painted:

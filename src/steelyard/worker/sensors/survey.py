@@ -19,6 +19,10 @@ from steelyard.worker.sensors.find import find
 
 # Whoever started us gives up before: this is for when he is gone.
 LIMIT_S = 90
+# Files that look like sensors and that no backend reads.
+PERF_EVENTS = "sys/bus/event_source/devices/power/events/energy-*"
+CRAY_COUNTERS = "sys/cray/pm_counters/*energy"
+POWERCAP_COUNTERS = "sys/class/powercap/*/energy_uj"
 
 
 def survey(root: Path) -> dict[str, Any]:
@@ -40,6 +44,9 @@ def survey(root: Path) -> dict[str, Any]:
         "domains": to_json_object(found.domains),
         "channels": channels,
         "missing": to_json_object(found.missing),
+        "powercap": any(root.glob(POWERCAP_COUNTERS)),
+        "perf_events": sorted(path.name for path in root.glob(PERF_EVENTS) if not path.suffix),
+        "cray_counters": sorted(f"/{path.relative_to(root)}" for path in root.glob(CRAY_COUNTERS)),
     }
 
 

@@ -1,9 +1,10 @@
-"""What a search for the largest batch has found, as lines and as JSON. Knows no runs."""
+"""A study's plan, and what its searches for the largest batch found, as lines and as plain data. Knows no runs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from steelyard.inputs.cost import cost
 from steelyard.inputs.study import label
 from steelyard.terminal.text import table
 
@@ -33,7 +34,7 @@ def search_lines(expansion: Expansion, searches: Sequence[SearchResult]) -> list
     return lines
 
 
-def search_json(expansion: Expansion, searches: Sequence[SearchResult]) -> list[dict[str, Any]]:
+def search_object(expansion: Expansion, searches: Sequence[SearchResult]) -> list[dict[str, Any]]:
     """The same for programs."""
     return [
         {
@@ -48,15 +49,35 @@ def search_json(expansion: Expansion, searches: Sequence[SearchResult]) -> list[
     ]
 
 
-def plan_lines(expansion: Expansion) -> list[str]:
-    """What the searches of a study may try."""
-    cells = {cell.name: cell for cell in expansion.cells}
+def plan_lines(expansion: Expansion, there: int) -> list[str]:
+    """What a study would run or try, and what it costs at most; `there`: runs that have been made already."""
+    price = cost(expansion)
     rows = []
-    for group in expansion.searches:
-        first, last = group.runs[0], group.runs[-1]
-        swept = {key: value for key, value in cells[first.cell].swept.items() if key != "batch"}
-        rows.append([label(swept), str(first.ranks), f"{first.batch} to {last.batch}", str(group.most_tries)])
-    return table(["search", "devices", "batch", "runs at most"], rows).splitlines()
+    if expansion.searches:
+        cells = {cell.name: cell for cell in expansion.cells}
+        for group in expansion.searches:
+            first, last = group.runs[0], group.runs[-1]
+            swept = {key: value for key, value in cells[first.cell].swept.items() if key != "batch"}
+            rows.append([label(swept), str(first.ranks), f"{first.batch} to {last.batch}", str(group.most_tries)])
+        lines = [table(["search", "devices", "batch", "runs at most"], rows), "", f"runs there already: {there}"]
+    else:
+        rows = [[label(cell.swept), str(cell.spec.ranks), str(expansion.study.repeats)] for cell in expansion.cells]
+        order = f"in random order (seed {expansion.study.seed})"
+        lines = [table(["cell", "devices", "runs"], rows), ""]
+        lines.append(f"{len(expansion.runs)} runs, {there} of them there already, {order}")
+    hours = "unknown" if price.device_hours is None else f"at most {price.device_hours:.3g} device-hours"
+    return [*lines, f"measured time: {hours} ({price.basis})"]
+
+
+def plan_object(expansion: Expansion, there: int) -> dict[str, Any]:
+    """The same for machines."""
+    return {
+        "study": expansion.study.name,
+        "cells": [{"cell": cell.name, "swept": cell.swept} for cell in expansion.cells],
+        "order": [spec.run_id for spec in expansion.runs],
+        "there": there,
+        "device_hours_at_most": cost(expansion).device_hours,
+    }
 
 
 def _settings(expansion: Expansion, found: SearchResult) -> dict[str, Any]:

@@ -1,0 +1,121 @@
+"""Data sets that people name: which formats there are, and whether a folder holds what its format says."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steelyard import plugins
+from steelyard.data.form import Extent, Format, Split, extent
+from steelyard.errors import InputError, Problem, SteelyardError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+SPLITS: tuple[Split, ...] = ("train", "evaluation")
+SAMPLED = 200
+# A data set with more damaged files is not fixed file by file.
+MOST_PROBLEMS = 1000
+# Tokens have no examples of their own; windows of this length are looked at.
+WINDOW = 128
+# A workload that takes the data: by format where that matters, else by kind.
+WORKLOADS = {
+    "cifar10": "wideresnet28-10", "cifar100": "wideresnet28-10", "mnist": "autoencoder", "image-class": "resnet50",
+    "image-boxes": "fasterrcnn-r50-fpn", "image-mask": "deeplabv3plus-r101", "tokens": "gpt",
+    "question-answer": "bert-base",
+}  # fmt: skip
+
+
+def list_formats() -> list[dict[str, Any]]:
+    """Every format there is, with the modules that it needs and those of them that are not installed."""
+    rows: list[dict[str, Any]] = []
+    for name in plugins.names("data"):
+        try:
+            form: Format = plugins.load("data", name)
+        except (ImportError, AttributeError) as error:
+            # One that a package adds and that is broken must not hide the others.
+            rows.append({"name": name, "kind": "", "title": f"cannot be loaded: {error}", "needs": [], "missing": []})
+            continue
+        missing = [module for module in form.needs if importlib.util.find_spec(module) is None]
+        rows.append(
+            {"name": name, "kind": form.kind, "title": form.title, "needs": list(form.needs), "missing": missing}
+        )
+    return rows
+
+
+def find_data(text: str) -> tuple[Format, Path]:
+    """The format and folder of FORMAT:PATH."""
+    name, colon, path = text.partition(":")
+    if not colon or not path:
+        problem = Problem("data", f"{text!r} names no format and path", "FORMAT:PATH, such as cifar100:/data/cifar")
+        raise InputError("a data set is not named so", problems=(problem,), next_step="steelyard data")
+    form: Format = plugins.load("data", name)
+    root = Path(path)
+    if not root.is_dir():
+        problem = Problem(path, "is no folder", "the folder that holds the data set")
+        raise InputError(
+            "the data set is not there", problems=(problem,), next_step=f"steelyard data make {name} {path}"
+        )
+    return form, root
+
+
+def require_empty(path: Path) -> None:
+    """A folder that is written to must not hold anything."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        problem = Problem(str(path), "is not empty", "a folder that is empty or not there yet")
+        raise InputError("nothing is written over", problems=(problem,), next_step="name another folder")
+
+
+def check_data(form: Format, root: Path, *, every: bool) -> dict[str, Any]:
+    """Both splits of a data set: how much there is, which, and what is wrong with it."""
+    splits: dict[str, Any] = {}
+    problems: list[dict[str, str]] = []
+    files: list[Path] = []
+    for split in SPLITS:
+        with _note_problems(problems, split):
+            examples: Any = form.open(root, split)
+            length = None if form.kind != "tokens" else WINDOW if examples.count(WINDOW) else 1
+            count = len(examples) if length is None else examples.count(length)
+            looked: Sequence[int] = range(count)
+            if not every and count > SAMPLED:
+                # Evenly, with the first and the last.
+                looked = [place * (count - 1) // (SAMPLED - 1) for place in range(SAMPLED)]
+            splits[split] = {
+                "examples": count,
+                "classes": getattr(examples, "classes", None),
+                "window": length,
+                "decoded": len(looked),
+            }
+            files += examples.files()
+            for place in looked:
+                if len(problems) >= MOST_PROBLEMS:
+                    break
+                with _note_problems(problems, split):
+                    examples[place] if length is None else examples.window(place, length)
+    whole: Extent | None = None
+    with _note_problems(problems, "files"):
+        whole = extent(root, files)
+    workload = WORKLOADS.get(form.name) or WORKLOADS.get(form.kind, "WORKLOAD")
+    command = f"steelyard run {workload} --data {shlex.quote(f'{form.name}:{root}')}"
+    return {
+        "format": form.name, "path": str(root), "splits": splits,
+        "files": None if whole is None else whole.files,
+        "size_bytes": None if whole is None else whole.size_bytes,
+        "identity": None if whole is None else whole.identity,
+        "problems": problems, "next": None if problems else command,
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def _note_problems(problems: list[dict[str, str]], split: str) -> Iterator[None]:
+    """What is wrong inside becomes a line of the report, and the check goes on."""
+    try:
+        yield
+    except SteelyardError as error:
+        what = "; ".join([error.what, *map(str, error.problems)])
+        problems.append({"split": split, "problem": what, "next": error.next_step or ""})
+    except OSError as error:
+        problems.append({"split": split, "problem": f"{error.filename}: {error.strerror}", "next": ""})

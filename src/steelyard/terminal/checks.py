@@ -1,0 +1,27 @@
+"""Checks of a node or a site as lines for a terminal. Knows words, judges nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from steelyard.terminal.text import wrapped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from steelyard.doctor.node import Check
+
+VERDICT = 6
+
+
+def check_lines(check: Check, name_columns: int) -> list[str]:
+    """One check as a person reads it: verdict, name and finding, then the remedy."""
+    indent = " " * (VERDICT + name_columns)
+    lines = wrapped(f"{check.verdict:<{VERDICT}}{check.name:<{name_columns}}{check.found}", deeper=indent)
+    return lines + (wrapped(f"remedy: {check.remedy}", indent) if check.remedy else [])
+
+
+def checks_summary(checks: Sequence[Check]) -> str:
+    """The last line: how many are wrong."""
+    wrong = sum(check.verdict == "wrong" for check in checks)
+    return f"\n{wrong} wrong" if wrong else "\nnothing wrong"
