@@ -26,17 +26,19 @@ from steelyard.contracts.spec import Budget, Data, Loader, Quality
 from steelyard.derive.epochs import quality_quantities
 from steelyard.derive.record import derive
 from steelyard.results.store import record_text
-from steelyard.rules.rule import rule
+from steelyard.rules.rule import rule, rules
 from steelyard.worker.engine.run import run_directory
 
 if TYPE_CHECKING:
-    from steelyard.contracts.record import Quantity
+    from collections.abc import Callable
+
+    from steelyard.contracts.record import Quantity, RunRecord
+    from steelyard.contracts.spec import RunSpec
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ADDING = (ROOT / "docs" / "adding-a-workload.md").read_text(encoding="utf-8")
-ADDING_RULE = (ROOT / "docs" / "adding-a-rule.md").read_text(encoding="utf-8")
 EXAMPLE = ROOT / "docs" / "examples" / "steelyard-mixer"
 
 
@@ -66,18 +68,43 @@ def _first(name: str, page: str = ADDING) -> str:
     return next(block for block in _blocks("python", page) if block.startswith(f"# {name}\n"))
 
 
-def test_a_rule_is_one_file_one_plugin_line_and_one_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = next(block for block in _blocks("python", ADDING_RULE) if block.startswith('"SY790"'))
-    assert ast.literal_eval("{" + line + "}") == {"SY790": "steelyard.rules.tiles:OddBatch"}
-    for name in ("tiles.py", "test_tiles.py"):
-        (tmp_path / name).write_text(_first(name, ADDING_RULE), encoding="utf-8")
+@pytest.mark.parametrize(
+    ("page", "kind", "code", "target"),
+    [
+        ("adding-a-rule.md", "run_rule", "SY790", "tiles:OddBatch"),
+        ("adding-a-claim-rule.md", "claim_rule", "SY791", "best_case:BestCaseOnly"),
+    ],
+)
+def test_a_rule_is_one_file_one_plugin_line_and_one_test(
+    page: str,
+    kind: str,
+    code: str,
+    target: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    simulate: Callable[[RunSpec], RunRecord],
+) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    line = next(block for block in _blocks("python", text) if block.startswith(f'"{code}"'))
+    assert ast.literal_eval("{" + line + "}") == {code: f"steelyard.rules.plausibility.{target}"}
+    assert f'The line in `src/steelyard/plugins.py`, below `"{kind}"`:' in text
+    name = target.partition(":")[0]
+    for file in (f"{name}.py", f"test_{name}.py"):
+        (tmp_path / file).write_text(_first(file, text), encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(plugins.BUILTIN["rule"], "SY790", "tiles:OddBatch")
-    importlib.import_module("test_tiles").test_an_unknown_precision_is_no_finding()
-    made = rule("SY790")
-    test_rules.test_a_rule_says_what_it_is("SY790")
-    assert [found.code for found in test_rules.tried(made, made.bad, {})] == ["SY790"]
-    assert test_rules.tried(made, made.good, {}) == []
+    monkeypatch.setitem(plugins.BUILTIN[kind], code, target)
+    rules.cache_clear()
+    try:
+        tests = vars(importlib.import_module(f"test_{name}"))
+        (test,) = [function for key, function in tests.items() if key.startswith("test_")]
+        test(simulate) if kind == "run_rule" else test()
+        test_rules.test_a_rule_says_what_it_is(code)
+        made = rule(code)
+        sound = test_rules.sound_record(simulate)
+        assert [found.code for found in test_rules.tried(made, made.bad, sound)] == [code]
+        assert test_rules.tried(made, made.good, sound) == []
+    finally:
+        rules.cache_clear()
 
 
 def test_a_workload_is_one_file_one_plugin_line_and_one_test(tmp_path: Path) -> None:

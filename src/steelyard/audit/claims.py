@@ -17,7 +17,7 @@ from steelyard.audit.table import read_platforms, read_table
 from steelyard.contracts.base import Bound, Contract, Length, Positive, Share, Text
 from steelyard.errors import InputError, Problem
 from steelyard.inputs.validate import MAX_SPEC_BYTES, parse_object, parse_toml, read_bounded
-from steelyard.rules.claims import Assertion, Span
+from steelyard.rules.claim import Assertion, Span
 from steelyard.rules.table.settings import SETTINGS
 from steelyard.rules.table.units import printed
 

@@ -9,7 +9,7 @@ from steelyard.audit.claims import figure
 from steelyard.audit.recompute import Worked, apart, counted, digits, few, in_unit, other_unit, unit_factor
 from steelyard.audit.selecting import rows_of
 from steelyard.errors import InputError, Problem
-from steelyard.rules.claims import Span
+from steelyard.rules.claim import Span
 from steelyard.rules.table.relations import observed, solve, variable
 from steelyard.rules.table.row import Platform, RowTable
 

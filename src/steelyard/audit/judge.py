@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from steelyard.audit import claims as language
 from steelyard.audit.claims import figure, parse_claim
@@ -17,9 +17,13 @@ from steelyard.audit.series import other_product, work_best, work_linear, work_m
 from steelyard.audit.table import parse_table
 from steelyard.errors import InputError, Problem
 from steelyard.inputs.validate import parse_toml
-from steelyard.rules.claims import MAX_SHOWN, Asserted, Reading, RepeatNoise, Span
-from steelyard.rules.plausibility.tables import LEAST_PEERS
-from steelyard.rules.rule import check, rule
+from steelyard.rules.claim import MAX_SHOWN, Asserted, Reading, RepeatNoise, Span
+from steelyard.rules.energy.tables import PowerAboveLimit
+from steelyard.rules.plausibility.tables import LEAST_PEERS, Outlier
+from steelyard.rules.rule import VERDICTS, check, rule
+from steelyard.rules.scaling.tables import Superlinear
+from steelyard.rules.settings.claims import Unfair
+from steelyard.rules.statistics.claims import NotShown
 from steelyard.rules.table.peers import WORK_ROLES, keys_of
 from steelyard.rules.table.row import Pair, RowTable
 from steelyard.rules.table.settings import SETTINGS, confounders, differences, unclear
@@ -29,34 +33,10 @@ if TYPE_CHECKING:
 
     from steelyard.audit.claims import Claim, Claims
     from steelyard.contracts.record import Finding
-    from steelyard.rules.claims import Assertion, ClaimRule
-    from steelyard.rules.rule import Example
+    from steelyard.rules.claim import Assertion, ClaimRule
+    from steelyard.rules.rule import Example, Verdict
     from steelyard.rules.table.row import Row
 
-Verdict = Literal[
-    "impossible",
-    "does not follow",
-    "base differs",
-    "confounded",
-    "unfair",
-    "superlinear",
-    "outlier",
-    "not shown",
-    "holds",
-]
-"""Gravest first: of several assertions of one claim, the gravest verdict is the claim's."""
-
-VERDICTS: dict[str, Verdict] = {
-    "SY401": "impossible",
-    "SY521": "does not follow",
-    "SY520": "base differs",
-    "SY121": "confounded",
-    "SY120": "unfair",
-    "SY301": "superlinear",
-    "SY703": "outlier",
-    "SY210": "not shown",
-}
-"""The rule behind each verdict."""
 LEVEL = 1e-6
 """Two figures that differ by less are the same."""
 
@@ -144,7 +124,7 @@ class Document:
         machines = frozenset(_machine(row) for row in rows)
         if machines not in self._outliers:
             peers = tuple(row for row in self.table.rows if _machine(row) in machines)
-            self._outliers[machines] = _by("SY703", RowTable(self.table.name, peers, self.table.platforms))
+            self._outliers[machines] = list(Outlier().check(RowTable(self.table.name, peers, self.table.platforms)))
         places = {row.place for row in rows}
         return [finding for finding in self._outliers[machines] if finding.place in places]
 
@@ -192,8 +172,7 @@ def judge_claim(claim: Claim, document: Document) -> Judgement:
     """One claim on the rows of its document."""
     worked, convention = _work(claim, document)
     parts = tuple(_judged(claim, document, worked, convention, assertion) for assertion in claim.assertions())
-    order: list[Verdict] = [*VERDICTS.values(), "holds"]
-    gravest = min((part.verdict for part in parts), key=order.index)
+    gravest = min((part.verdict for part in parts), key=VERDICTS.index)
     return Judgement(claim, gravest, parts, (*worked.notes, *_aside(claim, document, worked)))
 
 
@@ -282,9 +261,7 @@ def _aside(claim: Claim, document: Document, worked: Worked) -> tuple[str, ...]:
     machines = a.get("accelerator"), b.get("accelerator")
     if "fairness" not in claim.asserts and machines[0] != machines[1]:
         asserted = _asserted(claim, document, worked, "", "fairness")
-        found += [
-            f"{finding.message}: {finding.evidence}" for finding in check("claim", asserted) if finding.code == "SY120"
-        ]
+        found += [f"{finding.message}: {finding.evidence}" for finding in Unfair().check(asserted)]
     return tuple(found)
 
 
@@ -308,13 +285,12 @@ def _changed(pair: Pair) -> list[str]:
 
 def _judged(claim: Claim, document: Document, worked: Worked, convention: str, assertion: Assertion) -> Judged:
     asserted = _asserted(claim, document, worked, convention, assertion)
-    findings = tuple(finding for finding in check("claim", asserted) if finding.code in VERDICTS)
+    findings = check("claim", asserted)
     if assertion == "plausibility":
         findings += _odd(document, worked)
     if assertion == "physical limit":
-        findings += _over_limit(claim, document, worked)
-    found = {finding.code for finding in findings}
-    verdict: Verdict = next((verdict for code, verdict in VERDICTS.items() if code in found), "holds")
+        findings += tuple(PowerAboveLimit().check(_with_platforms(claim, document, worked)))
+    verdict = min((rule(finding.code).verdict for finding in findings), key=VERDICTS.index, default=VERDICTS[-1])
     sums = _figures(asserted, worked)
     return Judged(assertion, verdict, _recomputed(asserted, worked, sums, findings), findings, sums)
 
@@ -470,24 +446,14 @@ def _odd(document: Document, worked: Worked) -> tuple[Finding, ...]:
     found: list[Finding] = []
     pairs = worked.pairs or ((worked.rows[0], worked.rows[-1]),)
     for a, b in pairs:
-        found += _by("SY301", RowTable(document.table.name, (b, a), document.table.platforms))
+        found += Superlinear().check(RowTable(document.table.name, (b, a), document.table.platforms))
     found += document.outliers([row for pair in pairs for row in pair])
     return tuple(dict.fromkeys(found))
-
-
-def _by(code: str, table: RowTable) -> list[Finding]:
-    """What one rule on tables finds."""
-    made: Any = rule(code)
-    return list(made.check(table))
 
 
 def _machine(row: Row) -> tuple[object, ...]:
     """What tells machines apart, whatever their work."""
     return tuple(row.get(key) for key, role in SETTINGS.items() if role in ("system", "size"))
-
-
-def _over_limit(claim: Claim, document: Document, worked: Worked) -> tuple[Finding, ...]:
-    return tuple(_by("SY401", _with_platforms(claim, document, worked)))
 
 
 def _limited(claim: Claim, document: Document, worked: Worked) -> bool:
@@ -526,7 +492,7 @@ def _recomputed(asserted: Asserted, worked: Worked, sums: str, findings: tuple[F
         told = worked.told and asserted.faults == worked.faults
         words += [*(() if told else asserted.faults), *([asserted.hint] if not asserted.follows() else [])]
     if asserted.asserts == "plausibility":
-        words += [finding.message for finding in findings if finding.code != "SY210"]
+        words += [finding.message for finding in findings if finding.code != NotShown.code]
     if asserted.differs:
         words.append("changed too: " + ", ".join(few(asserted.differs, MAX_SHOWN)))
     if asserted.unchanged:

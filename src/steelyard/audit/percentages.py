@@ -20,7 +20,7 @@ from steelyard.audit.recompute import (
     stated_span,
     two_figures,
 )
-from steelyard.rules.claims import Reading, Span
+from steelyard.rules.claim import Reading, Span
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

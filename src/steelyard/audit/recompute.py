@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from steelyard.audit.claims import figure, sides
 from steelyard.audit.selecting import metric_of, pairs_of, same
 from steelyard.errors import InputError, Problem
-from steelyard.rules.claims import Reading, Span
+from steelyard.rules.claim import Reading, Span
 from steelyard.rules.table.relations import SAMPLES
 from steelyard.rules.table.settings import SETTINGS
 from steelyard.rules.table.units import counted as items_of

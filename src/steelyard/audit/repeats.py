@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from steelyard.audit.recompute import better, kind_of, lead, percent, speed_ratio, unit_factor
 from steelyard.audit.selecting import same
-from steelyard.rules.claims import Reading, RepeatNoise
+from steelyard.rules.claim import Reading, RepeatNoise
 from steelyard.rules.table.row import Amount
 from steelyard.rules.table.settings import SETTINGS, TUNABLE, shown
 from steelyard.stats.ratio import MIN_JOBS, compare_means

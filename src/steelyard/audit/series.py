@@ -33,7 +33,7 @@ from steelyard.audit.recompute import (
 )
 from steelyard.audit.selecting import averaged, metric_of, rows_of, same
 from steelyard.errors import InputError, Problem
-from steelyard.rules.claims import Span
+from steelyard.rules.claim import Span
 from steelyard.rules.table.row import Pair
 from steelyard.rules.table.settings import FOLLOWS, SETTINGS, confounders
 from steelyard.rules.table.units import unit_of

@@ -45,6 +45,7 @@ class PowerAboveLimit(TableRule):
     code = "SY401"
     name = "power-above-limit"
     severity = "blocks"
+    verdict = "impossible"
     why = (
         "Energy over time is power, and a device cannot draw more than its limit for long. Where it seems to, energy "
         "and time are not of the same window: the energy may hold compilation and warm-up that the time or the rate "

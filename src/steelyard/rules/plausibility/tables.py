@@ -51,6 +51,7 @@ class Outlier(TableRule):
     code = "SY703"
     name = "outlier"
     severity = "disclose"
+    verdict = "outlier"
     why = (
         "Two machines keep a similar ratio over many models. One model where the ratio is far off, or turns round, was "
         "likely limited by something else: the input, a shared node, a wrong setting, a single bad run. A mean over "

@@ -49,6 +49,7 @@ class Superlinear(TableRule):
     code = "SY301"
     name = "superlinear"
     severity = "disclose"
+    verdict = "superlinear"
     why = (
         "Four devices can rarely do more than four times the work of one. Where a table says so, the rows often differ "
         "in something that it does not show: the batch of a device, the input, a cache that now holds the data, or a "

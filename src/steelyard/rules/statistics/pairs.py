@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from steelyard import plugins
-from steelyard.rules.rule import Example, PairRule
+from steelyard.rules.rule import Example, PairRule, find_rule
 from steelyard.rules.table.settings import about_rate, alike, shown, stated
 
 if TYPE_CHECKING:
@@ -137,15 +136,12 @@ class UnsoundRuns(PairRule):
             codes = shown(row.get("findings")).split() if row.get("findings") is not None else []
             if codes:
                 bearable = not about_rate(pair) and all(code in OF_STEPS for code in codes)
+                named = [f"{code} {known.name}" if (known := find_rule(code)) is not None else code for code in codes]
                 yield self.found(
-                    f"its own runs have findings that block: {', '.join(map(_named, codes))}",
+                    f"its own runs have findings that block: {', '.join(named)}",
                     place=row.place,
                     severity="disclose" if bearable else "blocks",
                 )
-
-
-def _named(code: str) -> str:
-    return f"{code} {plugins.load('rule', code).name}" if code in plugins.names("rule") else code
 
 
 class OtherWindow(PairRule):
