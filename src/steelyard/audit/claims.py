@@ -22,7 +22,7 @@ from steelyard.rules.table.settings import SETTINGS
 from steelyard.rules.table.units import printed
 
 if TYPE_CHECKING:
-    from steelyard.rules.table.row import Platform, RowTable
+    from steelyard.rules.table.row import RowTable
 
 MAX_CLAIMS = 500
 NEAR_LINEAR = 0.9
@@ -286,7 +286,12 @@ def made_claims(data: dict[str, Any], source: str, folder: Path | None) -> Claim
         data = {**data, "claim": [entries]}
     file = parse_object(ClaimsFile, data, source)
     platforms = read_platforms(_beside("platforms", file.platforms, folder, source)) if file.platforms else ()
-    tables = {name: _table(name, folder, source, platforms) for name in file.tables}
+    tables = {
+        name: documents.load(name)
+        if name in documents.names()
+        else read_table(_beside("tables", name, folder, source), platforms)
+        for name in file.tables
+    }
     claims = tuple(parse_claim(entry, source) for entry in file.claim)
     _refuse(_doubles(claims) + _strangers(claims, tables), source)
     if not tables:
@@ -412,14 +417,11 @@ def figure(claim: Claim) -> Figure:
         most = Span(-math.inf, first.high)
         return Figure(most, most, unit, (-math.inf, low[0] * factor), first)
     if found["bound"]:
-        return _open(_BOUNDS[found["bound"]], low[0] * factor, unit)
+        # Said to be exceeded, or not to be: the digits are the limit itself, not rounded.
+        value = low[0] * factor
+        span = Span(value, math.inf) if _BOUNDS[found["bound"]] > 0 else Span(-math.inf, value)
+        return Figure(span, span, unit, (span.low, span.high))
     return Figure(first, last, unit, (low[0] * factor, high[0] * factor))
-
-
-def _open(side: int, value: float, unit: str) -> Figure:
-    """A figure that is said to be exceeded, or not to be. Its digits are the limit itself, not rounded."""
-    span = Span(value, math.inf) if side > 0 else Span(-math.inf, value)
-    return Figure(span, span, unit, (span.low, span.high))
 
 
 def _unit(first: str, last: str, *, ranged: bool) -> str | None:
@@ -441,12 +443,6 @@ def _rounded(text: str, *, about: str | None) -> tuple[float, float, float] | No
     if padding:
         half = max(0.5, min(half, ABOUT_SHARE * abs(found[0])))
     return found[0], found[0] - half, found[0] + half
-
-
-def _table(name: str, folder: Path | None, source: str, platforms: tuple[Platform, ...]) -> RowTable:
-    if name in documents.names():
-        return documents.load(name)
-    return read_table(_beside("tables", name, folder, source), platforms)
 
 
 def _beside(field: str, name: str, folder: Path | None, source: str) -> Path:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from steelyard.audit.claims import figure
-from steelyard.audit.recompute import Worked, apart, counted, digits, few, in_unit, other_unit, unit_factor
+from steelyard.audit.recompute import Worked, apart, counted, digits, few, unit_factor, wrong_range
 from steelyard.audit.selecting import rows_of
 from steelyard.errors import InputError, Problem
 from steelyard.rules.claim import Span
@@ -25,7 +24,11 @@ def work_power(claim: PowerClaim, table: RowTable) -> Worked:
     powers = [(row, _span(power)) for row in rows if (power := device_power(row)) is not None]
     checked = [fault for row in rows for fault in _per_energy(row, rows)]
     if "arithmetic" in claim.assertions():
-        faults = [*few([fault for fault in checked if fault]), *_printed_range(claim, rows)]
+        faults = list(few([fault for fault in checked if fault]))
+        if claim.published:
+            figures = ((row, name, amount) for row in rows for name, amount in row.figures.items())
+            amounts = [amount for row, name, amount in figures if variable(row, name) == "items_per_energy"]
+            faults += wrong_range(claim, amounts) if amounts else ["no figure per energy"]
         if not checked:
             faults.append("no figure per energy together with what it follows from")
     else:
@@ -111,26 +114,6 @@ def _per_energy(row: Row, rows: list[Row]) -> list[str]:
                 value = f"{reached.middle / unit_factor(amount):,.6g}"
                 found.append("" if fits else f"{metric} {digits(amount)} at {apart(row, rows)}, where {value} follows")
     return found
-
-
-def _printed_range(claim: PowerClaim, rows: list[Row]) -> list[str]:
-    """Where the printed range of the figures per energy is not that of the rows."""
-    if not claim.published:
-        return []
-    amounts = [
-        amount for row in rows for name, amount in row.figures.items() if variable(row, name) == "items_per_energy"
-    ]
-    if not amounts:
-        return ["no figure per energy"]
-    stated = figure(claim)
-    if wrong := other_unit(amounts[0], stated.unit):
-        return [wrong]
-    ends = (min(amounts, key=lambda amount: amount.value), max(amounts, key=lambda amount: amount.value))
-    return [
-        f"{digits(amount)} {amount.unit} where {claim.published} is printed"
-        for amount, end in zip(ends, (stated.low, stated.high), strict=True)
-        if not end.meets(in_unit(amount, stated.unit))
-    ]
 
 
 def _words(claim: PowerClaim, table: RowTable, powers: list[tuple[Row, Span]], checked: list[str]) -> str:

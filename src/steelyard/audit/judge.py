@@ -143,21 +143,15 @@ def judge(claims: Claims, document: str = "") -> list[Judgement]:
             try:
                 judged.append(judge_claim(claim, documents[name]))
             except InputError as error:
-                errors.append(_named(claim, error))
+                what = error.what if error.what.startswith("claim ") else f"claim {claim.id}: {error.what}"
+                errors.append(InputError(what, problems=error.problems, next_step=error.next_step))
     if errors:
-        raise _together(errors, len(claims.claims))
+        raise _join_errors(errors, len(claims.claims))
     return judged
 
 
-def _named(claim: Claim, error: InputError) -> InputError:
-    """An error that says which claim it is about."""
-    if error.what.startswith("claim "):
-        return error
-    return InputError(f"claim {claim.id}: {error.what}", problems=error.problems, next_step=error.next_step)
-
-
-def _together(errors: list[InputError], claims: int) -> InputError:
-    """All claims that cannot be judged as one error: whoever mends a file wants to know every one."""
+def _join_errors(errors: list[InputError], claims: int) -> InputError:
+    """All claims that cannot be judged as one error: whoever fixes a file wants to know every one."""
     if len(errors) == 1:
         return errors[0]
     problems = tuple(
@@ -257,7 +251,16 @@ def _aside(claim: Claim, document: Document, worked: Worked) -> tuple[str, ...]:
         return ()
     (a, b), found = worked.pairs[0], []
     if "attribution" not in claim.asserts:
-        found += _changed(Pair(b, a, _subject(a, b), worked.metric))
+        # Two rows are most likely compared for their machines, else for their size.
+        first = next((key for key in ("accelerator", "system", "devices") if a.get(key) != b.get(key)), "")
+        factor = "system" if first == "accelerator" else first
+        pair = Pair(b, a, factor, worked.metric)
+        changed = [str(entry) for entry in confounders(pair)]
+        # Where no factor is known, one setting alone would be what is compared.
+        if len(changed) >= (1 if factor else 2):
+            alone = unclear(pair)
+            one_sided = f"; stated for one row only: {', '.join(alone)}" if alone else ""
+            found.append(f"no single cause can be credited, because these changed too: {', '.join(changed)}{one_sided}")
     machines = a.get("accelerator"), b.get("accelerator")
     if "fairness" not in claim.asserts and machines[0] != machines[1]:
         asserted = _asserted(claim, document, worked, "", "fairness")
@@ -265,29 +268,16 @@ def _aside(claim: Claim, document: Document, worked: Worked) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _subject(a: Row, b: Row) -> str:
-    """What two rows are most likely compared for: their machines, else their size, else nothing that can be told."""
-    for key in ("accelerator", "system", "devices"):
-        if a.get(key) != b.get(key):
-            return "devices" if key == "devices" else "system"
-    return ""
-
-
-def _changed(pair: Pair) -> list[str]:
-    """Which settings changed with what is compared; one alone would be what is compared."""
-    changed = [str(entry) for entry in confounders(pair)]
-    if len(changed) < (1 if pair.factor else 2):
-        return []
-    alone = unclear(pair)
-    one_sided = f"; stated for one row only: {', '.join(alone)}" if alone else ""
-    return [f"no single cause can be credited, because these changed too: {', '.join(changed)}{one_sided}"]
-
-
 def _judged(claim: Claim, document: Document, worked: Worked, convention: str, assertion: Assertion) -> Judged:
     asserted = _asserted(claim, document, worked, convention, assertion)
     findings = check("claim", asserted)
     if assertion == "plausibility":
-        findings += _odd(document, worked)
+        # What is odd about the rows of the claim beside each other, and among their peers.
+        pairs = worked.pairs or ((worked.rows[0], worked.rows[-1]),)
+        tables = (RowTable(document.table.name, (b, a), document.table.platforms) for a, b in pairs)
+        odd = [finding for table in tables for finding in Superlinear().check(table)]
+        odd += document.outliers([row for pair in pairs for row in pair])
+        findings += tuple(dict.fromkeys(odd))
     if assertion == "physical limit":
         findings += tuple(PowerAboveLimit().check(_with_platforms(claim, document, worked)))
     verdict = min((rule(finding.code).verdict for finding in findings), key=VERDICTS.index, default=VERDICTS[-1])
@@ -433,34 +423,18 @@ def _kept_machine(row: Row) -> tuple[object, ...]:
 
 def _no_limit(claim: Claim, document: Document, worked: Worked) -> RepeatNoise | None:
     """Why a limit cannot be checked: nobody states it, or no power follows from the figures."""
-    if not _limited(claim, document, worked):
+    limited = _with_platforms(claim, document, worked)
+    known = [platform for row in limited.rows if (platform := limited.platform(row)) is not None]
+    if not any(platform.power_limit_w or platform.system_power_limit_w for platform in known):
         return RepeatNoise(shown=False, words="no power limit is known for these machines")
-    rows = worked.rows or tuple(row for pair in worked.pairs for row in pair)
-    if all(device_power(row) is None for row in rows):
+    if all(device_power(row) is None for row in limited.rows):
         return RepeatNoise(shown=False, words="no power follows from the figures of these rows")
     return None
-
-
-def _odd(document: Document, worked: Worked) -> tuple[Finding, ...]:
-    """What the rules on tables find odd about the rows of a claim: beside each other, and among their peers."""
-    found: list[Finding] = []
-    pairs = worked.pairs or ((worked.rows[0], worked.rows[-1]),)
-    for a, b in pairs:
-        found += Superlinear().check(RowTable(document.table.name, (b, a), document.table.platforms))
-    found += document.outliers([row for pair in pairs for row in pair])
-    return tuple(dict.fromkeys(found))
 
 
 def _machine(row: Row) -> tuple[object, ...]:
     """What tells machines apart, whatever their work."""
     return tuple(row.get(key) for key, role in SETTINGS.items() if role in ("system", "size"))
-
-
-def _limited(claim: Claim, document: Document, worked: Worked) -> bool:
-    """Whether any row of a claim is on a machine whose limit is known."""
-    limited = _with_platforms(claim, document, worked)
-    known = [platform for row in limited.rows if (platform := limited.platform(row)) is not None]
-    return any(platform.power_limit_w or platform.system_power_limit_w for platform in known)
 
 
 def _with_platforms(claim: Claim, document: Document, worked: Worked) -> RowTable:
@@ -482,7 +456,12 @@ def _figures(asserted: Asserted, worked: Worked) -> str:
     """What was worked out."""
     if asserted.asserts == "fairness" and asserted.equal and asserted.best:
         return f"equal settings: {asserted.equal.words}; best against best: {asserted.best.words}"
-    return worked.words or _sums(asserted)
+    if worked.words:
+        return worked.words
+    # The sums that give what is printed; where none does, all that were tried.
+    fitting = [reading for reading in asserted.meant if asserted.given_by(reading)]
+    tried = fitting or (asserted.meant if asserted.published is None else (*asserted.meant, *asserted.other))
+    return "; ".join(reading.words for reading in tried)
 
 
 def _recomputed(asserted: Asserted, worked: Worked, sums: str, findings: tuple[Finding, ...]) -> str:
@@ -500,10 +479,3 @@ def _recomputed(asserted: Asserted, worked: Worked, sums: str, findings: tuple[F
     if asserted.noise is not None:
         words.append(asserted.noise.words)
     return "; ".join(word for word in words if word)
-
-
-def _sums(asserted: Asserted) -> str:
-    """The sums that give what is printed; where none does, all that were tried."""
-    fitting = [reading for reading in asserted.meant if asserted.given_by(reading)]
-    tried = fitting or (asserted.meant if asserted.published is None else (*asserted.meant, *asserted.other))
-    return "; ".join(reading.words for reading in tried)

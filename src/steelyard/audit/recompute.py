@@ -179,14 +179,14 @@ def counted(devices: float) -> str:
 def work_times(claim: Times, table: RowTable) -> Worked:
     """A is r times B."""
     pairs, metric, alone = pairs_and_metric(claim, table)
-    readings = [_ratio(claim, *two_figures(claim, metric, pair)) for pair in pairs]
+    readings = []
+    for pair in pairs:
+        a, b = two_figures(claim, metric, pair)
+        if claim.relation == "as fast":
+            readings.append(speed_ratio(a, b))
+        else:
+            readings.append(quotient(b, a) if claim.relation == "less" else quotient(a, b))
     return of_pairs(pairs, metric, (merged(claim, readings, pairs, alone, times),))
-
-
-def _ratio(claim: Times, a: Amount, b: Amount) -> Reading:
-    if claim.relation == "as fast":
-        return speed_ratio(a, b)
-    return quotient(b, a) if claim.relation == "less" else quotient(a, b)
 
 
 def work_faster(claim: Faster, table: RowTable) -> Worked:
@@ -327,10 +327,12 @@ def work_equal(claim: Equal, table: RowTable) -> Worked:
     """A and B are equal within a margin; what is printed is the change from B to A."""
     pairs, metric, alone = pairs_and_metric(claim, table)
     readings, faults = [], []
-    for a, b in pairs:
-        reading = _change(*two_figures(claim, metric, (a, b)))
+    for pair in pairs:
+        a, b = two_figures(claim, metric, pair)
+        ratio, result = over(a, b), percent(a.value / b.value - 1)
+        span, within = Span(ratio.low - 1, ratio.high - 1), claim.within
+        reading = Reading((span,), f"({digits(a, b)}-{digits(b, a)})/{digits(b, a)} = {result}", result=result)
         readings.append(reading)
-        span, within = reading.values[0], claim.within
         # A margin that is not stated cannot be exceeded; the printed change can be wrong all the same.
         if within is not None and (span.low > within or span.high < -within):
             faults.append(f"{reading.words}, beyond {percent(within)}")
@@ -338,13 +340,6 @@ def work_equal(claim: Equal, table: RowTable) -> Worked:
             faults.append(f"{reading.words}, more than rounding explains")
     worked = of_pairs(pairs, metric, (merged(claim, readings, pairs, alone, percent),))
     return replace(worked, faults=few(faults))
-
-
-def _change(a: Amount, b: Amount) -> Reading:
-    ratio = over(a, b)
-    result = percent(a.value / b.value - 1)
-    words = f"({digits(a, b)}-{digits(b, a)})/{digits(b, a)} = {result}"
-    return Reading((Span(ratio.low - 1, ratio.high - 1),), words, result=result)
 
 
 # -- shared
@@ -385,13 +380,21 @@ def in_unit(amount: Amount, unit: str) -> Span:
 def other_unit(amount: Amount, unit: str) -> str:
     """Why what is printed in a unit cannot be what a row has; empty where it can."""
     asked, own = unit_of(unit) if unit else None, unit_of(amount.unit)
-    if not unit or unit == amount.unit or (asked and own and asked[0] == own[0] and _items(unit, amount.unit)):
-        return ""
-    return f"{amount.unit}, where {unit} is printed"
+    alike = asked and own and asked[0] == own[0] and items_of(unit) == items_of(amount.unit)
+    return f"{amount.unit}, where {unit} is printed" if unit and unit != amount.unit and not alike else ""
 
 
-def _items(one: str, other: str) -> bool:
-    return items_of(one) == items_of(other)
+def wrong_range(claim: Claim, figures: Sequence[Amount]) -> list[str]:
+    """Where the printed range is not that of the figures."""
+    stated = figure(claim)
+    if wrong := other_unit(figures[0], stated.unit):
+        return [wrong]
+    values = sorted(figures, key=lambda amount: amount.value)
+    return [
+        f"{digits(amount)} {amount.unit} where {claim.published} is printed"
+        for end, amount in ((stated.low, values[0]), (stated.high, values[-1]))
+        if not end.meets(in_unit(amount, stated.unit))
+    ]
 
 
 def middle(span: Span) -> float:

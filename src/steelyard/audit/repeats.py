@@ -110,7 +110,13 @@ def best_ratio(index: Index, pair: tuple[Row, Row]) -> tuple[Reading | None, str
         return None, f"whether more or less of {metric} is better is not known, and so neither is the best"
     choose = max if way == "more" else min
     for row in pair:
-        candidates = [other for other in index.machines.get(_key(row, KEPT), ()) if _may_stand_for(row, other)]
+        own = row.number("devices")
+        # The share of one device of many is at most what one can do alone; the other way round scaling would be free.
+        candidates = [
+            other
+            for other in index.machines.get(_key(row, KEPT), ())
+            if (its := other.number("devices")) == own or (own is not None and its is not None and own < its)
+        ]
         if len({tuple(other.get(key) for key in CHOSEN) for other in candidates}) < 2:
             amounts.append(row.figures[metric])
             words.append("")
@@ -118,22 +124,14 @@ def best_ratio(index: Index, pair: tuple[Row, Row]) -> tuple[Reading | None, str
         scaled = [(_scaled(other, row, metric), other) for other in candidates]
         best, other = choose(scaled, key=lambda entry: entry[0].value)
         amounts.append(best)
-        words.append(_tuned(row, other))
+        tuned = [key for key in FREE if other.get(key) is not None and not same(row.get(key), other.get(key))]
+        words.append(", ".join(f"{key} {shown(other.get(key))}" for key in tuned) or "as claimed")
     if not any(words):
         return None, "either side is known at one setting only, so nobody knows its best"
     ratio = lead(metric, amounts[0], amounts[1])
     assert ratio is not None
     said = " against ".join(word or "the row of the claim" for word in words)
     return Reading(ratio.values, f"{ratio.words} ({said})", result=ratio.result), ""
-
-
-def _may_stand_for(row: Row, other: Row) -> bool:
-    """On as many devices or on more.
-
-    The share of one device of many is at most what one can do alone; the other way round scaling would be free.
-    """
-    own, its = row.number("devices"), other.number("devices")
-    return own == its or (own is not None and its is not None and own < its)
 
 
 def _scaled(other: Row, row: Row, metric: str) -> Amount:
@@ -145,12 +143,6 @@ def _scaled(other: Row, row: Row, metric: str) -> Amount:
         return amount
     share = its / own if kind_of(amount) == "time" else own / its
     return Amount(amount.value * share, amount.low * share, amount.high * share, amount.unit)
-
-
-def _tuned(row: Row, other: Row) -> str:
-    """What the best row has that the claimed one has not."""
-    changed = [key for key in FREE if other.get(key) is not None and not same(row.get(key), other.get(key))]
-    return ", ".join(f"{key} {shown(other.get(key))}" for key in changed) or "as claimed"
 
 
 def _spread(values: Sequence[float]) -> float:

@@ -13,7 +13,7 @@ from steelyard.rules.table.settings import SETTINGS
 from steelyard.rules.table.units import unit_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from steelyard.audit.claims import Claim, PairClaim
     from steelyard.rules.table.row import RowTable, Setting
@@ -45,7 +45,14 @@ def rows_of(claim: Claim, table: RowTable, extra: Mapping[str, Setting] | None =
     """The rows that a claim's selectors mean; InputError when there is none."""
     wanted = {**claim.rows, **(extra or {})}
     _known(claim, wanted)
-    _ways(claim, extra or {})
+    # `sum` and `mean` belong to one side and are true: any other word would be taken for it.
+    said = [key for key in WAYS if key in claim.rows]
+    problems = [Problem(f"rows.{key}", "put together before they are told apart", "in a or b") for key in said]
+    problems += [
+        Problem(key, f"{value!r}", "true") for key, value in (extra or {}).items() if key in WAYS and value is not True
+    ]
+    if problems:
+        raise InputError(f"claim {claim.id} is not valid", problems=tuple(problems))
     wanted_metric = wanted.get("metric")
     wanted = {key: value for key, value in wanted.items() if key not in (*WAYS, "metric")}
     found = [row for row in table.rows if all(_has(row, key, value) for key, value in wanted.items())]
@@ -67,7 +74,14 @@ def pairs_of(claim: PairClaim, table: RowTable) -> tuple[list[tuple[Row, Row]], 
     if not claim.over:
         return [(one_row(claim, table, claim.a), one_row(claim, table, claim.b))], 0
     _known(claim, dict.fromkeys(claim.over, ""))
-    sides = [_by_settings(claim, rows_of(claim, table, side), side) for side in (claim.a, claim.b)]
+    sides: list[dict[tuple[object, ...], Row]] = []
+    for side in (claim.a, claim.b):
+        groups: dict[tuple[object, ...], list[Row]] = {}
+        for number, row in enumerate(rows_of(claim, table, side)):
+            key = tuple(_value(row, key) for key in claim.over)
+            # What a row does not state is not the same as what another one does not state: it has no partner.
+            groups.setdefault((number, row.place) if None in key else key, []).append(row)
+        sides.append({key: _together(claim, found, side) for key, found in groups.items()})
     shared = [key for key in sides[0] if key in sides[1]]
     if not shared:
         problem = Problem("over", f"no rows of both sides share {', '.join(claim.over)}", "settings both sides state")
@@ -89,15 +103,6 @@ def metric_of(claim: Claim, rows: Sequence[Row], side: Mapping[str, Setting] | N
     return shared.pop()
 
 
-def _by_settings(claim: PairClaim, rows: Sequence[Row], side: Mapping[str, Setting]) -> dict[tuple[object, ...], Row]:
-    groups: dict[tuple[object, ...], list[Row]] = {}
-    for number, row in enumerate(rows):
-        key = tuple(_value(row, key) for key in claim.over)
-        # What a row does not state is not the same as what another one does not state: it has no partner.
-        groups.setdefault((number, row.place) if None in key else key, []).append(row)
-    return {key: _together(claim, found, side) for key, found in groups.items()}
-
-
 def _together(claim: Claim, rows: Sequence[Row], side: Mapping[str, Setting]) -> Row:
     if side.get("sum"):
         return _combined(claim, rows, metric_of(claim, rows, side), "sum")
@@ -107,7 +112,12 @@ def _together(claim: Claim, rows: Sequence[Row], side: Mapping[str, Setting]) ->
         problem = Problem(
             "rows", f"{len(rows)} rows match {_said({**claim.rows, **side})}", "a selector that leaves one row"
         )
-        near = tuple(Problem(row.place, _said(_apart(row, rows)), "select by these") for row in rows[:NEAR])
+        first = {key: _value(rows[0], key) for key in (*PLACES, *SETTINGS)}
+        differing = [key for key, value in first.items() if not all(_has(row, key, value) for row in rows)]
+        near = tuple(
+            Problem(row.place, _said({key: _value(row, key) for key in differing}), "select by these")
+            for row in rows[:NEAR]
+        )
         raise InputError(
             f"claim {claim.id} needs one row",
             problems=(problem, *near),
@@ -146,39 +156,27 @@ _WORDS = {"sum": "add up", "mean": "average"}
 def averaged(figures: Sequence[Amount]) -> Amount:
     """The mean of repeats. Rates are averaged as work over time, and so are figures per energy."""
     kind = (unit_of(figures[0].unit) or ("", 1.0))[0]
-    above_zero = all(figure.low > 0 for figure in figures)
-    return _amount(_harmonic if kind in ("rate", "per_energy") and above_zero else _mean, figures)
+    harmonic = kind in ("rate", "per_energy") and all(figure.low > 0 for figure in figures)
+
+    def mean(values: list[float]) -> float:
+        if harmonic:
+            return len(values) / math.fsum(1 / value for value in values)
+        return math.fsum(values) / len(values)
+
+    return _amount(mean, figures)
 
 
-def _amount(fold: object, figures: Sequence[Amount]) -> Amount:
-    assert callable(fold)
+def _amount(fold: Callable[[list[float]], float], figures: Sequence[Amount]) -> Amount:
     value, low, high = (fold([getattr(figure, name) for figure in figures]) for name in ("value", "low", "high"))
     return Amount(value, low, high, figures[0].unit, "", tuple(figure.value for figure in figures))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
-def _harmonic(values: Sequence[float]) -> float:
-    return len(values) / math.fsum(1 / value for value in values)
 
 
 def _value(row: Row, key: str) -> object:
     return getattr(row, key) if key in PLACES else row.get(key)
 
 
-def _has(row: Row, key: str, wanted: Setting) -> bool:
+def _has(row: Row, key: str, wanted: object) -> bool:
     return same(_value(row, key), wanted)
-
-
-def _ways(claim: Claim, side: Mapping[str, Setting]) -> None:
-    """`sum` and `mean` belong to one side and are true: any other word would be taken for it."""
-    said = [key for key in WAYS if key in claim.rows]
-    problems = [Problem(f"rows.{key}", "put together before they are told apart", "in a or b") for key in said]
-    problems += [Problem(key, f"{side[key]!r}", "true") for key in WAYS if key in side and side[key] is not True]
-    if problems:
-        raise InputError(f"claim {claim.id} is not valid", problems=tuple(problems))
 
 
 def _known(claim: Claim, wanted: Mapping[str, object]) -> None:
@@ -207,13 +205,6 @@ def _none(claim: Claim, table: RowTable, wanted: Mapping[str, Setting], metric: 
         problems=problems,
         next_step="write the values as the table has them",
     )
-
-
-def _apart(row: Row, rows: Sequence[Row]) -> dict[str, object]:
-    keys = (*PLACES, *SETTINGS)
-    return {
-        key: _value(row, key) for key in keys if any(not same(_value(other, key), _value(row, key)) for other in rows)
-    }
 
 
 def _said(wanted: Mapping[str, object]) -> str:

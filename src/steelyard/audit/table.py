@@ -207,7 +207,11 @@ class _Rows:
         """One line. A metric that comes again with the same settings begins another row: a repeat."""
         try:
             settings = {key: setting(key, cells[key]) for key in SETTINGS if cells.get(key)}
-            metric = _metric(cells["metric"])
+            metric = cells["metric"]
+            if not metric or len(metric) > MAX_METRIC:
+                wrong = "too long" if metric else "empty"
+                raise BadCellError("metric", wrong, "a name such as throughput, epoch_time, power")
+            _text("metric", metric)
             amount, status = figure(metric, cells["value"], cells["unit"])
             texts = {key: _text(key, cells.get(key, "")) for key in ("source", "table", "note")}
             self._limit(settings, cells.get("power_limit_w", ""), texts["source"])
@@ -336,21 +340,18 @@ def _toml_row(made: _Rows, where: str, row: dict[str, Any]) -> None:
                 raise BadCellError(
                     _short(key), f"unknown{f' (did you mean {near[0]!r}?)' if near else ''}", ", ".join(known)
                 )
-        lines = [(metric, *_value_and_unit(metric, text)) for metric, text in figures.items()]
+        lines = []
+        for metric, text in figures.items():
+            if not isinstance(text, str):
+                wrong = f"{_short(str(text))} without digits and unit as printed"
+                raise BadCellError(_short(metric), wrong, '"786 images/s", with quotes')
+            value, _, unit = text.strip().partition(" ")
+            lines.append((metric, text, "") if text.lower() in STATUSES else (metric, value, unit.strip()))
     except BadCellError as error:
         made.problems.append(Problem(f"{where}, {error.column}", error.problem, error.valid))
         return
     for metric, value, unit in lines:
         made.take(where, {**cells, "metric": metric, "value": value, "unit": unit})
-
-
-def _value_and_unit(metric: str, text: object) -> tuple[str, str]:
-    if not isinstance(text, str):
-        raise BadCellError(
-            _short(metric), f"{_short(str(text))} without digits and unit as printed", '"786 images/s", with quotes'
-        )
-    value, _, unit = text.strip().partition(" ")
-    return (text, "") if text.lower() in STATUSES else (value, unit.strip())
 
 
 def _plain(key: str, value: object) -> str:
@@ -381,14 +382,6 @@ def _platform(cells: dict[str, str]) -> Platform:
         system_power_limit_w=limits.get("system_power_limit_w"),
         source=_text("source", cells.get("source", "")),
     )
-
-
-def _metric(text: str) -> str:
-    if not text or len(text) > MAX_METRIC:
-        raise BadCellError(
-            "metric", "empty" if not text else "too long", "a name such as throughput, epoch_time, power"
-        )
-    return _text("metric", text)
 
 
 def _text(column: str, text: str) -> str:
