@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from steelyard.contracts.record import Finding
     from steelyard.rules.table.row import Amount, Row, RowTable
 
-NO_PLAN = 1.0
-
 
 class HoursDoNotFollow(TableRule):
     """Device-hours that are not what the plan beside them gives."""
@@ -50,11 +48,16 @@ class HoursDoNotFollow(TableRule):
             asked = row.figures[ASKED]
             if asked.high < low or asked.low > high:
                 value = self._hours(row, devices, runs, time, "value")
+                stated = "".join(
+                    f", {words} {100 * row.figures[name].value:g} %"
+                    for name, words in (("failed_share", "failed runs"), ("buffer", "buffer"))
+                    if name in row.figures
+                )
                 yield self.found(
                     f"{asked.value / 3600:.5g} device-hours are asked for, but the plan gives {value / 3600:.5g}",
                     place=row.place,
                     evidence=f"{runs.value:g} trainings x {time.value / 3600:.5g} h x {devices:g} devices"
-                    f"{_stated(row)}",
+                    + (stated or "; no buffer and no failed runs are stated"),
                 )
 
     @staticmethod
@@ -62,16 +65,7 @@ class HoursDoNotFollow(TableRule):
         """Device-seconds at one end of what the digits allow."""
         failed, buffer = row.figures.get("failed_share"), row.figures.get("buffer")
         # A share of all runs, or more, cannot be made good.
-        kept = 1 - min(0.99, getattr(failed, end)) if failed is not None else NO_PLAN
-        more = 1 + getattr(buffer, end) if buffer is not None else NO_PLAN
+        kept = 1 - min(0.99, getattr(failed, end)) if failed is not None else 1.0
+        more = 1 + getattr(buffer, end) if buffer is not None else 1.0
         # A count of trainings is exact, whatever zeros it ends in.
         return float(runs.value * getattr(time, end) * devices / kept * more)
-
-
-def _stated(row: Row) -> str:
-    parts = [
-        f"{words} {100 * row.figures[name].value:g} %"
-        for name, words in (("failed_share", "failed runs"), ("buffer", "buffer"))
-        if name in row.figures
-    ]
-    return "".join(f", {part}" for part in parts) or "; no buffer and no failed runs are stated"

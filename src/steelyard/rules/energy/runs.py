@@ -183,7 +183,9 @@ class RunAboveLimit(RunRule):
         """One finding."""
         power, device = record.quantities.get("power_job"), record.device
         limit_w = device.power_limit_w if device is not None else None
-        if power is None or power.value is None or not limit_w or device is None or _holds_more(record):
+        read = record.quantities.get("energy_device")
+        more_than_devices = read is not None and read.scope in ("module", "node")
+        if power is None or power.value is None or not limit_w or device is None or more_than_devices:
             return
         # Of a card with several dies, each of which a rank sees as a device, the limit is the whole card's.
         main = _main(record)
@@ -327,8 +329,3 @@ def _listed(reasons: list[str]) -> str:
         return "the record does not say why"
     more = f"; and {len(reasons) - SHOWN} more" if len(reasons) > SHOWN else ""
     return "; ".join(reasons[:SHOWN]) + more
-
-
-def _holds_more(record: RunRecord) -> bool:
-    device = record.quantities.get("energy_device")
-    return device is not None and device.scope in ("module", "node")

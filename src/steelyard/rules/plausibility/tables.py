@@ -127,18 +127,21 @@ class StaleRow(TableRule):
         for row in table.rows:
             tables[row.source, row.table].append(row)
         for rows in tables.values():
-            yield from self._table(rows)
+            yield from self._check_rows(rows)
 
-    def _table(self, rows: list[Row]) -> Iterator[Finding]:
+    def _check_rows(self, rows: list[Row]) -> Iterator[Finding]:
+        # The settings by which the figures of two rows must differ.
+        telling = [key for key in SETTINGS if key in keys_of("system", "size", *WORK_ROLES)]
         pairs = len(rows) * (len(rows) - 1) / 2
         first: dict[object, Row] = {}
         for row in rows:
-            figures = _measured(row)
-            digits = _digits(figures)
+            figures = _read_measured(row)
+            digits = _count_digits(figures)
             if digits < LEAST_DIGITS or pairs * 10.0**-digits > CHANCE:
                 continue
             earlier = first.setdefault(tuple(figures), row)
-            differing = _unlike(earlier, row)
+            stated = [key for key in telling if earlier.get(key) is not None and row.get(key) is not None]
+            differing = [key for key in stated if earlier.get(key) != row.get(key)]
             if earlier is not row and differing:
                 what = " and ".join(f"{setting(row, key)} against {setting(earlier, key)}" for key in differing[:2])
                 message = f"two rows have the same figures, digit for digit, although {what}"
@@ -186,7 +189,7 @@ def _machine(row: Row, other: Row) -> str:
     return ", ".join(named) or label(row, (other,))
 
 
-def _measured(row: Row) -> list[tuple[str, str, str]]:
+def _read_measured(row: Row) -> list[tuple[str, str, str]]:
     """Rates, times, energies and powers as printed."""
     kinds = {kind for group in INDEPENDENT for kind in group}
     return sorted(
@@ -196,33 +199,18 @@ def _measured(row: Row) -> list[tuple[str, str, str]]:
     )
 
 
-def _digits(figures: list[tuple[str, str, str]]) -> int:
+def _count_digits(figures: list[tuple[str, str, str]]) -> int:
     """Digits that agree and do not follow from each other."""
     total = 0
     for group in INDEPENDENT:
-        counts = [
-            _significant(text)
-            for _, text, unit in figures
-            if (known := unit_of(unit)) is not None and known[0] in group
-        ]
-        total += max(counts, default=0)
+        most = 0
+        for _, text, unit in figures:
+            if (known := unit_of(unit)) is not None and known[0] in group:
+                digits = re.split("[eE]", text.replace(",", "").lstrip("+-"))[0]
+                significant = digits.replace(".", "") if "." in digits else digits.rstrip("0")
+                most = max(most, len(significant.lstrip("0")))
+        total += most
     return total
-
-
-def _significant(text: str) -> int:
-    digits = re.split("[eE]", text.replace(",", "").lstrip("+-"))[0]
-    digits = digits.replace(".", "") if "." in digits else digits.rstrip("0")
-    return len(digits.lstrip("0"))
-
-
-def _unlike(row: Row, other: Row) -> list[str]:
-    """Settings by which the figures of two rows must differ."""
-    telling = {*keys_of("system", "size", *WORK_ROLES)}
-    return [
-        key
-        for key in SETTINGS
-        if key in telling and row.get(key) is not None and other.get(key) is not None and row.get(key) != other.get(key)
-    ]
 
 
 def _figures(row: Row) -> str:

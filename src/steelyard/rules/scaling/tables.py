@@ -80,14 +80,14 @@ class Superlinear(TableRule):
                 if found:
                     recomputed.add(id(speed.row))
                     if found[1].low > math.log1p(MARGIN):
-                        yield self._told(speed, *found)
+                        yield self._report(speed, *found)
         for row in table.rows:
             for metric, amount in row.figures.items():
                 printed_alone = variable(row, metric) == "efficiency" and id(row) not in recomputed
                 if printed_alone and amount.low > 1 + MARGIN:
                     yield self.found(f"{printed(metric, amount)} is above 100 %", place=row.place)
 
-    def _told(self, speed: Speed, base: Speed, efficiency: Bounds) -> Finding:
+    def _report(self, speed: Speed, base: Speed, efficiency: Bounds) -> Finding:
         factor = speed.devices / base.devices
         share = efficiency.middle
         message = f"{times(share * factor)} as fast on {factor:g} times the devices: efficiency {percent(share)}"
@@ -134,9 +134,9 @@ class ConfoundedScaling(TableRule):
             for count in sorted({speed.devices for speed in series if speed.devices > least}):
                 pair = _confounded([speed for speed in series if speed.devices == count], bases)
                 if pair:
-                    yield self._told(*pair, series)
+                    yield self._report(*pair, series)
 
-    def _told(self, speed: Speed, base: Speed, series: list[Speed]) -> Finding:
+    def _report(self, speed: Speed, base: Speed, series: list[Speed]) -> Finding:
         ratio = speed.over(base)
         assert ratio is not None
         factor, changes = speed.devices / base.devices, changed(base.row, speed.row)
@@ -144,7 +144,8 @@ class ConfoundedScaling(TableRule):
         share = percent(ratio.middle / factor)
         message = f"{times(ratio.middle)} on {factor:g} times the devices ({share}) is not their doing alone: {what}"
         evidence = _shown(speed, base)
-        other = _nearest_clean(speed, series)
+        smaller = [entry for entry in series if entry.devices < speed.devices and entry.over(speed)]
+        other = next((entry for entry in smaller[: 5 * MAX_BASES] if _clean(entry, speed)), None)
         clean = speed.over(other) if other else None
         if other is None or clean is None:
             pair = Pair(base.row, speed.row, "devices")
@@ -198,7 +199,8 @@ def changed(base: Row, row: Row) -> list[Difference]:
     keys = {entry.key for entry in found}
     kept = []
     for entry in found:
-        ratio = float(entry.b) / float(entry.a) if _numbers(entry) else 0.0
+        counts = all(isinstance(value, int | float) and value for value in (entry.a, entry.b))
+        ratio = float(entry.b) / float(entry.a) if counts else 0.0
         # Where a table gives one of the two batches, weak and strong scaling show as its growth or its division.
         alone = not {"batch_per_device", "global_batch"} <= keys
         if (
@@ -221,17 +223,8 @@ def changed(base: Row, row: Row) -> list[Difference]:
     return kept
 
 
-def _numbers(entry: Difference) -> bool:
-    return all(isinstance(value, int | float) and value for value in (entry.a, entry.b))
-
-
 def _clean(base: Speed, speed: Speed) -> bool:
     return not changed(base.row, speed.row)
-
-
-def _nearest_clean(speed: Speed, series: list[Speed]) -> Speed | None:
-    smaller = [base for base in series if base.devices < speed.devices and base.over(speed)]
-    return next((base for base in smaller[: 5 * MAX_BASES] if _clean(base, speed)), None)
 
 
 def _efficiency(speed: Speed, group: Sequence[Speed]) -> tuple[Speed, Bounds] | None:

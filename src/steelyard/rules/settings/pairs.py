@@ -324,23 +324,21 @@ class OtherDeviceCount(PairRule):
         named = {key for key, role in SETTINGS.items() if pair.factor in (key, role)}
         if named & {"devices", "nodes"}:
             return
-        found = [entry for entry in differences(pair.a, pair.b) if entry.role == "size"]
+        differing = differences(pair.a, pair.b)
+        found = [entry for entry in differing if entry.role == "size"]
         if not found:
             return
+        # Where the job's batch stays, each of more devices has less to do, which a ratio per device contains.
+        found += [entry for entry in differing if entry.key == "batch_per_device"]
         confounding = [entry for entry in confounders(pair) if entry.role == "size"]
         forbids = any(blocks(pair, entry) for entry in confounding)
         yield self.found(
-            f"the two sides have different numbers of devices: {_listed(found + _batch_each(pair))}",
+            f"the two sides have different numbers of devices: {_listed(found)}",
             place=pair.b.place,
             # A ratio that is forbidden must not come in by the back door.
             evidence="" if blocking(pair) else _per_device(pair),
             severity="blocks" if forbids else "disclose",
         )
-
-
-def _batch_each(pair: Pair) -> list[Difference]:
-    """Where the job's batch stays, each of more devices has less to do, which a ratio per device contains."""
-    return [entry for entry in differences(pair.a, pair.b) if entry.key == "batch_per_device"]
 
 
 def _per_device(pair: Pair) -> str:

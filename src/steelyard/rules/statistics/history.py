@@ -89,10 +89,12 @@ class Drifted(TableRule):
         between = ""
         if step.earliest != step.latest:
             between = f", or on another day between {_day(rows[step.earliest])} and {_day(rows[step.latest])}"
+        p_percent = 100 * step.p_value
+        chance = f"less than {p_percent:.2g} %" if p_percent < 0.1 else f"{p_percent:.1g} %"
         around = _changed(rows[: step.index], rows[step.index :])
         evidence = (
             f"{step.before:.5g} {unit} before, {step.after:.5g} from then on; "
-            f"chance alone would do this in {_chance(step.p_value)} of histories"
+            f"chance alone would do this in {chance} of histories"
         )
         if step.unit == "jobs":
             evidence += ", if days differ no more than the jobs of one day"
@@ -118,10 +120,6 @@ def _histories(table: RowTable) -> Iterator[tuple[str, list[Row]]]:
 
 def _day(row: Row) -> str:
     return row.note[:10]
-
-
-def _chance(p_value: float) -> str:
-    return f"less than {100 * p_value:.2g} %" if p_value < 0.001 else f"{100 * p_value:.1g} %"
 
 
 def _changed(before: Sequence[Row], after: Sequence[Row]) -> str:

@@ -33,11 +33,6 @@ def job_count(row: Row, metric: str) -> int:
     return int(text) if said is not None and text.isdigit() else 1
 
 
-def _nodes(row: Row) -> set[str]:
-    value = row.get("node")
-    return {name.strip() for name in shown(value).split(",")} if value is not None else set()
-
-
 class TooFewJobs(PairRule):
     """Too few jobs to rank anything."""
 
@@ -95,13 +90,15 @@ class OneNodeOnly(PairRule):
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """One finding that names the nodes."""
-        sides = [_nodes(row) for row in (pair.a, pair.b) if job_count(row, pair.metric) > 1]
-        single = sorted({name for names in sides if len(names) == 1 for name in names})
-        if len(single) == 1:
-            yield self.found(f"the jobs ran on one node ({single[0]}), for which alone they speak", place=pair.b.place)
-        elif single:
-            message = f"the jobs of each side ran on one node ({', '.join(single)}), for which alone they speak"
-            yield self.found(message, place=pair.b.place)
+        single = set()
+        for row in (pair.a, pair.b):
+            if row.get("node") is not None and job_count(row, pair.metric) > 1:
+                nodes = {name.strip() for name in shown(row.get("node")).split(",")}
+                single |= nodes if len(nodes) == 1 else set()
+        if single:
+            jobs = "the jobs of each side" if len(single) > 1 else "the jobs"
+            names = ", ".join(sorted(single))
+            yield self.found(f"{jobs} ran on one node ({names}), for which alone they speak", place=pair.b.place)
 
 
 class UnsoundRuns(PairRule):

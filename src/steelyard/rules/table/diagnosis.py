@@ -89,19 +89,22 @@ class Suspect:
 
 _MADE_FROM_OTHERS = {"efficiency": 5, "speedup": 4, "items_per_energy": 3, "energy_per_epoch": 1, "energy": 1}
 _MADE_FROM_OTHERS |= {name: 2 for name in SCOPED if name not in (*EXTENSIVE, "items_per_energy")}
+_NOT_PRINTED = {
+    **dict.fromkeys(BASES, "the base of the other rows"),
+    "epoch_work": "the work of an epoch",
+    "train_work": "the work of the training",
+    "step_work": "the global batch",
+}
 _last: list[tuple[RowTable, list[Diagnosis]]] = []
 
 
 def diagnose(table: RowTable) -> list[Diagnosis]:
     """All that is wrong with the figures of a table. Several rules ask for one table; the last answer is kept."""
     if not _last or _last[0][0] is not table:
-        _last[:] = [(table, _diagnose(peers_of(table)))]
+        peers = peers_of(table)
+        found = [made for index in range(len(peers.rows)) if (made := Clash.of(peers, index))]
+        _last[:] = [(table, [*_gather(found), *(_split(peers, *camps) for camps in peers.split)])]
     return _last[0][1]
-
-
-def _diagnose(peers: Peers) -> list[Diagnosis]:
-    found = [made for index in range(len(peers.rows)) if (made := Clash.of(peers, index))]
-    return [*_gathered(found), *(_split(peers, *camps) for camps in peers.split)]
 
 
 class Clash:
@@ -164,7 +167,7 @@ class Clash:
             other = next((row for row in self._other_bases(name) if row is not None), None)
             if other is not None:
                 what = printed(*self.amounts[name])
-                telling = label(other, self._group())
+                telling = label(other, [row for row in self.peers.rows if work_key(row) == work_key(self.row)])
                 message = f"{what} follows when divided by the row with {telling}, not by the base of the other rows"
                 return self._made("SY508", suspect, message)
         return None
@@ -198,12 +201,13 @@ class Clash:
     def _work(self) -> Diagnosis:
         name = next(name for name in WORK if name in self.suspects)
         suspect = self.suspects[name]
-        own, item = self._central(suspect), counted(self._rate_unit()) or "samples"
+        own = self._central(suspect)
+        item = next((item for _, amount in self.amounts.values() if (item := counted(amount.unit))), "samples")
         stated = samples_of(self.row, self.row.number("epoch_samples")) if name == "epoch_work" else None
         stated = stated or suspect.stated.middle
         agreed = self.peers.agreed[self.index].get(name)
         count = f"{whole(stated)} {item}"
-        if (name == "epoch_work" and self._states_work()) or agreed is None:
+        if agreed is None or (name == "epoch_work" and name in self.peers.given[self.index]):
             whose = f"the {count} that it states"
         else:
             whose = f"the {count} that {len(agreed.rows)} of the {len(agreed.group)} rows of this work agree on"
@@ -215,17 +219,13 @@ class Clash:
         named = [suspect for suspect in self._figures() if suspect.deduced]
         if named:
             metric, amount = self.amounts[named[0].name]
-            others = [
-                self.amounts[name][0] if name in self.amounts else _spoken(name) for name in self._others(named[0])
-            ]
+            # What the figure is compared with, printed figures first.
+            basis = sorted(self._basis(named[0]), key=lambda name: (name not in self.amounts, name))
+            others = [self.amounts[name][0] if name in self.amounts else _NOT_PRINTED.get(name, name) for name in basis]
             given = f"but {' and '.join(others)} give {in_unit_of(amount, self._central(named[0]))}"
             return self._made("SY504", named[0], f"{printed(metric, amount)}, {given}")
         parts = [self.amounts[name][0] for name in self._ordered() if name in self.amounts]
         return self._made("SY504", None, f"{', '.join(parts[:5])} contradict each other in more than one way")
-
-    def _others(self, suspect: Suspect) -> list[str]:
-        """What a figure is held against, printed figures first."""
-        return sorted(self._basis(suspect), key=lambda name: (name not in self.amounts, name))
 
     def _basis(self, suspect: Suspect) -> frozenset[str]:
         """The figures that give another value: those of the row itself where they suffice, and as few as need be."""
@@ -246,16 +246,13 @@ class Clash:
             factor = number(math.exp(abs(_middle_ratio(suspect))), 3)
             what = "smaller" if _middle_ratio(suspect) > 0 else "larger"
             parts.append(f"{self.amounts[suspect.name][0]} is {factor} times {what} than these give")
-        product = self._product()
-        return listed([product, *parts[2:]] if product else parts, 8)
-
-    def _product(self) -> str:
-        """Rate and time as the product that they are, where nothing else is in doubt."""
         names = set(self._ordered())
         times_of = names & {"epoch_time", "train_time"}
-        if len(names) != 2 or "throughput" not in names or not times_of or self.names & set(BASES):
-            return ""
-        return f"{printed(*self.amounts['throughput'])} x {printed(*self.amounts[times_of.pop()])}"
+        if len(names) == 2 and "throughput" in names and times_of and not self.names & set(BASES):
+            # Rate and time as the product that they are, where nothing else is in doubt.
+            product = f"{printed(*self.amounts['throughput'])} x {printed(*self.amounts[times_of.pop()])}"
+            parts = [product, *parts[2:]]
+        return listed(parts, 8)
 
     def _central(self, suspect: Suspect) -> float:
         """What the others give, from the figures as printed."""
@@ -274,16 +271,6 @@ class Clash:
         """Suspects that are printed figures; those that are made from others first, for they are likelier wrong."""
         found = [suspect for name, suspect in self.suspects.items() if name in self.amounts]
         return sorted(found, key=lambda suspect: (-_MADE_FROM_OTHERS.get(suspect.name, 0), suspect.name))
-
-    def _states_work(self) -> bool:
-        return "epoch_work" in self.peers.given[self.index]
-
-    def _rate_unit(self) -> str:
-        return next((amount.unit for _, amount in self.amounts.values() if counted(amount.unit)), "")
-
-    def _group(self) -> list[Row]:
-        key = work_key(self.row)
-        return [row for row in self.peers.rows if work_key(row) == key]
 
     def _other_bases(self, name: str) -> Iterator[Row | None]:
         """Rows of the same table that the printed ratio follows from."""
@@ -335,16 +322,7 @@ def _ratio_holds(here: Bounds, there: Bounds, stated: Bounds, *, inverse: bool) 
     return low <= stated.high + TINY and stated.low <= high + TINY
 
 
-def _spoken(name: str) -> str:
-    words = {
-        "epoch_work": "the work of an epoch",
-        "train_work": "the work of the training",
-        "step_work": "the global batch",
-    }
-    return "the base of the other rows" if name in BASES else words.get(name, name)
-
-
-def _gathered(found: list[Diagnosis]) -> list[Diagnosis]:
+def _gather(found: list[Diagnosis]) -> list[Diagnosis]:
     """Small disagreements about the work are told together: one by one they would hide the large ones."""
     small = [made for made in found if made.code == "SY503" and made.severity == "note"]
     if len(small) < 2:

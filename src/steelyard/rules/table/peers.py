@@ -26,7 +26,7 @@ from steelyard.rules.table.relations import (
 from steelyard.rules.table.settings import SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from steelyard.rules.table.row import Row, RowTable
 
@@ -104,9 +104,11 @@ class Peers:
     def bounds(self, index: int, name: str) -> Bounds | None:
         """A row's own interval for an amount; none where its figures clash already."""
         solved: Solved = self.solved[index]
-        if name.startswith("base_throughput") and not _prints_rate(self.given[index]):
+        given = self.given[index]
+        no_rate = "items_per_energy" in given and not any(own.startswith("throughput") for own in given)
+        if no_rate and name.startswith("base_throughput"):
             # Without a rate people divide times, which may hold one batch more or less than rate and energy say.
-            solved = solve(without(self.given[index], ("items_per_energy",)))
+            solved = solve(without(given, ("items_per_energy",)))
         found = solved.known.get(name) if solved.clash is None else None
         return last_batch(found, self.rows[index]) if found and name == "epoch_work" else found
 
@@ -162,10 +164,14 @@ class Peers:
         return having, ones[0] if len(ones) == 1 else None
 
     def _note_split(self, having: list[tuple[int, Bounds]], camps: list[Camp]) -> None:
-        one, other = (set(members) for _, members in camps)
-        first, second = [having[at] for at in sorted(one - other)], [having[at] for at in sorted(other - one)]
-        if not _grows_with_batch(self.rows[first[0][0]], first[0][1], self.rows[second[0][0]], second[0][1]):
-            self.split.append((tuple(index for index, _ in first), tuple(index for index, _ in second)))
+        one, two = (set(members) for _, members in camps)
+        first, second = [having[at] for at in sorted(one - two)], [having[at] for at in sorted(two - one)]
+        own, other = first[0][1], second[0][1]
+        a, b = (self.rows[camp[0][0]].number("global_batch") for camp in (first, second))
+        if a and b and a != b and other.low - own.high - TINY <= math.log(b / a) <= other.high - own.low + TINY:
+            # Some call a fixed number of batches an epoch; then the work grows with the batch and nothing is wrong.
+            return
+        self.split.append((tuple(index for index, _ in first), tuple(index for index, _ in second)))
 
     def _best_grouping(self, name: str) -> list[list[int]]:
         """Rows are divided by one base for the whole table, or by one for each system, or for each size.
@@ -261,10 +267,6 @@ def peers_of(table: RowTable) -> Peers:
     return _last[0][1]
 
 
-def _prints_rate(given: Mapping[str, Bounds]) -> bool:
-    return any(name.startswith("throughput") for name in given) or "items_per_energy" not in given
-
-
 def _is_one(row: Row, ratio: str) -> bool:
     """Whether a row calls itself the base, by a speed-up of 1 or an efficiency of 100 %."""
     return any(
@@ -278,11 +280,3 @@ def _enough(name: str, agreeing: int, having: int) -> bool:
     return (
         agreeing >= AT_LEAST.get(name, 2) and agreeing > SHARE.get(name, 0.5) * having - TINY and 2 * agreeing > having
     )
-
-
-def _grows_with_batch(row: Row, own: Bounds, other_row: Row, other: Bounds) -> bool:
-    """Some call a fixed number of batches an epoch; then the work grows with the batch and nothing is wrong."""
-    a, b = row.number("global_batch"), other_row.number("global_batch")
-    if not a or not b or a == b:
-        return False
-    return other.low - own.high - TINY <= math.log(b / a) <= other.high - own.low + TINY

@@ -106,8 +106,10 @@ def variable(row: Row, metric: str) -> str | None:
     unit = unit_of(amount.unit)
     if kind is None or unit is None or unit[0] != kind or amount.low <= 0:
         return None
-    if kind in ("rate", "per_energy") and not _same_items(counted(amount.unit), item_of(row)):
-        return None
+    if kind in ("rate", "per_energy"):
+        own, items = counted(amount.unit), item_of(row)
+        if own != items and not {own, items} <= SAMPLES:
+            return None
     return "items_per_energy" if kind == "per_energy" else ALIASES.get(metric, metric)
 
 
@@ -232,10 +234,6 @@ def _tighter(entry: Bounds | None, reached: Bounds) -> Bounds | None:
     if low == entry.low and high == entry.high:
         return None
     return Bounds(low, high, low_from, high_from)
-
-
-def _same_items(one: str, other: str) -> bool:
-    return one == other or (one in SAMPLES and other in SAMPLES)
 
 
 def _one_batch_a_step(row: Row) -> bool:

@@ -218,7 +218,9 @@ def meant_to_differ(pair: Pair) -> frozenset[str]:
     follows |= _with_system(pair, meant)
     if {"devices", "nodes"} & (meant | follows):
         follows |= _with_devices(pair)
-    follows |= _with_batch(pair, meant)
+    if meant & set(BATCHES):
+        # Of the three numbers of a batch one follows from the other two and the devices.
+        follows |= set(BATCHES) if "global_batch" in meant or _equal(pair, "global_batch") else {"global_batch"}
     if {"global_batch", "devices"} & (meant | follows) and _rate_scaled(pair):
         follows.add("learning_rate")
     return frozenset(meant | follows)
@@ -266,15 +268,6 @@ def _divided_alike(pair: Pair) -> bool:
     # "2 replicas, 2 host instances" and "4 replicas, 4 host instances" are one way in two sizes.
     first, second = (re.sub(r"\d+", "#", _plain("parallelism", way)) for way in ways)
     return first == second
-
-
-def _with_batch(pair: Pair, meant: set[str]) -> set[str]:
-    """Of the three numbers of a batch one follows from the other two and the devices."""
-    if not meant & set(BATCHES):
-        return set()
-    if "global_batch" in meant or _equal(pair, "global_batch"):
-        return set(BATCHES)
-    return {"global_batch"}
 
 
 def _rate_scaled(pair: Pair) -> bool:
@@ -331,15 +324,11 @@ def alike(key: str, a: Setting, b: Setting, *, one_source: bool = True) -> Liken
 
 def _part_of(a: str, b: str) -> bool:
     """Whether one name is some of the words of the other: `GH200` of `NVIDIA GH200 480GB`, but not `gpt` of `gpt2`."""
-    few, many = sorted((_words(a), _words(b)), key=len)
+    few, many = sorted((re.split(r"[\s_()-]+", name.casefold())[:MAX_WORDS] for name in (a, b)), key=len)
     joined = "".join(few)
     return any(
         "".join(many[first:last]) == joined for first in range(len(many)) for last in range(first + 1, len(many) + 1)
     )
-
-
-def _words(text: str) -> list[str]:
-    return re.split(r"[\s_()-]+", text.casefold())[:MAX_WORDS]
 
 
 def shown(value: Setting | None) -> str:
