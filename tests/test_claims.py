@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from steelyard.audit import documents
-from steelyard.audit.claims import KINDS, Claims, ClaimsFile, Times, figure, parse_claim, parse_claims, read_claims
+from steelyard.audit.claims import KINDS, Claims, ClaimsFile, Times, figure, parse_claim, parse_claims
 from steelyard.audit.judge import Document, judge, judge_claim, try_example
 from steelyard.audit.table import parse_table
 from steelyard.cli.main import main
@@ -1019,7 +1019,7 @@ def test_all_claims_that_cannot_be_judged_are_named(folder: Path) -> None:
     bad = CLAIMS.replace('"Y" }', '"Z" }') + f'[[claim]]\nid = "second"\nkind = "faster"\nmetric = "none"\n{SIDES}'
     (folder / "c.toml").write_text(bad)
     with pytest.raises(InputError) as caught:
-        judge(read_claims(folder / "c.toml"))
+        judge(parse_claims((folder / "c.toml").read_bytes(), "c.toml", folder))
     assert "2 of 2 claims cannot be judged" in str(caught.value)
     assert "claim first" in str(caught.value)
     assert "claim second" in str(caught.value)
@@ -1028,7 +1028,7 @@ def test_all_claims_that_cannot_be_judged_are_named(folder: Path) -> None:
 def test_an_error_says_which_claim(folder: Path) -> None:
     (folder / "t.csv").write_text(TWO.replace("45.0", "0"))
     with pytest.raises(InputError, match=r"claim first: cannot divide"):
-        judge(read_claims(folder / "c.toml"))
+        judge(parse_claims((folder / "c.toml").read_bytes(), "c.toml", folder))
 
 
 def test_claims_are_judged_with_the_machines_of_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

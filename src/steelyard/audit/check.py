@@ -40,7 +40,7 @@ def check_table(table: RowTable) -> tuple[Finding, ...]:
     explained = {
         place: {lesser for code in there for lesser in EXPLAINS.get(code, ())} for place, there in codes.items()
     }
-    return _bounded([finding for finding in found if finding.code not in explained.get(finding.place, ())])
+    return _limit_findings([finding for finding in found if finding.code not in explained.get(finding.place, ())])
 
 
 def rows_meant(finding: Finding, table: RowTable) -> list[str]:
@@ -64,7 +64,7 @@ def rows_meant(finding: Finding, table: RowTable) -> list[str]:
     return []
 
 
-def _bounded(findings: list[Finding]) -> tuple[Finding, ...]:
+def _limit_findings(findings: list[Finding]) -> tuple[Finding, ...]:
     total = Counter(finding.code for finding in findings)
     seen: Counter[str] = Counter()
     kept = []

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def work_power(claim: PowerClaim, table: RowTable) -> Worked:
     """Power of one device in every row, and whether its figures per energy follow from the others."""
     rows = rows_of(claim, table)
-    powers = [(row, _span(power)) for row in rows if (power := device_power(row)) is not None]
-    checked = [fault for row in rows for fault in _per_energy(row, rows)]
+    powers = [(row, _to_span(power)) for row in rows if (power := device_power(row)) is not None]
+    checked = [fault for row in rows for fault in _check_per_energy(row, rows)]
     if "arithmetic" in claim.assertions():
         faults = list(few([fault for fault in checked if fault]))
         if claim.published:
@@ -38,7 +38,7 @@ def work_power(claim: PowerClaim, table: RowTable) -> Worked:
             "rows", "no row has figures from which power follows", "energy with a time, or with a rate and work"
         )
         raise InputError(f"claim {claim.id} is about power", problems=(problem,))
-    words = _words(claim, table, powers, checked)
+    words = _describe_power(claim, table, powers, checked)
     return Worked(faults=tuple(faults), words=words, told=False, rows=tuple(rows), metric="power")
 
 
@@ -82,13 +82,16 @@ def power_sum(row: Row) -> str:
     made_of = found.sources - {"devices"}
     for above, below in _SUMS:
         if made_of == {*above, *below} - {"devices"}:
-            parts = [" x ".join(_shown(row, name) for name in above), *(_shown(row, name) for name in below)]
+            parts = [
+                " x ".join(_format_variable(row, name) for name in above),
+                *(_format_variable(row, name) for name in below),
+            ]
             return " / ".join(part for part in parts if part != "1 device")
-    names = [_shown(row, name) for name in sorted(found.sources)]
+    names = [_format_variable(row, name) for name in sorted(found.sources)]
     return f"from {', '.join(names)}" if "power_per_device" not in found.sources else ""
 
 
-def _shown(row: Row, name: str) -> str:
+def _format_variable(row: Row, name: str) -> str:
     """A figure or a count of a row as printed, by its name in the relations."""
     for metric, amount in row.figures.items():
         if variable(row, metric) == name:
@@ -98,11 +101,11 @@ def _shown(row: Row, name: str) -> str:
     return f"{row.number('epoch_samples') or 0:,g} samples" if name == "epoch_work" else name
 
 
-def _span(bounds: Bounds) -> Span:
+def _to_span(bounds: Bounds) -> Span:
     return Span(math.exp(bounds.low), math.exp(bounds.high))
 
 
-def _per_energy(row: Row, rows: list[Row]) -> list[str]:
+def _check_per_energy(row: Row, rows: list[Row]) -> list[str]:
     """Of each figure per energy that can be worked out: what is wrong with it, or nothing."""
     found = []
     for metric, amount in row.figures.items():
@@ -110,13 +113,13 @@ def _per_energy(row: Row, rows: list[Row]) -> list[str]:
             given = {name: entry for name, entry in observed(row).items() if name != "items_per_energy"}
             reached = solve(given).known.get("items_per_energy")
             if reached is not None:
-                fits = _span(reached).meets(Span(amount.low, amount.high))
+                fits = _to_span(reached).meets(Span(amount.low, amount.high))
                 value = f"{reached.middle / unit_factor(amount):,.6g}"
                 found.append("" if fits else f"{metric} {digits(amount)} at {apart(row, rows)}, where {value} follows")
     return found
 
 
-def _words(claim: PowerClaim, table: RowTable, powers: list[tuple[Row, Span]], checked: list[str]) -> str:
+def _describe_power(claim: PowerClaim, table: RowTable, powers: list[tuple[Row, Span]], checked: list[str]) -> str:
     words = []
     if checked:
         right = sum(not fault for fault in checked)

@@ -55,7 +55,7 @@ def work_percent(claim: Percent, table: RowTable, convention: str = "") -> Worke
         for readings in (meant, other)
     ]
     worked = of_pairs(pairs, metric, by_meaning[0])
-    hint = _hundred(claim, (*by_meaning[0], *by_meaning[1]))
+    hint = _find_lost_hundred(claim, (*by_meaning[0], *by_meaning[1]))
     faults = []
     if not claim.published and claim.states_order():
         behind = [readings[0].words for readings in meant if readings[0].values[0].high <= 0]
@@ -116,7 +116,7 @@ def base_of(claim: Percent, table: RowTable) -> tuple[str, str] | None:
     return kind_of(a), "larger" if (fits[0] == "a") == (a.value > b.value) else "smaller"
 
 
-def _hundred(claim: Claim, readings: Sequence[Reading]) -> str:
+def _find_lost_hundred(claim: Claim, readings: Sequence[Reading]) -> str:
     """A percentage that has lost its hundred."""
     if not claim.published:
         return ""

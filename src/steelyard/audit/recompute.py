@@ -202,10 +202,10 @@ def work_faster(claim: Faster, table: RowTable) -> Worked:
     ]
     faults += [f"{len(slower) - SHOWN} more"] if len(slower) > SHOWN else []
     worked = of_pairs(pairs, metric, (merged(claim, readings, pairs, alone, times),))
-    return replace(worked, faults=(*faults, *_two_printed(claim, metric, pairs[0])))
+    return replace(worked, faults=(*faults, *_check_two_printed(claim, metric, pairs[0])))
 
 
-def _two_printed(claim: Faster, metric: str, pair: tuple[Row, Row]) -> list[str]:
+def _check_two_printed(claim: Faster, metric: str, pair: tuple[Row, Row]) -> list[str]:
     """Where the claim prints the figures of both sides, `about 3,000 against 270`: those that the rows do not have."""
     said = sides(claim)
     if len(said) != 2 or claim.over:
@@ -235,9 +235,9 @@ def work_efficiency(claim: Efficiency, table: RowTable) -> Worked:
         gain = speed_ratio(*two_figures(claim, metric, pair))
         share = of_a_device(claim, metric, *pair)
         readings.append(efficiency(gain, share))
-        hints += _divisor(claim, gain, share.many) if share.whole else []
+        hints += _guess_divisor(claim, gain, share.many) if share.whole else []
     worked = of_pairs(pairs, metric, (merged(claim, readings, pairs, alone, percent),))
-    clean = _cleaner_base(claim, table, pairs[0], metric) if len(pairs) == 1 else ()
+    clean = _find_cleaner_base(claim, table, pairs[0], metric) if len(pairs) == 1 else ()
     return replace(worked, hint="; ".join(hints[:SHOWN]), notes=clean)
 
 
@@ -262,7 +262,7 @@ def of_a_device(claim: Claim, metric: str, a: Row, b: Row) -> RatioPart:
         nodes = needed(claim, a, "nodes") / needed(claim, b, "nodes")
         return RatioPart(nodes / many, f"per node, of {nodes:g} times the nodes {on}", many, whole=False)
     if metric.startswith("step_time"):
-        work = _step_samples(claim, a) / _step_samples(claim, b)
+        work = _count_step_samples(claim, a) / _count_step_samples(claim, b)
         return RatioPart(work / many, f"a step of {work:g} times the samples {on}", many, whole=False)
     return RatioPart(1 / many, on, many)
 
@@ -275,14 +275,14 @@ def efficiency(gain: Reading, share: RatioPart) -> Reading:
     return Reading((span,), f"{gain.words} {share.words} = {result}", result=result)
 
 
-def _step_samples(claim: Claim, row: Row) -> float:
+def _count_step_samples(claim: Claim, row: Row) -> float:
     """Samples of one step of the whole job: its time says nothing of speed without them."""
     if batch := row.number("global_batch"):
         return batch
     return needed(claim, row, "batch_per_device") * devices(claim, row) * (row.number("grad_accumulation") or 1)
 
 
-def _divisor(claim: Claim, gain: Reading, many: float) -> list[str]:
+def _guess_divisor(claim: Claim, gain: Reading, many: float) -> list[str]:
     """The whole number that the printed efficiency was divided by, if there is one."""
     if not claim.published:
         return []
@@ -300,7 +300,7 @@ def _divisor(claim: Claim, gain: Reading, many: float) -> list[str]:
     return [f"{times(value)[:-1]}/{most} = {share}, so it was divided by {most}, not by {many:g}"]
 
 
-def _cleaner_base(claim: Efficiency, table: RowTable, pair: tuple[Row, Row], metric: str) -> tuple[str, ...]:
+def _find_cleaner_base(claim: Efficiency, table: RowTable, pair: tuple[Row, Row], metric: str) -> tuple[str, ...]:
     """Another row from which only the devices changed, where the claimed base is not such a row."""
     free = ("devices", "nodes", "global_batch")
     row = pair[0]
@@ -421,10 +421,10 @@ def two_figures(claim: PairClaim, metric: str, pair: tuple[Row, Row]) -> tuple[A
 
 def of_pairs(pairs: list[tuple[Row, Row]], metric: str, meant: tuple[Reading, ...]) -> Worked:
     """A claim on pairs, worked out."""
-    return Worked(meant=meant, pairs=tuple(pairs), metric=metric, notes=_per_device(pairs, metric))
+    return Worked(meant=meant, pairs=tuple(pairs), metric=metric, notes=_note_per_device(pairs, metric))
 
 
-def _per_device(pairs: list[tuple[Row, Row]], metric: str) -> tuple[str, ...]:
+def _note_per_device(pairs: list[tuple[Row, Row]], metric: str) -> tuple[str, ...]:
     """What a comparison of unlike numbers of devices comes to for one device."""
     if len(pairs) != 1:
         return ()

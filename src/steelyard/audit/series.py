@@ -52,7 +52,7 @@ def work_linear(claim: Linear, table: RowTable) -> Worked:
     """Efficiency at every number of devices against the fewest; the best row counts where several have the same."""
     rows = rows_of(claim, table)
     metric = metric_of(claim, rows)
-    _one_work(claim, rows)
+    _refuse_several_works(claim, rows)
     about_speed(claim, metric, rows[0].figures[metric])
     rows = sorted((row for row in rows if metric in row.figures), key=lambda row: devices(claim, row))
     fewest = devices(claim, rows[0])
@@ -71,7 +71,7 @@ def work_linear(claim: Linear, table: RowTable) -> Worked:
     limit = claim.up_to if claim.up_to is not None else max(reached)
     # The largest count is what the claim goes up to; it is told first.
     missed = [
-        f"{_efficiencies(found)} at {counted(count)}"
+        f"{_format_efficiencies(found)} at {counted(count)}"
         for count, found in sorted(reached.items(), reverse=True)
         if count <= limit and max(span.high for span, _ in found) < claim.at_least
     ]
@@ -79,7 +79,7 @@ def work_linear(claim: Linear, table: RowTable) -> Worked:
     last = max((count for count in reached if count <= limit), default=None)
     if last is None:
         faults.append(f"no row has more than {counted(fewest)} and at most {limit:g}")
-    listed = [f"{_efficiencies(found)} at {count:g}" for count, found in reached.items()]
+    listed = [f"{_format_efficiencies(found)} at {count:g}" for count, found in reached.items()]
     words = ", ".join(few(listed, MAX_LISTED))
     return Worked(
         faults=few(faults), words=f"efficiency against {counted(fewest)}: {words}", rows=tuple(rows), metric=metric,
@@ -87,11 +87,11 @@ def work_linear(claim: Linear, table: RowTable) -> Worked:
     )  # fmt: skip
 
 
-def _efficiencies(found: list[tuple[Span, Row]]) -> str:
+def _format_efficiencies(found: list[tuple[Span, Row]]) -> str:
     return " and ".join(few([percent(middle(span)) for span, _ in found]))
 
 
-def _one_work(claim: Claim, rows: Sequence[Row]) -> None:
+def _refuse_several_works(claim: Claim, rows: Sequence[Row]) -> None:
     """Refuse a series over several machines or models: a ratio between them is no scaling."""
     for key, role in SETTINGS.items():
         values = {row.get(key) for row in rows} - {None}
@@ -104,7 +104,9 @@ def _one_work(claim: Claim, rows: Sequence[Row]) -> None:
 def work_same_work(claim: SameWork, table: RowTable) -> Worked:
     """Rate times time of every row; the amount that most rows share, and the rows that have another."""
     found = [
-        (row, names) for row in rows_of(claim, table) if (names := _names(row, claim.rate, claim.time)) is not None
+        (row, names)
+        for row in rows_of(claim, table)
+        if (names := _find_rate_and_time(row, claim.rate, claim.time)) is not None
     ]
     rows = [row for row, _ in found]
     if len(rows) < (1 if claim.published else 2):
@@ -112,9 +114,9 @@ def work_same_work(claim: SameWork, table: RowTable) -> Worked:
             "rows", f"{len(rows)} rows have a rate and a time", "two or more; or one and a published amount"
         )
         raise InputError(f"claim {claim.id} has nothing to multiply", problems=(problem,))
-    amounts = [_times(row, *names) for row, names in found]
+    amounts = [_multiply(row, *names) for row, names in found]
     # The stated amount is a count, so its zeros are digits, unless it is said to be about it.
-    shared, agree = _shared(amounts, claim.within, stated_span(claim) if claim.published else None)
+    shared, agree = _find_shared(amounts, claim.within, stated_span(claim) if claim.published else None)
     words = ""
     if agree:
         middles = [middle(amounts[i]) for i in agree]
@@ -135,14 +137,14 @@ def work_same_work(claim: SameWork, table: RowTable) -> Worked:
 
 def other_product(a: Row, b: Row) -> str:
     """Of two rows that each have a rate and a time: how their work differs beyond rounding; empty where it does not."""
-    pair = [(row, _names(row)) for row in (a, b)]
-    spans = [_times(row, *names) for row, names in pair if names is not None]
+    pair = [(row, _find_rate_and_time(row)) for row in (a, b)]
+    spans = [_multiply(row, *names) for row, names in pair if names is not None]
     if len(spans) < 2 or pair[0][1] != pair[1][1] or spans[0].meets(spans[1]):
         return ""
     return " against ".join(amount_of(middle(span)) for span in spans) + " by rate x time"
 
 
-def _names(row: Row, rate: str = "", time: str = "") -> tuple[str, str] | None:
+def _find_rate_and_time(row: Row, rate: str = "", time: str = "") -> tuple[str, str] | None:
     """Names of the rate and the time of a row: as given, or the only ones."""
     rates = [name for name, amount in row.figures.items() if (unit_of(amount.unit) or ("", 0))[0] == "rate"]
     spans = [name for name, amount in row.figures.items() if kind_of(amount) == "time"]
@@ -151,12 +153,12 @@ def _names(row: Row, rate: str = "", time: str = "") -> tuple[str, str] | None:
     return (rate, time) if rate and time else None
 
 
-def _times(row: Row, rate_name: str, time_name: str) -> Span:
+def _multiply(row: Row, rate_name: str, time_name: str) -> Span:
     rate, time = row.figures[rate_name], row.figures[time_name]
     return Span(max(0.0, rate.low) * max(0.0, time.low), rate.high * time.high)
 
 
-def _shared(amounts: list[Span], within: float, stated: Span | None) -> tuple[float, set[int]]:
+def _find_shared(amounts: list[Span], within: float, stated: Span | None) -> tuple[float, set[int]]:
     """The amount that most rows may have in common, or the stated one, and the rows that have it."""
     wide = [Span(amount.low * (1 - within), amount.high * (1 + within)) for amount in amounts]
     if stated is not None:
@@ -181,8 +183,8 @@ def work_monotone(claim: Monotone, table: RowTable) -> Worked:
             "setting", f"{len(rows)} rows, of one {claim.setting!r} or none", "rows of two values or more"
         )
         raise InputError(f"claim {claim.id} needs rows to follow", problems=(problem,))
-    series = [_steps(found, claim.setting, metric) for found in _series(rows, claim.setting)]
-    faults = [fault for steps in series for fault in _breaks(claim, steps)]
+    series = [_average_steps(found, claim.setting, metric) for found in _group_series(rows, claim.setting)]
+    faults = [fault for steps in series for fault in _find_breaks(claim, steps)]
     figures = [row.figures[metric] for row in rows]
     faults += wrong_range(claim, figures) if claim.published else []
     words = f"{digits(figures[0])} to {digits(figures[-1])} {figures[0].unit} over {len(rows)} rows"
@@ -202,7 +204,7 @@ def work_monotone(claim: Monotone, table: RowTable) -> Worked:
 _LOOSE = ("amount", "training", "environment", "evidence")
 
 
-def _series(rows: list[Row], setting: str) -> list[list[Row]]:
+def _group_series(rows: list[Row], setting: str) -> list[list[Row]]:
     """Rows that differ in one setting and what follows from it; where there are no such rows, all of them as one."""
     role = SETTINGS[setting]
     free = {setting, *FOLLOWS.get(setting, ())}
@@ -217,7 +219,7 @@ def _series(rows: list[Row], setting: str) -> list[list[Row]]:
     return found or [rows]
 
 
-def _steps(rows: list[Row], setting: str, metric: str) -> list[tuple[Row, Amount]]:
+def _average_steps(rows: list[Row], setting: str, metric: str) -> list[tuple[Row, Amount]]:
     """One figure a value of the setting: the mean of its repeats, with bounds that hold all of them."""
     groups: dict[float | None, list[Row]] = {}
     for row in rows:
@@ -231,7 +233,7 @@ def _steps(rows: list[Row], setting: str, metric: str) -> list[tuple[Row, Amount
     return found
 
 
-def _breaks(claim: Monotone, steps: list[tuple[Row, Amount]]) -> list[str]:
+def _find_breaks(claim: Monotone, steps: list[tuple[Row, Amount]]) -> list[str]:
     """Where a series goes the other way: against the best so far, so that a slow slide is seen as well as a step."""
     rises, found = claim.direction == "rises", []
     best = steps[0][1]
@@ -251,7 +253,7 @@ def work_best(claim: Best, table: RowTable) -> Worked:
     """The claimed value of a setting against every other value, where nothing else differs. Repeats are averaged."""
     rows = [row for row in rows_of(claim, table) if row.get(claim.setting) is not None]
     metric = metric_of(claim, rows) if rows else ""
-    rows = _averaged([row for row in rows if metric in row.figures], metric)
+    rows = _average_repeats([row for row in rows if metric in row.figures], metric)
     claimed = [row for row in rows if same(row.get(claim.setting), claim.value)]
     if not claimed:
         problem = Problem("value", f"no row has {claim.setting} {claim.value}", "a value that rows have")
@@ -262,7 +264,7 @@ def work_best(claim: Best, table: RowTable) -> Worked:
         raise InputError(f"claim {claim.id} does not say what is best", problems=(problem,))
     ahead: list[tuple[Row, Row]] = []
     behind: list[tuple[Row, Row]] = []
-    for row, other in _rivals(claim, metric, rows, claimed):
+    for row, other in _find_rivals(claim, metric, rows, claimed):
         figures = row.figures[metric], other.figures[metric]
         ratio = over(*figures) if way == "more" else over(*reversed(figures))
         (ahead if ratio.high < 1 else behind).append((row, other))
@@ -279,7 +281,7 @@ def work_best(claim: Best, table: RowTable) -> Worked:
     )  # fmt: skip
 
 
-def _averaged(rows: list[Row], metric: str) -> list[Row]:
+def _average_repeats(rows: list[Row], metric: str) -> list[Row]:
     """Rows of the same settings as one row: a lucky run of one value must not beat an unlucky one of another."""
     keys = sorted(key for key in {key for row in rows for key in row.settings} if SETTINGS[key] != "evidence")
     groups: dict[tuple[object, ...], list[Row]] = {}
@@ -292,7 +294,7 @@ def _averaged(rows: list[Row], metric: str) -> list[Row]:
     return found
 
 
-def _rivals(claim: Best, metric: str, rows: list[Row], claimed: list[Row]) -> list[tuple[Row, Row]]:
+def _find_rivals(claim: Best, metric: str, rows: list[Row], claimed: list[Row]) -> list[tuple[Row, Row]]:
     """Each claimed row with every row that differs from it in the setting alone, and in what follows from it."""
     followers = {claim.setting, *FOLLOWS.get(claim.setting, ())}
     role = SETTINGS[claim.setting]

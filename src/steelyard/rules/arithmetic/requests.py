@@ -44,10 +44,10 @@ class HoursDoNotFollow(TableRule):
             runs, time = row.figures.get("trainings"), row.figures.get("train_time")
             if runs is None or time is None:
                 continue
-            low, high = (self._hours(row, devices, runs, time, end) for end in ("low", "high"))
+            low, high = (self._compute_hours(row, devices, runs, time, end) for end in ("low", "high"))
             asked = row.figures[ASKED]
             if asked.high < low or asked.low > high:
-                value = self._hours(row, devices, runs, time, "value")
+                value = self._compute_hours(row, devices, runs, time, "value")
                 stated = "".join(
                     f", {words} {100 * row.figures[name].value:g} %"
                     for name, words in (("failed_share", "failed runs"), ("buffer", "buffer"))
@@ -61,7 +61,7 @@ class HoursDoNotFollow(TableRule):
                 )
 
     @staticmethod
-    def _hours(row: Row, devices: float, runs: Amount, time: Amount, end: str) -> float:
+    def _compute_hours(row: Row, devices: float, runs: Amount, time: Amount, end: str) -> float:
         """Device-seconds at one end of what the digits allow."""
         failed, buffer = row.figures.get("failed_share"), row.figures.get("buffer")
         # A share of all runs, or more, cannot be made good.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from steelyard.rules.table.row import Pair
 
 
-def _of_energy(unit: str) -> bool:
+def _is_of_energy(unit: str) -> bool:
     """Whether a figure in this unit is made of joules or watts."""
     known = unit_of(unit)
     return unit.startswith("J/") or (known is not None and known[0] in ("energy", "power", "per_energy"))
@@ -49,11 +49,11 @@ class EnergiesNotAlike(PairRule):
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """One finding on what is counted, one on doubts."""
-        if not all(any(_of_energy(amount.unit) for amount in row.figures.values()) for row in (pair.a, pair.b)):
+        if not all(any(_is_of_energy(amount.unit) for amount in row.figures.values()) for row in (pair.a, pair.b)):
             return
         scopes = [row.get("energy_scope") for row in (pair.a, pair.b)]
         figure = pair.a.figures.get(pair.metric)
-        energy = figure is not None and _of_energy(figure.unit)
+        energy = figure is not None and _is_of_energy(figure.unit)
         if None not in scopes and scopes[0] != scopes[1]:
             message = f"the energies do not count the same: {scopes[0]!r} and {scopes[1]!r}"
             message += "" if energy else "; no ratio per watt is given"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from steelyard.rules.rule import Example, PairRule, find_rule
-from steelyard.rules.table.settings import about_rate, alike, shown, stated
+from steelyard.rules.table.settings import about_rate, alike, nodes_of, shown, stated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,11 +90,8 @@ class OneNodeOnly(PairRule):
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """One finding that names the nodes."""
-        single = set()
-        for row in (pair.a, pair.b):
-            if row.get("node") is not None and job_count(row, pair.metric) > 1:
-                nodes = {name.strip() for name in shown(row.get("node")).split(",")}
-                single |= nodes if len(nodes) == 1 else set()
+        sides = [nodes_of(row) for row in (pair.a, pair.b) if job_count(row, pair.metric) > 1]
+        single = {name for names in sides if len(names) == 1 for name in names}
         if single:
             jobs = "the jobs of each side" if len(single) > 1 else "the jobs"
             names = ", ".join(sorted(single))

@@ -79,10 +79,10 @@ class Peers:
         """Camps of equal size that count other work in an epoch, so that nobody can say which is right."""
         self._groups: dict[Callable[[Row], Hashable], list[list[int]]] = {}
         for name in WORK:
-            self._share(name, self._grouped(work_key))
+            self._share(name, self._group(work_key))
         if any("speedup" in given or "efficiency" in given for given in self.given):
             for name in BASES:
-                self._share(name, self._best_grouping(name))
+                self._share(name, self._find_best_grouping(name))
 
     def constants(self, index: int) -> dict[str, Bounds]:
         """What the other rows say, as a row must see it."""
@@ -112,7 +112,7 @@ class Peers:
         found = solved.known.get(name) if solved.clash is None else None
         return last_batch(found, self.rows[index]) if found and name == "epoch_work" else found
 
-    def _grouped(self, key: Callable[[Row], Hashable]) -> list[list[int]]:
+    def _group(self, key: Callable[[Row], Hashable]) -> list[list[int]]:
         if key in self._groups:
             return self._groups[key]
         groups: defaultdict[Hashable, list[int]] = defaultdict(list)
@@ -129,10 +129,10 @@ class Peers:
 
     def _share(self, name: str, groups: list[list[int]]) -> None:
         for group in groups:
-            having, first = self._voices(group, name)
+            having, first = self._collect_voices(group, name)
             camps = vote([found for _, found in having])
-            won = _merged(camps)
-            if won is None or not _enough(name, len(won[1]), len(having)):
+            won = _merge(camps)
+            if won is None or not _is_enough(name, len(won[1]), len(having)):
                 if len(camps) == 2 and name == "epoch_work":
                     self._note_split(having, camps)
                 # Of camps of the same size, the one with the base itself is right about the base.
@@ -143,7 +143,7 @@ class Peers:
                 for index in group:
                     self.agreed[index][name] = entry
 
-    def _voices(self, group: list[int], name: str) -> tuple[list[tuple[int, Bounds]], int | None]:
+    def _collect_voices(self, group: list[int], name: str) -> tuple[list[tuple[int, Bounds]], int | None]:
         """What each row says of an amount, and the row that speaks as the base: its ratio is 1, or it has none.
 
         Many tables leave the ratio of the base itself empty; the row of fewest devices is the base then.
@@ -173,7 +173,7 @@ class Peers:
             return
         self.split.append((tuple(index for index, _ in first), tuple(index for index, _ in second)))
 
-    def _best_grouping(self, name: str) -> list[list[int]]:
+    def _find_best_grouping(self, name: str) -> list[list[int]]:
         """Rows are divided by one base for the whole table, or by one for each system, or for each size.
 
         The table does not say which; the way that explains most rows is taken, the simplest first.
@@ -181,10 +181,10 @@ class Peers:
         best: list[list[int]] = []
         most = 0.0
         for key in (work_key, system_key, settings_key, size_key):
-            groups = self._grouped(key)
+            groups = self._group(key)
             explained = against = 0.0
             for group in groups:
-                having, first = self._voices(group, name)
+                having, first = self._collect_voices(group, name)
                 largest = max((float(len(members)) for _, members in vote([found for _, found in having])), default=0.0)
                 # A base that says so itself is an explanation even where only one other row is held against it, if
                 # nothing but the size differs.
@@ -222,7 +222,7 @@ def vote(bounds: Sequence[Bounds]) -> list[Camp]:
     return [(agreed, members) for members, agreed in camps.items()]
 
 
-def _merged(camps: list[Camp]) -> Camp | None:
+def _merge(camps: list[Camp]) -> Camp | None:
     """One camp of those that nearly all intervals belong to: rounding alone parts the few that do not meet."""
     if not camps:
         return None
@@ -276,7 +276,7 @@ def _is_one(row: Row, ratio: str) -> bool:
     )
 
 
-def _enough(name: str, agreeing: int, having: int) -> bool:
+def _is_enough(name: str, agreeing: int, having: int) -> bool:
     return (
         agreeing >= AT_LEAST.get(name, 2) and agreeing > SHARE.get(name, 0.5) * having - TINY and 2 * agreeing > having
     )
