@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from steelyard import plugins
-from steelyard.rules.rule import rule
+from steelyard.rules.rule import SUBJECTS, rule
 from steelyard.terminal.rule import index_page, page
 
 FOLDER = Path(__file__).resolve().parent / "rules"
@@ -14,7 +14,7 @@ FOLDER = Path(__file__).resolve().parent / "rules"
 
 def pages() -> dict[str, str]:
     """Every page by its file's name. Rules of installed packages are documented there, not here."""
-    made = {f"{code}.md": page(rule(code)) for code in plugins.BUILTIN["rule"]}
+    made = {f"{code}.md": page(rule(code)) for subject in SUBJECTS for code in plugins.BUILTIN[f"{subject}_rule"]}
     return made | {"README.md": index_page()}
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from steelyard.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 BUILTIN: dict[str, dict[str, str]] = {
     "device": {
@@ -56,8 +59,29 @@ BUILTIN: dict[str, dict[str, str]] = {
         "tokens": "steelyard.data.tokens:TOKENS",
         "squad": "steelyard.data.squad:SQUAD",
     },
-    "rule": {
+    "run_rule": {
         "SY101": "steelyard.rules.settings.runs:NotInEffect",
+        "SY201": "steelyard.rules.statistics.runs:NotSteady",
+        "SY202": "steelyard.rules.statistics.runs:StoppedEarly",
+        "SY203": "steelyard.rules.statistics.runs:ApproximateInterval",
+        "SY204": "steelyard.rules.statistics.runs:FirstEpoch",
+        "SY402": "steelyard.rules.energy.runs:EnergyInvalid",
+        "SY403": "steelyard.rules.energy.runs:EnergyDoubtful",
+        "SY404": "steelyard.rules.energy.runs:CounterAgainstIntegral",
+        "SY405": "steelyard.rules.energy.runs:DevicesMissing",
+        "SY406": "steelyard.rules.energy.runs:RunAboveLimit",
+        "SY407": "steelyard.rules.energy.runs:WindowMismatch",
+        "SY408": "steelyard.rules.energy.runs:SamplerDied",
+        "SY409": "steelyard.rules.energy.runs:HoldsHost",
+        "SY501": "steelyard.rules.arithmetic.runs:ClocksDisagree",
+        "SY502": "steelyard.rules.arithmetic.runs:SynchronisedDiffers",
+        "SY601": "steelyard.rules.environment.runs:RanksMissing",
+        "SY602": "steelyard.rules.environment.runs:TooFewCpus",
+        "SY603": "steelyard.rules.environment.runs:FellBack",
+        "SY701": "steelyard.rules.plausibility.runs:RanAway",
+        "SY702": "steelyard.rules.plausibility.runs:DoesNotLearn",
+    },
+    "pair_rule": {
         "SY102": "steelyard.rules.settings.pairs:OtherWork",
         "SY103": "steelyard.rules.settings.pairs:OtherArithmetic",
         "SY104": "steelyard.rules.settings.pairs:OtherBatch",
@@ -72,18 +96,19 @@ BUILTIN: dict[str, dict[str, str]] = {
         "SY113": "steelyard.rules.settings.pairs:OtherTraining",
         "SY114": "steelyard.rules.settings.pairs:OtherUnit",
         "SY115": "steelyard.rules.settings.pairs:MixedJobs",
-        "SY120": "steelyard.rules.claims:Unfair",
-        "SY121": "steelyard.rules.claims:Confounded",
-        "SY201": "steelyard.rules.statistics.runs:NotSteady",
-        "SY202": "steelyard.rules.statistics.runs:StoppedEarly",
-        "SY203": "steelyard.rules.statistics.runs:ApproximateInterval",
-        "SY204": "steelyard.rules.statistics.runs:FirstEpoch",
         "SY205": "steelyard.rules.statistics.pairs:TooFewJobs",
         "SY206": "steelyard.rules.statistics.pairs:OneNodeOnly",
         "SY207": "steelyard.rules.statistics.pairs:UnsoundRuns",
         "SY208": "steelyard.rules.statistics.pairs:OtherWindow",
         "SY209": "steelyard.rules.statistics.pairs:JobsLost",
-        "SY210": "steelyard.rules.claims:NotShown",
+        "SY410": "steelyard.rules.energy.pairs:EnergiesNotAlike",
+        "SY604": "steelyard.rules.environment.pairs:OtherNode",
+        "SY605": "steelyard.rules.environment.pairs:OtherHost",
+        "SY606": "steelyard.rules.environment.pairs:OtherDeviceState",
+        "SY607": "steelyard.rules.environment.pairs:OtherScope",
+        "SY608": "steelyard.rules.environment.pairs:OtherTiming",
+    },
+    "table_rule": {
         "SY220": "steelyard.rules.statistics.history:Drifted",
         "SY301": "steelyard.rules.scaling.tables:Superlinear",
         "SY303": "steelyard.rules.scaling.tables:ConfoundedScaling",
@@ -92,19 +117,8 @@ BUILTIN: dict[str, dict[str, str]] = {
         "SY312": "steelyard.rules.scaling.curves:NeitherStrongNorWeak",
         "SY313": "steelyard.rules.scaling.curves:TwoCounts",
         "SY314": "steelyard.rules.scaling.curves:Gap",
-        "SY315": "steelyard.rules.request:JobNotMeasured",
+        "SY315": "steelyard.rules.scaling.requests:JobNotMeasured",
         "SY401": "steelyard.rules.energy.tables:PowerAboveLimit",
-        "SY402": "steelyard.rules.energy.runs:EnergyInvalid",
-        "SY403": "steelyard.rules.energy.runs:EnergyDoubtful",
-        "SY404": "steelyard.rules.energy.runs:CounterAgainstIntegral",
-        "SY405": "steelyard.rules.energy.runs:DevicesMissing",
-        "SY406": "steelyard.rules.energy.runs:RunAboveLimit",
-        "SY407": "steelyard.rules.energy.runs:WindowMismatch",
-        "SY408": "steelyard.rules.energy.runs:SamplerDied",
-        "SY409": "steelyard.rules.energy.runs:HoldsHost",
-        "SY410": "steelyard.rules.energy.runs:EnergiesNotAlike",
-        "SY501": "steelyard.rules.arithmetic.runs:ClocksDisagree",
-        "SY502": "steelyard.rules.arithmetic.runs:SynchronisedDiffers",
         "SY503": "steelyard.rules.arithmetic.tables:OtherWorkInRow",
         "SY504": "steelyard.rules.arithmetic.tables:FigureContradicts",
         "SY505": "steelyard.rules.arithmetic.tables:UnitSlip",
@@ -112,21 +126,16 @@ BUILTIN: dict[str, dict[str, str]] = {
         "SY507": "steelyard.rules.arithmetic.tables:WrongDeviceCount",
         "SY508": "steelyard.rules.arithmetic.tables:WrongBase",
         "SY509": "steelyard.rules.arithmetic.tables:BatchProduct",
-        "SY510": "steelyard.rules.request:HoursDoNotFollow",
-        "SY520": "steelyard.rules.claims:BaseDiffers",
-        "SY521": "steelyard.rules.claims:DoesNotFollow",
-        "SY601": "steelyard.rules.environment.runs:RanksMissing",
-        "SY602": "steelyard.rules.environment.runs:TooFewCpus",
-        "SY603": "steelyard.rules.environment.runs:FellBack",
-        "SY604": "steelyard.rules.environment.pairs:OtherNode",
-        "SY605": "steelyard.rules.environment.pairs:OtherHost",
-        "SY606": "steelyard.rules.environment.pairs:OtherDeviceState",
-        "SY607": "steelyard.rules.environment.pairs:OtherScope",
-        "SY608": "steelyard.rules.environment.pairs:OtherTiming",
-        "SY701": "steelyard.rules.plausibility.runs:RanAway",
-        "SY702": "steelyard.rules.plausibility.runs:DoesNotLearn",
+        "SY510": "steelyard.rules.arithmetic.requests:HoursDoNotFollow",
         "SY703": "steelyard.rules.plausibility.tables:Outlier",
         "SY704": "steelyard.rules.plausibility.tables:StaleRow",
+    },
+    "claim_rule": {
+        "SY120": "steelyard.rules.settings.claims:Unfair",
+        "SY121": "steelyard.rules.settings.claims:Confounded",
+        "SY210": "steelyard.rules.statistics.claims:NotShown",
+        "SY520": "steelyard.rules.arithmetic.claims:BaseDiffers",
+        "SY521": "steelyard.rules.arithmetic.claims:DoesNotFollow",
     },
     "sensor": {
         "nvml": "steelyard.worker.sensors.nvml:open_nvml",
@@ -148,15 +157,24 @@ def names(kind: str) -> list[str]:
     return sorted({*BUILTIN[kind], *_entry_points(kind)})
 
 
+def has(kind: str, name: str) -> bool:
+    """Whether a name of a kind is registered. Package metadata is read only for a name that is not ours."""
+    return name in BUILTIN[kind] or name in _entry_points(kind)
+
+
 def require(kind: str, name: str) -> str:
     """Where a registered object is, without importing it; InputError when there is none of that name."""
     target = BUILTIN[kind].get(name) or _entry_points(kind).get(name)
     if target is None:
-        known = names(kind)
-        near = difflib.get_close_matches(name, known, n=1)
-        problem = Problem(kind, f"no {kind} is called {name!r}", ", ".join(known))
-        raise InputError(f"unknown {kind}", problems=(problem,), next_step=f"use {near[0]!r}" if near else None)
+        raise unknown(kind, name, names(kind))
     return target
+
+
+def unknown(what: str, name: str, known: Sequence[str]) -> InputError:
+    """The error for a name that is not registered: lists those that are, and says which is nearest."""
+    near = difflib.get_close_matches(name, known, n=1)
+    problem = Problem(what, f"no {what} is called {name!r}", ", ".join(known))
+    return InputError(f"unknown {what}", problems=(problem,), next_step=f"use {near[0]!r}" if near else None)
 
 
 def load(kind: str, name: str) -> Any:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from steelyard.audit import documents
-from steelyard.audit.claims import KINDS, Claims, ClaimsFile, Times, figure, parse_claim, parse_claims, read_claims
-from steelyard.audit.judge import VERDICTS, Document, judge, judge_claim, try_example
+from steelyard.audit.claims import KINDS, Claims, ClaimsFile, Times, figure, parse_claim, parse_claims
+from steelyard.audit.judge import Document, judge, judge_claim, try_example
 from steelyard.audit.table import parse_table
 from steelyard.cli.main import main
 from steelyard.errors import InputError
-from steelyard.rules.rule import rule, rules
+from steelyard.rules.claim import ClaimRule
+from steelyard.rules.rule import VERDICTS, codes, rule, rules
 
 if TYPE_CHECKING:
     from steelyard.audit.judge import Judgement
@@ -48,7 +52,7 @@ def test_no_verdict_is_shipped(reference: Claims) -> None:
     """The judge must not be able to look an answer up."""
     text = documents.claims_text().decode()
     body = re.sub(r"^(text|place|published|asserts|kind) = .*$", "", text, flags=re.MULTILINE)
-    assert not [verdict for verdict in {*VERDICTS.values(), "holds"} if verdict in body]
+    assert not [verdict for verdict in VERDICTS if verdict in body]
     assert len(reference.claims) == 32
 
 
@@ -818,7 +822,7 @@ def test_a_made_up_claim(name: str) -> None:
 
 def test_there_are_enough_cases() -> None:
     assert len(ALTERED) + len(MADE_UP) + len(INVENTED) >= 140
-    assert {verdict for _, _, verdict in (*ALTERED, *MADE_UP.values())} == {*VERDICTS.values(), "holds"}
+    assert {verdict for _, _, verdict in (*ALTERED, *MADE_UP.values())} == {*VERDICTS}
 
 
 def test_assertions_are_judged_apart() -> None:
@@ -899,7 +903,47 @@ def test_examples_of_rules_on_claims(code: str) -> None:
 
 
 def test_every_verdict_has_a_rule() -> None:
-    assert all(rule(code).code == code for code in VERDICTS)
+    assert {rule(code).verdict for code in codes()} == {*VERDICTS}
+
+
+FOREIGN = """
+from steelyard.rules.claim import ClaimRule
+
+class NotBelieved(ClaimRule):
+    code, name, severity, verdict, remedy = "SY790", "not-believed", "disclose", "unfair", "ask somebody else"
+
+    def check(self, asserted):
+        if asserted.asserts == "arithmetic":
+            yield self.found(f"nobody believes {asserted.printed}", place=asserted.place)
+"""
+
+
+def test_a_rule_of_another_package_changes_the_verdict(folder: Path, tmp_path: Path) -> None:
+    """In a process of its own, with a real package: its rule is found by the metadata that an installer writes."""
+    installed = tmp_path / "site"
+    metadata = installed / "doubts-1.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: doubts\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text("[steelyard.claim_rule]\nSY790 = doubts:NotBelieved\n")
+    (installed / "doubts.py").write_text(FOREIGN)
+    command = [sys.executable, "-m", "steelyard.cli.main", "audit", str(folder / "c.toml")]
+    alone, with_it = (
+        subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
+        for path in ("", str(installed))
+    )
+    assert alone.returncode == 0
+    assert "1 of 1 claim holds" in alone.stdout
+    assert with_it.returncode == 1
+    assert "first  unfair (arithmetic)" in with_it.stdout
+    assert "SY790 not-believed: nobody believes 1.33x" in with_it.stdout
+    assert "0 of 1 claims hold; unfair: 1" in with_it.stdout
+
+
+@pytest.mark.parametrize("verdict", [None, "holds", "odd"])
+def test_a_rule_on_claims_without_a_verdict_is_refused(verdict: str | None) -> None:
+    with pytest.raises(InputError) as error:
+        type("Odd", (ClaimRule,), {"verdict": verdict} if verdict else {})
+    assert error.value.problems[0].valid.startswith("impossible, does not follow")
 
 
 # -- files
@@ -975,7 +1019,7 @@ def test_all_claims_that_cannot_be_judged_are_named(folder: Path) -> None:
     bad = CLAIMS.replace('"Y" }', '"Z" }') + f'[[claim]]\nid = "second"\nkind = "faster"\nmetric = "none"\n{SIDES}'
     (folder / "c.toml").write_text(bad)
     with pytest.raises(InputError) as caught:
-        judge(read_claims(folder / "c.toml"))
+        judge(parse_claims((folder / "c.toml").read_bytes(), "c.toml", folder))
     assert "2 of 2 claims cannot be judged" in str(caught.value)
     assert "claim first" in str(caught.value)
     assert "claim second" in str(caught.value)
@@ -984,7 +1028,7 @@ def test_all_claims_that_cannot_be_judged_are_named(folder: Path) -> None:
 def test_an_error_says_which_claim(folder: Path) -> None:
     (folder / "t.csv").write_text(TWO.replace("45.0", "0"))
     with pytest.raises(InputError, match=r"claim first: cannot divide"):
-        judge(read_claims(folder / "c.toml"))
+        judge(parse_claims((folder / "c.toml").read_bytes(), "c.toml", folder))
 
 
 def test_claims_are_judged_with_the_machines_of_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -1054,8 +1098,13 @@ PAGE = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
 def test_every_field_is_documented() -> None:
     for cls in (*KINDS.values(), ClaimsFile):
         assert [field.name for field in fields(cls) if f"`{field.name}`" not in PAGE] == []
-    for word in (*KINDS, *VERDICTS.values(), *VERDICTS, "holds"):
-        assert word in PAGE
+    assert [kind for kind in KINDS if kind not in PAGE] == []
+
+
+def test_every_verdict_is_documented_with_its_rule() -> None:
+    rows = re.findall(r"^\| ([a-z ]+) \| (SY\d+) \|", PAGE, re.MULTILINE)
+    assert rows == [(verdict, code) for verdict, code in rows if rule(code).verdict == verdict]
+    assert [verdict for verdict, _ in rows] == list(VERDICTS[:-1])
 
 
 def test_the_examples_of_the_page_run(

@@ -14,7 +14,7 @@ from steelyard.analysis.compare import compare, require_factor
 from steelyard.analysis.ratios import level_percent
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.summary import summarise
-from steelyard.audit.beside import _described
+from steelyard.audit.beside import _describe
 from steelyard.audit.table import parse_table
 from steelyard.cli.main import main
 from steelyard.contracts.observe import DeviceFacts, ModelFacts, Settings
@@ -599,7 +599,7 @@ def test_a_published_row_that_counts_parts_of_devices_says_nothing_of_modules() 
     machine = Platform("M", "MI250", devices_per_node=4, power_limit_w=560, power_scope="device")
     rows = [made([1.0], f"line {n}", system="M", devices=n, nodes=1) for n in (4, 8)]
     table = RowTable("published", tuple(rows), (machine,))
-    assert [_described(table, row).get("device_scope") for row in rows] == ["device", None]
+    assert [_describe(table, row).get("device_scope") for row in rows] == ["device", None]
 
 
 def test_paths_of_caches_are_no_other_software(simulate: Simulate) -> None:

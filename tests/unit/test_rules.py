@@ -20,8 +20,9 @@ from steelyard.cli.main import main
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import Finding, RunRecord
 from steelyard.contracts.spec import Budget
+from steelyard.errors import InputError
 from steelyard.inputs.validate import parse_object
-from steelyard.rules.rule import FAMILIES, SEVERITIES, Rule, check, codes, rule
+from steelyard.rules.rule import FAMILIES, SEVERITIES, SUBJECTS, Rule, check, codes, rule
 from steelyard.rules.table.row import Pair
 from steelyard.terminal.findings import finding_lines, tally
 from steelyard.terminal.rule import page, terminal
@@ -33,7 +34,12 @@ if TYPE_CHECKING:
     from steelyard.rules.rule import Example
 
 ROOT = Path(__file__).resolve().parents[2]
-CODES = sorted(plugins.BUILTIN["rule"])
+MODULES = {
+    code: target.partition(":")[0]
+    for subject in SUBJECTS
+    for code, target in plugins.BUILTIN[f"{subject}_rule"].items()
+}
+CODES = sorted(MODULES)
 IN_EFFECT = {
     "matmul_dtype": "float32", "float32_products": "fp32", "deterministic": "false", "ranks": "1", "device": "cuda",
 }  # fmt: skip
@@ -41,6 +47,10 @@ IN_EFFECT = {
 
 @pytest.fixture
 def sound(simulate: Callable[[RunSpec], RunRecord]) -> dict[str, Any]:
+    return sound_record(simulate)
+
+
+def sound_record(simulate: Callable[[RunSpec], RunRecord]) -> dict[str, Any]:
     """A record without findings, with everything that a rule on runs may look at."""
     spec = make_spec(batch=10, epoch_samples=1000, budget=Budget(epochs=20, min_steps=100, min_seconds=0.1))
     data = to_json_object(simulate(spec))
@@ -91,6 +101,35 @@ def test_a_rule_says_what_it_is(code: str) -> None:
         assert text.endswith(".")
     assert not made.remedy.endswith(".")
     assert len(made.why) < 600
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_rule_lies_in_the_folder_of_its_first_digit(code: str) -> None:
+    folder = FAMILIES[code[2]].partition(" ")[0]
+    assert MODULES[code].rpartition(".")[0] == f"steelyard.rules.{folder}"
+
+
+def test_a_run_imports_only_the_rules_on_runs(tmp_path: Path) -> None:
+    """In a process of its own: here, other tests have imported everything."""
+    script = (
+        "import json, sys\n"
+        "from steelyard.cli.main import main\n"
+        "assert main(['run', 'sim', '--json']) == 0\n"
+        "print(json.dumps(sorted(name for name in sys.modules if name.startswith('steelyard.rules.'))))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    imported = set(json.loads(done.stdout.splitlines()[-1]))
+    assert imported >= {MODULES[code] for code in plugins.BUILTIN["run_rule"]}
+    others = {MODULES[code] for name in SUBJECTS if name != "run" for code in plugins.BUILTIN[f"{name}_rule"]}
+    assert len(others) > 10
+    assert imported & others == set()
+
+
+def test_a_rule_registered_as_what_it_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(plugins.BUILTIN["pair_rule"], "SY799", "test_rules:_Always")
+    with pytest.raises(InputError, match="SY799 is registered as a rule on a pair") as error:
+        rule("SY799")
+    assert error.value.problems[0].problem == "the class is SY799, a rule on a run"
 
 
 def test_names_are_told_apart() -> None:
@@ -176,7 +215,7 @@ class _Always(Rule):
 
 
 def test_what_blocks_comes_first(sound: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(plugins.BUILTIN["rule"], "SY799", "test_rules:_Always")
+    monkeypatch.setitem(plugins.BUILTIN["run_rule"], "SY799", "test_rules:_Always")
     from steelyard.rules import rule as module
 
     module.rules.cache_clear()

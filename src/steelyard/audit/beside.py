@@ -28,20 +28,20 @@ def rows_beside(folder: ResultFolder, text: str) -> list[Row]:
     name, _, rest = text.partition(":")
     if name == REFERENCE:
         source, _, wanted = rest.partition(":")
-        return _published(load(source), wanted)
+        return _select_published(load(source), wanted)
     if Path(name).suffix.lower() == ".csv":
-        return _published(read_table(Path(name)), rest)
+        return _select_published(read_table(Path(name)), rest)
     return [row_of(cell) for cell in select(folder, text)]
 
 
-def _published(table: RowTable, wanted: str) -> list[Row]:
-    rows = [_described(table, row) for row in table.rows]
+def _select_published(table: RowTable, wanted: str) -> list[Row]:
+    rows = [_describe(table, row) for row in table.rows]
     if not wanted:
         return rows
     return narrow([(row, {**row.settings, "table": row.table}) for row in rows], table.name, wanted)
 
 
-def _described(table: RowTable, row: Row) -> Row:
+def _describe(table: RowTable, row: Row) -> Row:
     """With its source, and with what its machine's description says of one device."""
     platform = table.platform(row)
     scope = platform.power_scope.split(" ")[0] if platform else ""

@@ -40,7 +40,7 @@ def check_table(table: RowTable) -> tuple[Finding, ...]:
     explained = {
         place: {lesser for code in there for lesser in EXPLAINS.get(code, ())} for place, there in codes.items()
     }
-    return _bounded([finding for finding in found if finding.code not in explained.get(finding.place, ())])
+    return _limit_findings([finding for finding in found if finding.code not in explained.get(finding.place, ())])
 
 
 def rows_meant(finding: Finding, table: RowTable) -> list[str]:
@@ -64,23 +64,21 @@ def rows_meant(finding: Finding, table: RowTable) -> list[str]:
     return []
 
 
-def _bounded(findings: list[Finding]) -> tuple[Finding, ...]:
+def _limit_findings(findings: list[Finding]) -> tuple[Finding, ...]:
     total = Counter(finding.code for finding in findings)
     seen: Counter[str] = Counter()
     kept = []
-    for finding in map(_shortened, findings):
+    for finding in findings:
         seen[finding.code] += 1
+        short = finding
+        if max(len(finding.message), len(finding.evidence)) > MAX_TEXT:
+            # Names in a table may be long, and a finding may list many.
+            texts = {name: getattr(finding, name) for name in CUT}
+            cut = {name: text[:MAX_TEXT] + "..." for name, text in texts.items() if len(text) > MAX_TEXT}
+            short = replace(finding, **cut)
         if seen[finding.code] < MAX_OF_A_RULE or total[finding.code] <= MAX_OF_A_RULE:
-            kept.append(finding)
+            kept.append(short)
         elif seen[finding.code] == MAX_OF_A_RULE:
             more = total[finding.code] - MAX_OF_A_RULE
-            kept.append(replace(finding, message=f"{finding.message} (and {more} more findings like this one)"))
+            kept.append(replace(short, message=f"{short.message} (and {more} more findings like this one)"))
     return tuple(kept)
-
-
-def _shortened(finding: Finding) -> Finding:
-    """Names in a table may be long, and a finding may list many."""
-    if max(len(finding.message), len(finding.evidence)) <= MAX_TEXT:
-        return finding
-    cut = {name: text if len(text := getattr(finding, name)) <= MAX_TEXT else text[:MAX_TEXT] + "..." for name in CUT}
-    return replace(finding, **cut)

@@ -16,13 +16,13 @@ from steelyard.audit import documents
 from steelyard.audit.table import read_platforms, read_table
 from steelyard.contracts.base import Bound, Contract, Length, Positive, Share, Text
 from steelyard.errors import InputError, Problem
-from steelyard.inputs.validate import MAX_SPEC_BYTES, parse_object, parse_toml, read_bounded
-from steelyard.rules.claims import Assertion, Span
+from steelyard.inputs.validate import parse_object, parse_toml
+from steelyard.rules.claim import Assertion, Span
 from steelyard.rules.table.settings import SETTINGS
 from steelyard.rules.table.units import printed
 
 if TYPE_CHECKING:
-    from steelyard.rules.table.row import Platform, RowTable
+    from steelyard.rules.table.row import RowTable
 
 MAX_CLAIMS = 500
 NEAR_LINEAR = 0.9
@@ -269,12 +269,6 @@ class Claims:
     claims: tuple[Claim, ...]
 
 
-def read_claims(path: Path) -> Claims:
-    """The claims in a file, with the tables that it names."""
-    text = read_bounded(path, MAX_SPEC_BYTES)
-    return parse_claims(text, str(path), path.parent)
-
-
 def parse_claims(text: bytes, source: str, folder: Path | None = None) -> Claims:
     """The claims in a text. Without a folder only the built-in tables can be named."""
     return made_claims(parse_toml(text, source), source, folder)
@@ -285,10 +279,15 @@ def made_claims(data: dict[str, Any], source: str, folder: Path | None) -> Claim
     if isinstance(entries := data.get("claim"), dict):
         data = {**data, "claim": [entries]}
     file = parse_object(ClaimsFile, data, source)
-    platforms = read_platforms(_beside("platforms", file.platforms, folder, source)) if file.platforms else ()
-    tables = {name: _table(name, folder, source, platforms) for name in file.tables}
+    platforms = read_platforms(_resolve_beside("platforms", file.platforms, folder, source)) if file.platforms else ()
+    tables = {
+        name: documents.load(name)
+        if name in documents.names()
+        else read_table(_resolve_beside("tables", name, folder, source), platforms)
+        for name in file.tables
+    }
     claims = tuple(parse_claim(entry, source) for entry in file.claim)
-    _refuse(_doubles(claims) + _strangers(claims, tables), source)
+    _refuse(_find_doubles(claims) + _find_unknown_documents(claims, tables), source)
     if not tables:
         _refuse([Problem("tables", "no table is named", "a file beside this one, or a built-in name")], source)
     return Claims(source, file.title, tables, tuple(claims))
@@ -302,17 +301,17 @@ def parse_claim(entry: dict[str, Any], source: str) -> Claim:
         problem = Problem(f"claim {name}: kind", f"{str(kind)[:40]!r} is not a kind of claim", ", ".join(KINDS))
         raise InputError(f"{source} is not valid", problems=(problem,), next_step="see docs/claims.md")
     claim = parse_object(KINDS[kind], entry, f"{source}, claim {name}")
-    _refuse(_no_settings(claim), f"{source}, claim {name}")
+    _refuse(_find_unknown_settings(claim), f"{source}, claim {name}")
     if claim.published:
-        _refuse(_published(claim), f"{source}, claim {name}")
+        _refuse(_check_published(claim), f"{source}, claim {name}")
     return claim
 
 
-def _published(claim: Claim) -> list[Problem]:
+def _check_published(claim: Claim) -> list[Problem]:
     """What is wrong with the printed figure of a claim: a figure that would never be looked at misleads."""
     if claim.prints_figure() or isinstance(claim, SameWork):
         found = figure(claim)
-        wanted = _units(claim)
+        wanted = _list_units(claim)
         if wanted is not None and found.unit not in wanted[0]:
             return [Problem("published", f"{claim.published!r} for the kind {claim.kind}", wanted[1])]
         if isinstance(claim, Efficiency) and not found.unit and found.ends[0] > MAX_FRACTION:
@@ -333,7 +332,7 @@ def _published(claim: Claim) -> list[Problem]:
     return []
 
 
-def _units(claim: Claim) -> tuple[tuple[str, ...], str] | None:
+def _list_units(claim: Claim) -> tuple[tuple[str, ...], str] | None:
     """Units that the figure of a kind may have, in data and for people; None: any."""
     if isinstance(claim, Percent | Equal):
         return ("%",), "with its sign, such as 32.3 %"
@@ -349,7 +348,7 @@ def sides(claim: Faster) -> list[str]:
     return re.split(r"\s+(?:against|versus|vs\.?)\s+", claim.published.strip())
 
 
-def _no_settings(claim: Claim) -> list[Problem]:
+def _find_unknown_settings(claim: Claim) -> list[Problem]:
     """Names of settings that are none."""
     named = {"setting": claim.setting} if isinstance(claim, Monotone | Best) else {}
     named |= {"factor": claim.factor} if claim.factor else {}
@@ -396,9 +395,9 @@ class Figure:
 def figure(claim: Claim) -> Figure:
     """The published figure with what its digits allow; per cent become fractions. `more than` leaves an end open."""
     found = _FIGURE.fullmatch(claim.published.strip().translate(_PRINTED))
-    low = _rounded(found["low"], about=found["about"]) if found else None
-    high = _rounded(found["high"] or found["low"], about=found["about"]) if found else None
-    unit = _unit(found["first"] or "", found["unit"] or "", ranged=bool(found["high"])) if found else None
+    low = _bound_number(found["low"], about=found["about"]) if found else None
+    high = _bound_number(found["high"] or found["low"], about=found["about"]) if found else None
+    unit = _join_units(found["first"] or "", found["unit"] or "", ranged=bool(found["high"])) if found else None
     if found is None or low is None or high is None or unit is None or high[0] < low[0]:
         problem = Problem(
             "published",
@@ -412,17 +411,14 @@ def figure(claim: Claim) -> Figure:
         most = Span(-math.inf, first.high)
         return Figure(most, most, unit, (-math.inf, low[0] * factor), first)
     if found["bound"]:
-        return _open(_BOUNDS[found["bound"]], low[0] * factor, unit)
+        # Said to be exceeded, or not to be: the digits are the limit itself, not rounded.
+        value = low[0] * factor
+        span = Span(value, math.inf) if _BOUNDS[found["bound"]] > 0 else Span(-math.inf, value)
+        return Figure(span, span, unit, (span.low, span.high))
     return Figure(first, last, unit, (low[0] * factor, high[0] * factor))
 
 
-def _open(side: int, value: float, unit: str) -> Figure:
-    """A figure that is said to be exceeded, or not to be. Its digits are the limit itself, not rounded."""
-    span = Span(value, math.inf) if side > 0 else Span(-math.inf, value)
-    return Figure(span, span, unit, (span.low, span.high))
-
-
-def _unit(first: str, last: str, *, ranged: bool) -> str | None:
+def _join_units(first: str, last: str, *, ranged: bool) -> str | None:
     """The unit of a figure or a range, written once or at both ends; None where the ends differ."""
     last = {"percent": "%", "per cent": "%", "-fold": "fold"}.get(last, last)
     if first and ranged and first != last:
@@ -430,7 +426,7 @@ def _unit(first: str, last: str, *, ranged: bool) -> str | None:
     return None if first and not ranged and last else last or first
 
 
-def _rounded(text: str, *, about: str | None) -> tuple[float, float, float] | None:
+def _bound_number(text: str, *, about: str | None) -> tuple[float, float, float] | None:
     """Value and bounds of a claimed number. Its zeros are digits, unless it is said to be about right."""
     found = printed(text)
     digits = text.replace(",", "")
@@ -443,13 +439,7 @@ def _rounded(text: str, *, about: str | None) -> tuple[float, float, float] | No
     return found[0], found[0] - half, found[0] + half
 
 
-def _table(name: str, folder: Path | None, source: str, platforms: tuple[Platform, ...]) -> RowTable:
-    if name in documents.names():
-        return documents.load(name)
-    return read_table(_beside("tables", name, folder, source), platforms)
-
-
-def _beside(field: str, name: str, folder: Path | None, source: str) -> Path:
+def _resolve_beside(field: str, name: str, folder: Path | None, source: str) -> Path:
     """A file that a claims file names. That comes from a stranger: it must not make us read files elsewhere."""
     place = (folder / name).resolve() if folder is not None else None
     if folder is None or place is None or Path(name).is_absolute() or not place.is_relative_to(folder.resolve()):
@@ -461,7 +451,7 @@ def _beside(field: str, name: str, folder: Path | None, source: str) -> Path:
     return place
 
 
-def _doubles(claims: tuple[Claim, ...]) -> list[Problem]:
+def _find_doubles(claims: tuple[Claim, ...]) -> list[Problem]:
     seen: set[str] = set()
     problems = []
     for claim in claims:
@@ -471,7 +461,7 @@ def _doubles(claims: tuple[Claim, ...]) -> list[Problem]:
     return problems
 
 
-def _strangers(claims: tuple[Claim, ...], tables: dict[str, RowTable]) -> list[Problem]:
+def _find_unknown_documents(claims: tuple[Claim, ...], tables: dict[str, RowTable]) -> list[Problem]:
     named = ", ".join(tables)
     problems = [
         Problem(f"claim {claim.id}: document", f"{claim.document!r} is not a table of this file", named)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from steelyard.audit.claims import figure
-from steelyard.audit.recompute import Worked, apart, counted, digits, few, in_unit, other_unit, unit_factor
+from steelyard.audit.recompute import Worked, apart, counted, digits, few, unit_factor, wrong_range
 from steelyard.audit.selecting import rows_of
 from steelyard.errors import InputError, Problem
-from steelyard.rules.claims import Span
+from steelyard.rules.claim import Span
 from steelyard.rules.table.relations import observed, solve, variable
 from steelyard.rules.table.row import Platform, RowTable
 
@@ -22,10 +21,14 @@ if TYPE_CHECKING:
 def work_power(claim: PowerClaim, table: RowTable) -> Worked:
     """Power of one device in every row, and whether its figures per energy follow from the others."""
     rows = rows_of(claim, table)
-    powers = [(row, _span(power)) for row in rows if (power := device_power(row)) is not None]
-    checked = [fault for row in rows for fault in _per_energy(row, rows)]
+    powers = [(row, _to_span(power)) for row in rows if (power := device_power(row)) is not None]
+    checked = [fault for row in rows for fault in _check_per_energy(row, rows)]
     if "arithmetic" in claim.assertions():
-        faults = [*few([fault for fault in checked if fault]), *_printed_range(claim, rows)]
+        faults = list(few([fault for fault in checked if fault]))
+        if claim.published:
+            figures = ((row, name, amount) for row in rows for name, amount in row.figures.items())
+            amounts = [amount for row, name, amount in figures if variable(row, name) == "items_per_energy"]
+            faults += wrong_range(claim, amounts) if amounts else ["no figure per energy"]
         if not checked:
             faults.append("no figure per energy together with what it follows from")
     else:
@@ -35,7 +38,7 @@ def work_power(claim: PowerClaim, table: RowTable) -> Worked:
             "rows", "no row has figures from which power follows", "energy with a time, or with a rate and work"
         )
         raise InputError(f"claim {claim.id} is about power", problems=(problem,))
-    words = _words(claim, table, powers, checked)
+    words = _describe_power(claim, table, powers, checked)
     return Worked(faults=tuple(faults), words=words, told=False, rows=tuple(rows), metric="power")
 
 
@@ -79,13 +82,16 @@ def power_sum(row: Row) -> str:
     made_of = found.sources - {"devices"}
     for above, below in _SUMS:
         if made_of == {*above, *below} - {"devices"}:
-            parts = [" x ".join(_shown(row, name) for name in above), *(_shown(row, name) for name in below)]
+            parts = [
+                " x ".join(_format_variable(row, name) for name in above),
+                *(_format_variable(row, name) for name in below),
+            ]
             return " / ".join(part for part in parts if part != "1 device")
-    names = [_shown(row, name) for name in sorted(found.sources)]
+    names = [_format_variable(row, name) for name in sorted(found.sources)]
     return f"from {', '.join(names)}" if "power_per_device" not in found.sources else ""
 
 
-def _shown(row: Row, name: str) -> str:
+def _format_variable(row: Row, name: str) -> str:
     """A figure or a count of a row as printed, by its name in the relations."""
     for metric, amount in row.figures.items():
         if variable(row, metric) == name:
@@ -95,11 +101,11 @@ def _shown(row: Row, name: str) -> str:
     return f"{row.number('epoch_samples') or 0:,g} samples" if name == "epoch_work" else name
 
 
-def _span(bounds: Bounds) -> Span:
+def _to_span(bounds: Bounds) -> Span:
     return Span(math.exp(bounds.low), math.exp(bounds.high))
 
 
-def _per_energy(row: Row, rows: list[Row]) -> list[str]:
+def _check_per_energy(row: Row, rows: list[Row]) -> list[str]:
     """Of each figure per energy that can be worked out: what is wrong with it, or nothing."""
     found = []
     for metric, amount in row.figures.items():
@@ -107,33 +113,13 @@ def _per_energy(row: Row, rows: list[Row]) -> list[str]:
             given = {name: entry for name, entry in observed(row).items() if name != "items_per_energy"}
             reached = solve(given).known.get("items_per_energy")
             if reached is not None:
-                fits = _span(reached).meets(Span(amount.low, amount.high))
+                fits = _to_span(reached).meets(Span(amount.low, amount.high))
                 value = f"{reached.middle / unit_factor(amount):,.6g}"
                 found.append("" if fits else f"{metric} {digits(amount)} at {apart(row, rows)}, where {value} follows")
     return found
 
 
-def _printed_range(claim: PowerClaim, rows: list[Row]) -> list[str]:
-    """Where the printed range of the figures per energy is not that of the rows."""
-    if not claim.published:
-        return []
-    amounts = [
-        amount for row in rows for name, amount in row.figures.items() if variable(row, name) == "items_per_energy"
-    ]
-    if not amounts:
-        return ["no figure per energy"]
-    stated = figure(claim)
-    if wrong := other_unit(amounts[0], stated.unit):
-        return [wrong]
-    ends = (min(amounts, key=lambda amount: amount.value), max(amounts, key=lambda amount: amount.value))
-    return [
-        f"{digits(amount)} {amount.unit} where {claim.published} is printed"
-        for amount, end in zip(ends, (stated.low, stated.high), strict=True)
-        if not end.meets(in_unit(amount, stated.unit))
-    ]
-
-
-def _words(claim: PowerClaim, table: RowTable, powers: list[tuple[Row, Span]], checked: list[str]) -> str:
+def _describe_power(claim: PowerClaim, table: RowTable, powers: list[tuple[Row, Span]], checked: list[str]) -> str:
     words = []
     if checked:
         right = sum(not fault for fault in checked)

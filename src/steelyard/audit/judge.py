@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from steelyard.audit import claims as language
 from steelyard.audit.claims import figure, parse_claim
@@ -17,9 +17,13 @@ from steelyard.audit.series import other_product, work_best, work_linear, work_m
 from steelyard.audit.table import parse_table
 from steelyard.errors import InputError, Problem
 from steelyard.inputs.validate import parse_toml
-from steelyard.rules.claims import MAX_SHOWN, Asserted, Reading, RepeatNoise, Span
-from steelyard.rules.plausibility.tables import LEAST_PEERS
-from steelyard.rules.rule import check, rule
+from steelyard.rules.claim import MAX_SHOWN, Asserted, Reading, RepeatNoise, Span
+from steelyard.rules.energy.tables import PowerAboveLimit
+from steelyard.rules.plausibility.tables import LEAST_PEERS, Outlier
+from steelyard.rules.rule import VERDICTS, check, rule
+from steelyard.rules.scaling.tables import Superlinear
+from steelyard.rules.settings.claims import Unfair
+from steelyard.rules.statistics.claims import NotShown
 from steelyard.rules.table.peers import WORK_ROLES, keys_of
 from steelyard.rules.table.row import Pair, RowTable
 from steelyard.rules.table.settings import SETTINGS, confounders, differences, unclear
@@ -29,34 +33,10 @@ if TYPE_CHECKING:
 
     from steelyard.audit.claims import Claim, Claims
     from steelyard.contracts.record import Finding
-    from steelyard.rules.claims import Assertion, ClaimRule
-    from steelyard.rules.rule import Example
+    from steelyard.rules.claim import Assertion, ClaimRule
+    from steelyard.rules.rule import Example, Verdict
     from steelyard.rules.table.row import Row
 
-Verdict = Literal[
-    "impossible",
-    "does not follow",
-    "base differs",
-    "confounded",
-    "unfair",
-    "superlinear",
-    "outlier",
-    "not shown",
-    "holds",
-]
-"""Gravest first: of several assertions of one claim, the gravest verdict is the claim's."""
-
-VERDICTS: dict[str, Verdict] = {
-    "SY401": "impossible",
-    "SY521": "does not follow",
-    "SY520": "base differs",
-    "SY121": "confounded",
-    "SY120": "unfair",
-    "SY301": "superlinear",
-    "SY703": "outlier",
-    "SY210": "not shown",
-}
-"""The rule behind each verdict."""
 LEVEL = 1e-6
 """Two figures that differ by less are the same."""
 
@@ -85,24 +65,24 @@ class Judgement:
     @property
     def recomputed(self) -> str:
         """The figures behind the verdict, in words and numbers."""
-        return "; ".join(dict.fromkeys(part.recomputed for part in self._deciding() if part.recomputed))
+        return "; ".join(dict.fromkeys(part.recomputed for part in self._select_deciding() if part.recomputed))
 
     @property
     def sums(self) -> str:
         """The same without what the findings say."""
-        return "; ".join(dict.fromkeys(part.sums for part in self._deciding() if part.sums))
+        return "; ".join(dict.fromkeys(part.sums for part in self._select_deciding() if part.sums))
 
     @property
     def asserted(self) -> str:
         """What the verdict is on."""
-        return ", ".join(part.asserts for part in self._deciding())
+        return ", ".join(part.asserts for part in self._select_deciding())
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Of all assertions."""
         return tuple(finding for part in self.parts for finding in part.findings)
 
-    def _deciding(self) -> tuple[Judged, ...]:
+    def _select_deciding(self) -> tuple[Judged, ...]:
         if self.verdict != "holds":
             return tuple(part for part in self.parts if part.verdict == self.verdict)
         # The arithmetic of a printed figure is asserted along; what the claim names is what it is about.
@@ -119,7 +99,7 @@ class Document:
 
     def __init__(self, table: RowTable, claims: Sequence[Claim] = ()) -> None:
         self.table = table
-        self.votes = _votes(claims, table)
+        self.votes = _collect_votes(claims, table)
         """Of every percentage of the document, by claim."""
         self._indices: dict[str, Index] = {}
         self._works: dict[tuple[object, ...], set[tuple[object, ...]]] = {}
@@ -136,15 +116,15 @@ class Document:
         if not self._works:
             for row in self.table.rows:
                 work = tuple(row.get(key) for key in keys_of(*WORK_ROLES))
-                self._works.setdefault(_machine(row), set()).add(work)
-        return len(self._works.get(_machine(a), set()) & self._works.get(_machine(b), set()))
+                self._works.setdefault(_identify_machine(row), set()).add(work)
+        return len(self._works.get(_identify_machine(a), set()) & self._works.get(_identify_machine(b), set()))
 
     def outliers(self, rows: Sequence[Row]) -> list[Finding]:
         """Of these rows, those that are odd among all rows of their machines."""
-        machines = frozenset(_machine(row) for row in rows)
+        machines = frozenset(_identify_machine(row) for row in rows)
         if machines not in self._outliers:
-            peers = tuple(row for row in self.table.rows if _machine(row) in machines)
-            self._outliers[machines] = _by("SY703", RowTable(self.table.name, peers, self.table.platforms))
+            peers = tuple(row for row in self.table.rows if _identify_machine(row) in machines)
+            self._outliers[machines] = list(Outlier().check(RowTable(self.table.name, peers, self.table.platforms)))
         places = {row.place for row in rows}
         return [finding for finding in self._outliers[machines] if finding.place in places]
 
@@ -163,21 +143,15 @@ def judge(claims: Claims, document: str = "") -> list[Judgement]:
             try:
                 judged.append(judge_claim(claim, documents[name]))
             except InputError as error:
-                errors.append(_named(claim, error))
+                what = error.what if error.what.startswith("claim ") else f"claim {claim.id}: {error.what}"
+                errors.append(InputError(what, problems=error.problems, next_step=error.next_step))
     if errors:
-        raise _together(errors, len(claims.claims))
+        raise _join_errors(errors, len(claims.claims))
     return judged
 
 
-def _named(claim: Claim, error: InputError) -> InputError:
-    """An error that says which claim it is about."""
-    if error.what.startswith("claim "):
-        return error
-    return InputError(f"claim {claim.id}: {error.what}", problems=error.problems, next_step=error.next_step)
-
-
-def _together(errors: list[InputError], claims: int) -> InputError:
-    """All claims that cannot be judged as one error: whoever mends a file wants to know every one."""
+def _join_errors(errors: list[InputError], claims: int) -> InputError:
+    """All claims that cannot be judged as one error: whoever fixes a file wants to know every one."""
     if len(errors) == 1:
         return errors[0]
     problems = tuple(
@@ -191,10 +165,9 @@ def _together(errors: list[InputError], claims: int) -> InputError:
 def judge_claim(claim: Claim, document: Document) -> Judgement:
     """One claim on the rows of its document."""
     worked, convention = _work(claim, document)
-    parts = tuple(_judged(claim, document, worked, convention, assertion) for assertion in claim.assertions())
-    order: list[Verdict] = [*VERDICTS.values(), "holds"]
-    gravest = min((part.verdict for part in parts), key=order.index)
-    return Judgement(claim, gravest, parts, (*worked.notes, *_aside(claim, document, worked)))
+    parts = tuple(_judge_assertion(claim, document, worked, convention, assertion) for assertion in claim.assertions())
+    gravest = min((part.verdict for part in parts), key=VERDICTS.index)
+    return Judgement(claim, gravest, parts, (*worked.notes, *_note_aside(claim, document, worked)))
 
 
 def try_example(made: ClaimRule, example: Example) -> list[Finding]:
@@ -203,7 +176,7 @@ def try_example(made: ClaimRule, example: Example) -> list[Finding]:
     claim = parse_claim(parse_toml(text.encode(), "the example"), "the example")
     document = Document(parse_table(rows, "the example"))
     worked, convention = _work(claim, document)
-    found = [_asserted(claim, document, worked, convention, assertion) for assertion in claim.assertions()]
+    found = [_work_out_assertion(claim, document, worked, convention, assertion) for assertion in claim.assertions()]
     return [finding for asserted in found for finding in made.check(asserted)]
 
 
@@ -229,7 +202,7 @@ def _work(claim: Claim, document: Document) -> tuple[Worked, str]:
     table = document.table
     if not isinstance(claim, language.Percent):
         return _WORK[type(claim)](claim, table), ""
-    kind, larger, others = _convention(claim, table, document.votes)
+    kind, larger, others = _find_convention(claim, table, document.votes)
     worked = work_percent(claim, table, larger)
     if claim.base is not None:
         return worked, "the document says that it divides by another"
@@ -246,7 +219,7 @@ def _work(claim: Claim, document: Document) -> tuple[Worked, str]:
     return worked, f"{many} of {base}"
 
 
-def _votes(claims: Sequence[Claim], table: RowTable) -> dict[str, Vote]:
+def _collect_votes(claims: Sequence[Claim], table: RowTable) -> dict[str, Vote]:
     """How each percentage of a document votes. One that cannot be worked out has none, and is reported when judged."""
     found: dict[str, Vote] = {}
     for claim in claims:
@@ -258,7 +231,7 @@ def _votes(claims: Sequence[Claim], table: RowTable) -> dict[str, Vote]:
     return found
 
 
-def _convention(claim: Claim, table: RowTable, votes: dict[str, Vote]) -> tuple[str, str, int]:
+def _find_convention(claim: Claim, table: RowTable, votes: dict[str, Vote]) -> tuple[str, str, int]:
     """The base that most other percentages of the document share: kind of figure, base, how many; empty: none does."""
     own = work_percent(claim, table) if isinstance(claim, language.Percent) else Worked()
     kind = next((kind for kind, bases in BASES.items() if own.meant and own.meant[0].base in bases), "other")
@@ -272,73 +245,68 @@ def _convention(claim: Claim, table: RowTable, votes: dict[str, Vote]) -> tuple[
 # -- judging
 
 
-def _aside(claim: Claim, document: Document, worked: Worked) -> tuple[str, ...]:
+def _note_aside(claim: Claim, document: Document, worked: Worked) -> tuple[str, ...]:
     """What a reader of a comparison wants to know although the claim does not assert it."""
     if len(worked.pairs) != 1 or not isinstance(claim, language.PairClaim):
         return ()
     (a, b), found = worked.pairs[0], []
     if "attribution" not in claim.asserts:
-        found += _changed(Pair(b, a, _subject(a, b), worked.metric))
+        # Two rows are most likely compared for their machines, else for their size.
+        first = next((key for key in ("accelerator", "system", "devices") if a.get(key) != b.get(key)), "")
+        factor = "system" if first == "accelerator" else first
+        pair = Pair(b, a, factor, worked.metric)
+        changed = [str(entry) for entry in confounders(pair)]
+        # Where no factor is known, one setting alone would be what is compared.
+        if len(changed) >= (1 if factor else 2):
+            alone = unclear(pair)
+            one_sided = f"; stated for one row only: {', '.join(alone)}" if alone else ""
+            found.append(f"no single cause can be credited, because these changed too: {', '.join(changed)}{one_sided}")
     machines = a.get("accelerator"), b.get("accelerator")
     if "fairness" not in claim.asserts and machines[0] != machines[1]:
-        asserted = _asserted(claim, document, worked, "", "fairness")
-        found += [
-            f"{finding.message}: {finding.evidence}" for finding in check("claim", asserted) if finding.code == "SY120"
-        ]
+        asserted = _work_out_assertion(claim, document, worked, "", "fairness")
+        found += [f"{finding.message}: {finding.evidence}" for finding in Unfair().check(asserted)]
     return tuple(found)
 
 
-def _subject(a: Row, b: Row) -> str:
-    """What two rows are most likely compared for: their machines, else their size, else nothing that can be told."""
-    for key in ("accelerator", "system", "devices"):
-        if a.get(key) != b.get(key):
-            return "devices" if key == "devices" else "system"
-    return ""
-
-
-def _changed(pair: Pair) -> list[str]:
-    """Which settings changed with what is compared; one alone would be what is compared."""
-    changed = [str(entry) for entry in confounders(pair)]
-    if len(changed) < (1 if pair.factor else 2):
-        return []
-    alone = unclear(pair)
-    one_sided = f"; stated for one row only: {', '.join(alone)}" if alone else ""
-    return [f"no single cause can be credited, because these changed too: {', '.join(changed)}{one_sided}"]
-
-
-def _judged(claim: Claim, document: Document, worked: Worked, convention: str, assertion: Assertion) -> Judged:
-    asserted = _asserted(claim, document, worked, convention, assertion)
-    findings = tuple(finding for finding in check("claim", asserted) if finding.code in VERDICTS)
+def _judge_assertion(claim: Claim, document: Document, worked: Worked, convention: str, assertion: Assertion) -> Judged:
+    asserted = _work_out_assertion(claim, document, worked, convention, assertion)
+    findings = check("claim", asserted)
     if assertion == "plausibility":
-        findings += _odd(document, worked)
+        # What is odd about the rows of the claim beside each other, and among their peers.
+        pairs = worked.pairs or ((worked.rows[0], worked.rows[-1]),)
+        tables = (RowTable(document.table.name, (b, a), document.table.platforms) for a, b in pairs)
+        odd = [finding for table in tables for finding in Superlinear().check(table)]
+        odd += document.outliers([row for pair in pairs for row in pair])
+        findings += tuple(dict.fromkeys(odd))
     if assertion == "physical limit":
-        findings += _over_limit(claim, document, worked)
-    found = {finding.code for finding in findings}
-    verdict: Verdict = next((verdict for code, verdict in VERDICTS.items() if code in found), "holds")
-    sums = _figures(asserted, worked)
-    return Judged(assertion, verdict, _recomputed(asserted, worked, sums, findings), findings, sums)
+        findings += tuple(PowerAboveLimit().check(_add_platforms(claim, document, worked)))
+    verdict = min((rule(finding.code).verdict for finding in findings), key=VERDICTS.index, default=VERDICTS[-1])
+    sums = _format_figures(asserted, worked)
+    return Judged(assertion, verdict, _format_recomputed(asserted, worked, sums, findings), findings, sums)
 
 
-def _asserted(claim: Claim, document: Document, worked: Worked, convention: str, assertion: Assertion) -> Asserted:
+def _work_out_assertion(
+    claim: Claim, document: Document, worked: Worked, convention: str, assertion: Assertion
+) -> Asserted:
     stated = figure(claim) if claim.published and claim.prints_figure() and worked.meant else None
     equal = best = noise = None
     differs: tuple[str, ...] = ()
     unchanged = False
-    if (unlike := _unlike(claim, worked)) and assertion in ("attribution", "fairness", "statistics"):
+    if (unlike := _explain_unlike(claim, worked)) and assertion in ("attribution", "fairness", "statistics"):
         noise = RepeatNoise(shown=False, words=unlike)
     elif assertion == "attribution":
-        differs, unchanged, noise = _credited(claim, document, worked)
+        differs, unchanged, noise = _check_credited(claim, document, worked)
     elif assertion == "fairness":
-        equal, best, noise = _fair(document, worked)
+        equal, best, noise = _compare_best(document, worked)
     elif assertion == "statistics":
-        noise = _shown(claim, document, worked)
+        noise = _check_statistics(claim, document, worked)
     elif assertion == "plausibility":
-        noise = _few_peers(document, worked)
+        noise = _explain_few_peers(document, worked)
     elif assertion == "physical limit":
-        noise = _no_limit(claim, document, worked)
+        noise = _explain_no_limit(claim, document, worked)
     faults = worked.faults
     if assertion == "same work" and worked.pairs:
-        stated, faults = None, _other_work(worked)
+        stated, faults = None, _find_other_work(worked)
     return Asserted(
         claim=claim.id,
         asserts=assertion,
@@ -360,13 +328,15 @@ def _asserted(claim: Claim, document: Document, worked: Worked, convention: str,
     )
 
 
-def _unlike(claim: Claim, worked: Worked) -> str:
+def _explain_unlike(claim: Claim, worked: Worked) -> str:
     """Why two sides cannot be compared further: the claim takes another figure from each."""
     against = str(claim.b.get("metric") or worked.metric) if isinstance(claim, language.PairClaim) else worked.metric
     return f"two figures are compared, {worked.metric} and {against}" if against != worked.metric else ""
 
 
-def _credited(claim: Claim, document: Document, worked: Worked) -> tuple[tuple[str, ...], bool, RepeatNoise | None]:
+def _check_credited(
+    claim: Claim, document: Document, worked: Worked
+) -> tuple[tuple[str, ...], bool, RepeatNoise | None]:
     """What else changed; whether the factor itself did; and where it alone did, whether chance would do."""
     found: dict[str, None] = {}
     if not worked.pairs:
@@ -378,17 +348,17 @@ def _credited(claim: Claim, document: Document, worked: Worked) -> tuple[tuple[s
             found.update((str(entry), None) for entry in differences(b, a) if entry.key == "devices")
     if found:
         return tuple(found), False, None
-    same, unknown = _unchanged(claim.factor, worked)
+    same, unknown = _check_unchanged(claim.factor, worked)
     if same:
         return (), True, None
     if unknown:
         words = f"the rows do not both state {claim.factor}, so that nothing can be credited to it"
         return (), False, RepeatNoise(shown=False, words=words)
     index = document.index(worked.metric)
-    return (), False, _worst([chance(index, pair) for pair in worked.pairs])
+    return (), False, _pick_worst([chance(index, pair) for pair in worked.pairs])
 
 
-def _unchanged(factor: str, worked: Worked) -> tuple[bool, bool]:
+def _check_unchanged(factor: str, worked: Worked) -> tuple[bool, bool]:
     """Of the setting that is credited: whether it is the same in some pair of rows, and whether one leaves it open."""
     keys = [key for key, role in SETTINGS.items() if factor in (key, role)]
     same = unknown = False
@@ -399,7 +369,7 @@ def _unchanged(factor: str, worked: Worked) -> tuple[bool, bool]:
     return same, unknown
 
 
-def _fair(document: Document, worked: Worked) -> tuple[Reading | None, Reading | None, RepeatNoise | None]:
+def _compare_best(document: Document, worked: Worked) -> tuple[Reading | None, Reading | None, RepeatNoise | None]:
     """The lead of the side that is ahead in the claim's rows, and what is left of it at the best of each side."""
     if not worked.pairs:
         return None, None, RepeatNoise(shown=False, words="fairness is about two sides, and the claim has one")
@@ -415,34 +385,34 @@ def _fair(document: Document, worked: Worked) -> tuple[Reading | None, Reading |
             if own is None or own.values[0].high < 1 or own.values[0].low + own.values[0].high < 2 - LEVEL:
                 continue
             # Of several pairs the one that loses most tells whether the whole is fair.
-            if best is None or equal is None or _lost(own, found) > _lost(equal, best):
+            if best is None or equal is None or _compute_loss(own, found) > _compute_loss(equal, best):
                 equal, best = own, found
     return equal, best, None
 
 
-def _lost(equal: Reading, best: Reading) -> float:
+def _compute_loss(equal: Reading, best: Reading) -> float:
     return equal.values[0].low / best.values[0].high
 
 
-def _shown(claim: Claim, document: Document, worked: Worked) -> RepeatNoise:
+def _check_statistics(claim: Claim, document: Document, worked: Worked) -> RepeatNoise:
     if not worked.pairs:
         return RepeatNoise(shown=False, words="the claim compares no two rows whose repeats could be counted")
     equal = isinstance(claim, language.Equal)
     within = claim.within if isinstance(claim, language.Equal) else None
     index = document.index(worked.metric)
-    return _worst([statistics(index, pair, within, equal=equal) for pair in worked.pairs])
+    return _pick_worst([statistics(index, pair, within, equal=equal) for pair in worked.pairs])
 
 
-def _worst(found: list[RepeatNoise]) -> RepeatNoise:
+def _pick_worst(found: list[RepeatNoise]) -> RepeatNoise:
     return next((noise for noise in found if not noise.shown), found[0])
 
 
-def _few_peers(document: Document, worked: Worked) -> RepeatNoise | None:
+def _explain_few_peers(document: Document, worked: Worked) -> RepeatNoise | None:
     """Whether anything is there that the rows could be odd beside: another size of the machine, or enough works."""
     pairs = worked.pairs or ((worked.rows[0], worked.rows[-1]),)
     counts = []
     for a, b in pairs:
-        if a.number("devices") != b.number("devices") and _kept_machine(a) == _kept_machine(b):
+        if a.number("devices") != b.number("devices") and _identify_system(a) == _identify_system(b):
             return None
         counts.append(document.shared_works(a, b) - 1)
     if max(counts) >= LEAST_PEERS:
@@ -451,58 +421,32 @@ def _few_peers(document: Document, worked: Worked) -> RepeatNoise | None:
     return RepeatNoise(shown=False, words=f"{have}, and {LEAST_PEERS} are needed to tell what is usual")
 
 
-def _kept_machine(row: Row) -> tuple[object, ...]:
+def _identify_system(row: Row) -> tuple[object, ...]:
     return tuple(row.get(key) for key, role in SETTINGS.items() if role == "system")
 
 
-def _no_limit(claim: Claim, document: Document, worked: Worked) -> RepeatNoise | None:
+def _explain_no_limit(claim: Claim, document: Document, worked: Worked) -> RepeatNoise | None:
     """Why a limit cannot be checked: nobody states it, or no power follows from the figures."""
-    if not _limited(claim, document, worked):
+    limited = _add_platforms(claim, document, worked)
+    known = [platform for row in limited.rows if (platform := limited.platform(row)) is not None]
+    if not any(platform.power_limit_w or platform.system_power_limit_w for platform in known):
         return RepeatNoise(shown=False, words="no power limit is known for these machines")
-    rows = worked.rows or tuple(row for pair in worked.pairs for row in pair)
-    if all(device_power(row) is None for row in rows):
+    if all(device_power(row) is None for row in limited.rows):
         return RepeatNoise(shown=False, words="no power follows from the figures of these rows")
     return None
 
 
-def _odd(document: Document, worked: Worked) -> tuple[Finding, ...]:
-    """What the rules on tables find odd about the rows of a claim: beside each other, and among their peers."""
-    found: list[Finding] = []
-    pairs = worked.pairs or ((worked.rows[0], worked.rows[-1]),)
-    for a, b in pairs:
-        found += _by("SY301", RowTable(document.table.name, (b, a), document.table.platforms))
-    found += document.outliers([row for pair in pairs for row in pair])
-    return tuple(dict.fromkeys(found))
-
-
-def _by(code: str, table: RowTable) -> list[Finding]:
-    """What one rule on tables finds."""
-    made: Any = rule(code)
-    return list(made.check(table))
-
-
-def _machine(row: Row) -> tuple[object, ...]:
+def _identify_machine(row: Row) -> tuple[object, ...]:
     """What tells machines apart, whatever their work."""
     return tuple(row.get(key) for key, role in SETTINGS.items() if role in ("system", "size"))
 
 
-def _over_limit(claim: Claim, document: Document, worked: Worked) -> tuple[Finding, ...]:
-    return tuple(_by("SY401", _with_platforms(claim, document, worked)))
-
-
-def _limited(claim: Claim, document: Document, worked: Worked) -> bool:
-    """Whether any row of a claim is on a machine whose limit is known."""
-    limited = _with_platforms(claim, document, worked)
-    known = [platform for row in limited.rows if (platform := limited.platform(row)) is not None]
-    return any(platform.power_limit_w or platform.system_power_limit_w for platform in known)
-
-
-def _with_platforms(claim: Claim, document: Document, worked: Worked) -> RowTable:
+def _add_platforms(claim: Claim, document: Document, worked: Worked) -> RowTable:
     rows = worked.rows or tuple(row for pair in worked.pairs for row in pair)
     return with_limit(claim.limit_w if isinstance(claim, language.PowerClaim) else None, document.table, rows)
 
 
-def _other_work(worked: Worked) -> tuple[str, ...]:
+def _find_other_work(worked: Worked) -> tuple[str, ...]:
     """Settings that say what is computed, where the two sides of a claim state others."""
     found: dict[str, None] = {}
     for a, b in worked.pairs:
@@ -512,21 +456,26 @@ def _other_work(worked: Worked) -> tuple[str, ...]:
     return few(tuple(found))
 
 
-def _figures(asserted: Asserted, worked: Worked) -> str:
+def _format_figures(asserted: Asserted, worked: Worked) -> str:
     """What was worked out."""
     if asserted.asserts == "fairness" and asserted.equal and asserted.best:
         return f"equal settings: {asserted.equal.words}; best against best: {asserted.best.words}"
-    return worked.words or _sums(asserted)
+    if worked.words:
+        return worked.words
+    # The sums that give what is printed; where none does, all that were tried.
+    fitting = [reading for reading in asserted.meant if asserted.given_by(reading)]
+    tried = fitting or (asserted.meant if asserted.published is None else (*asserted.meant, *asserted.other))
+    return "; ".join(reading.words for reading in tried)
 
 
-def _recomputed(asserted: Asserted, worked: Worked, sums: str, findings: tuple[Finding, ...]) -> str:
+def _format_recomputed(asserted: Asserted, worked: Worked, sums: str, findings: tuple[Finding, ...]) -> str:
     """The figures behind one verdict, with what was found about them."""
     words = [sums]
     if asserted.asserts in ("arithmetic", "same work"):
         told = worked.told and asserted.faults == worked.faults
         words += [*(() if told else asserted.faults), *([asserted.hint] if not asserted.follows() else [])]
     if asserted.asserts == "plausibility":
-        words += [finding.message for finding in findings if finding.code != "SY210"]
+        words += [finding.message for finding in findings if finding.code != NotShown.code]
     if asserted.differs:
         words.append("changed too: " + ", ".join(few(asserted.differs, MAX_SHOWN)))
     if asserted.unchanged:
@@ -534,10 +483,3 @@ def _recomputed(asserted: Asserted, worked: Worked, sums: str, findings: tuple[F
     if asserted.noise is not None:
         words.append(asserted.noise.words)
     return "; ".join(word for word in words if word)
-
-
-def _sums(asserted: Asserted) -> str:
-    """The sums that give what is printed; where none does, all that were tried."""
-    fitting = [reading for reading in asserted.meant if asserted.given_by(reading)]
-    tried = fitting or (asserted.meant if asserted.published is None else (*asserted.meant, *asserted.other))
-    return "; ".join(reading.words for reading in tried)

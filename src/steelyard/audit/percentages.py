@@ -20,7 +20,7 @@ from steelyard.audit.recompute import (
     stated_span,
     two_figures,
 )
-from steelyard.rules.claims import Reading, Span
+from steelyard.rules.claim import Reading, Span
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,21 +55,21 @@ def work_percent(claim: Percent, table: RowTable, convention: str = "") -> Worke
         for readings in (meant, other)
     ]
     worked = of_pairs(pairs, metric, by_meaning[0])
-    hint = _hundred(claim, (*by_meaning[0], *by_meaning[1]))
-    return replace(worked, other=by_meaning[1], hint=hint, faults=_wrong_way(claim, meant))
-
-
-def _wrong_way(claim: Percent, meant: list[list[Reading]]) -> tuple[str, ...]:
-    """Of a claim without a figure: pairs of rows in which the other side is ahead."""
-    if claim.published or not claim.states_order():
-        return ()
-    behind = [found[0].words for found in meant if found[0].values[0].high <= 0]
-    return few([f"{words}, which is not {claim.relation}" for words in behind])
+    hint = _find_lost_hundred(claim, (*by_meaning[0], *by_meaning[1]))
+    faults = []
+    if not claim.published and claim.states_order():
+        behind = [readings[0].words for readings in meant if readings[0].values[0].high <= 0]
+        faults = [f"{words}, which is not {claim.relation}" for words in behind]
+    return replace(worked, other=by_meaning[1], hint=hint, faults=few(faults))
 
 
 def percent_readings(claim: Percent, a: Amount, b: Amount) -> dict[str, Reading]:
     """The difference as a share of either side."""
-    smaller_a = _expects_smaller(claim, kind_of(a))
+    # Whether the claim has A's figure below B's.
+    if claim.relation in ("more", "less", "change"):
+        smaller_a = claim.relation == "less"
+    else:
+        smaller_a = (claim.relation in ("faster", "less time", "more throughput")) == (kind_of(a) == "time")
     first, last = (b, a) if smaller_a else (a, b)
     ratio, value = over(a, b), a.value / b.value
     sign = -1 if smaller_a else 1
@@ -86,14 +86,6 @@ def percent_readings(claim: Percent, a: Amount, b: Amount) -> dict[str, Reading]
         )
         for base, (span, middle, by, beside) in values.items()
     }
-
-
-def _expects_smaller(claim: Percent, kind: Kind) -> bool:
-    """Whether the claim has A's figure below B's."""
-    if claim.relation in ("more", "less", "change"):
-        return claim.relation == "less"
-    quicker = claim.relation in ("faster", "less time", "more throughput")
-    return quicker if kind == "time" else not quicker
 
 
 def meant_bases(claim: Percent, a: Amount, b: Amount, convention: str) -> tuple[str, ...]:
@@ -124,7 +116,7 @@ def base_of(claim: Percent, table: RowTable) -> tuple[str, str] | None:
     return kind_of(a), "larger" if (fits[0] == "a") == (a.value > b.value) else "smaller"
 
 
-def _hundred(claim: Claim, readings: Sequence[Reading]) -> str:
+def _find_lost_hundred(claim: Claim, readings: Sequence[Reading]) -> str:
     """A percentage that has lost its hundred."""
     if not claim.published:
         return ""

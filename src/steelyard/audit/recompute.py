@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from steelyard.audit.claims import figure, sides
 from steelyard.audit.selecting import metric_of, pairs_of, same
 from steelyard.errors import InputError, Problem
-from steelyard.rules.claims import Reading, Span
+from steelyard.rules.claim import Reading, Span
 from steelyard.rules.table.relations import SAMPLES
 from steelyard.rules.table.settings import SETTINGS
 from steelyard.rules.table.units import counted as items_of
@@ -179,14 +179,14 @@ def counted(devices: float) -> str:
 def work_times(claim: Times, table: RowTable) -> Worked:
     """A is r times B."""
     pairs, metric, alone = pairs_and_metric(claim, table)
-    readings = [_ratio(claim, *two_figures(claim, metric, pair)) for pair in pairs]
+    readings = []
+    for pair in pairs:
+        a, b = two_figures(claim, metric, pair)
+        if claim.relation == "as fast":
+            readings.append(speed_ratio(a, b))
+        else:
+            readings.append(quotient(b, a) if claim.relation == "less" else quotient(a, b))
     return of_pairs(pairs, metric, (merged(claim, readings, pairs, alone, times),))
-
-
-def _ratio(claim: Times, a: Amount, b: Amount) -> Reading:
-    if claim.relation == "as fast":
-        return speed_ratio(a, b)
-    return quotient(b, a) if claim.relation == "less" else quotient(a, b)
 
 
 def work_faster(claim: Faster, table: RowTable) -> Worked:
@@ -202,10 +202,10 @@ def work_faster(claim: Faster, table: RowTable) -> Worked:
     ]
     faults += [f"{len(slower) - SHOWN} more"] if len(slower) > SHOWN else []
     worked = of_pairs(pairs, metric, (merged(claim, readings, pairs, alone, times),))
-    return replace(worked, faults=(*faults, *_two_printed(claim, metric, pairs[0])))
+    return replace(worked, faults=(*faults, *_check_two_printed(claim, metric, pairs[0])))
 
 
-def _two_printed(claim: Faster, metric: str, pair: tuple[Row, Row]) -> list[str]:
+def _check_two_printed(claim: Faster, metric: str, pair: tuple[Row, Row]) -> list[str]:
     """Where the claim prints the figures of both sides, `about 3,000 against 270`: those that the rows do not have."""
     said = sides(claim)
     if len(said) != 2 or claim.over:
@@ -235,9 +235,9 @@ def work_efficiency(claim: Efficiency, table: RowTable) -> Worked:
         gain = speed_ratio(*two_figures(claim, metric, pair))
         share = of_a_device(claim, metric, *pair)
         readings.append(efficiency(gain, share))
-        hints += _divisor(claim, gain, share.many) if share.whole else []
+        hints += _guess_divisor(claim, gain, share.many) if share.whole else []
     worked = of_pairs(pairs, metric, (merged(claim, readings, pairs, alone, percent),))
-    clean = _cleaner_base(claim, table, pairs[0], metric) if len(pairs) == 1 else ()
+    clean = _find_cleaner_base(claim, table, pairs[0], metric) if len(pairs) == 1 else ()
     return replace(worked, hint="; ".join(hints[:SHOWN]), notes=clean)
 
 
@@ -262,7 +262,7 @@ def of_a_device(claim: Claim, metric: str, a: Row, b: Row) -> RatioPart:
         nodes = needed(claim, a, "nodes") / needed(claim, b, "nodes")
         return RatioPart(nodes / many, f"per node, of {nodes:g} times the nodes {on}", many, whole=False)
     if metric.startswith("step_time"):
-        work = _step_samples(claim, a) / _step_samples(claim, b)
+        work = _count_step_samples(claim, a) / _count_step_samples(claim, b)
         return RatioPart(work / many, f"a step of {work:g} times the samples {on}", many, whole=False)
     return RatioPart(1 / many, on, many)
 
@@ -275,14 +275,14 @@ def efficiency(gain: Reading, share: RatioPart) -> Reading:
     return Reading((span,), f"{gain.words} {share.words} = {result}", result=result)
 
 
-def _step_samples(claim: Claim, row: Row) -> float:
+def _count_step_samples(claim: Claim, row: Row) -> float:
     """Samples of one step of the whole job: its time says nothing of speed without them."""
     if batch := row.number("global_batch"):
         return batch
     return needed(claim, row, "batch_per_device") * devices(claim, row) * (row.number("grad_accumulation") or 1)
 
 
-def _divisor(claim: Claim, gain: Reading, many: float) -> list[str]:
+def _guess_divisor(claim: Claim, gain: Reading, many: float) -> list[str]:
     """The whole number that the printed efficiency was divided by, if there is one."""
     if not claim.published:
         return []
@@ -300,7 +300,7 @@ def _divisor(claim: Claim, gain: Reading, many: float) -> list[str]:
     return [f"{times(value)[:-1]}/{most} = {share}, so it was divided by {most}, not by {many:g}"]
 
 
-def _cleaner_base(claim: Efficiency, table: RowTable, pair: tuple[Row, Row], metric: str) -> tuple[str, ...]:
+def _find_cleaner_base(claim: Efficiency, table: RowTable, pair: tuple[Row, Row], metric: str) -> tuple[str, ...]:
     """Another row from which only the devices changed, where the claimed base is not such a row."""
     free = ("devices", "nodes", "global_batch")
     row = pair[0]
@@ -327,10 +327,12 @@ def work_equal(claim: Equal, table: RowTable) -> Worked:
     """A and B are equal within a margin; what is printed is the change from B to A."""
     pairs, metric, alone = pairs_and_metric(claim, table)
     readings, faults = [], []
-    for a, b in pairs:
-        reading = _change(*two_figures(claim, metric, (a, b)))
+    for pair in pairs:
+        a, b = two_figures(claim, metric, pair)
+        ratio, result = over(a, b), percent(a.value / b.value - 1)
+        span, within = Span(ratio.low - 1, ratio.high - 1), claim.within
+        reading = Reading((span,), f"({digits(a, b)}-{digits(b, a)})/{digits(b, a)} = {result}", result=result)
         readings.append(reading)
-        span, within = reading.values[0], claim.within
         # A margin that is not stated cannot be exceeded; the printed change can be wrong all the same.
         if within is not None and (span.low > within or span.high < -within):
             faults.append(f"{reading.words}, beyond {percent(within)}")
@@ -338,13 +340,6 @@ def work_equal(claim: Equal, table: RowTable) -> Worked:
             faults.append(f"{reading.words}, more than rounding explains")
     worked = of_pairs(pairs, metric, (merged(claim, readings, pairs, alone, percent),))
     return replace(worked, faults=few(faults))
-
-
-def _change(a: Amount, b: Amount) -> Reading:
-    ratio = over(a, b)
-    result = percent(a.value / b.value - 1)
-    words = f"({digits(a, b)}-{digits(b, a)})/{digits(b, a)} = {result}"
-    return Reading((Span(ratio.low - 1, ratio.high - 1),), words, result=result)
 
 
 # -- shared
@@ -385,13 +380,21 @@ def in_unit(amount: Amount, unit: str) -> Span:
 def other_unit(amount: Amount, unit: str) -> str:
     """Why what is printed in a unit cannot be what a row has; empty where it can."""
     asked, own = unit_of(unit) if unit else None, unit_of(amount.unit)
-    if not unit or unit == amount.unit or (asked and own and asked[0] == own[0] and _items(unit, amount.unit)):
-        return ""
-    return f"{amount.unit}, where {unit} is printed"
+    alike = asked and own and asked[0] == own[0] and items_of(unit) == items_of(amount.unit)
+    return f"{amount.unit}, where {unit} is printed" if unit and unit != amount.unit and not alike else ""
 
 
-def _items(one: str, other: str) -> bool:
-    return items_of(one) == items_of(other)
+def wrong_range(claim: Claim, figures: Sequence[Amount]) -> list[str]:
+    """Where the printed range is not that of the figures."""
+    stated = figure(claim)
+    if wrong := other_unit(figures[0], stated.unit):
+        return [wrong]
+    values = sorted(figures, key=lambda amount: amount.value)
+    return [
+        f"{digits(amount)} {amount.unit} where {claim.published} is printed"
+        for end, amount in ((stated.low, values[0]), (stated.high, values[-1]))
+        if not end.meets(in_unit(amount, stated.unit))
+    ]
 
 
 def middle(span: Span) -> float:
@@ -418,10 +421,10 @@ def two_figures(claim: PairClaim, metric: str, pair: tuple[Row, Row]) -> tuple[A
 
 def of_pairs(pairs: list[tuple[Row, Row]], metric: str, meant: tuple[Reading, ...]) -> Worked:
     """A claim on pairs, worked out."""
-    return Worked(meant=meant, pairs=tuple(pairs), metric=metric, notes=_per_device(pairs, metric))
+    return Worked(meant=meant, pairs=tuple(pairs), metric=metric, notes=_note_per_device(pairs, metric))
 
 
-def _per_device(pairs: list[tuple[Row, Row]], metric: str) -> tuple[str, ...]:
+def _note_per_device(pairs: list[tuple[Row, Row]], metric: str) -> tuple[str, ...]:
     """What a comparison of unlike numbers of devices comes to for one device."""
     if len(pairs) != 1:
         return ()

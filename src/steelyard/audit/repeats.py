@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from steelyard.audit.recompute import better, kind_of, lead, percent, speed_ratio, unit_factor
 from steelyard.audit.selecting import same
-from steelyard.rules.claims import Reading, RepeatNoise
+from steelyard.rules.claim import Reading, RepeatNoise
 from steelyard.rules.table.row import Amount
 from steelyard.rules.table.settings import SETTINGS, TUNABLE, shown
 from steelyard.stats.ratio import MIN_JOBS, compare_means
@@ -39,13 +39,13 @@ class Index:
         for row in table.rows:
             if metric in row.figures:
                 amount = row.figures[metric]
-                self.alike.setdefault(_key(row, STATED), []).extend(amount.jobs or (amount.value,))
-                self.machines.setdefault(_key(row, KEPT), []).append(row)
+                self.alike.setdefault(_make_key(row, STATED), []).extend(amount.jobs or (amount.value,))
+                self.machines.setdefault(_make_key(row, KEPT), []).append(row)
 
     def repeats(self, row: Row) -> list[float]:
         """Values of all rows with the same settings, those of the row itself among them."""
         own = row.figures[self.metric]
-        alike = self.alike.get(_key(row, STATED), [])
+        alike = self.alike.get(_make_key(row, STATED), [])
         # Jobs added up may have the settings of a row that they are not: one large job of as many devices.
         return alike if own.jobs or own.value in alike else [own.value]
 
@@ -54,7 +54,7 @@ class Index:
         return [group for group in self.alike.values() if len(group) > 1]
 
 
-def _key(row: Row, keys: Sequence[str]) -> Key:
+def _make_key(row: Row, keys: Sequence[str]) -> Key:
     return tuple(row.get(key) for key in keys)
 
 
@@ -65,16 +65,16 @@ def chance(index: Index, pair: tuple[Row, Row]) -> RepeatNoise:
     if min(map(min, sides)) <= 0:
         return RepeatNoise(shown=False, words="a run with the figure 0 has no ratio to another one")
     if min(map(len, sides)) >= MIN_JOBS:
-        return _tested(sides, kind_of(a))
+        return _compare_repeats(sides, kind_of(a))
     known = [side for side in sides if len(side) > 1] or index.spreads()
     if not known:
         return RepeatNoise(shown=False, words="one run each, and the document repeats no row")
-    widest = max(known, key=_spread)
+    widest = max(known, key=_compute_spread)
     ratio = speed_ratio(a, b).values[0]
     low, high = sorted((1.0, (ratio.low + ratio.high) / 2))
     factor = unit_factor(a)
     figures = " and ".join(f"{value / factor:,.5g}" for value in (max(widest), min(widest)))
-    spread = _spread(widest)
+    spread = _compute_spread(widest)
     gap = high / low - 1
     runs = f"{len(widest)} runs of one configuration gave {figures}, {percent(spread)} apart"
     return RepeatNoise(shown=gap > spread, words=f"{runs}, and these rows {percent(gap)}")
@@ -91,7 +91,7 @@ def statistics(index: Index, pair: tuple[Row, Row], within: float | None, *, equ
     if min(map(min, sides)) <= 0:
         return RepeatNoise(shown=False, words="a run with the figure 0 has no ratio to another one")
     if not equal:
-        return _tested(sides, kind)
+        return _compare_repeats(sides, kind)
     if within is None:
         return RepeatNoise(shown=False, words="equal within what is not said; a margin is needed")
     found = compare_means(sides[1], sides[0])
@@ -110,15 +110,22 @@ def best_ratio(index: Index, pair: tuple[Row, Row]) -> tuple[Reading | None, str
         return None, f"whether more or less of {metric} is better is not known, and so neither is the best"
     choose = max if way == "more" else min
     for row in pair:
-        candidates = [other for other in index.machines.get(_key(row, KEPT), ()) if _may_stand_for(row, other)]
+        own = row.number("devices")
+        # The share of one device of many is at most what one can do alone; the other way round scaling would be free.
+        candidates = [
+            other
+            for other in index.machines.get(_make_key(row, KEPT), ())
+            if (its := other.number("devices")) == own or (own is not None and its is not None and own < its)
+        ]
         if len({tuple(other.get(key) for key in CHOSEN) for other in candidates}) < 2:
             amounts.append(row.figures[metric])
             words.append("")
             continue
-        scaled = [(_scaled(other, row, metric), other) for other in candidates]
+        scaled = [(_scale(other, row, metric), other) for other in candidates]
         best, other = choose(scaled, key=lambda entry: entry[0].value)
         amounts.append(best)
-        words.append(_tuned(row, other))
+        tuned = [key for key in FREE if other.get(key) is not None and not same(row.get(key), other.get(key))]
+        words.append(", ".join(f"{key} {shown(other.get(key))}" for key in tuned) or "as claimed")
     if not any(words):
         return None, "either side is known at one setting only, so nobody knows its best"
     ratio = lead(metric, amounts[0], amounts[1])
@@ -127,16 +134,7 @@ def best_ratio(index: Index, pair: tuple[Row, Row]) -> tuple[Reading | None, str
     return Reading(ratio.values, f"{ratio.words} ({said})", result=ratio.result), ""
 
 
-def _may_stand_for(row: Row, other: Row) -> bool:
-    """On as many devices or on more.
-
-    The share of one device of many is at most what one can do alone; the other way round scaling would be free.
-    """
-    own, its = row.number("devices"), other.number("devices")
-    return own == its or (own is not None and its is not None and own < its)
-
-
-def _scaled(other: Row, row: Row, metric: str) -> Amount:
+def _scale(other: Row, row: Row, metric: str) -> Amount:
     """A figure in proportion to the devices of the row that it stands for."""
     amount, own, its = other.figures[metric], row.number("devices"), other.number("devices")
     if not own or not its or own == its:
@@ -147,17 +145,11 @@ def _scaled(other: Row, row: Row, metric: str) -> Amount:
     return Amount(amount.value * share, amount.low * share, amount.high * share, amount.unit)
 
 
-def _tuned(row: Row, other: Row) -> str:
-    """What the best row has that the claimed one has not."""
-    changed = [key for key in FREE if other.get(key) is not None and not same(row.get(key), other.get(key))]
-    return ", ".join(f"{key} {shown(other.get(key))}" for key in changed) or "as claimed"
-
-
-def _spread(values: Sequence[float]) -> float:
+def _compute_spread(values: Sequence[float]) -> float:
     return max(values) / min(values) - 1 if min(values) > 0 else float("inf")
 
 
-def _tested(sides: list[list[float]], kind: Kind) -> RepeatNoise:
+def _compare_repeats(sides: list[list[float]], kind: Kind) -> RepeatNoise:
     """Welch's interval of the ratio of means; rates are averaged as times."""
     a, b = ([1 / value for value in side] if kind == "rate" else side for side in sides)
     found = compare_means(b, a)

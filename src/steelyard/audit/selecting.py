@@ -13,7 +13,7 @@ from steelyard.rules.table.settings import SETTINGS
 from steelyard.rules.table.units import unit_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from steelyard.audit.claims import Claim, PairClaim
     from steelyard.rules.table.row import RowTable, Setting
@@ -44,8 +44,15 @@ def same(a: object, b: object) -> bool:
 def rows_of(claim: Claim, table: RowTable, extra: Mapping[str, Setting] | None = None) -> list[Row]:
     """The rows that a claim's selectors mean; InputError when there is none."""
     wanted = {**claim.rows, **(extra or {})}
-    _known(claim, wanted)
-    _ways(claim, extra or {})
+    _refuse_unknown(claim, wanted)
+    # `sum` and `mean` belong to one side and are true: any other word would be taken for it.
+    said = [key for key in WAYS if key in claim.rows]
+    problems = [Problem(f"rows.{key}", "put together before they are told apart", "in a or b") for key in said]
+    problems += [
+        Problem(key, f"{value!r}", "true") for key, value in (extra or {}).items() if key in WAYS and value is not True
+    ]
+    if problems:
+        raise InputError(f"claim {claim.id} is not valid", problems=tuple(problems))
     wanted_metric = wanted.get("metric")
     wanted = {key: value for key, value in wanted.items() if key not in (*WAYS, "metric")}
     found = [row for row in table.rows if all(_has(row, key, value) for key, value in wanted.items())]
@@ -53,21 +60,28 @@ def rows_of(claim: Claim, table: RowTable, extra: Mapping[str, Setting] | None =
     if metric:
         found = [row for row in found if str(metric) in row.figures]
     if not found:
-        raise _none(claim, table, wanted, str(metric or ""))
+        raise _explain_none(claim, table, wanted, str(metric or ""))
     return found
 
 
 def one_row(claim: Claim, table: RowTable, side: Mapping[str, Setting]) -> Row:
     """The one row of a side, or several put together as the selector says."""
-    return _together(claim, rows_of(claim, table, side), side)
+    return _put_together(claim, rows_of(claim, table, side), side)
 
 
 def pairs_of(claim: PairClaim, table: RowTable) -> tuple[list[tuple[Row, Row]], int]:
     """The pairs of rows of a claim, and how many rows found no partner."""
     if not claim.over:
         return [(one_row(claim, table, claim.a), one_row(claim, table, claim.b))], 0
-    _known(claim, dict.fromkeys(claim.over, ""))
-    sides = [_by_settings(claim, rows_of(claim, table, side), side) for side in (claim.a, claim.b)]
+    _refuse_unknown(claim, dict.fromkeys(claim.over, ""))
+    sides: list[dict[tuple[object, ...], Row]] = []
+    for side in (claim.a, claim.b):
+        groups: dict[tuple[object, ...], list[Row]] = {}
+        for number, row in enumerate(rows_of(claim, table, side)):
+            key = tuple(_read_value(row, key) for key in claim.over)
+            # What a row does not state is not the same as what another one does not state: it has no partner.
+            groups.setdefault((number, row.place) if None in key else key, []).append(row)
+        sides.append({key: _put_together(claim, found, side) for key, found in groups.items()})
     shared = [key for key in sides[0] if key in sides[1]]
     if not shared:
         problem = Problem("over", f"no rows of both sides share {', '.join(claim.over)}", "settings both sides state")
@@ -89,25 +103,23 @@ def metric_of(claim: Claim, rows: Sequence[Row], side: Mapping[str, Setting] | N
     return shared.pop()
 
 
-def _by_settings(claim: PairClaim, rows: Sequence[Row], side: Mapping[str, Setting]) -> dict[tuple[object, ...], Row]:
-    groups: dict[tuple[object, ...], list[Row]] = {}
-    for number, row in enumerate(rows):
-        key = tuple(_value(row, key) for key in claim.over)
-        # What a row does not state is not the same as what another one does not state: it has no partner.
-        groups.setdefault((number, row.place) if None in key else key, []).append(row)
-    return {key: _together(claim, found, side) for key, found in groups.items()}
-
-
-def _together(claim: Claim, rows: Sequence[Row], side: Mapping[str, Setting]) -> Row:
+def _put_together(claim: Claim, rows: Sequence[Row], side: Mapping[str, Setting]) -> Row:
     if side.get("sum"):
-        return _combined(claim, rows, metric_of(claim, rows, side), "sum")
+        return _combine(claim, rows, metric_of(claim, rows, side), "sum")
     if side.get("mean"):
-        return _combined(claim, rows, metric_of(claim, rows, side), "mean")
+        return _combine(claim, rows, metric_of(claim, rows, side), "mean")
     if len(rows) > 1:
         problem = Problem(
-            "rows", f"{len(rows)} rows match {_said({**claim.rows, **side})}", "a selector that leaves one row"
+            "rows",
+            f"{len(rows)} rows match {_format_selector({**claim.rows, **side})}",
+            "a selector that leaves one row",
         )
-        near = tuple(Problem(row.place, _said(_apart(row, rows)), "select by these") for row in rows[:NEAR])
+        first = {key: _read_value(rows[0], key) for key in (*PLACES, *SETTINGS)}
+        differing = [key for key, value in first.items() if not all(_has(row, key, value) for row in rows)]
+        near = tuple(
+            Problem(row.place, _format_selector({key: _read_value(row, key) for key in differing}), "select by these")
+            for row in rows[:NEAR]
+        )
         raise InputError(
             f"claim {claim.id} needs one row",
             problems=(problem, *near),
@@ -116,7 +128,7 @@ def _together(claim: Claim, rows: Sequence[Row], side: Mapping[str, Setting]) ->
     return rows[0]
 
 
-def _combined(claim: Claim, rows: Sequence[Row], metric: str, way: str) -> Row:
+def _combine(claim: Claim, rows: Sequence[Row], metric: str, way: str) -> Row:
     """Several rows as one: independent jobs added up, or repeats averaged."""
     figures = [row.figures[metric] for row in rows]
     kind = (unit_of(figures[0].unit) or ("", 1.0))[0]
@@ -130,7 +142,7 @@ def _combined(claim: Claim, rows: Sequence[Row], metric: str, way: str) -> Row:
     shared = {key: value for key, value in first.settings.items() if all(same(row.get(key), value) for row in rows)}
     if way == "sum":
         # Parts of one sum are no repeats of it.
-        amount = replace(_amount(sum, figures), jobs=())
+        amount = replace(_fold_amounts(sum, figures), jobs=())
         devices = [row.number("devices") for row in rows]
         if all(devices):
             shared["devices"] = sum(value or 0.0 for value in devices)
@@ -146,42 +158,30 @@ _WORDS = {"sum": "add up", "mean": "average"}
 def averaged(figures: Sequence[Amount]) -> Amount:
     """The mean of repeats. Rates are averaged as work over time, and so are figures per energy."""
     kind = (unit_of(figures[0].unit) or ("", 1.0))[0]
-    above_zero = all(figure.low > 0 for figure in figures)
-    return _amount(_harmonic if kind in ("rate", "per_energy") and above_zero else _mean, figures)
+    harmonic = kind in ("rate", "per_energy") and all(figure.low > 0 for figure in figures)
+
+    def mean(values: list[float]) -> float:
+        if harmonic:
+            return len(values) / math.fsum(1 / value for value in values)
+        return math.fsum(values) / len(values)
+
+    return _fold_amounts(mean, figures)
 
 
-def _amount(fold: object, figures: Sequence[Amount]) -> Amount:
-    assert callable(fold)
+def _fold_amounts(fold: Callable[[list[float]], float], figures: Sequence[Amount]) -> Amount:
     value, low, high = (fold([getattr(figure, name) for figure in figures]) for name in ("value", "low", "high"))
     return Amount(value, low, high, figures[0].unit, "", tuple(figure.value for figure in figures))
 
 
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
-def _harmonic(values: Sequence[float]) -> float:
-    return len(values) / math.fsum(1 / value for value in values)
-
-
-def _value(row: Row, key: str) -> object:
+def _read_value(row: Row, key: str) -> object:
     return getattr(row, key) if key in PLACES else row.get(key)
 
 
-def _has(row: Row, key: str, wanted: Setting) -> bool:
-    return same(_value(row, key), wanted)
+def _has(row: Row, key: str, wanted: object) -> bool:
+    return same(_read_value(row, key), wanted)
 
 
-def _ways(claim: Claim, side: Mapping[str, Setting]) -> None:
-    """`sum` and `mean` belong to one side and are true: any other word would be taken for it."""
-    said = [key for key in WAYS if key in claim.rows]
-    problems = [Problem(f"rows.{key}", "put together before they are told apart", "in a or b") for key in said]
-    problems += [Problem(key, f"{side[key]!r}", "true") for key in WAYS if key in side and side[key] is not True]
-    if problems:
-        raise InputError(f"claim {claim.id} is not valid", problems=tuple(problems))
-
-
-def _known(claim: Claim, wanted: Mapping[str, object]) -> None:
+def _refuse_unknown(claim: Claim, wanted: Mapping[str, object]) -> None:
     unknown = [key for key in wanted if key not in KEYS]
     if unknown:
         problems = []
@@ -192,16 +192,18 @@ def _known(claim: Claim, wanted: Mapping[str, object]) -> None:
         raise InputError(f"claim {claim.id} selects by what rows do not have", problems=tuple(problems))
 
 
-def _none(claim: Claim, table: RowTable, wanted: Mapping[str, Setting], metric: str) -> InputError:
+def _explain_none(claim: Claim, table: RowTable, wanted: Mapping[str, Setting], metric: str) -> InputError:
     """The rows that come closest, and what they have instead."""
 
     def missed(row: Row) -> dict[str, object]:
-        other = {key: _value(row, key) for key, value in wanted.items() if not _has(row, key, value)}
+        other = {key: _read_value(row, key) for key, value in wanted.items() if not _has(row, key, value)}
         return other if not metric or metric in row.figures else {**other, "metric": " or ".join(row.figures)}
 
     near = sorted(table.rows, key=lambda row: len(missed(row)))[:NEAR]
-    said = _said({**wanted, **({"metric": metric} if metric else {})})
-    problems = tuple(Problem(row.place, f"has {_said(missed(row))}", "what the selector says") for row in near)
+    said = _format_selector({**wanted, **({"metric": metric} if metric else {})})
+    problems = tuple(
+        Problem(row.place, f"has {_format_selector(missed(row))}", "what the selector says") for row in near
+    )
     return InputError(
         f"claim {claim.id}: no row of {table.name} has {said}; the nearest are",
         problems=problems,
@@ -209,12 +211,5 @@ def _none(claim: Claim, table: RowTable, wanted: Mapping[str, Setting], metric: 
     )
 
 
-def _apart(row: Row, rows: Sequence[Row]) -> dict[str, object]:
-    keys = (*PLACES, *SETTINGS)
-    return {
-        key: _value(row, key) for key in keys if any(not same(_value(other, key), _value(row, key)) for other in rows)
-    }
-
-
-def _said(wanted: Mapping[str, object]) -> str:
+def _format_selector(wanted: Mapping[str, object]) -> str:
     return ", ".join(f"{key} {'unknown' if value is None else value}" for key, value in wanted.items()) or "anything"

@@ -7,7 +7,6 @@ from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from steelyard.audit.claims import figure
 from steelyard.audit.recompute import (
     HUGE,
     SHOWN,
@@ -21,19 +20,19 @@ from steelyard.audit.recompute import (
     digits,
     efficiency,
     few,
-    in_unit,
     kind_of,
     middle,
     named,
     of_a_device,
-    other_unit,
     over,
     percent,
     speed_ratio,
+    stated_span,
+    wrong_range,
 )
 from steelyard.audit.selecting import averaged, metric_of, rows_of, same
 from steelyard.errors import InputError, Problem
-from steelyard.rules.claims import Span
+from steelyard.rules.claim import Span
 from steelyard.rules.table.row import Pair
 from steelyard.rules.table.settings import FOLLOWS, SETTINGS, confounders
 from steelyard.rules.table.units import unit_of
@@ -53,7 +52,7 @@ def work_linear(claim: Linear, table: RowTable) -> Worked:
     """Efficiency at every number of devices against the fewest; the best row counts where several have the same."""
     rows = rows_of(claim, table)
     metric = metric_of(claim, rows)
-    _one_work(claim, rows)
+    _refuse_several_works(claim, rows)
     about_speed(claim, metric, rows[0].figures[metric])
     rows = sorted((row for row in rows if metric in row.figures), key=lambda row: devices(claim, row))
     fewest = devices(claim, rows[0])
@@ -72,7 +71,7 @@ def work_linear(claim: Linear, table: RowTable) -> Worked:
     limit = claim.up_to if claim.up_to is not None else max(reached)
     # The largest count is what the claim goes up to; it is told first.
     missed = [
-        f"{_efficiencies(found)} at {counted(count)}"
+        f"{_format_efficiencies(found)} at {counted(count)}"
         for count, found in sorted(reached.items(), reverse=True)
         if count <= limit and max(span.high for span, _ in found) < claim.at_least
     ]
@@ -80,7 +79,7 @@ def work_linear(claim: Linear, table: RowTable) -> Worked:
     last = max((count for count in reached if count <= limit), default=None)
     if last is None:
         faults.append(f"no row has more than {counted(fewest)} and at most {limit:g}")
-    listed = [f"{_efficiencies(found)} at {count:g}" for count, found in reached.items()]
+    listed = [f"{_format_efficiencies(found)} at {count:g}" for count, found in reached.items()]
     words = ", ".join(few(listed, MAX_LISTED))
     return Worked(
         faults=few(faults), words=f"efficiency against {counted(fewest)}: {words}", rows=tuple(rows), metric=metric,
@@ -88,11 +87,11 @@ def work_linear(claim: Linear, table: RowTable) -> Worked:
     )  # fmt: skip
 
 
-def _efficiencies(found: list[tuple[Span, Row]]) -> str:
+def _format_efficiencies(found: list[tuple[Span, Row]]) -> str:
     return " and ".join(few([percent(middle(span)) for span, _ in found]))
 
 
-def _one_work(claim: Claim, rows: Sequence[Row]) -> None:
+def _refuse_several_works(claim: Claim, rows: Sequence[Row]) -> None:
     """Refuse a series over several machines or models: a ratio between them is no scaling."""
     for key, role in SETTINGS.items():
         values = {row.get(key) for row in rows} - {None}
@@ -104,79 +103,62 @@ def _one_work(claim: Claim, rows: Sequence[Row]) -> None:
 
 def work_same_work(claim: SameWork, table: RowTable) -> Worked:
     """Rate times time of every row; the amount that most rows share, and the rows that have another."""
-    rows = [row for row in rows_of(claim, table) if _rate_and_time(claim, row) is not None]
+    found = [
+        (row, names)
+        for row in rows_of(claim, table)
+        if (names := _find_rate_and_time(row, claim.rate, claim.time)) is not None
+    ]
+    rows = [row for row, _ in found]
     if len(rows) < (1 if claim.published else 2):
         problem = Problem(
             "rows", f"{len(rows)} rows have a rate and a time", "two or more; or one and a published amount"
         )
         raise InputError(f"claim {claim.id} has nothing to multiply", problems=(problem,))
-    amounts = [_product(claim, row) for row in rows]
-    shared, agree = _shared(amounts, claim.within, _stated_work(claim))
-    rows_agree = f"{len(agree)} row{'s' * (len(agree) != 1)}"
-    words = f"rate x time = {_from_to([amounts[i] for i in agree])} in {rows_agree}" if agree else ""
+    amounts = [_multiply(row, *names) for row, names in found]
+    # The stated amount is a count, so its zeros are digits, unless it is said to be about it.
+    shared, agree = _find_shared(amounts, claim.within, stated_span(claim) if claim.published else None)
+    words = ""
+    if agree:
+        middles = [middle(amounts[i]) for i in agree]
+        ends = " to ".join(dict.fromkeys((amount_of(min(middles)), amount_of(max(middles)))))
+        words = f"rate x time = {ends} in {len(agree)} row{'s' * (len(agree) != 1)}"
     outside = [(middle(amounts[i]), row) for i, row in enumerate(rows) if i not in agree]
     outside.sort(key=lambda entry: -abs(math.log(entry[0] / shared)) if entry[0] > 0 and shared > 0 else 0.0)
-    faults = few(
-        [f"{amount_of(value)} at {apart(row, rows)} ({_off(value, shared)})" for value, row in outside[: SHOWN + 1]]
-    )
+    faults = []
+    for value, row in outside[:SHOWN]:
+        far = shared <= 0 or value / shared > HUGE
+        off = "far from the others" if far else f"{100 * (value / shared - 1):+.1f} %"
+        faults.append(f"{amount_of(value)} at {apart(row, rows)} ({off})")
     if len(outside) > SHOWN:
-        faults = (*faults[:SHOWN], f"{len(outside) - SHOWN} more")
-    names = dict.fromkeys(name for row in rows for name in _rate_and_time(claim, row) or ())
-    return Worked(faults=faults, words=words, told=False, rows=tuple(rows), metric=", ".join(names))
-
-
-def _off(value: float, shared: float) -> str:
-    if shared <= 0 or value / shared > HUGE:
-        return "far from the others"
-    return f"{100 * (value / shared - 1):+.1f} %"
+        faults.append(f"{len(outside) - SHOWN} more")
+    metric = ", ".join(dict.fromkeys(name for _, names in found for name in names))
+    return Worked(faults=tuple(faults), words=words, told=False, rows=tuple(rows), metric=metric)
 
 
 def other_product(a: Row, b: Row) -> str:
     """Of two rows that each have a rate and a time: how their work differs beyond rounding; empty where it does not."""
-    pair = [(row, _names(row)) for row in (a, b)]
-    spans = [_times(row, *names) for row, names in pair if names is not None]
+    pair = [(row, _find_rate_and_time(row)) for row in (a, b)]
+    spans = [_multiply(row, *names) for row, names in pair if names is not None]
     if len(spans) < 2 or pair[0][1] != pair[1][1] or spans[0].meets(spans[1]):
         return ""
     return " against ".join(amount_of(middle(span)) for span in spans) + " by rate x time"
 
 
-def _rate_and_time(claim: SameWork, row: Row) -> tuple[str, str] | None:
-    """Names of the rate and the time of a row: named by the claim, or the only ones."""
-    return _names(row, claim.rate, claim.time)
-
-
-def _names(row: Row, rate: str = "", time: str = "") -> tuple[str, str] | None:
-    rates = [name for name, amount in row.figures.items() if kind_of(amount) == "rate" and _is_rate(amount)]
+def _find_rate_and_time(row: Row, rate: str = "", time: str = "") -> tuple[str, str] | None:
+    """Names of the rate and the time of a row: as given, or the only ones."""
+    rates = [name for name, amount in row.figures.items() if (unit_of(amount.unit) or ("", 0))[0] == "rate"]
     spans = [name for name, amount in row.figures.items() if kind_of(amount) == "time"]
     rate = rate if rate in row.figures else (rates[0] if not rate and len(rates) == 1 else "")
     time = time if time in row.figures else (spans[0] if not time and len(spans) == 1 else "")
     return (rate, time) if rate and time else None
 
 
-def _is_rate(amount: Amount) -> bool:
-    return (unit_of(amount.unit) or ("", 0))[0] == "rate"
-
-
-def _product(claim: SameWork, row: Row) -> Span:
-    found = _rate_and_time(claim, row)
-    assert found is not None
-    return _times(row, *found)
-
-
-def _times(row: Row, rate_name: str, time_name: str) -> Span:
+def _multiply(row: Row, rate_name: str, time_name: str) -> Span:
     rate, time = row.figures[rate_name], row.figures[time_name]
     return Span(max(0.0, rate.low) * max(0.0, time.low), rate.high * time.high)
 
 
-def _stated_work(claim: SameWork) -> Span | None:
-    """The amount that the document states. It is a count, so its zeros are digits, unless it is said to be about it."""
-    if not claim.published:
-        return None
-    stated = figure(claim)
-    return Span(stated.low.low, stated.high.high)
-
-
-def _shared(amounts: list[Span], within: float, stated: Span | None) -> tuple[float, set[int]]:
+def _find_shared(amounts: list[Span], within: float, stated: Span | None) -> tuple[float, set[int]]:
     """The amount that most rows may have in common, or the stated one, and the rows that have it."""
     wide = [Span(amount.low * (1 - within), amount.high * (1 + within)) for amount in amounts]
     if stated is not None:
@@ -190,13 +172,6 @@ def _shared(amounts: list[Span], within: float, stated: Span | None) -> tuple[fl
     return (start + min(wide[i].high for i in members)) / 2, members
 
 
-def _from_to(spans: list[Span]) -> str:
-    middles = [middle(span) for span in spans]
-    low, high = min(middles), max(middles)
-    first, last = amount_of(low), amount_of(high)
-    return first if first == last else f"{first} to {last}"
-
-
 def work_monotone(claim: Monotone, table: RowTable) -> Worked:
     """The metric against the setting, in each series of rows; and where it has come near its best."""
     rows = rows_of(claim, table)
@@ -208,13 +183,18 @@ def work_monotone(claim: Monotone, table: RowTable) -> Worked:
             "setting", f"{len(rows)} rows, of one {claim.setting!r} or none", "rows of two values or more"
         )
         raise InputError(f"claim {claim.id} needs rows to follow", problems=(problem,))
-    series = [_steps(found, claim.setting, metric) for found in _series(rows, claim.setting)]
-    faults = [fault for steps in series for fault in _breaks(claim, steps)]
+    series = [_average_steps(found, claim.setting, metric) for found in _group_series(rows, claim.setting)]
+    faults = [fault for steps in series for fault in _find_breaks(claim, steps)]
     figures = [row.figures[metric] for row in rows]
-    faults += _ends(claim, figures)
+    faults += wrong_range(claim, figures) if claim.published else []
     words = f"{digits(figures[0])} to {digits(figures[-1])} {figures[0].unit} over {len(rows)} rows"
     words += f" of {len(series)} series" if len(series) > 1 else ""
-    words += _knee(claim, rows, figures) if claim.direction == "rises" and len(series) == 1 else ""
+    if claim.direction == "rises" and len(series) == 1:
+        best = max(figure.value for figure in figures)
+        near = next((row for row in rows if row.figures[metric].value >= KNEE_SHARE * best), None)
+        if near is not None:
+            reached = f"{named(claim.setting, near)} ({percent(near.figures[metric].value / best)})"
+            words += f"; {100 * KNEE_SHARE:g} % of the best is reached at {reached}"
     longest = max(series, key=len)
     ends = ((longest[-1][0], longest[0][0]),)
     return Worked(faults=few(faults), words=words, told=False, rows=tuple(rows), metric=metric, pairs=ends)
@@ -224,7 +204,7 @@ def work_monotone(claim: Monotone, table: RowTable) -> Worked:
 _LOOSE = ("amount", "training", "environment", "evidence")
 
 
-def _series(rows: list[Row], setting: str) -> list[list[Row]]:
+def _group_series(rows: list[Row], setting: str) -> list[list[Row]]:
     """Rows that differ in one setting and what follows from it; where there are no such rows, all of them as one."""
     role = SETTINGS[setting]
     free = {setting, *FOLLOWS.get(setting, ())}
@@ -239,7 +219,7 @@ def _series(rows: list[Row], setting: str) -> list[list[Row]]:
     return found or [rows]
 
 
-def _steps(rows: list[Row], setting: str, metric: str) -> list[tuple[Row, Amount]]:
+def _average_steps(rows: list[Row], setting: str, metric: str) -> list[tuple[Row, Amount]]:
     """One figure a value of the setting: the mean of its repeats, with bounds that hold all of them."""
     groups: dict[float | None, list[Row]] = {}
     for row in rows:
@@ -253,7 +233,7 @@ def _steps(rows: list[Row], setting: str, metric: str) -> list[tuple[Row, Amount
     return found
 
 
-def _breaks(claim: Monotone, steps: list[tuple[Row, Amount]]) -> list[str]:
+def _find_breaks(claim: Monotone, steps: list[tuple[Row, Amount]]) -> list[str]:
     """Where a series goes the other way: against the best so far, so that a slow slide is seen as well as a step."""
     rises, found = claim.direction == "rises", []
     best = steps[0][1]
@@ -269,36 +249,11 @@ def _breaks(claim: Monotone, steps: list[tuple[Row, Amount]]) -> list[str]:
     return found
 
 
-def _ends(claim: Claim, figures: list[Amount]) -> list[str]:
-    """Where the printed range is not that of the rows."""
-    if not claim.published:
-        return []
-    stated = figure(claim)
-    if wrong := other_unit(figures[0], stated.unit):
-        return [wrong]
-    values = sorted(figures, key=lambda amount: amount.value)
-    return [
-        f"{digits(amount)} {amount.unit} where {claim.published} is printed"
-        for end, amount in ((stated.low, values[0]), (stated.high, values[-1]))
-        if not end.meets(in_unit(amount, stated.unit))
-    ]
-
-
-def _knee(claim: Monotone, rows: list[Row], figures: list[Amount]) -> str:
-    """The first row that reaches nine tenths of the best."""
-    best = max(figure.value for figure in figures)
-    for row, amount in zip(rows, figures, strict=True):
-        if amount.value >= KNEE_SHARE * best:
-            at = f"{named(claim.setting, row)} ({percent(amount.value / best)})"
-            return f"; {100 * KNEE_SHARE:g} % of the best is reached at {at}"
-    return ""
-
-
 def work_best(claim: Best, table: RowTable) -> Worked:
     """The claimed value of a setting against every other value, where nothing else differs. Repeats are averaged."""
     rows = [row for row in rows_of(claim, table) if row.get(claim.setting) is not None]
     metric = metric_of(claim, rows) if rows else ""
-    rows = _averaged([row for row in rows if metric in row.figures], metric)
+    rows = _average_repeats([row for row in rows if metric in row.figures], metric)
     claimed = [row for row in rows if same(row.get(claim.setting), claim.value)]
     if not claimed:
         problem = Problem("value", f"no row has {claim.setting} {claim.value}", "a value that rows have")
@@ -309,12 +264,12 @@ def work_best(claim: Best, table: RowTable) -> Worked:
         raise InputError(f"claim {claim.id} does not say what is best", problems=(problem,))
     ahead: list[tuple[Row, Row]] = []
     behind: list[tuple[Row, Row]] = []
-    for row, other in _rivals(claim, metric, rows, claimed):
+    for row, other in _find_rivals(claim, metric, rows, claimed):
         figures = row.figures[metric], other.figures[metric]
         ratio = over(*figures) if way == "more" else over(*reversed(figures))
         (ahead if ratio.high < 1 else behind).append((row, other))
     faults, said = (
-        [_against(claim, metric, pair, claimed) for pair in pairs[: SHOWN + 1]] for pairs in (ahead, behind)
+        [_compare_sides(claim, metric, pair, claimed) for pair in pairs[: SHOWN + 1]] for pairs in (ahead, behind)
     )
     if not ahead and not behind:
         faults = [f"no row that differs from {claim.setting} {claim.value} in {claim.setting} alone"]
@@ -326,7 +281,7 @@ def work_best(claim: Best, table: RowTable) -> Worked:
     )  # fmt: skip
 
 
-def _averaged(rows: list[Row], metric: str) -> list[Row]:
+def _average_repeats(rows: list[Row], metric: str) -> list[Row]:
     """Rows of the same settings as one row: a lucky run of one value must not beat an unlucky one of another."""
     keys = sorted(key for key in {key for row in rows for key in row.settings} if SETTINGS[key] != "evidence")
     groups: dict[tuple[object, ...], list[Row]] = {}
@@ -339,7 +294,7 @@ def _averaged(rows: list[Row], metric: str) -> list[Row]:
     return found
 
 
-def _rivals(claim: Best, metric: str, rows: list[Row], claimed: list[Row]) -> list[tuple[Row, Row]]:
+def _find_rivals(claim: Best, metric: str, rows: list[Row], claimed: list[Row]) -> list[tuple[Row, Row]]:
     """Each claimed row with every row that differs from it in the setting alone, and in what follows from it."""
     followers = {claim.setting, *FOLLOWS.get(claim.setting, ())}
     role = SETTINGS[claim.setting]
@@ -363,11 +318,8 @@ def _rivals(claim: Best, metric: str, rows: list[Row], claimed: list[Row]) -> li
     ]
 
 
-def _against(claim: Best, metric: str, pair: tuple[Row, Row], claimed: Sequence[Row]) -> str:
+def _compare_sides(claim: Best, metric: str, pair: tuple[Row, Row], claimed: Sequence[Row]) -> str:
     sides = (f"{digits(row.figures[metric])} at {named(claim.setting, row)}" for row in reversed(pair))
-    return " against ".join(sides) + _kept(pair[0], claimed)
-
-
-def _kept(row: Row, claimed: Sequence[Row]) -> str:
-    """What stays the same in a comparison, where the claim's rows do not all have it."""
-    return f" ({apart(row, claimed)})" if len(claimed) > 1 else ""
+    # What stays the same is named where the claim's rows do not all have it.
+    kept = f" ({apart(pair[0], claimed)})" if len(claimed) > 1 else ""
+    return " against ".join(sides) + kept

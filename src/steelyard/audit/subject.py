@@ -131,7 +131,11 @@ def _audit_records(name: str, records: Iterable[RunRecord]) -> Audit:
         for finding in check("run", record):
             key = (record.spec.study, finding.code, finding.message)
             found.setdefault(key, (finding, []))[1].append(f"{record.spec.study}/{record.run_id}")
-    findings = [replace(finding, place=_places(runs)) for finding, runs in found.values()]
+    # A finding that several runs share is told once, at the first of them.
+    findings = [
+        replace(finding, place=runs[0] if len(runs) == 1 else f"{runs[0]} and {len(runs) - 1} more")
+        for finding, runs in found.values()
+    ]
     by_study: dict[str, list[RunRecord]] = {}
     for record in every:
         by_study.setdefault(record.spec.study, []).append(record)
@@ -140,8 +144,3 @@ def _audit_records(name: str, records: Iterable[RunRecord]) -> Audit:
     runs, studies = len(every), len(by_study)
     about = f"{runs} run{'s' * (runs != 1)} of {studies} {'study' if studies == 1 else 'studies'}"
     return Audit(name, about, tuple(findings), tables=tuple(tables))
-
-
-def _places(runs: list[str]) -> str:
-    """Where a finding was made: the first run, and how many more have it."""
-    return runs[0] if len(runs) == 1 else f"{runs[0]} and {len(runs) - 1} more"

@@ -77,9 +77,9 @@ def read_table(path: Path, platforms: tuple[Platform, ...] = ()) -> RowTable:
 def parse_table(text: str, name: str, platforms: tuple[Platform, ...] = ()) -> RowTable:
     """The table in a text: TOML where the name ends so, else CSV."""
     if name.endswith(".toml"):
-        return _from_toml(text, name, platforms)
+        return _parse_toml_table(text, name, platforms)
     made = _Rows(name)
-    for line, cells in _lines(text, name, (*REQUIRED, *OTHERS, *SETTINGS), REQUIRED):
+    for line, cells in _read_lines(text, name, (*REQUIRED, *OTHERS, *SETTINGS), REQUIRED):
         made.take(f"line {line}", cells)
     return made.table(platforms)
 
@@ -93,9 +93,11 @@ def parse_platforms(text: str, name: str) -> tuple[Platform, ...]:
     """The machines in a CSV text, one a line."""
     found: list[Platform] = []
     problems: list[Problem] = []
-    for line, cells in _lines(text, name, (*PLATFORM_COLUMNS, *PLATFORM_TEXT), ("platform", "accelerator")):
+    for line, cells in _read_lines(text, name, (*PLATFORM_COLUMNS, *PLATFORM_TEXT), ("platform", "accelerator")):
         try:
-            found.append(_platform({PLATFORM_COLUMNS[key]: cells[key] for key in PLATFORM_COLUMNS if cells.get(key)}))
+            found.append(
+                _make_platform({PLATFORM_COLUMNS[key]: cells[key] for key in PLATFORM_COLUMNS if cells.get(key)})
+            )
         except BadCellError as error:
             problems.append(Problem(f"line {line}, {error.column}", error.problem, error.valid))
     _refuse(name, problems)
@@ -120,7 +122,7 @@ def decoded(content: bytes, name: str) -> str:
     return text
 
 
-def _lines(
+def _read_lines(
     text: str, name: str, known: tuple[str, ...], required: tuple[str, ...]
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Line number and cells by column of each line of a CSV text; blank lines are left out."""
@@ -141,14 +143,14 @@ def _lines(
         if not any(cells):
             continue
         if not columns:
-            columns = _header(cells, name, known, required)
+            columns = _read_header(cells, name, known, required)
         else:
-            yield line, _cells(cells, columns, line, name)
+            yield line, _name_cells(cells, columns, line, name)
     if not columns:
         raise InputError(f"{name} is empty", next_step=f"begin with a line of columns: {','.join(required)}")
 
 
-def _header(cells: list[str], name: str, known: tuple[str, ...], required: tuple[str, ...]) -> list[str]:
+def _read_header(cells: list[str], name: str, known: tuple[str, ...], required: tuple[str, ...]) -> list[str]:
     problems: list[Problem] = []
     columns = [cell.strip() for cell in cells]
     if len(columns) > MAX_COLUMNS:
@@ -157,18 +159,18 @@ def _header(cells: list[str], name: str, known: tuple[str, ...], required: tuple
     for number, column in enumerate(columns, start=1):
         where = f"line 1, column {number}"
         if column in columns[: number - 1]:
-            problems.append(Problem(where, f"the column {_short(column)} comes twice", "each column once"))
+            problems.append(Problem(where, f"the column {_shorten(column)} comes twice", "each column once"))
         elif column not in known:
             near = difflib.get_close_matches(column[:MAX_METRIC], known, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            problems.append(Problem(where, f"the column {_short(column)} is not known{hint}", valid))
+            problems.append(Problem(where, f"the column {_shorten(column)} is not known{hint}", valid))
     missing = [column for column in required if column not in columns]
     problems += [Problem("line 1", f"the column {column!r} is missing", valid) for column in missing]
     _refuse(name, problems)
     return columns
 
 
-def _cells(cells: list[str], columns: list[str], line: int, name: str) -> dict[str, str]:
+def _name_cells(cells: list[str], columns: list[str], line: int, name: str) -> dict[str, str]:
     if len(cells) != len(columns):
         problem = Problem(f"line {line}", f"{len(cells)} cells", f"{len(columns)}, one for each column of line 1")
         raise InputError(f"{name} is not valid", problems=(problem,))
@@ -207,10 +209,14 @@ class _Rows:
         """One line. A metric that comes again with the same settings begins another row: a repeat."""
         try:
             settings = {key: setting(key, cells[key]) for key in SETTINGS if cells.get(key)}
-            metric = _metric(cells["metric"])
+            metric = cells["metric"]
+            if not metric or len(metric) > MAX_METRIC:
+                wrong = "too long" if metric else "empty"
+                raise BadCellError("metric", wrong, "a name such as throughput, epoch_time, power")
+            _check_text("metric", metric)
             amount, status = figure(metric, cells["value"], cells["unit"])
-            texts = {key: _text(key, cells.get(key, "")) for key in ("source", "table", "note")}
-            self._limit(settings, cells.get("power_limit_w", ""), texts["source"])
+            texts = {key: _check_text(key, cells.get(key, "")) for key in ("source", "table", "note")}
+            self._take_limit(settings, cells.get("power_limit_w", ""), texts["source"])
         except BadCellError as error:
             self.problems.append(Problem(f"{where}, {error.column}", error.problem, error.valid))
             if len(self.problems) > SHOWN_PROBLEMS:
@@ -243,7 +249,7 @@ class _Rows:
         )
         return RowTable(self.name, rows, (*self.platforms.values(), *platforms))
 
-    def _limit(self, settings: Mapping[str, Setting], text: str, source: str) -> None:
+    def _take_limit(self, settings: Mapping[str, Setting], text: str, source: str) -> None:
         """The power limit of one device, where the table has a column for it."""
         if not text:
             return
@@ -254,7 +260,7 @@ class _Rows:
             )
         if (system, accelerator) not in self.platforms and len(self.platforms) >= MAX_PLATFORMS:
             raise BadCellError("power_limit_w", "too many machines", f"at most {MAX_PLATFORMS} in one table")
-        made = Platform(system, accelerator, None, _positive("power_limit_w", text), "device", source=source)
+        made = Platform(system, accelerator, None, _parse_positive("power_limit_w", text), "device", source=source)
         if self.platforms.setdefault((system, accelerator), made).power_limit_w != made.power_limit_w:
             raise BadCellError(
                 "power_limit_w", "another limit for the same machine before", "one limit for each machine"
@@ -264,13 +270,13 @@ class _Rows:
 def setting(key: str, text: str) -> Setting:
     """A setting from its text; BadCellError where it is not valid."""
     if key not in NUMBERS:
-        return {"true": True, "false": False}.get(text.lower(), _text(key, text))
+        return {"true": True, "false": False}.get(text.lower(), _check_text(key, text))
     least = "a whole number from 0" if key in MAY_BE_ZERO else "a whole number from 1"
     found = printed(text)
     if key not in WHOLE:
-        return _positive(key, text)
+        return _parse_positive(key, text)
     if found is None or found[0] != int(found[0]) or found[0] < (0 if key in MAY_BE_ZERO else 1) or found[0] > 1e18:
-        raise BadCellError(key, _short(text), least)
+        raise BadCellError(key, _shorten(text), least)
     return int(found[0])
 
 
@@ -278,28 +284,28 @@ def figure(metric: str, text: str, unit: str) -> tuple[Amount | None, str | None
     """A figure and a status from the cells of a line: an empty value is unknown, OOM is a status."""
     known = unit_of(unit)
     if known is None:
-        raise BadCellError("unit", f"{_short(unit)} is not known", known_units())
+        raise BadCellError("unit", f"{_shorten(unit)} is not known", known_units())
     if not text or text.lower() in STATUSES:
         return None, STATUSES.get(text.lower())
     wanted = metric_kind(metric)
     if wanted is not None and known[0] != wanted:
-        raise BadCellError("unit", f"{metric} in {_short(unit)}", f"the unit of a {wanted.replace('_', ' ')}")
+        raise BadCellError("unit", f"{metric} in {_shorten(unit)}", f"the unit of a {wanted.replace('_', ' ')}")
     found = printed(text)
     if found is None:
         raise BadCellError(
-            "value", f"{_short(text)} is not a number", "a number such as 786, 1,281,167 or 2.1e5; empty; OOM"
+            "value", f"{_shorten(text)} is not a number", "a number such as 786, 1,281,167 or 2.1e5; empty; OOM"
         )
     if found[0] < 0 and known[0] != "ratio":
-        raise BadCellError("value", f"{_short(text)} is negative", f"a {known[0].replace('_', ' ')} of at least 0")
+        raise BadCellError("value", f"{_shorten(text)} is negative", f"a {known[0].replace('_', ' ')} of at least 0")
     return Amount(found[0] * known[1], found[1] * known[1], found[2] * known[1], unit, text), None
 
 
-def _from_toml(text: str, name: str, platforms: tuple[Platform, ...]) -> RowTable:
+def _parse_toml_table(text: str, name: str, platforms: tuple[Platform, ...]) -> RowTable:
     if len(text) > MAX_TOML_BYTES:
         raise InputError(f"{name} is larger than the {MAX_TOML_BYTES} bytes such a file may have")
     data = parse_toml(text.encode("utf-8"), name)
     problems = [
-        Problem(_short(key), "unknown part", "table, row, platform")
+        Problem(_shorten(key), "unknown part", "table, row, platform")
         for key in data
         if key not in ("table", "row", "platform")
     ]
@@ -312,31 +318,37 @@ def _from_toml(text: str, name: str, platforms: tuple[Platform, ...]) -> RowTabl
     _refuse(name, problems)
     made = _Rows(name)
     for number, row in enumerate(rows, start=1):
-        _toml_row(made, f"row {number}", {**head, **row})
+        _take_toml_row(made, f"row {number}", {**head, **row})
     own: list[Platform] = []
     for number, machine in enumerate(machines[: MAX_PLATFORMS + 1], start=1):
         try:
-            own.append(_platform({str(key): _plain(str(key), value) for key, value in machine.items()}))
+            own.append(_make_platform({str(key): _format_plain(str(key), value) for key, value in machine.items()}))
         except BadCellError as error:
             made.problems.append(Problem(f"platform {number}, {error.column}", error.problem, error.valid))
     return made.table((*own, *platforms))
 
 
-def _toml_row(made: _Rows, where: str, row: dict[str, Any]) -> None:
+def _take_toml_row(made: _Rows, where: str, row: dict[str, Any]) -> None:
     """One row of a TOML table, as the lines it would have in CSV."""
     figures = row.pop("figures", {})
     known = (*SETTINGS, *OTHERS, "url", "title")
     try:
         if not isinstance(figures, dict) or len(row) > MAX_COLUMNS or len(figures) > MAX_COLUMNS:
             raise BadCellError("figures", "not a table of figures", 'figures = { throughput = "786 images/s" }')
-        cells = {key: _plain(key, value) for key, value in row.items() if key not in ("url", "title")}
+        cells = {key: _format_plain(key, value) for key, value in row.items() if key not in ("url", "title")}
         for key in cells:
             if key not in known:
                 near = difflib.get_close_matches(key[:MAX_METRIC], known, n=1)
                 raise BadCellError(
-                    _short(key), f"unknown{f' (did you mean {near[0]!r}?)' if near else ''}", ", ".join(known)
+                    _shorten(key), f"unknown{f' (did you mean {near[0]!r}?)' if near else ''}", ", ".join(known)
                 )
-        lines = [(metric, *_value_and_unit(metric, text)) for metric, text in figures.items()]
+        lines = []
+        for metric, text in figures.items():
+            if not isinstance(text, str):
+                wrong = f"{_shorten(str(text))} without digits and unit as printed"
+                raise BadCellError(_shorten(metric), wrong, '"786 images/s", with quotes')
+            value, _, unit = text.strip().partition(" ")
+            lines.append((metric, text, "") if text.lower() in STATUSES else (metric, value, unit.strip()))
     except BadCellError as error:
         made.problems.append(Problem(f"{where}, {error.column}", error.problem, error.valid))
         return
@@ -344,67 +356,52 @@ def _toml_row(made: _Rows, where: str, row: dict[str, Any]) -> None:
         made.take(where, {**cells, "metric": metric, "value": value, "unit": unit})
 
 
-def _value_and_unit(metric: str, text: object) -> tuple[str, str]:
-    if not isinstance(text, str):
-        raise BadCellError(
-            _short(metric), f"{_short(str(text))} without digits and unit as printed", '"786 images/s", with quotes'
-        )
-    value, _, unit = text.strip().partition(" ")
-    return (text, "") if text.lower() in STATUSES else (value, unit.strip())
-
-
-def _plain(key: str, value: object) -> str:
+def _format_plain(key: str, value: object) -> str:
     """A TOML value as the text that it would be in a cell."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int | float):
         text = str(value)
         if len(text) > MAX_CELL:
-            raise BadCellError(_short(key), f"{len(text):,} characters", f"at most {MAX_CELL:,}")
+            raise BadCellError(_shorten(key), f"{len(text):,} characters", f"at most {MAX_CELL:,}")
         return text
-    raise BadCellError(_short(key), "a list, a date or a table", "text, a number, true or false")
+    raise BadCellError(_shorten(key), "a list, a date or a table", "text, a number, true or false")
 
 
-def _platform(cells: dict[str, str]) -> Platform:
+def _make_platform(cells: dict[str, str]) -> Platform:
     known = tuple(PLATFORM_COLUMNS.values())
     for key in cells:
         if key not in known:
-            raise BadCellError(_short(key), "unknown", ", ".join(known))
+            raise BadCellError(_shorten(key), "unknown", ", ".join(known))
     per_node = cells.get("devices_per_node")
-    limits = {key: _positive(key, cells[key]) for key in ("power_limit_w", "system_power_limit_w") if cells.get(key)}
+    limits = {
+        key: _parse_positive(key, cells[key]) for key in ("power_limit_w", "system_power_limit_w") if cells.get(key)
+    }
     return Platform(
-        name=_text("platform", cells.get("name", "")),
-        accelerator=_text("accelerator", cells.get("accelerator", "")),
+        name=_check_text("platform", cells.get("name", "")),
+        accelerator=_check_text("accelerator", cells.get("accelerator", "")),
         devices_per_node=int(setting("devices", per_node)) if per_node else None,
         power_limit_w=limits.get("power_limit_w"),
-        power_scope=_text("power_scope", cells.get("power_scope", "")),
+        power_scope=_check_text("power_scope", cells.get("power_scope", "")),
         system_power_limit_w=limits.get("system_power_limit_w"),
-        source=_text("source", cells.get("source", "")),
+        source=_check_text("source", cells.get("source", "")),
     )
 
 
-def _metric(text: str) -> str:
-    if not text or len(text) > MAX_METRIC:
-        raise BadCellError(
-            "metric", "empty" if not text else "too long", "a name such as throughput, epoch_time, power"
-        )
-    return _text("metric", text)
-
-
-def _text(column: str, text: str) -> str:
+def _check_text(column: str, text: str) -> str:
     if text.startswith(FORMULA):
-        raise BadCellError(column, f"{_short(text)} is a formula", "a name or a number, as printed")
+        raise BadCellError(column, f"{_shorten(text)} is a formula", "a name or a number, as printed")
     return text
 
 
-def _positive(column: str, text: str) -> float:
+def _parse_positive(column: str, text: str) -> float:
     found = printed(text)
     if found is None or not 0 < found[0] < math.inf:
-        raise BadCellError(column, _short(text), "a number above 0")
+        raise BadCellError(column, _shorten(text), "a number above 0")
     return found[0]
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(text if len(text) <= MAX_METRIC else text[: MAX_METRIC - 3] + "...")
 
 

@@ -1,17 +1,19 @@
 """What a rule is: a code, why it matters, how it is detected, a bad and a good example, and the remedy.
 
-Knows how a rule describes itself and makes findings. Each rule is one class in a file of its family; `plugins.BUILTIN`
-names it by its code, and a package may add its own with the entry point group `steelyard.rule`.
+Knows how a rule describes itself and makes findings. Each rule is one class in the folder of its code's first digit;
+`plugins.BUILTIN` names it by what it judges and by its code. A package may add its own with the entry point groups
+`steelyard.run_rule`, `steelyard.pair_rule`, `steelyard.table_rule` and `steelyard.claim_rule`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 from steelyard import plugins
 from steelyard.contracts.record import Finding
+from steelyard.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +23,20 @@ if TYPE_CHECKING:
 
 Subject = Literal["run", "pair", "table", "claim"]
 """What a rule looks at: one record; two rows that are to be compared; a table of rows; a claim about rows."""
+SUBJECTS: Final[tuple[Subject, ...]] = get_args(Subject)
+Verdict = Literal[
+    "impossible",
+    "does not follow",
+    "base differs",
+    "confounded",
+    "unfair",
+    "superlinear",
+    "outlier",
+    "not shown",
+    "holds",
+]
+"""What a claim is found to be, gravest first."""
+VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 
 FAMILIES = {
     "1": "settings",
@@ -63,6 +79,8 @@ class Rule:
     severity: ClassVar[Severity]
     """Of most of its findings; one that is graver or lighter says why."""
     subject: ClassVar[Subject]
+    verdict: ClassVar[Verdict] = "holds"
+    """On a claim in which it finds something; a rule that judges no claims leaves every claim as it is."""
     why: ClassVar[str]
     """What goes wrong for a reader who does not know."""
     detected: ClassVar[str]
@@ -123,19 +141,38 @@ class TableRule(Rule):
 
 def codes() -> list[str]:
     """Every code there is, in order."""
-    return plugins.names("rule")
+    return sorted({code for subject in SUBJECTS for code in plugins.names(_kind(subject))})
 
 
 def rule(code: str) -> Rule:
     """The rule of a code; InputError when there is none."""
-    made: Rule = plugins.load("rule", code)()
-    return made
+    found = find_rule(code)
+    if found is None:
+        raise plugins.unknown("rule", code, codes())
+    return found
+
+
+def find_rule(code: str) -> Rule | None:
+    """The rule of a code; None when there is none, as for a record of a later version or with rules of a package."""
+    return next((_make(subject, code) for subject in SUBJECTS if plugins.has(_kind(subject), code)), None)
 
 
 @cache
 def rules(subject: Subject) -> tuple[Any, ...]:
-    """All rules on one kind of subject, by code."""
-    return tuple(made for made in map(rule, codes()) if made.subject == subject)
+    """All rules on one kind of subject, by code. No rule on another one is imported."""
+    return tuple(_make(subject, code) for code in plugins.names(_kind(subject)))
+
+
+def _kind(subject: Subject) -> str:
+    return f"{subject}_rule"
+
+
+def _make(subject: Subject, code: str) -> Rule:
+    made: Rule = plugins.load(_kind(subject), code)()
+    if (made.code, made.subject) != (code, subject):
+        problem = Problem(code, f"the class is {made.code}, a rule on a {made.subject}", "what the class says")
+        raise InputError(f"{code} is registered as a rule on a {subject}", problems=(problem,))
+    return made
 
 
 def check(subject: Subject, what: Any) -> tuple[Finding, ...]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from steelyard import plugins
-from steelyard.rules.rule import SEVERITIES
+from steelyard.rules.rule import SEVERITIES, find_rule
 from steelyard.terminal.text import wrapped
 
 if TYPE_CHECKING:
@@ -41,7 +40,5 @@ def tally(findings: Sequence[Finding]) -> str:
 
 def rule_name(code: str) -> str:
     """The name of a code's rule; the code of a rule that is not installed here has none."""
-    if code not in plugins.names("rule"):
-        return "(not a rule of this version)"
-    name: str = plugins.load("rule", code).name
-    return name
+    found = find_rule(code)
+    return found.name if found is not None else "(not a rule of this version)"

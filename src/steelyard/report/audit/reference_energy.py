@@ -12,7 +12,7 @@ from steelyard.report.audit.published import NO_REPEATS, metric_unit, printed_ce
 from steelyard.report.charts.published import ChartText, Series, Spot, over_batch_chart
 from steelyard.report.page import Cell, Column, Section, Table
 from steelyard.report.study.subject import merged
-from steelyard.rules.claims import Span
+from steelyard.rules.claim import Span
 from steelyard.rules.table.relations import observed, solve, variable
 from steelyard.terminal.text import capital, number
 

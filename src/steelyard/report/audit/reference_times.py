@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from steelyard.audit.judge import Judgement
     from steelyard.report.audit.published import Held, JudgedDocument
     from steelyard.report.page import Chart
-    from steelyard.rules.claims import Reading
+    from steelyard.rules.claim import Reading
     from steelyard.rules.table.row import Row
 
     Work = tuple[str, str]

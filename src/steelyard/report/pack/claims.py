@@ -14,8 +14,8 @@ from steelyard.audit.judge import judge
 from steelyard.audit.subject import Audit
 from steelyard.audit.table import parse_table
 from steelyard.report.render.csv_table import inert
-from steelyard.rules.request import ASKED
 from steelyard.rules.table.phrases import number
+from steelyard.rules.table.requests import ASKED
 from steelyard.rules.table.units import unit_of
 
 if TYPE_CHECKING:

@@ -6,12 +6,11 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from steelyard import plugins
 from steelyard.inputs.validate import MAX_RECORD_BYTES, read_bounded
 from steelyard.report.page import Cell, Column, Prose, Section, Table
 from steelyard.report.study.subject import brief, shortened, written
 from steelyard.results.store import RECORD_FILE
-from steelyard.rules.rule import SEVERITIES, rule
+from steelyard.rules.rule import SEVERITIES, find_rule
 from steelyard.terminal.findings import rule_name, tally
 from steelyard.terminal.text import sentence
 
@@ -96,7 +95,7 @@ def _tallied(found: Sequence[Finding]) -> str:
 
 
 def _code_row(code: str, severity: str, titles: Sequence[str]) -> tuple[Cell, ...]:
-    made = rule(code) if code in plugins.names("rule") else None
+    made = find_rule(code)
     why, how = (made.why, made.detected) if made is not None else ("", "")
     return (
         Cell(rule_name(code), code, codes=(code,)), Cell(severity), Cell(why or "-"), Cell(how or "-"),

@@ -1,4 +1,4 @@
-"""Rules on the measured energy (SY402 to SY410): whether it can be believed, and what it holds.
+"""Rules on the measured energy (SY402 to SY409): whether it can be believed, and what it holds.
 
 Knows the record's energy quantities and their validity; must not know how sensors are read. A run without any sensor
 gives no finding: its record says why it has no energy. None of these rules blocks: a run's speed is sound without them.
@@ -9,14 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from steelyard.contracts.energy import DEVICES, DISAGREES, HOLDS_HOST, SAMPLER, SPECIAL_REASONS
-from steelyard.rules.rule import Example, PairRule, RunRule
-from steelyard.rules.table.units import unit_of
+from steelyard.rules.rule import Example, RunRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from steelyard.contracts.record import Finding, Quantity, RunRecord
-    from steelyard.rules.table.row import Pair
 
 MAIN = "energy_job"
 PER_WORK = ("energy_per_sample", "energy_per_token", "samples_per_wh", MAIN)
@@ -34,13 +32,13 @@ aggregation = "sum"
 """
 
 
-def _with(verdict: str, *reasons: str) -> str:
+def _write_energy(verdict: str, *reasons: str) -> str:
     """A measured energy as an example's text."""
     told = ", ".join(f'"{reason}"' for reason in reasons)
     return f'{_JOB}[quantities.energy_job.validity]\nverdict = "{verdict}"\nreasons = [{told}]\n'
 
 
-_VALID = _with("valid")
+_VALID = _write_energy("valid")
 
 
 class EnergyInvalid(RunRule):
@@ -58,7 +56,7 @@ class EnergyInvalid(RunRule):
         "and be fine enough for the window's length. Where that fails, the energy is marked invalid with the reason."
     )
     bad = Example(
-        _with("invalid", "frozen: 120 readings in 12 s, and not one new value of the counter"),
+        _write_energy("invalid", "frozen: 120 readings in 12 s, and not one new value of the counter"),
         "The counter did not move while the device worked.",
     )
     good = Example(_VALID, "The readings cover the window, and nothing speaks against them.")
@@ -66,9 +64,9 @@ class EnergyInvalid(RunRule):
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """One finding with the reasons that no other rule speaks of."""
-        reasons = _ordinary(record)
-        if _verdict(record) == "invalid" and reasons is not None:
-            yield self.found("the energy cannot be believed: " + _listed(reasons))
+        reasons = _select_ordinary(record)
+        if _read_verdict(record) == "invalid" and reasons is not None:
+            yield self.found("the energy cannot be believed: " + _format_reasons(reasons))
 
 
 class EnergyDoubtful(RunRule):
@@ -87,7 +85,7 @@ class EnergyDoubtful(RunRule):
         "the steps inside the window."
     )
     bad = Example(
-        _with("doubtful", "apart from the sensor's gain the energy is known to 14% only"),
+        _write_energy("doubtful", "apart from the sensor's gain the energy is known to 14% only"),
         "The window is short for this sensor, so the energy is known to 14 % only.",
     )
     good = Example(_VALID, "The readings cover the window, and nothing speaks against them.")
@@ -95,9 +93,9 @@ class EnergyDoubtful(RunRule):
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """One finding with the reasons that no other rule speaks of."""
-        reasons = _ordinary(record)
-        if _verdict(record) == "doubtful" and reasons is not None:
-            yield self.found("the energy is doubtful: " + _listed(reasons))
+        reasons = _select_ordinary(record)
+        if _read_verdict(record) == "doubtful" and reasons is not None:
+            yield self.found("the energy is doubtful: " + _format_reasons(reasons))
 
 
 class CounterAgainstIntegral(RunRule):
@@ -115,7 +113,7 @@ class CounterAgainstIntegral(RunRule):
         "Their difference must be explained by both intervals together, the makers' tolerances included."
     )
     bad = Example(
-        _with("doubtful", f"{DISAGREES}n1/gpu0 180000 J counted, 131000 J integrated, 16200 J explained"),
+        _write_energy("doubtful", f"{DISAGREES}n1/gpu0 180000 J counted, 131000 J integrated, 16200 J explained"),
         "The meter misses more than a quarter of what the counter counts.",
     )
     good = Example(_VALID, "Both give the same joules within their intervals.")
@@ -123,7 +121,7 @@ class CounterAgainstIntegral(RunRule):
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """One finding with the devices that differ."""
-        for reason in _special(record, DISAGREES):
+        for reason in _select_special(record, DISAGREES):
             yield self.found("counted and integrated energy differ", evidence=reason)
 
 
@@ -143,7 +141,7 @@ class DevicesMissing(RunRule):
         "doubtful."
     )
     bad = Example(
-        _with("invalid", f"{DEVICES}3 of 4 devices on n1 can be read: nvml: GPU is lost"),
+        _write_energy("invalid", f"{DEVICES}3 of 4 devices on n1 can be read: nvml: GPU is lost"),
         "One of four devices vanished, so that the sum lacks a quarter.",
     )
     good = Example(_VALID, "Every device of the job was read.")
@@ -151,7 +149,7 @@ class DevicesMissing(RunRule):
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """One finding a node."""
-        for reason in _special(record, DEVICES):
+        for reason in _select_special(record, DEVICES):
             yield self.found(f"the energy is not that of the job's devices: {reason}")
 
 
@@ -185,10 +183,12 @@ class RunAboveLimit(RunRule):
         """One finding."""
         power, device = record.quantities.get("power_job"), record.device
         limit_w = device.power_limit_w if device is not None else None
-        if power is None or power.value is None or not limit_w or device is None or _holds_more(record):
+        read = record.quantities.get("energy_device")
+        more_than_devices = read is not None and read.scope in ("module", "node")
+        if power is None or power.value is None or not limit_w or device is None or more_than_devices:
             return
         # Of a card with several dies, each of which a rank sees as a device, the limit is the whole card's.
-        main = _main(record)
+        main = _find_main(record)
         counted = len(main.validity.domains) if main is not None and main.validity is not None else 0
         counted = counted or record.spec.ranks
         each_w = power.value / counted
@@ -253,7 +253,7 @@ class SamplerDied(RunRule):
         "a finding; if its last reading is before the window's end, too, the energy is invalid."
     )
     bad = Example(
-        _with(
+        _write_energy(
             "invalid", f"{SAMPLER}that of n1 was killed and left no last word; its last reading is 8.2 s before the end"
         ),
         "Somebody killed the sampler in the middle of the run.",
@@ -263,7 +263,7 @@ class SamplerDied(RunRule):
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """One finding a node."""
-        for reason in _special(record, SAMPLER):
+        for reason in _select_special(record, SAMPLER):
             yield self.found(f"the sensors were not read to the end: {reason}")
 
 
@@ -282,7 +282,7 @@ class HoldsHost(RunRule):
         "is counted: a module, a board or a node."
     )
     bad = Example(
-        _with("doubtful", f"{HOLDS_HOST}only a module with its CPU can be read, which is counted whole"),
+        _write_energy("doubtful", f"{HOLDS_HOST}only a module with its CPU can be read, which is counted whole"),
         "The CPU's joules are in it.",
     )
     good = Example(_VALID, "The accelerators have sensors of their own.")
@@ -290,97 +290,42 @@ class HoldsHost(RunRule):
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """One finding."""
-        for reason in _special(record, HOLDS_HOST):
+        for reason in _select_special(record, HOLDS_HOST):
             yield self.found(f"the energy holds more than the accelerators: {reason}")
-
-
-class EnergiesNotAlike(PairRule):
-    """Two energies that do not count the same, or that are doubtful."""
-
-    code = "SY410"
-    name = "energies-not-alike"
-    severity = "disclose"
-    why = (
-        "Joules of a GPU alone beside joules of a module with its CPU say nothing about the GPUs. And a ratio of a "
-        "doubtful energy is as doubtful as that energy."
-    )
-    detected = (
-        "Both sides have an energy or a power, and they state different things that were counted (energy_scope), or "
-        "one of them is marked doubtful. Other things counted: blocks where the figure is an energy; beside a speed it "
-        "is disclosed, and no ratio per watt is given."
-    )
-    bad = Example(
-        "system,model,energy_scope,metric,value,unit\n"
-        "A,ResNet50,GPU only,energy,200,kJ\nB,ResNet50,module: CPU included,energy,260,kJ\n",
-        "B's energy holds a CPU, and A's does not.",
-    )
-    good = Example(
-        "system,model,energy_scope,metric,value,unit\n"
-        "A,ResNet50,GPU only,energy,200,kJ\nB,ResNet50,GPU only,energy,260,kJ\n",
-        "Both count the GPU alone.",
-    )
-    remedy = "measure both sides with sensors of the same scope; see `steelyard energy` for the reasons of a doubt"
-
-    def check(self, pair: Pair) -> Iterator[Finding]:
-        """One finding on what is counted, one on doubts."""
-        if not all(any(_of_energy(amount.unit) for amount in row.figures.values()) for row in (pair.a, pair.b)):
-            return
-        scopes = [row.get("energy_scope") for row in (pair.a, pair.b)]
-        figure = pair.a.figures.get(pair.metric)
-        energy = figure is not None and _of_energy(figure.unit)
-        if None not in scopes and scopes[0] != scopes[1]:
-            message = f"the energies do not count the same: {scopes[0]!r} and {scopes[1]!r}"
-            message += "" if energy else "; no ratio per watt is given"
-            yield self.found(message, place=pair.b.place, severity="blocks" if energy else "disclose")
-        doubts = [f"{row.place}: {told}" for row in (pair.a, pair.b) if (told := row.get("energy_doubts"))]
-        if doubts and (energy or len(set(scopes)) == 1):
-            what = "this ratio" if energy else "the ratio per watt"
-            yield self.found(f"{what} rests on a doubtful energy", place=pair.b.place, evidence="; ".join(doubts))
 
 
 # -- what the rules share
 
 
-def _of_energy(unit: str) -> bool:
-    """Whether a figure in this unit is made of joules or watts."""
-    known = unit_of(unit)
-    return unit.startswith("J/") or (known is not None and known[0] in ("energy", "power", "per_energy"))
-
-
-def _main(record: RunRecord) -> Quantity | None:
+def _find_main(record: RunRecord) -> Quantity | None:
     return record.quantities.get(MAIN)
 
 
-def _verdict(record: RunRecord) -> str | None:
-    found = _main(record)
+def _read_verdict(record: RunRecord) -> str | None:
+    found = _find_main(record)
     return found.validity.verdict if found is not None and found.validity is not None else None
 
 
-def _reasons(record: RunRecord) -> tuple[str, ...]:
-    found = _main(record)
+def _read_reasons(record: RunRecord) -> tuple[str, ...]:
+    found = _find_main(record)
     return found.validity.reasons if found is not None and found.validity is not None else ()
 
 
-def _ordinary(record: RunRecord) -> list[str] | None:
+def _select_ordinary(record: RunRecord) -> list[str] | None:
     """The reasons that no rule of their own speaks of; None where all have one."""
-    reasons = _reasons(record)
+    reasons = _read_reasons(record)
     own = [reason for reason in reasons if not reason.startswith(SPECIAL_REASONS)]
     return own if own or not reasons else None
 
 
-def _special(record: RunRecord, topic: str) -> Iterator[str]:
-    for reason in _reasons(record):
+def _select_special(record: RunRecord, topic: str) -> Iterator[str]:
+    for reason in _read_reasons(record):
         if reason.startswith(topic):
             yield reason.removeprefix(topic)
 
 
-def _listed(reasons: list[str]) -> str:
+def _format_reasons(reasons: list[str]) -> str:
     if not reasons:
         return "the record does not say why"
     more = f"; and {len(reasons) - SHOWN} more" if len(reasons) > SHOWN else ""
     return "; ".join(reasons[:SHOWN]) + more
-
-
-def _holds_more(record: RunRecord) -> bool:
-    device = record.quantities.get("energy_device")
-    return device is not None and device.scope in ("module", "node")

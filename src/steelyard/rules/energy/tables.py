@@ -45,6 +45,7 @@ class PowerAboveLimit(TableRule):
     code = "SY401"
     name = "power-above-limit"
     severity = "blocks"
+    verdict = "impossible"
     why = (
         "Energy over time is power, and a device cannot draw more than its limit for long. Where it seems to, energy "
         "and time are not of the same window: the energy may hold compilation and warm-up that the time or the rate "
@@ -77,7 +78,7 @@ class PowerAboveLimit(TableRule):
             return
         peers = peers_of(table)
         for row, given, solved in zip(peers.rows, peers.given, peers.solved, strict=True):
-            found = _excess(row, table.platform(row), *power_of(given, solved))
+            found = _find_excess(row, table.platform(row), *power_of(given, solved))
             if found:
                 key = (
                     row.source,
@@ -89,9 +90,9 @@ class PowerAboveLimit(TableRule):
                 )
                 groups[key].append(found)
         for group in groups.values():
-            yield self._told(group)
+            yield self._report(group)
 
-    def _told(self, group: list[Excess]) -> Finding:
+    def _report(self, group: list[Excess]) -> Finding:
         worst, least = max(group, key=lambda e: e.power_w), min(group, key=lambda e: e.power_w)
         power = f"{number(worst.power_w)} W a {worst.scope}"
         if len(group) > 1:
@@ -105,7 +106,7 @@ class PowerAboveLimit(TableRule):
         return self.found(message, place=places(rows), evidence=listed(parts, 10), severity=worst.severity)
 
 
-def _excess(row: Row, platform: Platform | None, power: Bounds | None, of_devices: bool) -> Excess | None:
+def _find_excess(row: Row, platform: Platform | None, power: Bounds | None, of_devices: bool) -> Excess | None:
     if platform is None or power is None:
         return None
     devices, system = row.number("devices"), platform.system_power_limit_w
@@ -115,15 +116,15 @@ def _excess(row: Row, platform: Platform | None, power: Bounds | None, of_device
         )
         whole = math.log(devices / nodes)
         power = power._replace(low=power.low + whole, high=power.high + whole)
-        return _above(row, power, system, "system", "blocks")
+        return _find_above(row, power, system, "system", "blocks")
     if not platform.power_limit_w or platform.power_scope.startswith("system"):
         return None
     far = power.low > math.log(platform.power_limit_w * WITH_HOST)
     scope = platform.power_scope.split(" ")[0].strip("(),") or "device"
-    return _above(row, power, platform.power_limit_w, scope, "blocks" if of_devices or far else "disclose")
+    return _find_above(row, power, platform.power_limit_w, scope, "blocks" if of_devices or far else "disclose")
 
 
-def _above(row: Row, power: Bounds, limit_w: float, scope: str, severity: Severity) -> Excess | None:
+def _find_above(row: Row, power: Bounds, limit_w: float, scope: str, severity: Severity) -> Excess | None:
     if power.low <= math.log(limit_w * MARGIN):
         return None
     made_of = [printed(metric, row.figures[metric]) for metric in row.figures if variable(row, metric) in power.sources]

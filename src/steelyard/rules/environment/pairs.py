@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from steelyard.rules.rule import Example, PairRule
-from steelyard.rules.table.settings import alike, confounders, differences, shown, stated
+from steelyard.rules.table.settings import alike, confounders, differences, nodes_of, shown, stated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from steelyard.contracts.record import Finding
-    from steelyard.rules.table.row import Pair, Row
+    from steelyard.rules.table.row import Pair
 
 
 class _OtherSurroundings(PairRule):
@@ -58,16 +58,11 @@ class OtherNode(PairRule):
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """One finding with the nodes of both sides."""
-        a, b = _names(pair.a), _names(pair.b)
+        a, b = nodes_of(pair.a), nodes_of(pair.b)
         other = any(entry.key in ("system", "accelerator") for entry in differences(pair.a, pair.b))
         if a and b and not a & b and not other:
             message = f"the sides ran on different nodes: {', '.join(sorted(a))} against {', '.join(sorted(b))}"
             yield self.found(message, place=pair.b.place)
-
-
-def _names(row: Row) -> set[str]:
-    value = row.get("node")
-    return {name.strip() for name in shown(value).split(",")} if value is not None else set()
 
 
 class OtherHost(_OtherSurroundings):

@@ -43,7 +43,7 @@ class RanAway(RunRule):
             )
             return
         trace = record.loss
-        if trace is None or not _long_enough(record) or None not in trace.values:
+        if trace is None or not _is_long_enough(record) or None not in trace.values:
             return
         lost = next(step for step, value in zip(trace.steps, trace.values, strict=True) if value is None)
         yield self.found(f"the loss was not finite at step {lost:,}: the training ran away, and may compute less then")
@@ -78,7 +78,7 @@ class DoesNotLearn(RunRule):
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """A finding with the first and the last level."""
         trace = record.loss
-        if trace is None or not _long_enough(record):
+        if trace is None or not _is_long_enough(record):
             return
         finite = [value for value in trace.values if value is not None]
         if len(finite) < len(trace.values):
@@ -87,7 +87,7 @@ class DoesNotLearn(RunRule):
         # The first three are of steps 1, 2 and 4: those of a model that has learnt nothing yet.
         first = max(statistics.median(finite[:3]), statistics.median(finite[:third]))
         last = statistics.median(finite[-third:])
-        spread = max(_spread(finite[:third]), _spread(finite[-third:]))
+        spread = max(_compute_spread(finite[:third]), _compute_spread(finite[-third:]))
         stands = trace.learnable and len(finite) >= LOSSES_TO_STAND and last >= first > 0
         if last > first + spread or stands:
             yield self.found(
@@ -95,12 +95,12 @@ class DoesNotLearn(RunRule):
             )
 
 
-def _long_enough(record: RunRecord) -> bool:
+def _is_long_enough(record: RunRecord) -> bool:
     """Whether there are losses enough to see a trend."""
     trace = record.loss
     return trace is not None and len(trace.values) >= LOSSES_NEEDED and trace.steps[-1] >= LOSS_STEPS_NEEDED
 
 
-def _spread(values: list[float]) -> float:
+def _compute_spread(values: list[float]) -> float:
     """How far losses of one stretch lie apart."""
     return max(values) - min(values)

@@ -38,7 +38,7 @@ System = tuple[object, ...]
 _HOURS = ((10.2, 6.1), (4.4, 2.5), (8.8, 4.9), (6.3, 3.9), (12.1, 7.3), (9.1, 5.2), (7.7, 4.4), (5.1, 2.9), (3.3, 2.0))
 
 
-def _two_machines(odd: float) -> str:
+def _write_example(odd: float) -> str:
     """The example's table: twelve models on two machines, one of them with a time to choose."""
     pairs = (*_HOURS, (2.9, 1.7), (15.1, 8.2), (4.6, odd))
     lines = [f"{system},m{i},train_time,{pair[at]},h" for i, pair in enumerate(pairs) for at, system in enumerate("AB")]
@@ -51,6 +51,7 @@ class Outlier(TableRule):
     code = "SY703"
     name = "outlier"
     severity = "disclose"
+    verdict = "outlier"
     why = (
         "Two machines keep a similar ratio over many models. One model where the ratio is far off, or turns round, was "
         "likely limited by something else: the input, a shared node, a wrong setting, a single bad run. A mean over "
@@ -63,23 +64,23 @@ class Outlier(TableRule):
         "for small tables, and never with fewer than 5 others. The row that is far off against most machines is named."
     )
     bad = Example(
-        _two_machines(11.8), "B is 1.6 to 1.8 times as fast for eleven models, and takes 2.6 times as long for one."
+        _write_example(11.8), "B is 1.6 to 1.8 times as fast for eleven models, and takes 2.6 times as long for one."
     )
     good = Example(
-        _two_machines(2.1),
+        _write_example(2.1),
         "B is 2.2 times as fast for one model: more than for the others, but models do differ so much.",
     )
     remedy = "repeat the run and look for what limits it; leave it out of means, or show it apart"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each row that is far off."""
-        for speeds in _by_source(table).values():
-            yield from self._source(speeds)
+        for speeds in _group_by_source(table).values():
+            yield from self._check_source(speeds)
 
-    def _source(self, speeds: dict[System, dict[System, Speed]]) -> Iterator[Finding]:
+    def _check_source(self, speeds: dict[System, dict[System, Speed]]) -> Iterator[Finding]:
         far: defaultdict[tuple[System, System], list[tuple[float, str]]] = defaultdict(list)
         for one, other in combinations(list(speeds)[:MAX_SYSTEMS], 2):
-            for work, off, evidence in _far_off(speeds[one], speeds[other]):
+            for work, off, evidence in _find_far_off(speeds[one], speeds[other]):
                 far[other, work].append((off, evidence))
                 far[one, work].append((off, evidence))
         told: set[System] = set()
@@ -89,7 +90,7 @@ class Outlier(TableRule):
                 told.add(work)
                 row = speeds[system][work].row
                 named = [setting(row, key) for key in ("model", "dataset") if row.get(key) is not None]
-                evidence = "; ".join([*named, _figures(row)])
+                evidence = "; ".join([*named, _format_figures(row)])
                 yield self.found(f"{max(found)[1]} works give", place=row.place, evidence=evidence)
 
 
@@ -126,25 +127,28 @@ class StaleRow(TableRule):
         for row in table.rows:
             tables[row.source, row.table].append(row)
         for rows in tables.values():
-            yield from self._table(rows)
+            yield from self._check_rows(rows)
 
-    def _table(self, rows: list[Row]) -> Iterator[Finding]:
+    def _check_rows(self, rows: list[Row]) -> Iterator[Finding]:
+        # The settings by which the figures of two rows must differ.
+        telling = [key for key in SETTINGS if key in keys_of("system", "size", *WORK_ROLES)]
         pairs = len(rows) * (len(rows) - 1) / 2
         first: dict[object, Row] = {}
         for row in rows:
-            figures = _measured(row)
-            digits = _digits(figures)
+            figures = _read_measured(row)
+            digits = _count_digits(figures)
             if digits < LEAST_DIGITS or pairs * 10.0**-digits > CHANCE:
                 continue
             earlier = first.setdefault(tuple(figures), row)
-            differing = _unlike(earlier, row)
+            stated = [key for key in telling if earlier.get(key) is not None and row.get(key) is not None]
+            differing = [key for key in stated if earlier.get(key) != row.get(key)]
             if earlier is not row and differing:
                 what = " and ".join(f"{setting(row, key)} against {setting(earlier, key)}" for key in differing[:2])
                 message = f"two rows have the same figures, digit for digit, although {what}"
-                yield self.found(message, place=places((earlier, row)), evidence=_figures(row))
+                yield self.found(message, place=places((earlier, row)), evidence=_format_figures(row))
 
 
-def _by_source(table: RowTable) -> dict[str, dict[System, dict[System, Speed]]]:
+def _group_by_source(table: RowTable) -> dict[str, dict[System, dict[System, Speed]]]:
     """The fastest row of each machine and work, source by source."""
     found: dict[str, dict[System, dict[System, Speed]]] = {}
     for speed in speeds_of(table):
@@ -161,7 +165,7 @@ def _by_source(table: RowTable) -> dict[str, dict[System, dict[System, Speed]]]:
     return found
 
 
-def _far_off(a: dict[System, Speed], b: dict[System, Speed]) -> Iterator[tuple[System, float, str]]:
+def _find_far_off(a: dict[System, Speed], b: dict[System, Speed]) -> Iterator[tuple[System, float, str]]:
     """Works whose ratio of two machines is far from the others, how far, and in words."""
     shared = [work for work in list(a)[:MAX_WORKS] if work in b]
     ratios = {work: (over.low + over.high) / 2 for work in shared if (over := b[work].over(a[work]))}
@@ -175,17 +179,17 @@ def _far_off(a: dict[System, Speed], b: dict[System, Speed]) -> Iterator[tuple[S
         off = abs(ratio - middle) / spread
         if off > far:
             ends = f"{times(math.exp(min(others)))} to {times(math.exp(max(others)))}"
-            who = f"{_machine(b[work].row, a[work].row)} against {_machine(a[work].row, b[work].row)}"
+            who = f"{_name_machine(b[work].row, a[work].row)} against {_name_machine(a[work].row, b[work].row)}"
             yield work, off, f"{who}: {times(math.exp(ratio))}, far from the {ends} that {len(others)} other"
 
 
-def _machine(row: Row, other: Row) -> str:
+def _name_machine(row: Row, other: Row) -> str:
     keys = [key for key in keys_of("system", "size") if row.get(key) is not None and row.get(key) != other.get(key)]
     named = [str(row.get(key))[:40] if key in ("system", "accelerator") else setting(row, key) for key in keys]
     return ", ".join(named) or label(row, (other,))
 
 
-def _measured(row: Row) -> list[tuple[str, str, str]]:
+def _read_measured(row: Row) -> list[tuple[str, str, str]]:
     """Rates, times, energies and powers as printed."""
     kinds = {kind for group in INDEPENDENT for kind in group}
     return sorted(
@@ -195,34 +199,19 @@ def _measured(row: Row) -> list[tuple[str, str, str]]:
     )
 
 
-def _digits(figures: list[tuple[str, str, str]]) -> int:
+def _count_digits(figures: list[tuple[str, str, str]]) -> int:
     """Digits that agree and do not follow from each other."""
     total = 0
     for group in INDEPENDENT:
-        counts = [
-            _significant(text)
-            for _, text, unit in figures
-            if (known := unit_of(unit)) is not None and known[0] in group
-        ]
-        total += max(counts, default=0)
+        most = 0
+        for _, text, unit in figures:
+            if (known := unit_of(unit)) is not None and known[0] in group:
+                digits = re.split("[eE]", text.replace(",", "").lstrip("+-"))[0]
+                significant = digits.replace(".", "") if "." in digits else digits.rstrip("0")
+                most = max(most, len(significant.lstrip("0")))
+        total += most
     return total
 
 
-def _significant(text: str) -> int:
-    digits = re.split("[eE]", text.replace(",", "").lstrip("+-"))[0]
-    digits = digits.replace(".", "") if "." in digits else digits.rstrip("0")
-    return len(digits.lstrip("0"))
-
-
-def _unlike(row: Row, other: Row) -> list[str]:
-    """Settings by which the figures of two rows must differ."""
-    telling = {*keys_of("system", "size", *WORK_ROLES)}
-    return [
-        key
-        for key in SETTINGS
-        if key in telling and row.get(key) is not None and other.get(key) is not None and row.get(key) != other.get(key)
-    ]
-
-
-def _figures(row: Row) -> str:
+def _format_figures(row: Row) -> str:
     return listed([printed(metric, amount) for metric, amount in row.figures.items()], 4)

@@ -48,27 +48,29 @@ def devices_of(row: Row) -> float:
 
 def kind_of(rows: Sequence[Row]) -> Kind:
     """Strong: the job's batch stays. Weak: the device's batch stays. Unknown where the batches are not stated."""
-    whole = [_global_batch(row) for row in rows]
+    whole = [_find_global_batch(row) for row in rows]
     known = [batch for batch in whole if batch is not None]
     if len(known) < len(rows):
         return "unknown"
-    if _equal(known):
+    if _are_equal(known):
         return "strong"
-    return "weak" if _equal([batch / devices_of(row) for batch, row in zip(known, rows, strict=True)]) else "neither"
+    return (
+        "weak" if _are_equal([batch / devices_of(row) for batch, row in zip(known, rows, strict=True)]) else "neither"
+    )
 
 
-def _global_batch(row: Row) -> float | None:
+def _find_global_batch(row: Row) -> float | None:
     stated, each = row.number("global_batch"), row.number("batch_per_device")
     if stated is not None:
         return stated
     return None if each is None else each * devices_of(row) * (row.number("grad_accumulation") or 1.0)
 
 
-def _equal(values: Sequence[float]) -> bool:
+def _are_equal(values: Sequence[float]) -> bool:
     return all(math.isclose(value, values[0], rel_tol=1e-9) for value in values)
 
 
-def _stated(rows: Sequence[Row]) -> list[Row]:
+def _select_stated(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if any(metric in row.figures for metric in STATED)]
 
 
@@ -76,7 +78,7 @@ def _is_projected(metric: str) -> bool:
     return metric.startswith(PROJECTED)
 
 
-def _counts(rows: Sequence[Row]) -> str:
+def _format_counts(rows: Sequence[Row]) -> str:
     return ", ".join(f"{count:g}" for count in dict.fromkeys(map(devices_of, rows)))
 
 
@@ -120,7 +122,8 @@ class Extrapolated(TableRule):
                         f"{far[0]} is given for {devices_of(row):g} devices, but nothing was measured beyond "
                         f"{largest:g}",
                         place=row.place,
-                        evidence=f"measured at {_counts(measured)} devices; {REACH * largest:g} would be twice as far",
+                        evidence=f"measured at {_format_counts(measured)} devices; "
+                        f"{REACH * largest:g} would be twice as far",
                     )
 
 
@@ -149,11 +152,11 @@ class BaseOfSeveral(TableRule):
         """One finding a curve."""
         for rows in curves(table):
             least = devices_of(rows[0])
-            if _stated(rows) and least > 1:
+            if _select_stated(rows) and least > 1:
                 yield self.found(
                     f"the base has {least:g} devices: what is lost from 1 to {least:g} is in no efficiency",
                     place=rows[0].place,
-                    evidence=f"measured at {_counts(rows)} devices",
+                    evidence=f"measured at {_format_counts(rows)} devices",
                 )
 
 
@@ -184,8 +187,8 @@ class NeitherStrongNorWeak(TableRule):
     def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding a curve."""
         for rows in curves(table):
-            if _stated(rows) and kind_of(rows) == "neither":
-                batches = [(devices_of(row), _global_batch(row) or math.nan) for row in rows]
+            if _select_stated(rows) and kind_of(rows) == "neither":
+                batches = [(devices_of(row), _find_global_batch(row) or math.nan) for row in rows]
                 listed = "; ".join(f"{n:g} devices: {batch:g}, {batch / n:g} each" for n, batch in batches)
                 yield self.found(
                     "neither the job's nor the device's batch stays the same along the curve",
@@ -218,8 +221,8 @@ class TwoCounts(TableRule):
     def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding a curve."""
         for rows in curves(table):
-            if _stated(rows) and len(set(map(devices_of, rows))) <= FEW_COUNTS:
-                yield self.found(f"only {_counts(rows)} devices were measured", place=rows[-1].place)
+            if _select_stated(rows) and len(set(map(devices_of, rows))) <= FEW_COUNTS:
+                yield self.found(f"only {_format_counts(rows)} devices were measured", place=rows[-1].place)
 
 
 class Gap(TableRule):
@@ -248,7 +251,7 @@ class Gap(TableRule):
     def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each gap."""
         for rows in curves(table):
-            for before, after in itertools.pairwise(_stated(rows)):
+            for before, after in itertools.pairwise(_select_stated(rows)):
                 if devices_of(after) > GAP * devices_of(before):
                     yield self.found(
                         f"nothing was measured between {devices_of(before):g} and {devices_of(after):g} devices",

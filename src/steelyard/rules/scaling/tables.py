@@ -49,6 +49,7 @@ class Superlinear(TableRule):
     code = "SY301"
     name = "superlinear"
     severity = "disclose"
+    verdict = "superlinear"
     why = (
         "Four devices can rarely do more than four times the work of one. Where a table says so, the rows often differ "
         "in something that it does not show: the batch of a device, the input, a cache that now holds the data, or a "
@@ -72,25 +73,25 @@ class Superlinear(TableRule):
     def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each row."""
         recomputed: set[int] = set()
-        for group in _by_system(table):
+        for group in _group_by_system(table):
             group.sort(key=lambda speed: speed.devices)
             for speed in group:
-                found = _efficiency(speed, group)
+                found = _find_efficiency(speed, group)
                 if found:
                     recomputed.add(id(speed.row))
                     if found[1].low > math.log1p(MARGIN):
-                        yield self._told(speed, *found)
+                        yield self._report(speed, *found)
         for row in table.rows:
             for metric, amount in row.figures.items():
                 printed_alone = variable(row, metric) == "efficiency" and id(row) not in recomputed
                 if printed_alone and amount.low > 1 + MARGIN:
                     yield self.found(f"{printed(metric, amount)} is above 100 %", place=row.place)
 
-    def _told(self, speed: Speed, base: Speed, efficiency: Bounds) -> Finding:
+    def _report(self, speed: Speed, base: Speed, efficiency: Bounds) -> Finding:
         factor = speed.devices / base.devices
         share = efficiency.middle
         message = f"{times(share * factor)} as fast on {factor:g} times the devices: efficiency {percent(share)}"
-        evidence = f"{_shown(speed, base)}; by rounding at least {percent(math.exp(efficiency.low))}"
+        evidence = f"{_format_speeds(speed, base)}; by rounding at least {percent(math.exp(efficiency.low))}"
         return self.found(message, place=speed.row.place, evidence=evidence)
 
 
@@ -127,23 +128,26 @@ class ConfoundedScaling(TableRule):
 
     def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each larger count of a series."""
-        for series in _series(table):
+        for series in _find_series(table):
             least = min(speed.devices for speed in series)
             bases = [speed for speed in series if speed.devices == least][:MAX_BASES]
             for count in sorted({speed.devices for speed in series if speed.devices > least}):
-                pair = _confounded([speed for speed in series if speed.devices == count], bases)
+                pair = _find_confounded([speed for speed in series if speed.devices == count], bases)
                 if pair:
-                    yield self._told(*pair, series)
+                    yield self._report(*pair, series)
 
-    def _told(self, speed: Speed, base: Speed, series: list[Speed]) -> Finding:
+    def _report(self, speed: Speed, base: Speed, series: list[Speed]) -> Finding:
         ratio = speed.over(base)
         assert ratio is not None
         factor, changes = speed.devices / base.devices, changed(base.row, speed.row)
-        what = ", ".join(f"{change.key} {_value(change.a)} to {_value(change.b)}" for change in changes[:5])
+        what = ", ".join(
+            f"{change.key} {_format_value(change.a)} to {_format_value(change.b)}" for change in changes[:5]
+        )
         share = percent(ratio.middle / factor)
         message = f"{times(ratio.middle)} on {factor:g} times the devices ({share}) is not their doing alone: {what}"
-        evidence = _shown(speed, base)
-        other = _nearest_clean(speed, series)
+        evidence = _format_speeds(speed, base)
+        smaller = [entry for entry in series if entry.devices < speed.devices and entry.over(speed)]
+        other = next((entry for entry in smaller[: 5 * MAX_BASES] if _is_clean(entry, speed)), None)
         clean = speed.over(other) if other else None
         if other is None or clean is None:
             pair = Pair(base.row, speed.row, "devices")
@@ -154,7 +158,7 @@ class ConfoundedScaling(TableRule):
         return self.found(message, place=speed.row.place, evidence=evidence, severity="disclose")
 
 
-def _confounded(at_count: list[Speed], bases: list[Speed]) -> tuple[Speed, Speed] | None:
+def _find_confounded(at_count: list[Speed], bases: list[Speed]) -> tuple[Speed, Speed] | None:
     """The fastest row of a count without a base of equal settings, and the base that a reader would take for it.
 
     A base that has a partner of equal settings at this count is not taken: the reader would take that partner.
@@ -197,7 +201,8 @@ def changed(base: Row, row: Row) -> list[Difference]:
     keys = {entry.key for entry in found}
     kept = []
     for entry in found:
-        ratio = float(entry.b) / float(entry.a) if _numbers(entry) else 0.0
+        counts = all(isinstance(value, int | float) and value for value in (entry.a, entry.b))
+        ratio = float(entry.b) / float(entry.a) if counts else 0.0
         # Where a table gives one of the two batches, weak and strong scaling show as its growth or its division.
         alone = not {"batch_per_device", "global_batch"} <= keys
         if (
@@ -220,36 +225,27 @@ def changed(base: Row, row: Row) -> list[Difference]:
     return kept
 
 
-def _numbers(entry: Difference) -> bool:
-    return all(isinstance(value, int | float) and value for value in (entry.a, entry.b))
-
-
-def _clean(base: Speed, speed: Speed) -> bool:
+def _is_clean(base: Speed, speed: Speed) -> bool:
     return not changed(base.row, speed.row)
 
 
-def _nearest_clean(speed: Speed, series: list[Speed]) -> Speed | None:
-    smaller = [base for base in series if base.devices < speed.devices and base.over(speed)]
-    return next((base for base in smaller[: 5 * MAX_BASES] if _clean(base, speed)), None)
-
-
-def _efficiency(speed: Speed, group: Sequence[Speed]) -> tuple[Speed, Bounds] | None:
+def _find_efficiency(speed: Speed, group: Sequence[Speed]) -> tuple[Speed, Bounds] | None:
     """The natural base of a row, in a group by size, and its efficiency over it."""
     tried = 0
     for base in group:
         if base.devices >= speed.devices or tried >= MAX_BASES:
             return None
-        ratio = speed.over(base) if _maybe_clean(base.row, speed.row) else None
+        ratio = speed.over(base) if _may_be_clean(base.row, speed.row) else None
         if ratio is None:
             continue
         tried += 1
-        if _clean(base, speed):
+        if _is_clean(base, speed):
             factor = math.log(speed.devices / base.devices)
             return base, Bounds(ratio.low - factor, ratio.high - factor)
     return None
 
 
-def _maybe_clean(base: Row, row: Row) -> bool:
+def _may_be_clean(base: Row, row: Row) -> bool:
     """A quick look before the thorough one: numbers that both state are alike, but for the batch."""
     return all(
         (a := base.get(key)) is None or (b := row.get(key)) is None or a == b
@@ -257,7 +253,7 @@ def _maybe_clean(base: Row, row: Row) -> bool:
     )
 
 
-def _by_system(table: RowTable) -> list[list[Speed]]:
+def _group_by_system(table: RowTable) -> list[list[Speed]]:
     """Rows of one table, work and system that say on how many devices they ran."""
     groups: defaultdict[object, list[Speed]] = defaultdict(list)
     for speed in speeds_of(table):
@@ -266,10 +262,10 @@ def _by_system(table: RowTable) -> list[list[Speed]]:
     return list(groups.values())
 
 
-def _series(table: RowTable) -> Iterator[list[Speed]]:
+def _find_series(table: RowTable) -> Iterator[list[Speed]]:
     """Rows that a reader takes for a scaling series."""
     whole: defaultdict[object, list[Speed]] = defaultdict(list)
-    for group in _by_system(table):
+    for group in _group_by_system(table):
         if len({speed.devices for speed in group}) > 1:
             yield group
         else:
@@ -278,7 +274,7 @@ def _series(table: RowTable) -> Iterator[list[Speed]]:
     yield from (group for group in whole.values() if len({speed.devices for speed in group}) > 1)
 
 
-def _shown(speed: Speed, base: Speed) -> str:
+def _format_speeds(speed: Speed, base: Speed) -> str:
     """The two figures that were divided."""
     for name, _ in SPEEDS:
         if name in speed.by and name in base.by:
@@ -294,5 +290,5 @@ def _shown(speed: Speed, base: Speed) -> str:
     return ""
 
 
-def _value(value: object) -> str:
+def _format_value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)[:40]

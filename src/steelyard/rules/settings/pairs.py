@@ -42,7 +42,7 @@ SHOWN = 60
 MOST_PARTS = 8
 
 
-def _listed(found: list[Difference]) -> str:
+def _format_list(found: list[Difference]) -> str:
     return "; ".join(map(str, found))
 
 
@@ -66,7 +66,7 @@ class _OtherSettings(PairRule):
 
     def listed(self, found: list[Difference]) -> str:
         """The differences in words."""
-        return _listed(found)
+        return _format_list(found)
 
     def evidence(self, pair: Pair, found: list[Difference]) -> str:
         """What else a reader should know of these differences."""
@@ -324,26 +324,24 @@ class OtherDeviceCount(PairRule):
         named = {key for key, role in SETTINGS.items() if pair.factor in (key, role)}
         if named & {"devices", "nodes"}:
             return
-        found = [entry for entry in differences(pair.a, pair.b) if entry.role == "size"]
+        differing = differences(pair.a, pair.b)
+        found = [entry for entry in differing if entry.role == "size"]
         if not found:
             return
+        # Where the job's batch stays, each of more devices has less to do, which a ratio per device contains.
+        found += [entry for entry in differing if entry.key == "batch_per_device"]
         confounding = [entry for entry in confounders(pair) if entry.role == "size"]
         forbids = any(blocks(pair, entry) for entry in confounding)
         yield self.found(
-            f"the two sides have different numbers of devices: {_listed(found + _batch_each(pair))}",
+            f"the two sides have different numbers of devices: {_format_list(found)}",
             place=pair.b.place,
             # A ratio that is forbidden must not come in by the back door.
-            evidence="" if blocking(pair) else _per_device(pair),
+            evidence="" if blocking(pair) else _format_per_device(pair),
             severity="blocks" if forbids else "disclose",
         )
 
 
-def _batch_each(pair: Pair) -> list[Difference]:
-    """Where the job's batch stays, each of more devices has less to do, which a ratio per device contains."""
-    return [entry for entry in differences(pair.a, pair.b) if entry.key == "batch_per_device"]
-
-
-def _per_device(pair: Pair) -> str:
+def _format_per_device(pair: Pair) -> str:
     """The ratio for one device, of figures that are rates of the whole job."""
     a, b = pair.a.figures.get(pair.metric), pair.b.figures.get(pair.metric)
     first, second = pair.a.number("devices"), pair.b.number("devices")
@@ -352,7 +350,7 @@ def _per_device(pair: Pair) -> str:
     if pair.metric.endswith(("_per_device", "_per_node", "_per_module", "_device", "bandwidth")):
         return ""
     whole = b.value / a.value
-    each = [row.figures.get(f"{pair.metric}_per_device") for row in (pair.a, pair.b)]
+    each = [row.figures.get(f"{pair.metric}_format_per_device") for row in (pair.a, pair.b)]
     one, other = (amount.value if amount is not None else math.nan for amount in each)
     ratio = other / one if one > 0 and other > 0 else whole * first / second
     return f"ratio of the jobs {whole:.4g}, per device {ratio:.4g}"
@@ -385,10 +383,10 @@ class OtherSoftware(_OtherSettings):
 
     def listed(self, found: list[Difference]) -> str:
         """Of long lists only the entries that differ."""
-        return "; ".join(_parts(entry) if entry.key in ("build", "variables") else str(entry) for entry in found)
+        return "; ".join(_format_parts(entry) if entry.key in ("build", "variables") else str(entry) for entry in found)
 
 
-def _parts(found: Difference) -> str:
+def _format_parts(found: Difference) -> str:
     """The parts of a long setting that differ."""
     a, b = _split(found, found.a), _split(found, found.b)
     names = [name for name in {**a, **b} if a.get(name) != b.get(name)]

@@ -45,7 +45,7 @@ class NotInEffect(RunRule):
         spec, values = record.spec, record.settings.values
         other = [
             f"{name} is {values.get(name)}, not {value}"
-            for name, value in _wanted(record).items()
+            for name, value in _read_wanted(record).items()
             if values.get(name) != value
         ]
         if spec.compile != "off" and values.get("compiled_graphs", "0") == "0":
@@ -56,7 +56,7 @@ class NotInEffect(RunRule):
             yield self.found("settings in effect differ from those asked for: " + "; ".join(other))
 
 
-def _wanted(record: RunRecord) -> dict[str, str]:
+def _read_wanted(record: RunRecord) -> dict[str, str]:
     """What the settings in effect should read."""
     assert record.settings is not None
     spec = record.spec

@@ -70,7 +70,7 @@ class Drifted(TableRule):
 
     def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding a step."""
-        for metric, rows in _histories(table):
+        for metric, rows in _group_histories(table):
             amounts = [row.figures[metric] for row in rows]
             values = [amount.jobs or (amount.value,) for amount in amounts]
             if any(value <= 0 for jobs in values for value in jobs):
@@ -79,20 +79,22 @@ class Drifted(TableRule):
             rounding = max((amount.high - amount.low for amount in amounts if not amount.jobs), default=0.0)
             for step in changes(values):
                 if abs(step.after - step.before) > rounding:
-                    yield self._found(metric, rows, step)
+                    yield self._report_step(metric, rows, step)
 
-    def _found(self, metric: str, rows: Sequence[Row], step: Change) -> Finding:
+    def _report_step(self, metric: str, rows: Sequence[Row], step: Change) -> Finding:
         percent = 100 * (step.ratio - 1)
         word = "higher" if percent > 0 else "lower"
-        day = _day(rows[step.index])
+        day = _read_day(rows[step.index])
         unit = rows[0].figures[metric].unit
         between = ""
         if step.earliest != step.latest:
-            between = f", or on another day between {_day(rows[step.earliest])} and {_day(rows[step.latest])}"
-        around = _changed(rows[: step.index], rows[step.index :])
+            between = f", or on another day between {_read_day(rows[step.earliest])} and {_read_day(rows[step.latest])}"
+        p_percent = 100 * step.p_value
+        chance = f"less than {p_percent:.2g} %" if p_percent < 0.1 else f"{p_percent:.1g} %"
+        around = _find_changed(rows[: step.index], rows[step.index :])
         evidence = (
             f"{step.before:.5g} {unit} before, {step.after:.5g} from then on; "
-            f"chance alone would do this in {_chance(step.p_value)} of histories"
+            f"chance alone would do this in {chance} of histories"
         )
         if step.unit == "jobs":
             evidence += ", if days differ no more than the jobs of one day"
@@ -103,7 +105,7 @@ class Drifted(TableRule):
         )
 
 
-def _histories(table: RowTable) -> Iterator[tuple[str, list[Row]]]:
+def _group_histories(table: RowTable) -> Iterator[tuple[str, list[Row]]]:
     """Rows of one figure over time, oldest first."""
     groups: dict[tuple[str, tuple[object, ...]], list[Row]] = {}
     for row in table.rows[:MAX_ROWS]:
@@ -116,15 +118,11 @@ def _histories(table: RowTable) -> Iterator[tuple[str, list[Row]]]:
             yield metric, sorted(rows, key=lambda row: row.note)
 
 
-def _day(row: Row) -> str:
+def _read_day(row: Row) -> str:
     return row.note[:10]
 
 
-def _chance(p_value: float) -> str:
-    return f"less than {100 * p_value:.2g} %" if p_value < 0.001 else f"{100 * p_value:.1g} %"
-
-
-def _changed(before: Sequence[Row], after: Sequence[Row]) -> str:
+def _find_changed(before: Sequence[Row], after: Sequence[Row]) -> str:
     """Settings around the figure that are one thing in all rows before and another in all after."""
     found = []
     for key, role in SETTINGS.items():

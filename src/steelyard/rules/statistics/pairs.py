@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from steelyard import plugins
-from steelyard.rules.rule import Example, PairRule
-from steelyard.rules.table.settings import about_rate, alike, shown, stated
+from steelyard.rules.rule import Example, PairRule, find_rule
+from steelyard.rules.table.settings import about_rate, alike, nodes_of, shown, stated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,11 +31,6 @@ def job_count(row: Row, metric: str) -> int:
     said = row.get("jobs")
     text = shown(said)
     return int(text) if said is not None and text.isdigit() else 1
-
-
-def _nodes(row: Row) -> set[str]:
-    value = row.get("node")
-    return {name.strip() for name in shown(value).split(",")} if value is not None else set()
 
 
 class TooFewJobs(PairRule):
@@ -96,13 +90,12 @@ class OneNodeOnly(PairRule):
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """One finding that names the nodes."""
-        sides = [_nodes(row) for row in (pair.a, pair.b) if job_count(row, pair.metric) > 1]
-        single = sorted({name for names in sides if len(names) == 1 for name in names})
-        if len(single) == 1:
-            yield self.found(f"the jobs ran on one node ({single[0]}), for which alone they speak", place=pair.b.place)
-        elif single:
-            message = f"the jobs of each side ran on one node ({', '.join(single)}), for which alone they speak"
-            yield self.found(message, place=pair.b.place)
+        sides = [nodes_of(row) for row in (pair.a, pair.b) if job_count(row, pair.metric) > 1]
+        single = {name for names in sides if len(names) == 1 for name in names}
+        if single:
+            jobs = "the jobs of each side" if len(single) > 1 else "the jobs"
+            names = ", ".join(sorted(single))
+            yield self.found(f"{jobs} ran on one node ({names}), for which alone they speak", place=pair.b.place)
 
 
 class UnsoundRuns(PairRule):
@@ -137,15 +130,12 @@ class UnsoundRuns(PairRule):
             codes = shown(row.get("findings")).split() if row.get("findings") is not None else []
             if codes:
                 bearable = not about_rate(pair) and all(code in OF_STEPS for code in codes)
+                named = [f"{code} {known.name}" if (known := find_rule(code)) is not None else code for code in codes]
                 yield self.found(
-                    f"its own runs have findings that block: {', '.join(map(_named, codes))}",
+                    f"its own runs have findings that block: {', '.join(named)}",
                     place=row.place,
                     severity="disclose" if bearable else "blocks",
                 )
-
-
-def _named(code: str) -> str:
-    return f"{code} {plugins.load('rule', code).name}" if code in plugins.names("rule") else code
 
 
 class OtherWindow(PairRule):

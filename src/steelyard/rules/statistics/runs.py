@@ -63,7 +63,7 @@ class StoppedEarly(RunRule):
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """One finding with each minimum that was missed."""
         if record.stop is not None and record.stop.reason in ("max_steps", "max_seconds"):
-            unmet = _unmet(record)
+            unmet = _find_unmet(record)
             if unmet:
                 yield self.found(
                     f"stopped by {record.stop.reason}: " + "; ".join(unmet),
@@ -138,7 +138,7 @@ class FirstEpoch(RunRule):
         yield self.found(f"later epochs are {share:.0%} faster than the first: {cause}")
 
 
-def _unmet(record: RunRecord) -> list[str]:
+def _find_unmet(record: RunRecord) -> list[str]:
     """Which minima of its budget a run did not reach."""
     budget, unmet = record.spec.budget, []
     steady_steps = record.steady.stop_step - record.steady.start_step if record.steady else 0

@@ -89,19 +89,22 @@ class Suspect:
 
 _MADE_FROM_OTHERS = {"efficiency": 5, "speedup": 4, "items_per_energy": 3, "energy_per_epoch": 1, "energy": 1}
 _MADE_FROM_OTHERS |= {name: 2 for name in SCOPED if name not in (*EXTENSIVE, "items_per_energy")}
+_NOT_PRINTED = {
+    **dict.fromkeys(BASES, "the base of the other rows"),
+    "epoch_work": "the work of an epoch",
+    "train_work": "the work of the training",
+    "step_work": "the global batch",
+}
 _last: list[tuple[RowTable, list[Diagnosis]]] = []
 
 
 def diagnose(table: RowTable) -> list[Diagnosis]:
     """All that is wrong with the figures of a table. Several rules ask for one table; the last answer is kept."""
     if not _last or _last[0][0] is not table:
-        _last[:] = [(table, _diagnose(peers_of(table)))]
+        peers = peers_of(table)
+        found = [made for index in range(len(peers.rows)) if (made := Clash.of(peers, index))]
+        _last[:] = [(table, [*_gather(found), *(_split(peers, *camps) for camps in peers.split)])]
     return _last[0][1]
-
-
-def _diagnose(peers: Peers) -> list[Diagnosis]:
-    found = [made for index in range(len(peers.rows)) if (made := Clash.of(peers, index))]
-    return [*_gathered(found), *(_split(peers, *camps) for camps in peers.split)]
 
 
 class Clash:
@@ -131,21 +134,21 @@ class Clash:
 
     def explained(self) -> Diagnosis:
         """By the first slip that fits."""
-        for slip in (self._unit, self._base, self._scope, self._count):
+        for slip in (self._find_unit_slip, self._find_base_slip, self._find_scope_slip, self._find_count_slip):
             made = slip()
             if made:
                 return made
         if any(name in self.suspects for name in WORK):
-            return self._work()
-        return self._plain()
+            return self._explain_work()
+        return self._explain_plainly()
 
-    def _unit(self) -> Diagnosis | None:
+    def _find_unit_slip(self) -> Diagnosis | None:
         best: tuple[float, Suspect, str] | None = None
-        for suspect in self._figures():
+        for suspect in self._sort_suspects():
             for unit in other_units(self.amounts[suspect.name][1].unit):
-                factor = _factor(unit) / _factor(self.amounts[suspect.name][1].unit)
+                factor = _read_factor(unit) / _read_factor(self.amounts[suspect.name][1].unit)
                 if suspect.off_by(factor):
-                    off = abs(_middle_ratio(suspect) - math.log(factor))
+                    off = abs(_compute_middle_ratio(suspect) - math.log(factor))
                     # Times are printed in many units, so theirs is the likeliest slip of several that fit.
                     off += 0 if metric_kind(suspect.name) == "time" else TINY
                     if best is None or off < best[0]:
@@ -154,25 +157,25 @@ class Clash:
             return None
         metric, amount = self.amounts[best[1].name]
         message = f"{printed(metric, amount)} would fit the other figures in {best[2]}"
-        return self._made("SY505", best[1], f"{message}: a slip of the unit")
+        return self._make("SY505", best[1], f"{message}: a slip of the unit")
 
-    def _base(self) -> Diagnosis | None:
+    def _find_base_slip(self) -> Diagnosis | None:
         for name in ("speedup", "efficiency"):
             suspect = self.suspects.get(name)
             if suspect is None or name not in self.amounts or not self.names.intersection(BASES):
                 continue
-            other = next((row for row in self._other_bases(name) if row is not None), None)
+            other = next((row for row in self._find_other_bases(name) if row is not None), None)
             if other is not None:
                 what = printed(*self.amounts[name])
-                telling = label(other, self._group())
+                telling = label(other, [row for row in self.peers.rows if work_key(row) == work_key(self.row)])
                 message = f"{what} follows when divided by the row with {telling}, not by the base of the other rows"
-                return self._made("SY508", suspect, message)
+                return self._make("SY508", suspect, message)
         return None
 
-    def _scope(self) -> Diagnosis | None:
+    def _find_scope_slip(self) -> Diagnosis | None:
         devices, nodes = self.row.number("devices") or 1.0, self.row.number("nodes") or 1.0
         scopes = {devices / nodes: "devices of a node", nodes: "nodes", devices: "devices"}
-        for suspect in self._figures():
+        for suspect in self._sort_suspects():
             for count, what in scopes.items():
                 if suspect.name not in SCOPED or count <= 1:
                     continue
@@ -181,10 +184,10 @@ class Clash:
                         metric, amount = self.amounts[suspect.name]
                         small = "too small" if factor > 1 else "too large"
                         message = f"{printed(metric, amount)} is {small} by {number(count, 3)}, the number of {what}"
-                        return self._made("SY506", suspect, f"{message}: another scope than its name says")
+                        return self._make("SY506", suspect, f"{message}: another scope than its name says")
         return None
 
-    def _count(self) -> Diagnosis | None:
+    def _find_count_slip(self) -> Diagnosis | None:
         suspect = self.suspects.get("devices")
         if suspect is None or suspect.deduced is None:
             return None
@@ -193,41 +196,38 @@ class Clash:
         if not low - 1e-6 <= whole <= high + 1e-6:
             return None
         stated = math.exp(suspect.stated.low)
-        return self._made("SY507", suspect, f"the figures are those of {whole} devices, the row says {stated:g}")
+        return self._make("SY507", suspect, f"the figures are those of {whole} devices, the row says {stated:g}")
 
-    def _work(self) -> Diagnosis:
+    def _explain_work(self) -> Diagnosis:
         name = next(name for name in WORK if name in self.suspects)
         suspect = self.suspects[name]
-        own, item = self._central(suspect), counted(self._rate_unit()) or "samples"
+        own = self._compute_central(suspect)
+        item = next((item for _, amount in self.amounts.values() if (item := counted(amount.unit))), "samples")
         stated = samples_of(self.row, self.row.number("epoch_samples")) if name == "epoch_work" else None
         stated = stated or suspect.stated.middle
         agreed = self.peers.agreed[self.index].get(name)
         count = f"{whole(stated)} {item}"
-        if (name == "epoch_work" and self._states_work()) or agreed is None:
+        if agreed is None or (name == "epoch_work" and name in self.peers.given[self.index]):
             whose = f"the {count} that it states"
         else:
             whose = f"the {count} that {len(agreed.rows)} of the {len(agreed.group)} rows of this work agree on"
         change = f"{percent(abs(own / stated - 1))} {'more' if own > stated else 'fewer'}"
         message = f"the row counts {whole(own)} {item}, {change} than {whose}"
-        return self._made("SY503", suspect, message)
+        return self._make("SY503", suspect, message)
 
-    def _plain(self) -> Diagnosis:
-        named = [suspect for suspect in self._figures() if suspect.deduced]
+    def _explain_plainly(self) -> Diagnosis:
+        named = [suspect for suspect in self._sort_suspects() if suspect.deduced]
         if named:
             metric, amount = self.amounts[named[0].name]
-            others = [
-                self.amounts[name][0] if name in self.amounts else _spoken(name) for name in self._others(named[0])
-            ]
-            given = f"but {' and '.join(others)} give {in_unit_of(amount, self._central(named[0]))}"
-            return self._made("SY504", named[0], f"{printed(metric, amount)}, {given}")
-        parts = [self.amounts[name][0] for name in self._ordered() if name in self.amounts]
-        return self._made("SY504", None, f"{', '.join(parts[:5])} contradict each other in more than one way")
+            # What the figure is compared with, printed figures first.
+            basis = sorted(self._find_basis(named[0]), key=lambda name: (name not in self.amounts, name))
+            others = [self.amounts[name][0] if name in self.amounts else _NOT_PRINTED.get(name, name) for name in basis]
+            given = f"but {' and '.join(others)} give {in_unit_of(amount, self._compute_central(named[0]))}"
+            return self._make("SY504", named[0], f"{printed(metric, amount)}, {given}")
+        parts = [self.amounts[name][0] for name in self._list_names() if name in self.amounts]
+        return self._make("SY504", None, f"{', '.join(parts[:5])} contradict each other in more than one way")
 
-    def _others(self, suspect: Suspect) -> list[str]:
-        """What a figure is held against, printed figures first."""
-        return sorted(self._basis(suspect), key=lambda name: (name not in self.amounts, name))
-
-    def _basis(self, suspect: Suspect) -> frozenset[str]:
+    def _find_basis(self, suspect: Suspect) -> frozenset[str]:
         """The figures that give another value: those of the row itself where they suffice, and as few as need be."""
         alone = solve(without(self.peers.given[self.index], (suspect.name,))).known.get(suspect.name)
         if alone is not None and Suspect(suspect.name, suspect.stated, alone).gap > TINY:
@@ -235,31 +235,28 @@ class Clash:
         deduced = suspect.deduced
         return min(deduced.low_from, deduced.high_from, key=len) if deduced else frozenset()
 
-    def _made(self, code: str, suspect: Suspect | None, message: str) -> Diagnosis:
+    def _make(self, code: str, suspect: Suspect | None, message: str) -> Diagnosis:
         gap = suspect.gap if suspect else math.log1p(LARGE)
-        return Diagnosis(code, (self.row,), gap, message, self._evidence(suspect))
+        return Diagnosis(code, (self.row,), gap, message, self._format_evidence(suspect))
 
-    def _evidence(self, suspect: Suspect | None) -> str:
-        parts = [printed(*self.amounts[name]) for name in self._ordered() if name in self.amounts]
+    def _format_evidence(self, suspect: Suspect | None) -> str:
+        parts = [printed(*self.amounts[name]) for name in self._list_names() if name in self.amounts]
         parts += [f"{key} {self.row.number(key):g}" for key in ("devices", "nodes") if key in self.names]
         if suspect and suspect.deduced and suspect.name in self.amounts:
-            factor = number(math.exp(abs(_middle_ratio(suspect))), 3)
-            what = "smaller" if _middle_ratio(suspect) > 0 else "larger"
+            factor = number(math.exp(abs(_compute_middle_ratio(suspect))), 3)
+            what = "smaller" if _compute_middle_ratio(suspect) > 0 else "larger"
             parts.append(f"{self.amounts[suspect.name][0]} is {factor} times {what} than these give")
-        product = self._product()
-        return listed([product, *parts[2:]] if product else parts, 8)
-
-    def _product(self) -> str:
-        """Rate and time as the product that they are, where nothing else is in doubt."""
-        names = set(self._ordered())
+        names = set(self._list_names())
         times_of = names & {"epoch_time", "train_time"}
-        if len(names) != 2 or "throughput" not in names or not times_of or self.names & set(BASES):
-            return ""
-        return f"{printed(*self.amounts['throughput'])} x {printed(*self.amounts[times_of.pop()])}"
+        if len(names) == 2 and "throughput" in names and times_of and not self.names & set(BASES):
+            # Rate and time as the product that they are, where nothing else is in doubt.
+            product = f"{printed(*self.amounts['throughput'])} x {printed(*self.amounts[times_of.pop()])}"
+            parts = [product, *parts[2:]]
+        return listed(parts, 8)
 
-    def _central(self, suspect: Suspect) -> float:
+    def _compute_central(self, suspect: Suspect) -> float:
         """What the others give, from the figures as printed."""
-        basis = self._basis(suspect)
+        basis = self._find_basis(suspect)
         if suspect.deduced is None:
             return suspect.stated.middle
         exact = {name: exactly(amount.value) for name, (_, amount) in self.amounts.items()}
@@ -267,25 +264,15 @@ class Clash:
         found = solve({name: given[name] for name in basis}).known.get(suspect.name)
         return (found or suspect.deduced).middle
 
-    def _ordered(self) -> list[str]:
+    def _list_names(self) -> list[str]:
         return [name for name in self.amounts if name in self.names]
 
-    def _figures(self) -> list[Suspect]:
+    def _sort_suspects(self) -> list[Suspect]:
         """Suspects that are printed figures; those that are made from others first, for they are likelier wrong."""
         found = [suspect for name, suspect in self.suspects.items() if name in self.amounts]
         return sorted(found, key=lambda suspect: (-_MADE_FROM_OTHERS.get(suspect.name, 0), suspect.name))
 
-    def _states_work(self) -> bool:
-        return "epoch_work" in self.peers.given[self.index]
-
-    def _rate_unit(self) -> str:
-        return next((amount.unit for _, amount in self.amounts.values() if counted(amount.unit)), "")
-
-    def _group(self) -> list[Row]:
-        key = work_key(self.row)
-        return [row for row in self.peers.rows if work_key(row) == key]
-
-    def _other_bases(self, name: str) -> Iterator[Row | None]:
+    def _find_other_bases(self, name: str) -> Iterator[Row | None]:
         """Rows of the same table that the printed ratio follows from."""
         own, stated = self.peers.solved[self.index].known, self.suspects[name].stated
         metrics = ("throughput", "epoch_time", "train_time") if name == "speedup" else ("throughput_per_device",)
@@ -317,12 +304,12 @@ def other_units(unit: str) -> list[str]:
     return [name for name in tables.get(known[0], {}) if name != unit]
 
 
-def _factor(unit: str) -> float:
+def _read_factor(unit: str) -> float:
     known = unit_of(unit)
     return known[1] if known else 1.0
 
 
-def _middle_ratio(suspect: Suspect) -> float:
+def _compute_middle_ratio(suspect: Suspect) -> float:
     """Logarithm of what the printed figure must be multiplied by."""
     assert suspect.deduced is not None
     return (suspect.deduced.low + suspect.deduced.high - suspect.stated.low - suspect.stated.high) / 2
@@ -335,16 +322,7 @@ def _ratio_holds(here: Bounds, there: Bounds, stated: Bounds, *, inverse: bool) 
     return low <= stated.high + TINY and stated.low <= high + TINY
 
 
-def _spoken(name: str) -> str:
-    words = {
-        "epoch_work": "the work of an epoch",
-        "train_work": "the work of the training",
-        "step_work": "the global batch",
-    }
-    return "the base of the other rows" if name in BASES else words.get(name, name)
-
-
-def _gathered(found: list[Diagnosis]) -> list[Diagnosis]:
+def _gather(found: list[Diagnosis]) -> list[Diagnosis]:
     """Small disagreements about the work are told together: one by one they would hide the large ones."""
     small = [made for made in found if made.code == "SY503" and made.severity == "note"]
     if len(small) < 2:

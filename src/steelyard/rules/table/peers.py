@@ -26,7 +26,7 @@ from steelyard.rules.table.relations import (
 from steelyard.rules.table.settings import SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from steelyard.rules.table.row import Row, RowTable
 
@@ -79,10 +79,10 @@ class Peers:
         """Camps of equal size that count other work in an epoch, so that nobody can say which is right."""
         self._groups: dict[Callable[[Row], Hashable], list[list[int]]] = {}
         for name in WORK:
-            self._share(name, self._grouped(work_key))
+            self._share(name, self._group(work_key))
         if any("speedup" in given or "efficiency" in given for given in self.given):
             for name in BASES:
-                self._share(name, self._best_grouping(name))
+                self._share(name, self._find_best_grouping(name))
 
     def constants(self, index: int) -> dict[str, Bounds]:
         """What the other rows say, as a row must see it."""
@@ -104,13 +104,15 @@ class Peers:
     def bounds(self, index: int, name: str) -> Bounds | None:
         """A row's own interval for an amount; none where its figures clash already."""
         solved: Solved = self.solved[index]
-        if name.startswith("base_throughput") and not _prints_rate(self.given[index]):
+        given = self.given[index]
+        no_rate = "items_per_energy" in given and not any(own.startswith("throughput") for own in given)
+        if no_rate and name.startswith("base_throughput"):
             # Without a rate people divide times, which may hold one batch more or less than rate and energy say.
-            solved = solve(without(self.given[index], ("items_per_energy",)))
+            solved = solve(without(given, ("items_per_energy",)))
         found = solved.known.get(name) if solved.clash is None else None
         return last_batch(found, self.rows[index]) if found and name == "epoch_work" else found
 
-    def _grouped(self, key: Callable[[Row], Hashable]) -> list[list[int]]:
+    def _group(self, key: Callable[[Row], Hashable]) -> list[list[int]]:
         if key in self._groups:
             return self._groups[key]
         groups: defaultdict[Hashable, list[int]] = defaultdict(list)
@@ -127,10 +129,10 @@ class Peers:
 
     def _share(self, name: str, groups: list[list[int]]) -> None:
         for group in groups:
-            having, first = self._voices(group, name)
+            having, first = self._collect_voices(group, name)
             camps = vote([found for _, found in having])
-            won = _merged(camps)
-            if won is None or not _enough(name, len(won[1]), len(having)):
+            won = _merge(camps)
+            if won is None or not _is_enough(name, len(won[1]), len(having)):
                 if len(camps) == 2 and name == "epoch_work":
                     self._note_split(having, camps)
                 # Of camps of the same size, the one with the base itself is right about the base.
@@ -141,7 +143,7 @@ class Peers:
                 for index in group:
                     self.agreed[index][name] = entry
 
-    def _voices(self, group: list[int], name: str) -> tuple[list[tuple[int, Bounds]], int | None]:
+    def _collect_voices(self, group: list[int], name: str) -> tuple[list[tuple[int, Bounds]], int | None]:
         """What each row says of an amount, and the row that speaks as the base: its ratio is 1, or it has none.
 
         Many tables leave the ratio of the base itself empty; the row of fewest devices is the base then.
@@ -162,12 +164,16 @@ class Peers:
         return having, ones[0] if len(ones) == 1 else None
 
     def _note_split(self, having: list[tuple[int, Bounds]], camps: list[Camp]) -> None:
-        one, other = (set(members) for _, members in camps)
-        first, second = [having[at] for at in sorted(one - other)], [having[at] for at in sorted(other - one)]
-        if not _grows_with_batch(self.rows[first[0][0]], first[0][1], self.rows[second[0][0]], second[0][1]):
-            self.split.append((tuple(index for index, _ in first), tuple(index for index, _ in second)))
+        one, two = (set(members) for _, members in camps)
+        first, second = [having[at] for at in sorted(one - two)], [having[at] for at in sorted(two - one)]
+        own, other = first[0][1], second[0][1]
+        a, b = (self.rows[camp[0][0]].number("global_batch") for camp in (first, second))
+        if a and b and a != b and other.low - own.high - TINY <= math.log(b / a) <= other.high - own.low + TINY:
+            # Some call a fixed number of batches an epoch; then the work grows with the batch and nothing is wrong.
+            return
+        self.split.append((tuple(index for index, _ in first), tuple(index for index, _ in second)))
 
-    def _best_grouping(self, name: str) -> list[list[int]]:
+    def _find_best_grouping(self, name: str) -> list[list[int]]:
         """Rows are divided by one base for the whole table, or by one for each system, or for each size.
 
         The table does not say which; the way that explains most rows is taken, the simplest first.
@@ -175,10 +181,10 @@ class Peers:
         best: list[list[int]] = []
         most = 0.0
         for key in (work_key, system_key, settings_key, size_key):
-            groups = self._grouped(key)
+            groups = self._group(key)
             explained = against = 0.0
             for group in groups:
-                having, first = self._voices(group, name)
+                having, first = self._collect_voices(group, name)
                 largest = max((float(len(members)) for _, members in vote([found for _, found in having])), default=0.0)
                 # A base that says so itself is an explanation even where only one other row is held against it, if
                 # nothing but the size differs.
@@ -216,7 +222,7 @@ def vote(bounds: Sequence[Bounds]) -> list[Camp]:
     return [(agreed, members) for members, agreed in camps.items()]
 
 
-def _merged(camps: list[Camp]) -> Camp | None:
+def _merge(camps: list[Camp]) -> Camp | None:
     """One camp of those that nearly all intervals belong to: rounding alone parts the few that do not meet."""
     if not camps:
         return None
@@ -261,10 +267,6 @@ def peers_of(table: RowTable) -> Peers:
     return _last[0][1]
 
 
-def _prints_rate(given: Mapping[str, Bounds]) -> bool:
-    return any(name.startswith("throughput") for name in given) or "items_per_energy" not in given
-
-
 def _is_one(row: Row, ratio: str) -> bool:
     """Whether a row calls itself the base, by a speed-up of 1 or an efficiency of 100 %."""
     return any(
@@ -274,15 +276,7 @@ def _is_one(row: Row, ratio: str) -> bool:
     )
 
 
-def _enough(name: str, agreeing: int, having: int) -> bool:
+def _is_enough(name: str, agreeing: int, having: int) -> bool:
     return (
         agreeing >= AT_LEAST.get(name, 2) and agreeing > SHARE.get(name, 0.5) * having - TINY and 2 * agreeing > having
     )
-
-
-def _grows_with_batch(row: Row, own: Bounds, other_row: Row, other: Bounds) -> bool:
-    """Some call a fixed number of batches an epoch; then the work grows with the batch and nothing is wrong."""
-    a, b = row.number("global_batch"), other_row.number("global_batch")
-    if not a or not b or a == b:
-        return False
-    return other.low - own.high - TINY <= math.log(b / a) <= other.high - own.low + TINY

@@ -106,8 +106,10 @@ def variable(row: Row, metric: str) -> str | None:
     unit = unit_of(amount.unit)
     if kind is None or unit is None or unit[0] != kind or amount.low <= 0:
         return None
-    if kind in ("rate", "per_energy") and not _same_items(counted(amount.unit), item_of(row)):
-        return None
+    if kind in ("rate", "per_energy"):
+        own, items = counted(amount.unit), item_of(row)
+        if own != items and not {own, items} <= SAMPLES:
+            return None
     return "items_per_energy" if kind == "per_energy" else ALIASES.get(metric, metric)
 
 
@@ -132,7 +134,7 @@ def observed(row: Row) -> dict[str, Bounds]:
     batch, samples = samples_of(row, row.number("global_batch")), samples_of(row, row.number("epoch_samples"))
     if samples:
         found["epoch_work"] = last_batch(exactly(samples), row)
-    if batch and _one_batch_a_step(row):
+    if batch and _is_one_batch_a_step(row):
         found["step_work"] = exactly(batch)
     return found
 
@@ -182,8 +184,8 @@ def solve(given: Mapping[str, Bounds]) -> Solved:
             for target, sign in relation:
                 if missing and target != missing[0]:
                     continue
-                reached = _reached(relation, target, sign, known)
-                tighter = _tighter(known.get(target), reached)
+                reached = _compute_reached(relation, target, sign, known)
+                tighter = _tighten(known.get(target), reached)
                 if tighter is None:
                     continue
                 if tighter.low > tighter.high + TINY:
@@ -201,7 +203,7 @@ def without(given: Mapping[str, Bounds], names: Iterable[str]) -> dict[str, Boun
     return {name: entry for name, entry in given.items() if name not in left_out}
 
 
-def _reached(relation: tuple[Term, ...], target: str, sign: int, known: Mapping[str, Bounds]) -> Bounds:
+def _compute_reached(relation: tuple[Term, ...], target: str, sign: int, known: Mapping[str, Bounds]) -> Bounds:
     """What the other figures of a relation leave for one of them."""
     low = high = 0.0
     low_from: frozenset[str] = frozenset()
@@ -219,7 +221,7 @@ def _reached(relation: tuple[Term, ...], target: str, sign: int, known: Mapping[
     return Bounds(low, high, low_from, high_from)
 
 
-def _tighter(entry: Bounds | None, reached: Bounds) -> Bounds | None:
+def _tighten(entry: Bounds | None, reached: Bounds) -> Bounds | None:
     """Both bounds at once; None where the new one adds nothing."""
     if entry is None:
         return reached
@@ -234,11 +236,7 @@ def _tighter(entry: Bounds | None, reached: Bounds) -> Bounds | None:
     return Bounds(low, high, low_from, high_from)
 
 
-def _same_items(one: str, other: str) -> bool:
-    return one == other or (one in SAMPLES and other in SAMPLES)
-
-
-def _one_batch_a_step(row: Row) -> bool:
+def _is_one_batch_a_step(row: Row) -> bool:
     """Whether a step is known to take the whole batch: with accumulation, some print the time of a part."""
     share, devices, batch = row.number("batch_per_device"), row.number("devices"), row.number("global_batch")
     return row.number("grad_accumulation") == 1 or (bool(share and devices) and share * devices == batch)  # type: ignore[operator]

@@ -134,7 +134,7 @@ class Difference:
     b: Setting
 
     def __str__(self) -> str:
-        return f"{self.key} {_short(self.a)} against {_short(self.b)}"
+        return f"{self.key} {_shorten(self.a)} against {_shorten(self.b)}"
 
 
 def differences(a: Row, b: Row) -> list[Difference]:
@@ -171,9 +171,9 @@ def unclear(pair: Pair) -> list[str]:
             continue
         a, b = stated(pair.a, key), stated(pair.b, key)
         if a is not None and b is not None and alike(key, a, b, one_source=one_source) == "unclear":
-            found.append(f"{key} ({_short(a)} against {_short(b)})")
+            found.append(f"{key} ({_shorten(a)} against {_shorten(b)})")
         elif (a is None) != (b is None) and not implied(pair, key):
-            found.append(f"{key} ({_short(a) if a is not None else _short(b)})")
+            found.append(f"{key} ({_shorten(a) if a is not None else _shorten(b)})")
     return found
 
 
@@ -181,18 +181,18 @@ def blocks(pair: Pair, found: Difference) -> bool:
     """Whether a difference forbids a ratio. A setting that each side was allowed to choose for itself does not."""
     if found.key in pair.tuned and found.role in TUNABLE:
         return False
-    if found.key == "global_batch" and about_quality(pair.metric) and {"devices", "nodes"} & _named(pair):
+    if found.key == "global_batch" and about_quality(pair.metric) and {"devices", "nodes"} & _find_named(pair):
         # More devices with the batch of each kept is a way to scale; that it is learnt otherwise must be told.
-        return not _equal(pair, "batch_per_device")
+        return not _is_equal(pair, "batch_per_device")
     if found.role == "batch":
-        return not (_equal(pair, "global_batch") and _equal(pair, "devices"))
+        return not (_is_equal(pair, "global_batch") and _is_equal(pair, "devices"))
     if found.role == "training":
         return about_quality(pair.metric)
     if found.role == "amount":
         return not about_rate(pair)
     if found.role == "size":
         # The same devices spread over other nodes do the same work another way.
-        return found.key == "devices" or not _equal(pair, "devices")
+        return found.key == "devices" or not _is_equal(pair, "devices")
     # Data that is made on the device leaves the input pipeline out of what is timed.
     return found.role in ("system", "work", "data", "arithmetic") or found.key == "data_place"
 
@@ -213,71 +213,64 @@ def about_rate(pair: Pair) -> bool:
 
 def meant_to_differ(pair: Pair) -> frozenset[str]:
     """The factor's settings and all that changes with them by itself."""
-    meant = _named(pair)
+    meant = _find_named(pair)
     follows = {name for key in meant for name in FOLLOWS.get(key, ())}
-    follows |= _with_system(pair, meant)
+    follows |= _follow_system(pair, meant)
     if {"devices", "nodes"} & (meant | follows):
-        follows |= _with_devices(pair)
-    follows |= _with_batch(pair, meant)
-    if {"global_batch", "devices"} & (meant | follows) and _rate_scaled(pair):
+        follows |= _follow_devices(pair)
+    if meant & set(BATCHES):
+        # Of the three numbers of a batch one follows from the other two and the devices.
+        follows |= set(BATCHES) if "global_batch" in meant or _is_equal(pair, "global_batch") else {"global_batch"}
+    if {"global_batch", "devices"} & (meant | follows) and _is_rate_scaled(pair):
         follows.add("learning_rate")
     return frozenset(meant | follows)
 
 
-def _named(pair: Pair) -> set[str]:
+def _find_named(pair: Pair) -> set[str]:
     return {key for key, role in SETTINGS.items() if pair.factor in (key, role)}
 
 
-def _with_system(pair: Pair, meant: set[str]) -> set[str]:
+def _follow_system(pair: Pair, meant: set[str]) -> set[str]:
     """A machine has its own host and its own number of devices. The same machine in two sizes is no such thing."""
     if not {"system", "accelerator"} & meant:
         return set()
     machine = {key for key, role in SETTINGS.items() if role == "system"}
-    if _equal(pair, "system") and (_equal(pair, "accelerator") or _missing(pair, "accelerator")):
+    if _is_equal(pair, "system") and (_is_equal(pair, "accelerator") or _is_missing(pair, "accelerator")):
         return machine
     host = {key for key, role in SETTINGS.items() if role == "environment"} - {"cpu_quota", "cpu_governor"}
     return machine | host | {"devices", "nodes", "threads"}
 
 
-def _with_devices(pair: Pair) -> set[str]:
+def _follow_devices(pair: Pair) -> set[str]:
     """Weak scaling keeps the batch of a device, strong scaling that of the job; one of them must stay."""
     follows = {"devices", "nodes", "threads"}
-    if _equal(pair, "devices"):
+    if _is_equal(pair, "devices"):
         return follows
-    if _equal(pair, "global_batch"):
+    if _is_equal(pair, "global_batch"):
         follows |= {"batch_per_device", "grad_accumulation"}
     elif (
-        _equal(pair, "batch_per_device")
-        and (_equal(pair, "grad_accumulation") or _missing(pair, "grad_accumulation"))
+        _is_equal(pair, "batch_per_device")
+        and (_is_equal(pair, "grad_accumulation") or _is_missing(pair, "grad_accumulation"))
         and not about_quality(pair.metric)
     ):
         # A larger batch of the job is learnt otherwise, which no rate shows and every time to a quality does.
         follows.add("global_batch")
-    if _divided_alike(pair):
+    if _is_divided_alike(pair):
         follows |= {"parallelism", "backend"}
     return follows
 
 
-def _divided_alike(pair: Pair) -> bool:
+def _is_divided_alike(pair: Pair) -> bool:
     """Whether the work is divided the same way but for counts; one device needs no way to divide it."""
     ways = [shown(row.get("parallelism")) for row in (pair.a, pair.b)]
     if any(row.number("devices") == 1 and way in _UNDIVIDED for row, way in zip((pair.a, pair.b), ways, strict=True)):
         return True
     # "2 replicas, 2 host instances" and "4 replicas, 4 host instances" are one way in two sizes.
-    first, second = (re.sub(r"\d+", "#", _plain("parallelism", way)) for way in ways)
+    first, second = (re.sub(r"\d+", "#", _simplify("parallelism", way)) for way in ways)
     return first == second
 
 
-def _with_batch(pair: Pair, meant: set[str]) -> set[str]:
-    """Of the three numbers of a batch one follows from the other two and the devices."""
-    if not meant & set(BATCHES):
-        return set()
-    if "global_batch" in meant or _equal(pair, "global_batch"):
-        return set(BATCHES)
-    return {"global_batch"}
-
-
-def _rate_scaled(pair: Pair) -> bool:
+def _is_rate_scaled(pair: Pair) -> bool:
     """Whether the learning rate grew with the batch, as the linear rule wants it."""
     rates = [row.number("learning_rate") for row in (pair.a, pair.b)]
     batches = [row.number("global_batch") for row in (pair.a, pair.b)]
@@ -294,8 +287,8 @@ def implied(pair: Pair, key: str) -> bool:
     on_device = "device" in (pair.a.get("data_place"), pair.b.get("data_place"))
     return (
         (key in ("parallelism", "backend") and one)
-        or (key == "task" and not _missing(pair, "model"))
-        or (key == "data_identity" and not _missing(pair, "dataset"))
+        or (key == "task" and not _is_missing(pair, "model"))
+        or (key == "data_identity" and not _is_missing(pair, "dataset"))
         or (key == "model_options" and "none" in (pair.a.get(key), pair.b.get(key)))
         or (SETTINGS[key] == "input" and on_device)
         or (key == "last_batch" and "epoch_samples" in (*pair.a.settings, *pair.b.settings))
@@ -310,6 +303,12 @@ def stated(row: Row, key: str) -> Setting | None:
     return value
 
 
+def nodes_of(row: Row) -> set[str]:
+    """Names of the nodes that a row's jobs ran on; none where they are unknown."""
+    value = row.get("node")
+    return {name.strip() for name in shown(value).split(",")} if value is not None else set()
+
+
 def alike(key: str, a: Setting, b: Setting, *, one_source: bool = True) -> Likeness:
     """Whether two values mean the same.
 
@@ -319,27 +318,23 @@ def alike(key: str, a: Setting, b: Setting, *, one_source: bool = True) -> Liken
     if not isinstance(a, str) and not isinstance(b, str):
         return "same" if math.isclose(a, b, rel_tol=1e-9) else "different"
     # A table reads as text what a record has as a number.
-    first, second = _plain(key, shown(a)), _plain(key, shown(b))
+    first, second = _simplify(key, shown(a)), _simplify(key, shown(b))
     if first == second:
         return "same"
     if key == "precision" and "mixed" in (first, second) and {first, second} & set(_MIXED):
         return "unclear"
-    if not one_source and key in _NAMES and _part_of(shown(a), shown(b)):
+    if not one_source and key in _NAMES and _is_part_of(shown(a), shown(b)):
         return "unclear"
     return "different"
 
 
-def _part_of(a: str, b: str) -> bool:
+def _is_part_of(a: str, b: str) -> bool:
     """Whether one name is some of the words of the other: `GH200` of `NVIDIA GH200 480GB`, but not `gpt` of `gpt2`."""
-    few, many = sorted((_words(a), _words(b)), key=len)
+    few, many = sorted((re.split(r"[\s_()-]+", name.casefold())[:MAX_WORDS] for name in (a, b)), key=len)
     joined = "".join(few)
     return any(
         "".join(many[first:last]) == joined for first in range(len(many)) for last in range(first + 1, len(many) + 1)
     )
-
-
-def _words(text: str) -> list[str]:
-    return re.split(r"[\s_()-]+", text.casefold())[:MAX_WORDS]
 
 
 def shown(value: Setting | None) -> str:
@@ -351,13 +346,13 @@ def shown(value: Setting | None) -> str:
     return "unknown" if value is None else str(value)
 
 
-def _short(value: Setting | None) -> str:
+def _shorten(value: Setting | None) -> str:
     text = shown(value)
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 
 
 @lru_cache(maxsize=4096)
-def _plain(key: str, text: str) -> str:
+def _simplify(key: str, text: str) -> str:
     text = text.casefold()
     if key in _NAMES:
         text = re.sub(r"[\s_-]+", "", text)
@@ -366,10 +361,10 @@ def _plain(key: str, text: str) -> str:
     return {"true": "yes", "false": "no"}.get(text, text)
 
 
-def _equal(pair: Pair, key: str) -> bool:
+def _is_equal(pair: Pair, key: str) -> bool:
     a, b = pair.a.get(key), pair.b.get(key)
     return a is not None and b is not None and alike(key, a, b) == "same"
 
 
-def _missing(pair: Pair, key: str) -> bool:
+def _is_missing(pair: Pair, key: str) -> bool:
     return pair.a.get(key) is None or pair.b.get(key) is None
