@@ -204,11 +204,11 @@ def _words(compared: Compared, lines: Sequence[_Line]) -> str:
 
 def _notes(compared: Compared, lines: Sequence[_Line]) -> tuple[str, ...]:
     ratios = [line.ratio for line in lines if line.ratio is not None]
-    first = compared.comparisons[0]
-    notes = [
-        _verdicts(compared),
-        f"A, the base: {short(_side(compared, first.a), 70)}; B: {short(_side(compared, first.b), 70)}.",
-    ]
+    first, notes = compared.comparisons[0], [_verdicts(compared)]
+    # A side is named by its table where it has several rows.
+    one = len(compared.comparisons) == 1
+    a, b = (short(row.place if one else row.table or row.place, 70) for row in (first.a, first.b))
+    notes += [f"A, the base: {a}; B: {b}."] if a != b else []
     notes += _levels(lines)
     if any(ratio.level is None and ratio.low is not None for ratio in ratios):
         notes.append("Bars of printed figures: what their digits allow; no test of chance.")
@@ -229,11 +229,6 @@ def _levels(lines: Sequence[_Line]) -> list[str]:
             levels.setdefault(level_percent(line.ratio.level), []).append(line.name)
     told = [f"{level} for {names[0]}" if n else f"{level} intervals" for n, (level, names) in enumerate(levels.items())]
     return [f"Bars: {', '.join(told)}."] if told else []
-
-
-def _side(compared: Compared, row: Row) -> str:
-    """A side by its table where it has several rows."""
-    return row.place if len(compared.comparisons) == 1 else row.table or row.place
 
 
 def _table(compared: Compared, lines: Sequence[_Line], name: str, runs: Runs) -> Table:
