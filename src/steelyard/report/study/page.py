@@ -23,6 +23,7 @@ from steelyard.report.study.back import (
 from steelyard.report.study.compare import factor_sections, selections_section
 from steelyard.report.study.curves import batch_section, heat_section, scaling_section
 from steelyard.report.study.energy import energy_section
+from steelyard.report.study.history import history_section
 from steelyard.report.study.overview import cells_section, overview, quality_section, simulated
 from steelyard.report.study.run import FEW, run_sections, trace_section
 from steelyard.report.study.subject import subject
@@ -115,6 +116,7 @@ def _sections(folder: ResultFolder, entry: Subject, energies: Sequence[CellEnerg
     found += factor_sections(entry, f"compare{suffix}", of)
     found.append(energy_section(folder, entry, energies, f"energy{suffix}", f"Energy{of}"))
     found.append(quality_section(entry, f"quality{suffix}", f"Time to quality{of}"))
+    found.append(history_section(folder, entry, f"history{suffix}", f"History{of}"))
     found.append(trace_section(folder, entry, f"steps{suffix}", f"Step times{of}"))
     if not suffix and len(entry.records) <= FEW:
         found += run_sections(entry)
