@@ -204,7 +204,9 @@ class SectionBlocks:
         ]
         blocks: list[Table | Chart | Prose] = []
         if len(made) == 1 and len(entries) > 1:
-            blocks.append(replace(ratio_chart(made[0][1], f"{name}-ratios"), title=f"{block.title}: {ratio}"))
+            pair, compared = made[0]
+            chart = ratio_chart(compared, f"{name}-ratios", sides=(pair.a, pair.b))
+            blocks.append(replace(chart, title=f"{block.title}: {ratio}"))
         blocks.append(Table(name, block.title, columns, rows, tuple(notes)))
         blocks.append(Prose(("The same in a terminal:",), code="\n".join(commands)))
         known = [(label, entry.ratios[0].value) for label, entry in entries if entry.ratios]
