@@ -419,7 +419,12 @@ def machine_section(pack: Pack) -> Section:
     row = row_of(cell)
     record = cell.records[0]
     facts = _device_facts(record) if record.device is not None else []
-    facts += [(words, _fact(row.get(key))) for key, words in SETTINGS.items() if _is_told(row.get(key))]
+    for key, words in SETTINGS.items():
+        # What is unknown or off is left out; zero is a number.
+        value = row.get(key)
+        if value is not None and value is not False and value != "none":
+            text = str(value)
+            facts.append((words, text if len(text) <= MAX_FACT else f"{text[:MAX_FACT]} ..."))
     answer = f"{row.get('accelerator')}, {row.get('framework') or 'framework not recorded'}."
     if pack.simulated:
         answer = "On a simulated device: no hardware and no framework."
@@ -428,11 +433,6 @@ def machine_section(pack: Pack) -> Section:
         "machine", "Hardware and software", "On what was it measured?", answer,
         (_facts_table("machine-facts", "Hardware and software in effect", facts), Prose((study,))),
     )  # fmt: skip
-
-
-def _is_told(value: object) -> bool:
-    """What is unknown or off is left out; zero is a number."""
-    return value is not None and value is not False and value != "none"
 
 
 def _device_facts(record: RunRecord) -> list[tuple[str, str]]:
@@ -444,11 +444,6 @@ def _device_facts(record: RunRecord) -> list[tuple[str, str]]:
     if device.power_limit_w:
         facts.append(("power limit of a device, by its maker", f"{number(device.power_limit_w, 4)} W"))
     return facts
-
-
-def _fact(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= MAX_FACT else f"{text[:MAX_FACT]} ..."
 
 
 # -- the pack, audited

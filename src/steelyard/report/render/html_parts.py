@@ -139,7 +139,10 @@ def table_grid(table: Table, book: Book, label: str) -> str:
         for row, ids in zip(table.rows, runs, strict=True)
         if ids
     )
-    head = "".join(_heading(column, kind) for column, kind in zip(table.columns, kinds, strict=True))
+    head = ""
+    for column, kind in zip(table.columns, kinds, strict=True):
+        unit = f' <span class="unit">{text(column.unit)}</span>' if column.unit else ""
+        head += f'<th scope="col"{_class(kind)}>{text(column.name)}{unit}</th>'
     head += '<th scope="col" class="runs">run ids</th>' if shown else ""
     rows = []
     for row, ids in zip(table.rows, runs, strict=True):
@@ -157,11 +160,6 @@ def table_grid(table: Table, book: Book, label: str) -> str:
 
 def _class(kind: str) -> str:
     return f' class="{kind}"' if kind else ""
-
-
-def _heading(column: Column, kind: str) -> str:
-    unit = f' <span class="unit">{text(column.unit)}</span>' if column.unit else ""
-    return f'<th scope="col"{_class(kind)}>{text(column.name)}{unit}</th>'
 
 
 def _entry(cell: Cell, kind: str, place: int, book: Book) -> str:

@@ -39,7 +39,8 @@ _NUMBERED = re.compile(r"(\d{1,9})([.)])")
 def inline(words: str) -> str:
     """A stranger's text inside a line."""
     # References are made after the marks: their own signs must stay.
-    return _INSIDE.sub(_references, one_line(words).translate(_MARKS))
+    escaped = one_line(words).translate(_MARKS)
+    return _INSIDE.sub(lambda found: "".join(f"&#{ord(mark)};" for mark in found.group()), escaped)
 
 
 def beginning(words: str) -> str:
@@ -53,10 +54,6 @@ def beginning(words: str) -> str:
 def _strong(words: str) -> str:
     made = inline(words)
     return f"**{made}**" if made else ""
-
-
-def _references(found: re.Match[str]) -> str:
-    return "".join(f"&#{ord(mark)};" for mark in found.group())
 
 
 def markdown_table(table: Table) -> str:
