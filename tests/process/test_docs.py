@@ -406,6 +406,6 @@ def test_every_kind_of_plot_has_its_picture() -> None:
     kinds = {path.stem for path in (DOCS.parent / "src/steelyard/report/charts").glob("*.py")}
     # What a chart is drawn with, and the charts of published tables, which are no measurements.
     kinds -= {"__init__", "style", "published"}
-    named = {"loss": "scaling-loss", "scaling": "scaling-throughput"}
+    named = {"loss": "scaling-loss", "power_svg": "power", "scaling": "scaling-throughput"}
     for kind in kinds:
         assert any(name.startswith(named.get(kind, kind)) for name in shown), kind

@@ -17,6 +17,7 @@ from steelyard.audit.table import parse_table
 from steelyard.cli.main import main
 from steelyard.errors import InputError
 from steelyard.inputs.recipe import Expect, load_recipe, plan
+from steelyard.report.study.page import study_page
 from steelyard.results.store import ResultFolder, write_json
 from steelyard.rules.statistics.history import Drifted
 from steelyard.rules.table.row import Amount, Row, RowTable
@@ -447,6 +448,23 @@ def test_the_history_shows_drift_and_what_changed_with_it(occasions: Path, capsy
     assert text.startswith("node: throughput_job on 3 occasions: ")
     assert "lower since 2026-03-15" in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_history_is_drawn_with_its_change(
+    occasions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "history.svg"
+    assert verify(capsys, occasions, "--history", "--plot", str(picture))[0] == 0
+    drawn = picture.read_text("utf-8")
+    assert drawn.startswith("<svg")
+    assert "3 occasions from 2026-03-01 to 2026-03-15" in drawn
+    assert "lower since 2026-03-15" in drawn
+    page = study_page(ResultFolder(occasions / "results"), "verify.node.20260315T000000")
+    (part,) = [part for part in page.sections if part.name == "history"]
+    assert "lower since 2026-03-15" in part.answer
+    (chart,) = part.blocks
+    assert [row[0].text for row in chart.table.rows] == ["2026-03-01", "2026-03-08", "2026-03-15"]
+    assert verify(capsys, occasions, "--no-run", "--plot", str(picture))[0] == 2
 
 
 def test_no_run_judges_the_latest_jobs(occasions: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -519,6 +519,6 @@ def test_occasions_are_days_of_runs_that_have_a_figure(made: Any) -> None:
 
     failed = Status(code="failed", reason="broken")
     records = [on("2026-05-08", 0), on("2026-05-01", 1), on("2026-05-01", 2), on("2026-05-02", 0, status=failed)]
-    found = occasions([*records, made("n1", 0)])
+    found = occasions([*records, made("n1", 0), on("2026-02-30", 3)])
     assert [(entry.day, len(entry.values)) for entry in found] == [("2026-05-01", 2), ("2026-05-08", 1)]
     assert found[0].runs == ("n1-1", "n1-2")

@@ -7,7 +7,7 @@ from pathlib import Path
 from steelyard.analysis.select import FORMS
 from steelyard.cli.verb import add_results
 from steelyard.errors import InputError, printable
-from steelyard.report.audit.reference_page import reference_page
+from steelyard.report.audit.reference import reference_page
 from steelyard.report.page import Page
 from steelyard.report.render import draw
 from steelyard.report.render.files import FORMATS, default_name, require_place, write

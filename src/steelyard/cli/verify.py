@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import shlex
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,6 +28,8 @@ from steelyard.inputs.recipe import Recipe, load_recipe, plan
 from steelyard.inputs.study import Expansion, require_registered
 from steelyard.launch.allocation import launcher_here
 from steelyard.launch.local_study import run_all
+from steelyard.report.charts.history import verified_chart
+from steelyard.report.render.draw import svg
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.live.progress import Loudness, Progress, loudness
 from steelyard.terminal.verify import (
@@ -54,6 +57,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--history", action="store_true", help="run nothing: the figure over time, and where it changed"
     )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE.svg",
+        help="with --history: draw it too; a recipe's second figure goes to FILE-2.svg, and so on",
+    )  # fmt: skip
     add_loudness(parser)
     add_results(parser)
     parser.set_defaults(default_results=parser.get_default("results"))
@@ -75,6 +82,10 @@ def run(arguments: argparse.Namespace) -> int:
         found = history(folder, recipe, expansion)
         lines = [line for entry in found for line in history_lines(recipe, entry)]
         _say(arguments, [history_object(entry) for entry in found], lines)
+        for number, entry in enumerate(found if arguments.plot is not None else (), 1):
+            path = arguments.plot if number == 1 else arguments.plot.with_stem(f"{arguments.plot.stem}-{number}")
+            path.write_text(svg(verified_chart(entry, f"history-{number}")), encoding="utf-8")
+            print(printable(f"picture of {entry.expect.metric}: {path}"), file=sys.stderr)
         return 0
     if arguments.more is not None:
         require_begun(folder, expansion)
@@ -137,6 +148,8 @@ def _check_options(arguments: argparse.Namespace) -> None:
         problems.append(Problem(" ".join(chosen), "ask for different things", "one of them"))
     if chosen and chosen != ["--dry-run"] and arguments.jobs is not None:
         problems.append(Problem("--jobs", f"has no meaning with {chosen[0]}", "--jobs alone"))
+    if arguments.plot is not None and not arguments.history:
+        problems.append(Problem("--plot", "has no meaning without --history", "--history --plot FILE.svg"))
     problems += [
         Problem(f"--{key}", f"{value} jobs", "from 1 to 1000")
         for key in ("jobs", "more")

@@ -23,10 +23,9 @@ from steelyard.version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from steelyard.audit.judge import Judgement
     from steelyard.audit.subject import Audit
     from steelyard.contracts.record import Finding
-    from steelyard.rules.table.row import Amount, Row
+    from steelyard.rules.table.row import Row
     from steelyard.rules.table.row import RowTable as Rows
 
 MAX_ROWS = 2000
@@ -66,16 +65,22 @@ def audit_page(audits: Sequence[Audit]) -> Page:
 def _sections(entry: Audit, prefix: str, *, several: bool) -> list[Section]:
     tables = entry.tables
     about = f": {entry.name}" if several else ""
+    # Findings on no row that is shown: of runs, of whole tables.
+    elsewhere = tuple(found for found in entry.findings if not any(rows_meant(found, table) for table in tables))
     made = [
         Section(
             f"{prefix}verdict", f"Does it hold{about}?", f"Does {entry.name} hold?", _verdict(entry),
-            (Prose((entry.about,)),), _elsewhere(entry.findings, tables),
+            (Prose((entry.about,)),), elsewhere,
         )
     ]  # fmt: skip
     for place, table in enumerate(tables, 1):
         made.append(_table_section(entry, table, f"{prefix}table{f'-{place}' if len(tables) > 1 else ''}", about))
     if entry.judgements:
-        made.append(_claims_section(entry.judgements, f"{prefix}claims", about))
+        name = f"{prefix}claims"
+        claims = claims_table(entry.judgements, f"{name}-table", "Claims, each worked out again")
+        made.append(
+            Section(name, f"Claims{about}", "Which claims hold?", f"{claim_tally(entry.judgements)}.", (claims,))
+        )
     made.append(_open_section(entry, tables, f"{prefix}open", about))
     return made
 
@@ -101,11 +106,6 @@ def _verdict(entry: Audit) -> str:
 
 def _counts(findings: Sequence[Finding]) -> str:
     return f"Findings on rows: {tally(findings).partition(';')[0]}."
-
-
-def _elsewhere(findings: Sequence[Finding], tables: Sequence[Rows]) -> tuple[Finding, ...]:
-    """Findings on no row that is shown: of runs, of whole tables."""
-    return tuple(found for found in findings if not any(rows_meant(found, table) for table in tables))
 
 
 def _table_section(entry: Audit, table: Rows, name: str, about: str) -> Section:
@@ -135,15 +135,13 @@ def _rows_table(every: Sequence[Row], by_row: dict[str, list[Finding]], name: st
     columns = [Column("row", align="left"), Column("what was found", align="left")]
     columns += [Column(metric.replace("_", " ")) for metric in metrics]
     columns += [Column(key.replace("_", " "), align="left") for key in keys]
-    made = tuple(_row(row, keys, metrics, by_row.get(row.place, [])) for row in rows)
-    return Table(name, title, tuple(columns), made, _notes(rows, len(every), keys, counts))
-
-
-def _row(row: Row, keys: Sequence[str], metrics: Sequence[str], found: Sequence[Finding]) -> tuple[Cell, ...]:
-    codes = tuple(dict.fromkeys(entry.code for entry in found))
-    words = "; ".join(rule_name(code) for code in codes) or "-"
-    beside = [Cell(row.place, row.place), Cell(words, words if codes else None, codes=codes)]
-    return (*beside, *(_figure(row, metric) for metric in metrics), *(_setting(row.get(key)) for key in keys))
+    made = []
+    for row in rows:
+        codes = tuple(dict.fromkeys(entry.code for entry in by_row.get(row.place, [])))
+        words = "; ".join(rule_name(code) for code in codes) or "-"
+        beside = [Cell(row.place, row.place), Cell(words, words if codes else None, codes=codes)]
+        made.append((*beside, *(_figure(row, metric) for metric in metrics), *(_setting(row.get(key)) for key in keys)))
+    return Table(name, title, tuple(columns), tuple(made), _notes(rows, len(every), keys, counts))
 
 
 def _setting(value: object) -> Cell:
@@ -159,20 +157,14 @@ def _figure(row: Row, metric: str) -> Cell:
     found = row.figures.get(metric)
     if found is None:
         return Cell("-" if row.status == "completed" else row.status.replace("_", " "))
-    return Cell(_printed(found), found.value, found.low, found.high)
-
-
-def _printed(found: Amount) -> str:
-    """As printed; a measured figure has its interval."""
+    # As printed; a measured figure has its interval.
     unit = f" {found.unit}" if found.unit not in ("", "1") else ""
-    if found.text:
-        return f"{found.text}{unit}"
     # Figures are kept in base units, and shown in the one that they name.
     factor = (unit_of(found.unit) or ("", 1.0))[1]
-    text = number(found.value / factor)
-    if found.low < found.high:
+    text = found.text or number(found.value / factor)
+    if not found.text and found.low < found.high:
         text += f" [{number(found.low / factor, 4)}, {number(found.high / factor, 4)}]"
-    return f"{text}{unit}"
+    return Cell(f"{text}{unit}", found.value, found.low, found.high)
 
 
 def _notes(rows: Sequence[Row], total: int, keys: Sequence[str], counts: dict[str, int]) -> tuple[str, ...]:
@@ -186,11 +178,6 @@ def _notes(rows: Sequence[Row], total: int, keys: Sequence[str], counts: dict[st
     if total > len(rows):
         notes.append(f"{total - len(rows):,} more rows are not shown.")
     return tuple(notes)
-
-
-def _claims_section(judgements: Sequence[Judgement], name: str, about: str) -> Section:
-    table = claims_table(judgements, f"{name}-table", "Claims, each worked out again")
-    return Section(name, f"Claims{about}", "Which claims hold?", f"{claim_tally(judgements)}.", (table,))
 
 
 # -- what could not be judged

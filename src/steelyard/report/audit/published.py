@@ -1,69 +1,61 @@
-"""Rows of a built-in document with what was found about them, as cells and tables. Knows whom to ask; judges nothing.
+"""Rows of a built-in document with what was found about them, as cells. Knows whom to ask; judges nothing.
 
-A figure stands as it was printed. A ratio of two rows is shown with its verdict, and not at all where a finding on the
-pair or on one of its rows blocks.
+A figure is shown as it was printed. A ratio of two rows is shown with its verdict, and not at all where a finding on
+the pair or on one of its rows blocks.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from steelyard.analysis.compare import compare
 from steelyard.audit import documents
 from steelyard.audit.beside import REFERENCE, rows_beside
 from steelyard.audit.check import check_table, rows_meant
 from steelyard.audit.claims import PairClaim
+from steelyard.audit.energy import device_power
 from steelyard.audit.recompute import digits, unit_factor
 from steelyard.audit.selecting import pairs_of
 from steelyard.audit.subject import audit_reference
 from steelyard.report.charts.style import blocking_codes
 from steelyard.report.page import Cell
 from steelyard.results.store import ResultFolder
-from steelyard.rules.table.row import RowTable as Rows
+from steelyard.rules.claim import Span
+from steelyard.rules.table.relations import observed, solve, variable
+from steelyard.rules.table.row import RowTable
+from steelyard.rules.table.settings import SETTINGS
 from steelyard.terminal.text import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from steelyard.analysis.ratios import Ratio
+    from steelyard.analysis.compare import Compared, Comparison
     from steelyard.audit.judge import Judgement
     from steelyard.audit.subject import Audit
     from steelyard.contracts.record import Finding
     from steelyard.rules.table.row import Row
 
-BLOCKED = "not comparable"
+BLOCKED: Final = "not comparable"
 BETWEEN = "SY3"
 """How codes of rules on scaling begin. They are about a row and its base, and say nothing of it beside other rows."""
 VERDICTS = {"comparable": "yes", "comparable with disclosures": "disclose", BLOCKED: "no"}
 """A column has little room; what is to be disclosed, or blocks, are the codes beside it."""
-NO_REPEATS = "One figure a row, as printed: no repeats are told of, so that there is no interval."
+WORKED_UNITS = {"efficiency": "%", "power of a device": "W"}
+PER_ENERGY = "items_per_energy"
 
 
 @dataclass(frozen=True)
-class Held:
-    """One row held against another: the verdict, and ratios where there may be any."""
+class RowGroup:
+    """Rows that belong together, each compared with the first of them."""
 
-    a: Row
-    """The base."""
-    b: Row
-    verdict: str
-    findings: tuple[Finding, ...]
-    ratios: dict[str, Ratio]
-    """By scope, `job` or `device`; none where a finding blocks."""
-
-    @property
-    def blocked(self) -> bool:
-        """Whether nothing may be divided."""
-        return self.verdict == BLOCKED
-
-    @property
-    def codes(self) -> tuple[str, ...]:
-        """Of what forbids a ratio; where nothing does, of what must be said with it."""
-        told = dict.fromkeys(found.code for found in self.findings if found.severity != "note")
-        return blocking_codes(self.findings) or tuple(told)
+    label: str
+    rows: tuple[Row, ...]
+    compared: dict[str, Comparison]
+    """By place; the base is not in it, and nothing is where the rows are not compared."""
 
 
 class JudgedDocument:
@@ -79,7 +71,7 @@ class JudgedDocument:
         """Findings on its rows, and its claims judged."""
         return audit_reference(self.name)
 
-    def select(self, wanted: str = "") -> list[Row]:
+    def select(self, wanted: str) -> list[Row]:
         """Rows by their settings, in the words of `steelyard compare`; the built-in rows need no result folder."""
         return rows_beside(ResultFolder(Path()), selection(self.name, wanted))
 
@@ -89,29 +81,35 @@ class JudgedDocument:
 
     def codes_on(self, row: Row) -> tuple[str, ...]:
         """Codes of the findings on a row that are more than notes."""
-        found = self._by_row.get(row.place, ())
-        return tuple(dict.fromkeys(entry.code for entry in found if entry.severity != "note"))
+        return tuple(dict.fromkeys(entry.code for entry in self.findings_on([row]) if entry.severity != "note"))
 
     def blocking(self, row: Row) -> tuple[Finding, ...]:
-        """Findings that forbid every ratio with this row, whatever it is held against."""
-        found = self._by_row.get(row.place, ())
+        """Findings that forbid every ratio with this row, whatever it is compared with."""
+        found = self.findings_on([row])
         return tuple(entry for entry in found if entry.severity == "blocks" and not entry.code.startswith(BETWEEN))
 
-    def hold(self, a: Row, b: Row, factor: str, metric: str) -> Held:
-        """B against its base A, by the rules on pairs and by what was found on the two rows."""
-        (made,) = compare([a], [b], factor=factor, metric=metric).comparisons
-        both = check_table(Rows(self.table.name, (a, b), self.table.platforms))
-        own = [*self.blocking(a), *self.blocking(b), *(found for found in both if found.code.startswith(BETWEEN))]
-        found = tuple(
-            replace(entry, place=entry.place.removeprefix(f"{self.name}, ")) for entry in (*own, *made.findings)
-        )
-        blocked = any(entry.severity == "blocks" for entry in found)
-        ratios = {} if blocked else {ratio.scope: ratio for ratio in made.ratios}
-        return Held(a, b, BLOCKED if blocked else made.verdict, found, ratios)
+    def compare(self, a: Sequence[Row], b: Sequence[Row], factor: str, metric: str) -> Compared:
+        """B against its base A, by the rules on pairs and by what was found on the rows."""
+        made = compare(a, b, factor=factor, metric=metric)
+        return replace(made, comparisons=tuple(map(self._with_own_findings, made.comparisons)))
+
+    def _with_own_findings(self, entry: Comparison) -> Comparison:
+        both = check_table(RowTable(self.table.name, (entry.a, entry.b), self.table.platforms))
+        between = (found for found in both if found.code.startswith(BETWEEN))
+        every = (*self.blocking(entry.a), *self.blocking(entry.b), *between, *entry.findings)
+        found = tuple(replace(each, place=each.place.removeprefix(f"{self.name}, ")) for each in every)
+        if blocking_codes(found):
+            return replace(entry, verdict=BLOCKED, findings=found, ratios=())
+        return replace(entry, findings=found)
 
     def judged(self, row: Row, other: Row) -> list[Judgement]:
         """Claims on exactly these two rows, whichever comes first."""
         return self._by_pair.get(frozenset((row.place, other.place)), [])
+
+    def power_limit_w(self, rows: Iterable[Row]) -> float | None:
+        """Of one device of their machines, where these have one limit."""
+        limits = {platform.power_limit_w for row in rows if (platform := self.table.platform(row)) is not None}
+        return limits.pop() if len(limits) == 1 else None
 
     @cached_property
     def _by_row(self) -> dict[str, list[Finding]]:
@@ -132,7 +130,7 @@ class JudgedDocument:
         return found
 
 
-def selection(name: str, wanted: str = "") -> str:
+def selection(name: str, wanted: str) -> str:
     """Rows of a document as the verbs take them."""
     return f"{REFERENCE}:{name}:{wanted}" if wanted else f"{REFERENCE}:{name}"
 
@@ -140,60 +138,67 @@ def selection(name: str, wanted: str = "") -> str:
 # -- cells
 
 
-def printed_cell(row: Row, metric: str, codes: Sequence[str] = ()) -> Cell:
-    """A figure as it was printed, and its value in the printed unit."""
-    amount = row.figures.get(metric)
-    if amount is None:
+def row_cell(document: JudgedDocument, group: RowGroup, row: Row, column: str, figure: str) -> Cell:
+    """What a row has in a column: a setting, a printed figure or what is worked out. Codes stand beside `figure`."""
+    entry = group.compared.get(row.place)
+    match column:
+        case "comparable":
+            return verdict_cell(entry)
+        case "times the base":
+            return ratio_cell(entry, "job")
+        case "efficiency":
+            return ratio_cell(entry, "device", percent=True)
+        case "work per energy" | "follows":
+            return _per_energy_cell(row, column)
+        case "power of a device":
+            power = device_power(row)
+            codes = document.codes_on(row)
+            return Cell("not known") if power is None else Cell(number(power.middle, 4), power.middle, codes=codes)
+        case "table":
+            return Cell(row.table, row.table)
+    if column in SETTINGS:
+        value = row.get(column)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return Cell("not stated") if value is None else Cell(f"{value:,}" if whole else str(value), value)
+    if column not in row.figures:
         return Cell("-")
-    return Cell(digits(amount), amount.value / unit_factor(amount), codes=tuple(codes))
+    amount = row.figures[column]
+    codes = document.codes_on(row) if column == figure else ()
+    return Cell(digits(amount), amount.value / unit_factor(amount), codes=codes)
 
 
-def setting_cell(row: Row, key: str) -> Cell:
-    """A setting, or that the document does not state it."""
-    value = row.get(key)
-    if value is None:
-        return Cell("not stated")
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return Cell(f"{value:,}" if whole else str(value), value)
+def _per_energy_cell(row: Row, column: str) -> Cell:
+    """Work per energy from the other figures of a row, or whether the printed one may be that."""
+    metric = next((name for name in row.figures if variable(row, name) == PER_ENERGY), "")
+    others = {name: bounds for name, bounds in observed(row).items() if name != PER_ENERGY}
+    reached = solve(others).known.get(PER_ENERGY)
+    if not metric or reached is None:
+        return Cell("cannot be told: an epoch is stated in samples")
+    amount = row.figures[metric]
+    if column == "work per energy":
+        value = reached.middle / unit_factor(amount)
+        return Cell(number(value, 6), value)
+    fits = Span(math.exp(reached.low), math.exp(reached.high)).meets(Span(amount.low, amount.high))
+    said = "yes, within the digits" if fits else "no"
+    return Cell(said, said)
 
 
-def verdict_cell(held: Held | None) -> Cell:
+def codes_of(entry: Comparison) -> tuple[str, ...]:
+    """Codes of what forbids a ratio; where nothing does, of what must be said with it."""
+    told = dict.fromkeys(found.code for found in entry.findings if found.severity != "note")
+    return blocking_codes(entry.findings) or tuple(told)
+
+
+def verdict_cell(entry: Comparison | None) -> Cell:
     """Whether a row may be divided by its base, with the codes that say so; None: it is the base."""
-    if held is None:
+    if entry is None:
         return Cell("the base", "the base")
-    return Cell(VERDICTS.get(held.verdict, held.verdict), held.verdict, codes=held.codes)
+    return Cell(VERDICTS[entry.verdict], entry.verdict, codes=codes_of(entry))
 
 
-def ratio_cell(held: Held | None, scope: str, *, percent: bool = False) -> Cell:
-    """A ratio of one scope to the base; it stands beside the verdict, which says why there is none."""
-    found = held.ratios.get(scope) if held is not None else None
-    if held is not None and found is None:
-        return Cell("none: blocked" if held.blocked else "not known")
-    value = found.value if found is not None else 1.0
+def ratio_cell(entry: Comparison | None, scope: str, *, percent: bool = False) -> Cell:
+    """A ratio of one scope to the base; the verdict beside it says why there is none."""
+    value = 1.0 if entry is None else next((ratio.value for ratio in entry.ratios if ratio.scope == scope), None)
+    if value is None:
+        return Cell("none: blocked" if entry is not None and entry.verdict == BLOCKED else "not known")
     return Cell(f"{100 * value:.1f}", 100 * value) if percent else Cell(number(value, 3), value)
-
-
-def metric_unit(rows: Sequence[Row], metric: str) -> str:
-    """The unit that a metric is printed in."""
-    return next((row.figures[metric].unit for row in rows if metric in row.figures), "")
-
-
-# -- claims
-
-
-def claim_tables(judgement: Judgement) -> set[str]:
-    """Tables of the document that a claim speaks of."""
-    claim = judgement.claim
-    sides = (claim.rows, claim.a, claim.b) if isinstance(claim, PairClaim) else (claim.rows,)
-    return {str(side["table"]) for side in sides if "table" in side}
-
-
-def verdict_words(judgements: Sequence[Judgement]) -> str:
-    """`N10 base differs, N11 does not follow`; of claims that hold, how many."""
-    held = [entry for entry in judgements if entry.verdict == "holds"]
-    others = [f"{entry.claim.id} {entry.verdict}" for entry in judgements if entry.verdict != "holds"]
-    parts = [
-        f"{len(held)} of {len(judgements)} claim{'s' * (len(judgements) != 1)} hold{'s' * (len(held) == 1)}",
-        *others,
-    ]
-    return "; ".join(parts)

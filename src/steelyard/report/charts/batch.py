@@ -57,16 +57,33 @@ def batch_chart(curve: BatchCurve, name: str = "batch-throughput") -> Chart:
     measured = [entry for entry in curve.cells if entry.throughput.value is not None]
     largest = max([entry.throughput.value or 0.0 for entry in measured] + [_drawn_asymptote(curve) or 0.0])
     factor, unit = in_unit(largest, measured[0].throughput.unit if measured else "samples/s")
-    values = [_value(entry, factor) for entry in measured]
+    values: list[dict[str, Any]] = []
+    for entry in measured:
+        low, high = interval_of(entry.throughput)
+        ends = {"low": None if low is None else low / factor, "high": None if high is None else high / factor}
+        values.append({"x": entry.batch, "y": (entry.throughput.value or 0.0) / factor, **ends})
     top = (
         1.08 * max([(_drawn_asymptote(curve) or 0.0) / factor, *(max(v["y"], v["high"] or 0.0) for v in values)]) or 1.0
     )
-    axes = Axes(_batch_axis(curve), number_axis(f"throughput of the job, {unit}", 0, top))
-    layers = [*_knee(curve, axes, factor), *_lines(curve, values, axes, factor)]
+    batches = sorted({entry.batch for entry in curve.cells})
+    ticks = batches if len(batches) <= MAX_TICKS else None
+    if _logarithmic(curve):
+        title = "samples in the batch of a device (logarithmic axis)"
+        along = number_axis(title, *_ends(curve), logarithmic=True, values=ticks, format=",d")
+    else:
+        along = number_axis("samples in the batch of a device", *_ends(curve), format=",d", tickMinStep=1)
+    axes = Axes(along, number_axis(f"throughput of the job, {unit}", 0, top))
+    # The form that was fitted, where there is one; else from point to point. Plain rates are not joined.
+    layers = _knee(curve, axes, factor)
+    if not curve.blocked:
+        layers.append(layer(_form(curve, factor) or values, "line", axes.at(), color=BLUE, strokeWidth=1.6))
     layers += bars_up(values, axes)
     layers.append(points([value for value in values if value["low"] is not None], axes.at()))
     layers.append(hollow([value for value in values if value["low"] is None], axes.at()))
-    layers += _lost(curve, axes)
+    memory = [{"x": entry.batch, "y": 0} for entry in curve.cells if entry.out_of_memory]
+    others = [{"x": entry.batch, "y": 0} for entry in curve.cells if _failed(entry)]
+    layers += [crosses(memory, axes.at())] if memory else []
+    layers += [hollow(others, axes.at(), INK, "square")] if others else []
     return Chart(
         name=name,
         title="Throughput over the batch size" if not curve.blocked else "Throughput at each batch size",
@@ -75,21 +92,6 @@ def batch_chart(curve: BatchCurve, name: str = "batch-throughput") -> Chart:
         alt=_words(curve),
         notes=_notes(curve),
     )
-
-
-def _value(entry: BatchCell, factor: float) -> dict[str, Any]:
-    low, high = interval_of(entry.throughput)
-    ends = {"low": None if low is None else low / factor, "high": None if high is None else high / factor}
-    return {"x": entry.batch, "y": (entry.throughput.value or 0.0) / factor, **ends}
-
-
-def _batch_axis(curve: BatchCurve) -> dict[str, Any]:
-    batches = sorted({entry.batch for entry in curve.cells})
-    ticks = batches if len(batches) <= MAX_TICKS else None
-    if _logarithmic(curve):
-        title = "samples in the batch of a device (logarithmic axis)"
-        return number_axis(title, batches[0] / ROOM, batches[-1] * ROOM, logarithmic=True, values=ticks, format=",d")
-    return number_axis("samples in the batch of a device", 0, 1.06 * batches[-1], format=",d", tickMinStep=1)
 
 
 def _logarithmic(curve: BatchCurve) -> bool:
@@ -130,14 +132,6 @@ def _drawn_asymptote(curve: BatchCurve) -> float | None:
     return curve.asymptote if curve.asymptote is not None and curve.asymptote <= FAR * most else None
 
 
-def _lines(curve: BatchCurve, values: Sequence[dict[str, Any]], axes: Axes, factor: float) -> list[Layer]:
-    """The form that was fitted, where there is one; else from point to point. Plain rates are not joined."""
-    if curve.blocked:
-        return []
-    fitted = _form(curve, factor)
-    return [layer(fitted or values, "line", axes.at(), color=BLUE, strokeWidth=1.6)]
-
-
 def _form(curve: BatchCurve, factor: float) -> list[dict[str, Any]]:
     found = curve.knee
     if found is None or found.fixed_s is None or found.sample_s is None or found.method != "fixed and per-sample time":
@@ -148,13 +142,6 @@ def _form(curve: BatchCurve, factor: float) -> list[dict[str, Any]]:
     whole = spec_of.ranks * spec_of.accumulation / factor
     batches = [start * (stop / start) ** (n / (DRAWN - 1)) for n in range(DRAWN)] if stop > start else []
     return [{"x": b, "y": whole * b / (found.fixed_s + found.sample_s * b)} for b in batches]
-
-
-def _lost(curve: BatchCurve, axes: Axes) -> list[Layer]:
-    memory = [{"x": entry.batch, "y": 0} for entry in curve.cells if entry.out_of_memory]
-    others = [{"x": entry.batch, "y": 0} for entry in curve.cells if _failed(entry)]
-    out = [crosses(memory, axes.at())] if memory else []
-    return out + ([hollow(others, axes.at(), INK, "square")] if others else [])
 
 
 def _failed(entry: BatchCell) -> bool:

@@ -72,10 +72,16 @@ def energy_chart(cells: Sequence[CellEnergy], name: str = "throughput-energy") -
     layers = [part for dot in dots for part in _marks(dot, axes, factor, scopes)]
     if len(dots) <= MAX_LABELS:
         layers += placed_texts([_label(dot, factor) for dot in dots], axes, (right, top), (WIDTH, HEIGHT))
+    signs = []
+    for place, scope in enumerate(scopes):
+        colour, shape = COLOURS[place % len(COLOURS)], SHAPES[place % len(SHAPES)]
+        for verdict, filled in (("valid", True), ("doubtful", False)):
+            if any(dot.entry.scope == scope and (dot.entry.verdict == "valid") == filled for dot in dots):
+                signs.append(Sign(f"{short(scope)}, {verdict}", colour, shape, filled=filled))
     return Chart(
         name=name,
         title="Throughput against the energy of a sample",
-        spec=spec([*layers, *key(_signs(dots, scopes))]),
+        spec=spec([*layers, *key(signs)]),
         table=_table(cells, name),
         alt=_words(dots, left_out),
         notes=_notes(dots, scopes, left_out),
@@ -120,16 +126,6 @@ def _label(dot: _Dot, factor: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _signs(dots: Sequence[_Dot], scopes: list[str]) -> list[Sign]:
-    signs = []
-    for place, scope in enumerate(scopes):
-        colour, shape = COLOURS[place % len(COLOURS)], SHAPES[place % len(SHAPES)]
-        for verdict, filled in (("valid", True), ("doubtful", False)):
-            if any(dot.entry.scope == scope and (dot.entry.verdict == "valid") == filled for dot in dots):
-                signs.append(Sign(f"{short(scope)}, {verdict}", colour, shape, filled=filled))
-    return signs
-
-
 # -- words and figures
 
 
@@ -169,21 +165,16 @@ def _table(cells: Sequence[CellEnergy], name: str) -> Table:
         Column("cell", align="left"), Column("jobs"), Column("energy of a sample", "J"),
         Column("throughput of the job", "samples/s"), Column("counted", align="left"), Column("verdict", align="left"),
     )  # fmt: skip
-    return Table(
-        f"{name}-data",
-        "Throughput against the energy of a sample",
-        columns,
-        tuple(_row(entry, names[entry.cell.cell]) for entry in cells),
-    )
-
-
-def _row(entry: CellEnergy, label: str) -> tuple[Cell, ...]:
-    ids = tuple(record.run_id for record in entry.cell.records)
-    codes = tuple(dict.fromkeys(found.code for found in entry.findings))
-    cost: Any = entry.figures.get(COST)
-    energy = Cell("none", runs=ids, codes=codes) if cost is None else figure_cell(cost, ids, codes)
-    return (
-        Cell(label, label), Cell(str(entry.jobs), entry.jobs), energy, figure_cell(entry.cell.throughput, ids),
-        *((Cell("-"), Cell("-", codes=codes)) if entry.main.value is None else
-          (Cell(entry.scope, entry.scope), Cell(entry.verdict, entry.verdict, codes=codes))),
-    )  # fmt: skip
+    rows = []
+    for entry in cells:
+        label = names[entry.cell.cell]
+        ids = tuple(record.run_id for record in entry.cell.records)
+        codes = tuple(dict.fromkeys(found.code for found in entry.findings))
+        cost = entry.figures.get(COST)
+        energy = Cell("none", runs=ids, codes=codes) if cost is None else figure_cell(cost, ids, codes)
+        judged = (Cell(entry.scope, entry.scope), Cell(entry.verdict, entry.verdict, codes=codes))
+        if entry.main.value is None:
+            judged = (Cell("-"), Cell("-", codes=codes))
+        jobs, rate = Cell(str(entry.jobs), entry.jobs), figure_cell(entry.cell.throughput, ids)
+        rows.append((Cell(label, label), jobs, energy, rate, *judged))
+    return Table(f"{name}-data", "Throughput against the energy of a sample", columns, tuple(rows))

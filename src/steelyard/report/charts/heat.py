@@ -80,13 +80,20 @@ def heat_chart(cells: Sequence[CellSummary], x: str = "batch", y: str = "devices
     known = [field.shown for field in fields if field.shown is not None]
     factor, unit = in_unit(max(known, default=1.0), fields[0].quantity.unit)
     title = f"Throughput by {SHORT.get(x, x)} and {SHORT.get(y, y)}"
+    notes = [f"Throughput of the whole job in {unit}: plain rates, held against nothing."]
+    notes.append(
+        "±: half of the 95 % interval." if len(columns) <= MAX_TEXTS else "Figures and intervals are in the table."
+    )
+    codes = dict.fromkeys(code for field in fields for code in field.codes)
+    if codes:
+        notes.append(f"Blocked by {', '.join(codes)}: the figure is not to be used.")
     return Chart(
         name=name,
         title=title,
         spec=_spec(fields, (columns, rows), (x, y), factor, unit),
         table=_table(fields, name, title, (x, y)),
         alt=_words(fields, x, y),
-        notes=_notes(fields, unit, written=len(columns) <= MAX_TEXTS),
+        notes=tuple(notes),
     )
 
 
@@ -139,7 +146,10 @@ def _spec(
     beside = 40 + round(max(text_width(row) for row in rows))
     wide = (CELL_WIDE if written else 40) * len(columns)
     high = (CELL_HIGH if written else 26) * len(rows)
-    layers = [_squares(fields, axes), *_marks(fields, axes, written=written)]
+    values = [{"x": f.x, "y": f.y} for f in fields if "out_of_memory" in f.cell.statuses]
+    mark = crosses(values, axes.at())
+    mark["mark"] |= {"size": 160, **({"yOffset": -9} if written else {})}
+    layers = [_squares(fields, axes), *([mark] if values else [])]
     if written:
         layers += _figures(fields, axes, factor)
     known = [field.shown / factor for field in fields if field.shown is not None]
@@ -147,17 +157,10 @@ def _spec(
     if known:
         signs = [Sign(f"slowest: {number(min(known), 3)}", INK, area=_colour(0.0))]
         signs.append(Sign(f"fastest: {number(max(known), 3)} {unit}", INK, area=_colour(1.0)))
-    signs += [Sign("out of memory", INK, DIAGONAL)] if _oom(fields) else []
-    signs += [Sign("no figure, or blocked", QUIET, area="#ffffff")] if _nothing(fields) else []
+    signs += [Sign("out of memory", INK, DIAGONAL)] if values else []
+    nothing = any(field.shown is None and "out_of_memory" not in field.cell.statuses for field in fields)
+    signs += [Sign("no figure, or blocked", QUIET, area="#ffffff")] if nothing else []
     return spec([*layers, *key(signs, max(wide, 360))], wide, high, beside)
-
-
-def _oom(fields: Sequence[_Field]) -> bool:
-    return any("out_of_memory" in field.cell.statuses for field in fields)
-
-
-def _nothing(fields: Sequence[_Field]) -> bool:
-    return any(field.shown is None and "out_of_memory" not in field.cell.statuses for field in fields)
 
 
 def _squares(fields: Sequence[_Field], axes: Axes) -> Layer:
@@ -175,13 +178,6 @@ def _squares(fields: Sequence[_Field], axes: Axes) -> Layer:
 
 def _colour(share: float) -> str:
     return "#" + "".join(f"{round(a + share * (b - a)):02x}" for a, b in zip(LIGHT, DARK, strict=True))
-
-
-def _marks(fields: Sequence[_Field], axes: Axes, *, written: bool) -> list[Layer]:
-    values = [{"x": f.x, "y": f.y} for f in fields if "out_of_memory" in f.cell.statuses]
-    mark = crosses(values, axes.at())
-    mark["mark"] |= {"size": 160, **({"yOffset": -9} if written else {})}
-    return [mark] if values else []
 
 
 def _figures(fields: Sequence[_Field], axes: Axes, factor: float) -> list[Layer]:
@@ -224,28 +220,16 @@ def _words(fields: Sequence[_Field], x: str, y: str) -> str:
     known = sorted((field for field in fields if field.shown is not None), key=lambda field: field.shown or 0.0)
     parts = []
     if known:
-        ends = [
-            f"{_rate(field)} {field.quantity.unit} at {x} {field.x}, {y} {field.y}" for field in (known[-1], known[0])
-        ]
+        ends = []
+        for field in (known[-1], known[0]):
+            rate = named(field.shown or 0.0, *interval_of(field.quantity))
+            ends.append(f"{rate} {field.quantity.unit} at {x} {field.x}, {y} {field.y}")
         parts.append(f"Fastest: {ends[0]}. Slowest: {ends[1]}." if len(known) > 1 else f"One figure: {ends[0]}.")
     lost = [f"{x} {field.x}, {y} {field.y}" for field in fields if "out_of_memory" in field.cell.statuses]
     if lost:
         more = f" and {len(lost) - 6} more" if len(lost) > 6 else ""
         parts.append(f"Out of memory at {'; '.join(lost[:6])}{more}.")
     return " ".join(parts) or "No cell has a figure."
-
-
-def _rate(field: _Field) -> str:
-    return named(field.shown or 0.0, *interval_of(field.quantity))
-
-
-def _notes(fields: Sequence[_Field], unit: str, *, written: bool) -> tuple[str, ...]:
-    notes = [f"Throughput of the whole job in {unit}: plain rates, held against nothing."]
-    notes.append("±: half of the 95 % interval." if written else "Figures and intervals are in the table.")
-    codes = dict.fromkeys(code for field in fields for code in field.codes)
-    if codes:
-        notes.append(f"Blocked by {', '.join(codes)}: the figure is not to be used.")
-    return tuple(notes)
 
 
 def _table(fields: Sequence[_Field], name: str, title: str, settings: tuple[str, str]) -> Table:

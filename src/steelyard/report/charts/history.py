@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.summary import MEASURED
+from steelyard.analysis.verify import is_rate
 from steelyard.errors import InputError, Problem
 from steelyard.report.charts.style import (
     BLUE,
@@ -33,17 +34,20 @@ from steelyard.report.charts.style import (
 from steelyard.report.page import Cell, Chart, Column, Table
 from steelyard.stats.drift import changes
 from steelyard.stats.intervals import across_jobs
-from steelyard.terminal.text import number
+from steelyard.terminal.text import capital, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from steelyard.analysis.verify import History
     from steelyard.contracts.record import RunRecord
     from steelyard.report.charts.style import Layer
     from steelyard.stats.drift import Change
 
+    Figure = tuple[float, float | None, float | None]
+    """With the ends of its interval, where it has one."""
+
 DAY_MS = 86_400_000
-RATES = ("/s", "/J", "/Wh")
 MAX_OCCASIONS = 2000
 # Within this share of the middle the axis is cut, or nothing would be seen of a change.
 CALM = 0.25
@@ -51,12 +55,12 @@ CALM = 0.25
 
 @dataclass(frozen=True)
 class HistoryPoint:
-    """A day on which the figure was measured."""
+    """An occasion on which the figure was measured."""
 
     day: str
-    """UTC, YYYY-MM-DD."""
+    """UTC, YYYY-MM-DD; with HH:MM where a day has several."""
     values: tuple[float, ...]
-    """One a job, all above 0."""
+    """One a job."""
     runs: tuple[str, ...] = ()
 
     @property
@@ -64,7 +68,7 @@ class HistoryPoint:
         """Its begin in milliseconds, as pictures count time."""
         return datetime.fromisoformat(self.day).replace(tzinfo=UTC).timestamp() * 1000
 
-    def figure(self, *, rate: bool) -> tuple[float, float | None, float | None]:
+    def figure(self, *, rate: bool) -> Figure:
         """Mean over its jobs with interval, where there are enough jobs for one; of rates, that of the times."""
         across = across_jobs([1 / value for value in self.values] if rate else self.values)
         if not rate:
@@ -80,11 +84,39 @@ def occasions(records: Iterable[RunRecord], quantity: str = "throughput_job") ->
     for record in records:
         found = record.quantities.get(quantity)
         if record.status.code in MEASURED and record.launch is not None and found is not None and found.value:
-            days.setdefault(record.launch.started_at[:10], []).append((found.value, record.run_id))
+            day = record.launch.started_at[:10]
+            if _is_day(day):
+                days.setdefault(day, []).append((found.value, record.run_id))
     return [
         HistoryPoint(day, tuple(value for value, _ in jobs), tuple(run_id for _, run_id in jobs))
         for day, jobs in sorted(days.items())
     ]
+
+
+def _is_day(text: str) -> bool:
+    """A folder may be anybody's: what is no day has no place on the axis."""
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def verified_chart(entry: History, name: str) -> Chart:
+    """The occasions of a recipe's figure, with the changes that its history has."""
+    measured = [occasion for occasion in entry.occasions if occasion.values]
+    days = [occasion.started_at[:10] for occasion in measured]
+    until = 10 if len(set(days)) == len(days) else 16
+    points = [
+        HistoryPoint(
+            occasion.started_at[:until].replace("T", " "),
+            occasion.values,
+            tuple(record.run_id for record in occasion.outcome.records),
+        )
+        for occasion in measured
+    ]
+    found, metric = [step.change for step in entry.steps], entry.expect.metric.replace("_", " ")
+    return history_chart(points, name, metric=metric, unit=entry.unit, found=found)
 
 
 def history_chart(
@@ -102,34 +134,46 @@ def history_chart(
     if not 2 <= len(measured) <= MAX_OCCASIONS:
         problem = Problem("days", f"there are {len(measured)}", f"2 to {MAX_OCCASIONS}")
         raise InputError("no history can be drawn", problems=(problem,))
+    try:
+        times = [entry.at_ms for entry in measured]
+    except ValueError as error:
+        problem = Problem("days", str(error)[:200], "times such as 2026-03-01T06:00")
+        raise InputError("no history can be drawn", problems=(problem,)) from None
     found = changes([entry.values for entry in measured]) if found is None else found
-    figures = [entry.figure(rate=unit.endswith(RATES)) for entry in measured]
+    figures = [entry.figure(rate=is_rate(unit)) for entry in measured]
     factor, words = in_unit(max(figure[0] for figure in figures), unit)
-    values = [_value(entry, figure, factor) for entry, figure in zip(measured, figures, strict=True)]
-    axes = _axes(measured, values, f"{metric}, {words}")
-    layers = [*_bands(measured, found, axes), *_levels(measured, found, figures, axes, factor), *bars_up(values, axes)]
-    layers.append(points([value for value in values if value["low"] is not None], axes.at()))
-    layers.append(hollow([value for value in values if value["low"] is None], axes.at()))
-    title = f"{metric[:1].upper()}{metric[1:]} over time"
+    values: list[dict[str, Any]] = []
+    for x, (value, low, high) in zip(times, figures, strict=True):
+        ends = {"low": None if low is None else low / factor, "high": None if high is None else high / factor}
+        values.append({"x": x, "y": value / factor, **ends})
+    axes = _axes(values, f"{metric}, {words}")
+    levels = []
+    for start, stop in pairwise([0, *(step.index for step in found), len(measured)]):
+        level = sum(value["y"] for value in values[start:stop]) / (stop - start)
+        levels.append({"x": times[start], "x2": times[stop - 1], "y": level})
+    layers = [
+        *_bands(times, found, axes),
+        layer(levels, "rule", {**axes.at(), "x2": {"field": "x2"}}, color=INK, strokeWidth=1.6),
+        *bars_up(values, axes),
+        points([value for value in values if value["low"] is not None], axes.at()),
+        hollow([value for value in values if value["low"] is None], axes.at()),
+    ]
+    title = capital(f"{metric} over time")
+    told = [_describe_change(measured, step) for step in found]
+    span = f"{len(measured)} occasions from {measured[0].day} to {measured[-1].day}"
     return Chart(
         name=name,
         title=short(title, 120),
         spec=spec([*layers, *key(_signs(values, found))]),
         table=_table(measured, figures, found, name, title, unit),
-        alt=_words(measured, figures, found, unit),
-        notes=_notes(measured, found, values),
+        alt=f"{span}: {named(*figures[0])} {unit} at first, {named(*figures[-1])} at last. "
+        f"{capital('; '.join(told) or 'no change is shown')}.",
+        notes=_notes(told, values),
     )
 
 
-def _value(
-    entry: HistoryPoint, figure: tuple[float, float | None, float | None], factor: float
-) -> dict[str, float | None]:
-    low, high = (None if end is None else end / factor for end in figure[1:])
-    return {"x": entry.at_ms, "y": figure[0] / factor, "low": low, "high": high}
-
-
-def _axes(measured: Sequence[HistoryPoint], values: Sequence[dict[str, Any]], title: str) -> Axes:
-    first, last = measured[0].at_ms, measured[-1].at_ms
+def _axes(values: Sequence[dict[str, Any]], title: str) -> Axes:
+    first, last = values[0]["x"], values[-1]["x"]
     room = 0.03 * (last - first) or DAY_MS
     time = {
         "type": "temporal",
@@ -145,40 +189,17 @@ def _axes(measured: Sequence[HistoryPoint], values: Sequence[dict[str, Any]], ti
     return Axes(time, number_axis(cut_title(title, cut=True), low - pad, high + pad))
 
 
-def _bands(measured: Sequence[HistoryPoint], found: Sequence[Change], axes: Axes) -> list[Layer]:
+def _bands(times: Sequence[float], found: Sequence[Change], axes: Axes) -> list[Layer]:
     """Where each change may be: after the last day before it, up to the first day with it."""
-    bands, lines = [], []
-    for step in found:
-        begin, end = measured[max(0, step.earliest - 1)].at_ms, measured[step.latest].at_ms
-        bands.append({"x": begin, "x2": end})
-        lines.append({"x": (measured[step.index - 1].at_ms + measured[step.index].at_ms) / 2})
+    bands = [{"x": times[max(0, step.earliest - 1)], "x2": times[step.latest]} for step in found]
+    lines = [{"x": (times[step.index - 1] + times[step.index]) / 2} for step in found]
     if not bands:
         return []
-    area = {"x": {"field": "x", **axes.x}, "x2": {"field": "x2"}}
     line = {"x": {"field": "x", **axes.x}}
     return [
-        layer(bands, "rect", area, color=PALE, opacity=1),
+        layer(bands, "rect", {**line, "x2": {"field": "x2"}}, color=PALE, opacity=1),
         layer(lines, "rule", line, color=RED, strokeWidth=2, strokeDash=DASHED),
     ]
-
-
-def _levels(
-    measured: Sequence[HistoryPoint],
-    found: Sequence[Change],
-    figures: Sequence[tuple[float, float | None, float | None]],
-    axes: Axes,
-    factor: float,
-) -> list[Layer]:
-    values = []
-    for start, stop in _segments(measured, found):
-        level = sum(figure[0] for figure in figures[start:stop]) / (stop - start) / factor
-        values.append({"x": measured[start].at_ms, "x2": measured[stop - 1].at_ms, "y": level})
-    encoding = {**axes.at(), "x2": {"field": "x2"}}
-    return [layer(values, "rule", encoding, color=INK, strokeWidth=1.6)]
-
-
-def _segments(measured: Sequence[HistoryPoint], found: Sequence[Change]) -> list[tuple[int, int]]:
-    return list(pairwise([0, *(step.index for step in found), len(measured)]))
 
 
 def _signs(values: Sequence[dict[str, Any]], found: Sequence[Change]) -> list[Sign]:
@@ -197,7 +218,7 @@ def _signs(values: Sequence[dict[str, Any]], found: Sequence[Change]) -> list[Si
 # -- words and figures
 
 
-def _change(measured: Sequence[HistoryPoint], step: Change) -> str:
+def _describe_change(measured: Sequence[HistoryPoint], step: Change) -> str:
     percent = 100 * (step.ratio - 1)
     between = ""
     if step.earliest != step.latest:
@@ -207,31 +228,17 @@ def _change(measured: Sequence[HistoryPoint], step: Change) -> str:
     return f"{abs(percent):.1f} % {word} since {measured[step.index].day}{between}; {chance}"
 
 
-def _words(
-    measured: Sequence[HistoryPoint],
-    figures: Sequence[tuple[float, float | None, float | None]],
-    found: Sequence[Change],
-    unit: str,
-) -> str:
-    span = f"{len(measured)} days from {measured[0].day} to {measured[-1].day}"
-    ends = f"{named(*figures[0])} {unit} at first, {named(*figures[-1])} at last"
-    told = "; ".join(_change(measured, step) for step in found) or "no change is shown"
-    return f"{span}: {ends}. {told[:1].upper()}{told[1:]}."
-
-
-def _notes(
-    measured: Sequence[HistoryPoint], found: Sequence[Change], values: Sequence[dict[str, Any]]
-) -> tuple[str, ...]:
-    notes = [f"{_change(measured, step)}." for step in found[:3]] or ["No change is shown."]
-    notes += [f"And {len(found) - 3} more changes."] if len(found) > 3 else []
+def _notes(told: Sequence[str], values: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    notes = [f"{capital(text)}." for text in told[:3]] or ["No change is shown."]
+    notes += [f"And {len(told) - 3} more changes."] if len(told) > 3 else []
     if any(value["low"] is None for value in values):
         notes.append("Hollow: a day with too few jobs for an interval.")
-    return tuple(note[:1].upper() + note[1:] for note in notes)
+    return tuple(notes)
 
 
 def _table(
     measured: Sequence[HistoryPoint],
-    figures: Sequence[tuple[float, float | None, float | None]],
+    figures: Sequence[Figure],
     found: Sequence[Change],
     name: str,
     title: str,

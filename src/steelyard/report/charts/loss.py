@@ -65,13 +65,21 @@ def loss_chart(found: Scaling, name: str = "scaling-loss", *, runs: Runs | None 
     bars = [_bar(found, point) for point in found.points]
     factor, unit = in_time(max(bar.total_s for bar in bars))
     used = [part for part in PARTS if any(_seen(bar, part) for bar in bars)]
+    notes = ["Above each bar: its efficiency. What stands above the dashed line is lost against the base."]
+    if any(point.from_crosscheck for point in found.points):
+        notes.append("The parts were seen in the cross-check pass alone, for a few steps of each job.")
+    if all(bar.low_s is None for bar in bars):
+        notes.append("No intervals: too few jobs.")
+    if "rest" in used:
+        reasons = dict.fromkeys(f.reason for point in found.points for f in point.split.factors if f.reason)
+        notes.append(f"Not told apart: {'; '.join(filter(None, reasons))}.")
     return Chart(
         name=name,
         title=f"Where the time of a device goes{about(found)}",
         spec=_spec(bars, used, factor, unit),
         table=_table(found, name, bars, used, (factor, unit), runs or {}),
         alt=_words(found, bars),
-        notes=_notes(found, bars, used),
+        notes=tuple(notes),
     )
 
 
@@ -139,7 +147,17 @@ def _spec(bars: list[_Bar], used: list[str], factor: float, unit: str) -> dict[s
               color=PARTS[part][1], stroke=INK, strokeWidth=0.8, opacity=1)
         for part in used
     ]  # fmt: skip
-    totals = [_total(bar, factor) for bar in bars]
+    totals = [
+        {
+            "x": f"{bar.point.devices:,}",
+            "y": bar.total_s / factor,
+            "low": None if bar.low_s is None else bar.low_s / factor,
+            "high": None if bar.high_s is None else bar.high_s / factor,
+            "above": max(bar.total_s, bar.high_s or 0.0) / factor,
+            "text": f"{100 * bar.point.split.total.value:.0f} %",
+        }
+        for bar in bars
+    ]
     base = layer([{"y": totals[0]["y"]}], "rule", {"y": {"field": "y", **axes.y}}, color=QUIET, strokeDash=DASHED,
                  strokeWidth=1.8)  # fmt: skip
     signs = [Sign(PARTS[part][0], INK, area=PARTS[part][1]) for part in used]
@@ -164,17 +182,6 @@ def _segments(bars: list[_Bar], part: str, factor: float) -> list[dict[str, Any]
     return values
 
 
-def _total(bar: _Bar, factor: float) -> dict[str, Any]:
-    return {
-        "x": f"{bar.point.devices:,}",
-        "y": bar.total_s / factor,
-        "low": None if bar.low_s is None else bar.low_s / factor,
-        "high": None if bar.high_s is None else bar.high_s / factor,
-        "above": max(bar.total_s, bar.high_s or 0.0) / factor,
-        "text": f"{100 * bar.point.split.total.value:.0f} %",
-    }
-
-
 # -- words and figures
 
 
@@ -191,18 +198,6 @@ def _words(found: Scaling, bars: list[_Bar]) -> str:
         f"{number(last.total_s / bars[0].total_s, 3)} times that at {counted(found.base.devices, 'device')}, an "
         f"efficiency of {number(total.value, 3)} %."
     )
-
-
-def _notes(found: Scaling, bars: list[_Bar], used: list[str]) -> tuple[str, ...]:
-    notes = ["Above each bar: its efficiency. What stands above the dashed line is lost against the base."]
-    if any(point.from_crosscheck for point in found.points):
-        notes.append("The parts were seen in the cross-check pass alone, for a few steps of each job.")
-    if all(bar.low_s is None for bar in bars):
-        notes.append("No intervals: too few jobs.")
-    if "rest" in used:
-        reasons = dict.fromkeys(f.reason for point in found.points for f in point.split.factors if f.reason)
-        notes.append(f"Not told apart: {'; '.join(filter(None, reasons))}.")
-    return tuple(notes)
 
 
 def _table(found: Scaling, name: str, bars: list[_Bar], used: list[str], unit: tuple[float, str], runs: Runs) -> Table:

@@ -27,10 +27,13 @@ def power_drawing(entry: CellEnergy, trace: PowerTrace, name: str = "power") -> 
     svg = svg.replace('aria-labelledby="title desc"', f'aria-labelledby="{name}-title {name}-desc"', 1)
     for tag in ("title", "desc"):
         svg = svg.replace(f'id="{tag}"', f'id="{name}-{tag}"', 1)
-    return Drawing(name, title, svg, _words(trace, summary), _table(trace, name))
-
-
-def _words(trace: PowerTrace, summary: str) -> str:
+    rows = [row for line in shown_lines(trace.lines) for row in _rows(line, trace.run_id)]
+    columns = (
+        Column("domain", align="left"), Column("time", "s"), Column("smallest", "W"), Column("mean", "W"),
+        Column("largest", "W"),
+    )  # fmt: skip
+    notes = ("Of the run's clock. Joules are made of all readings, never of these points.", *trace.notes[:20])
+    table = Table(f"{name}-data", f"Power of run {trace.run_id}", columns, tuple(rows), notes)
     lines = shown_lines(trace.lines)
     each = [
         f"{line.name} from {number(float(line.low_w.min()), 3)} to {number(float(line.high_w.max()), 3)} W"
@@ -39,17 +42,8 @@ def _words(trace: PowerTrace, summary: str) -> str:
     phases = ", ".join(dict.fromkeys(phase.name for phase in trace.phases))
     seconds = trace.end_s - trace.start_s
     said = f"{summary[:1].upper()}{summary[1:]}"
-    return f"Power over {number(seconds, 3)} s ({phases or 'no phases'}): {'; '.join(each)}. {said}."
-
-
-def _table(trace: PowerTrace, name: str) -> Table:
-    rows = [row for line in shown_lines(trace.lines) for row in _rows(line, trace.run_id)]
-    columns = (
-        Column("domain", align="left"), Column("time", "s"), Column("smallest", "W"), Column("mean", "W"),
-        Column("largest", "W"),
-    )  # fmt: skip
-    notes = ("Of the run's clock. Joules are made of all readings, never of these points.", *trace.notes[:20])
-    return Table(f"{name}-data", f"Power of run {trace.run_id}", columns, tuple(rows), notes)
+    words = f"Power over {number(seconds, 3)} s ({phases or 'no phases'}): {'; '.join(each)}. {said}."
+    return Drawing(name, title, svg, words, table)
 
 
 def _rows(line: PowerLine, run_id: str) -> list[tuple[Cell, ...]]:

@@ -65,7 +65,13 @@ class _Axes:
 def power_svg(trace: PowerTrace, title: str, summary: str) -> str:
     """The picture; `summary` says in words what it shows, for those who do not see it."""
     lines = shown_lines(trace.lines)
-    axes = _axes(trace, lines)
+    highest = max((float(line.high_w.max()) for line in lines), default=1.0)
+    limit = max((line.limit_w for line in lines if line.limit_w), default=0.0)
+    # A limit far above all readings would press them to the ground.
+    top = max(highest, limit if limit <= 2.5 * highest else 0.0, 1.0)
+    # Also where all readings are of one moment, however large its number.
+    least_s = 1e-6 * max(1.0, abs(trace.start_s))
+    axes = _Axes(trace.start_s, max(trace.end_s, trace.start_s + least_s), 1.06 * top)
     legend = _legend(lines)
     height = TOP + PLOT_HEIGHT + 62 + LEGEND_ROW * math.ceil(len(lines) / LEGEND_COLUMNS)
     parts = [
@@ -105,17 +111,6 @@ def _text(text: str, longest: int) -> str:
     # XML has no place at all for some code points, not even escaped.
     allowed = "".join(c if c.isprintable() else "?" for c in short)
     return escape(allowed, {'"': "&quot;", "'": "&#39;"})
-
-
-def _axes(trace: PowerTrace, lines: Sequence[PowerLine]) -> _Axes:
-    highest = max((float(line.high_w.max()) for line in lines), default=1.0)
-    limit = max((line.limit_w for line in lines if line.limit_w), default=0.0)
-    # A limit far above all readings would press them to the ground.
-    top = max(highest, limit if limit <= 2.5 * highest else 0.0, 1.0)
-    start_s, end_s = trace.start_s, trace.end_s
-    # Also where all readings are of one moment, however large its number.
-    least_s = 1e-6 * max(1.0, abs(start_s))
-    return _Axes(start_s, max(end_s, start_s + least_s), 1.06 * top)
 
 
 def ticks(low: float, high: float, about: int) -> list[float]:
@@ -182,20 +177,18 @@ def _limits(lines: Sequence[PowerLine], axes: _Axes) -> list[str]:
             f'<path d="M{LEFT} {y:.1f}H{LEFT + INSIDE}" stroke="#b00000" stroke-width="1.2" stroke-dasharray="1 3" '
             'fill="none"/>'
         )
-        x, baseline = _free_place(label, y, lines, axes)
+        # Where beside a line at `y` a label hides as little as can be: right or left, above or below.
+        wide = LETTER * len(label)
+        places = [
+            (LEFT + INSIDE - wide - 4 - share * max(0.0, INSIDE - wide - 8), baseline)
+            for share in (0.0, 1.0, 0.25, 0.5, 0.75)
+            for baseline in (y - 5, y + 14)
+        ]
+        x, baseline = min(
+            places, key=lambda place: sum(_touches(line, place[0], place[1], wide, axes) for line in lines)
+        )
         parts.append(f'<text x="{x:.1f}" y="{baseline:.1f}" font-size="13" fill="#b00000">{_text(label, 60)}</text>')
     return parts
-
-
-def _free_place(label: str, y: float, lines: Sequence[PowerLine], axes: _Axes) -> tuple[float, float]:
-    """Where beside a line at `y` a label hides as little as can be: right or left, above or below."""
-    wide = LETTER * len(label)
-    places = [
-        (LEFT + INSIDE - wide - 4 - share * max(0.0, INSIDE - wide - 8), baseline)
-        for share in (0.0, 1.0, 0.25, 0.5, 0.75)
-        for baseline in (y - 5, y + 14)
-    ]
-    return min(places, key=lambda place: sum(_touches(line, place[0], place[1], wide, axes) for line in lines))
 
 
 def _touches(line: PowerLine, x: float, baseline: float, wide: float, axes: _Axes) -> int:
@@ -233,17 +226,15 @@ def _line(line: PowerLine, style: tuple[str, str], axes: _Axes) -> list[str]:
             around = [(i, line.high_w) for i in piece] + [(i, line.low_w) for i in piece[::-1]]
             points = " ".join(f"{axes.x(line.time_s[i]):.1f},{axes.y(column[i]):.1f}" for i, column in around)
             parts.append(f'<polygon points="{points}" fill="{colour}" fill-opacity="0.2"/>')
-    path = "".join(_piece(line, piece, axes) for piece in pieces)
+    path = ""
+    for piece in pieces:
+        spots = [f"{axes.x(line.time_s[i]):.1f} {axes.y(line.mean_w[i]):.1f}" for i in piece]
+        # A reading alone is a dot, as wide as the line.
+        path += "M" + "L".join(spots) + ("h0.1" if len(spots) == 1 else "")
     parts.append(
         f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.8" stroke-linejoin="round"{_dashes(dash)}/>'
     )
     return parts
-
-
-def _piece(line: PowerLine, piece: NDArray[np.intp], axes: _Axes) -> str:
-    points = [f"{axes.x(line.time_s[i]):.1f} {axes.y(line.mean_w[i]):.1f}" for i in piece]
-    # A reading alone is a dot, as wide as the line.
-    return "M" + "L".join(points) + ("h0.1" if len(points) == 1 else "")
 
 
 def _dashes(dash: str) -> str:
@@ -255,18 +246,16 @@ def _legend(lines: Sequence[PowerLine]) -> list[str]:
     for i, (line, (colour, dash)) in enumerate(zip(lines, STYLES, strict=False)):
         x = LEFT + (i % LEGEND_COLUMNS) * (INSIDE / LEGEND_COLUMNS)
         y = TOP + PLOT_HEIGHT + 62 + LEGEND_ROW * (i // LEGEND_COLUMNS)
+        # Which of several wholes and parts the job's energy is made of cannot be seen otherwise.
+        told = " (counted)" if line.counted and not all(other.counted for other in lines) else ""
+        if line.of > 1:
+            label = f"{line.of} x {line.scope}{told}"
+        else:
+            several = len({other.node for other in lines if other.of == 1}) > 1
+            name = f"{line.node} {line.name}" if several else line.name
+            label = name + (told or (f" ({line.scope})" if line.scope not in line.name else ""))
         parts.append(
             f'<path d="M{x:.1f} {y - 4}h38" fill="none" stroke="{colour}" stroke-width="2.4"{_dashes(dash)}/>'
-            f'<text x="{x + 46:.1f}" y="{y}">{_text(_label(line, lines), MAX_NAME)}</text>'
+            f'<text x="{x + 46:.1f}" y="{y}">{_text(label, MAX_NAME)}</text>'
         )
     return parts
-
-
-def _label(line: PowerLine, lines: Sequence[PowerLine]) -> str:
-    # Which of several wholes and parts the job's energy is made of cannot be seen otherwise.
-    told = " (counted)" if line.counted and not all(other.counted for other in lines) else ""
-    if line.of > 1:
-        return f"{line.of} x {line.scope}{told}"
-    several = len({other.node for other in lines if other.of == 1}) > 1
-    name = f"{line.node} {line.name}" if several else line.name
-    return name + (told or (f" ({line.scope})" if line.scope not in line.name else ""))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from steelyard.analysis.compare import Compared, Comparison
     from steelyard.analysis.ratios import Ratio
-    from steelyard.report.charts.style import Layer, Runs
+    from steelyard.report.charts.style import Runs
     from steelyard.rules.table.row import Row
 
 WIDTH, LINE = 340, 30
@@ -71,34 +71,48 @@ class _Line:
 
 
 def ratio_chart(
-    compared: Compared, name: str = "ratios", *, runs: Runs | None = None, logarithmic: bool = False
+    compared: Compared,
+    name: str = "ratios",
+    *,
+    runs: Runs | None = None,
+    logarithmic: bool = False,
+    sides: tuple[str, str] | None = None,
 ) -> Chart:
     """B over A for each pair; for a single pair also per device, node and watt.
 
-    `runs` has run ids by the rows' places (`style.run_ids`). A logarithmic axis says that it is one.
+    `runs` has run ids by the rows' places (`style.run_ids`). A logarithmic axis says that it is one. `sides` are what A
+    and B are called; None: as their rows are.
     """
     if not compared.comparisons:
         raise InputError("there is no pair to draw")
+    about = f": {sides[1]} over {sides[0]}" if sides else ""
     if not compared.made:
-        return _plain(compared, name, runs or {})
+        return _plain(compared, name, f"{_capital(compared.metric)} of both sides{about}", runs or {})
     lines = _lines(compared)
     drawn = lines[:MAX_LINES]
-    return Chart(
-        name=name,
-        title=f"{_capital(compared.metric)} of B over A",
-        spec=_spec(drawn, compared, logarithmic=logarithmic),
-        table=_table(compared, lines, name, runs or {}),
-        alt=_words(compared, lines),
-        notes=_notes(compared, lines),
-    )
+    made = [line for line in lines if line.ratio is not None]
+    each = [f"{line.name} {line.says}" for line in made[:6]]
+    more = f" and {len(made) - 6} more" if len(made) > 6 else ""
+    blocked = len(lines) - len(made)
+    left = f" {blocked} of {len(lines)} pairs have no ratio." if blocked else ""
+    title = f"{_capital(compared.metric)} of B over A"
+    words = f"{_verdicts(compared)} {title}: {'; '.join(each)}{more}.{left}"
+    notes = _notes(compared, lines, sides)
+    columns, rows = _columns_and_rows(lines, runs or {})
+    table = Table(f"{name}-data", f"{title}{about}", columns, rows, notes)
+    return Chart(name, f"{title}{about}", _spec(drawn, compared, logarithmic=logarithmic), table, words, notes)
 
 
 def _lines(compared: Compared) -> list[_Line]:
     entries = compared.comparisons
     if len(entries) == 1:
         only = entries[0]
-        return _distinct([_Line(_scope(ratio), only, ratio) for ratio in only.ratios])
-    lines = [_Line(_pair(entry), entry, entry.ratios[0] if entry.ratios else None) for entry in entries]
+        scopes = {"job": "whole job"}
+        return _distinct([_Line(scopes.get(ratio.scope, f"per {ratio.scope}"), only, ratio) for ratio in only.ratios])
+    lines = []
+    for entry in entries:
+        shared = ", ".join(entry.shared).replace("_", " ")
+        lines.append(_Line(shared or entry.how, entry, entry.ratios[0] if entry.ratios else None))
     return _distinct(sorted(lines, key=lambda line: (line.entry.how == "best against best", _natural(line.name))))
 
 
@@ -120,14 +134,6 @@ def _distinct(lines: Sequence[_Line]) -> list[_Line]:
     return out
 
 
-def _scope(ratio: Ratio) -> str:
-    return "whole job" if ratio.scope == "job" else f"per {ratio.scope}"
-
-
-def _pair(entry: Comparison) -> str:
-    return ", ".join(entry.shared).replace("_", " ") or entry.how
-
-
 def _spec(lines: Sequence[_Line], compared: Compared, *, logarithmic: bool) -> dict[str, Any]:
     ratios = [line.ratio for line in lines if line.ratio is not None]
     ends = [1.0] + [end for ratio in ratios for end in (ratio.value, ratio.low, ratio.high) if end is not None]
@@ -144,7 +150,14 @@ def _spec(lines: Sequence[_Line], compared: Compared, *, logarithmic: bool) -> d
     words = [{"y": line.name, "text": line.says} for line in lines]
     right = layer(words, "text", {**says, "y": {"field": "y", **axes.y}}, align="left", baseline="middle", fontSize=13)
     beside = _beside([line.name for line in lines]) + round(max(text_width(line.says) for line in lines))
-    layers = [at_one, *(part for line in lines for part in _marks(line, axes)), right]
+    layers = [at_one]
+    for line in lines:
+        if line.ratio is not None:
+            colour, shape, filled = _look(line)
+            value = {"x": line.ratio.value, "y": line.name, "low": line.ratio.low, "high": line.ratio.high}
+            make = points if filled else hollow
+            layers += [*bars_along([value], axes, colour), make([value], axes.at(), colour, shape)]
+    layers.append(right)
     return spec([*layers, *key(_signs(lines), WIDTH + 180)], WIDTH, max(2, len(lines)) * LINE, beside)
 
 
@@ -160,15 +173,6 @@ def _look(line: _Line) -> tuple[str, str, bool]:
     if line.ratio.verdict in SHOWN:
         return BLUE, "circle", True
     return (BLUE, "circle", False) if line.ratio.verdict == "no difference shown" else (INK, "diamond", False)
-
-
-def _marks(line: _Line, axes: Axes) -> list[Layer]:
-    if line.ratio is None:
-        return []
-    colour, shape, filled = _look(line)
-    value = {"x": line.ratio.value, "y": line.name, "low": line.ratio.low, "high": line.ratio.high}
-    make = points if filled else hollow
-    return [*bars_along([value], axes, colour), make([value], axes.at(), colour, shape)]
 
 
 def _signs(lines: Sequence[_Line]) -> list[Sign]:
@@ -193,23 +197,21 @@ def _verdicts(compared: Compared) -> str:
     return f"{_capital(' and '.join(verdicts))}{f' ({listed})' if codes else ''}."
 
 
-def _words(compared: Compared, lines: Sequence[_Line]) -> str:
-    made = [line for line in lines if line.ratio is not None]
-    each = [f"{line.name} {line.says}" for line in made[:6]]
-    more = f" and {len(made) - 6} more" if len(made) > 6 else ""
-    blocked = len(lines) - len(made)
-    left = f" {blocked} of {len(lines)} pairs have no ratio." if blocked else ""
-    return f"{_verdicts(compared)} {_capital(compared.metric)} of B over A: {'; '.join(each)}{more}.{left}"
-
-
-def _notes(compared: Compared, lines: Sequence[_Line]) -> tuple[str, ...]:
+def _notes(compared: Compared, lines: Sequence[_Line], sides: tuple[str, str] | None) -> tuple[str, ...]:
     ratios = [line.ratio for line in lines if line.ratio is not None]
-    first = compared.comparisons[0]
-    notes = [
-        _verdicts(compared),
-        f"A, the base: {short(_side(compared, first.a), 70)}; B: {short(_side(compared, first.b), 70)}.",
-    ]
-    notes += _levels(lines)
+    first, notes = compared.comparisons[0], [_verdicts(compared)]
+    # A side is named by its table where it has several rows.
+    one = len(compared.comparisons) == 1
+    a, b = (short(row.place if one else row.table or row.place, 70) for row in (first.a, first.b))
+    a, b = sides or (a, b)
+    notes.append(f"A, the base: {a}; B: {b}.")
+    # At which level the intervals are: those of a choice have a higher one.
+    levels: dict[str, list[str]] = {}
+    for line in lines:
+        if line.ratio is not None and line.ratio.level is not None and line.ratio.low is not None:
+            levels.setdefault(level_percent(line.ratio.level), []).append(line.name)
+    told = [f"{level} for {names[0]}" if n else f"{level} intervals" for n, (level, names) in enumerate(levels.items())]
+    notes += [f"Bars: {', '.join(told)}."] if told else []
     if any(ratio.level is None and ratio.low is not None for ratio in ratios):
         notes.append("Bars of printed figures: what their digits allow; no test of chance.")
     if any(ratio.low is None for ratio in ratios):
@@ -221,22 +223,7 @@ def _notes(compared: Compared, lines: Sequence[_Line]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _levels(lines: Sequence[_Line]) -> list[str]:
-    """At which level the intervals are: those of a choice have a higher one."""
-    levels: dict[str, list[str]] = {}
-    for line in lines:
-        if line.ratio is not None and line.ratio.level is not None and line.ratio.low is not None:
-            levels.setdefault(level_percent(line.ratio.level), []).append(line.name)
-    told = [f"{level} for {names[0]}" if n else f"{level} intervals" for n, (level, names) in enumerate(levels.items())]
-    return [f"Bars: {', '.join(told)}."] if told else []
-
-
-def _side(compared: Compared, row: Row) -> str:
-    """A side by its table where it has several rows."""
-    return row.place if len(compared.comparisons) == 1 else row.table or row.place
-
-
-def _table(compared: Compared, lines: Sequence[_Line], name: str, runs: Runs) -> Table:
+def _columns_and_rows(lines: Sequence[_Line], runs: Runs) -> tuple[tuple[Column, ...], tuple[tuple[Cell, ...], ...]]:
     unit = next((line.ratio.unit for line in lines if line.ratio is not None), "")
     columns = (
         Column("pair", align="left"), Column("verdict", align="left"), Column("A", unit), Column("B", unit),
@@ -259,9 +246,7 @@ def _table(compared: Compared, lines: Sequence[_Line], name: str, runs: Runs) ->
                 Cell(said, said), Cell(str(ratio.jobs_a), ratio.jobs_a), Cell(str(ratio.jobs_b), ratio.jobs_b),
             )
         )  # fmt: skip
-    return Table(
-        f"{name}-data", f"{_capital(compared.metric)} of B over A", columns, tuple(rows), _notes(compared, lines)
-    )
+    return columns, tuple(rows)
 
 
 def _capital(text: str) -> str:
@@ -272,7 +257,7 @@ def _capital(text: str) -> str:
 # -- nothing may be divided
 
 
-def _plain(compared: Compared, name: str, runs: Runs) -> Chart:
+def _plain(compared: Compared, name: str, title: str, runs: Runs) -> Chart:
     """The figures of both sides, each by itself."""
     metric = compared.metric
     rows: dict[str, tuple[str, Row]] = {}
@@ -280,7 +265,11 @@ def _plain(compared: Compared, name: str, runs: Runs) -> Chart:
         for side, row in (("A", entry.a), ("B", entry.b)):
             rows.setdefault(f"{side}: {short(row.place, MAX_NAME)}", (side, row))
     drawn = dict(list(rows.items())[:MAX_LINES])
-    values = [_figure(label, row, metric) for label, (_, row) in drawn.items()]
+    values: list[dict[str, Any]] = []
+    for label, (_, row) in drawn.items():
+        amount = row.figures[metric]
+        low, high = (amount.low, amount.high) if amount.high > amount.low else (None, None)
+        values.append({"x": amount.value, "y": label, "low": low, "high": high})
     unit = next(iter(rows.values()))[1].figures[metric].unit
     top = 1.08 * max([value["high"] or value["x"] for value in values] + [1e-12])
     axes = Axes(number_axis(f"{metric}, {unit}", 0, top), name_axis("", list(drawn), labelPadding=8))
@@ -290,23 +279,15 @@ def _plain(compared: Compared, name: str, runs: Runs) -> Chart:
     layers = [*bars_along(values, axes, INK), points(known, axes.at(), INK, "circle"), hollow(bare, axes.at(), INK)]
     return Chart(
         name=name,
-        title=f"{_capital(metric)} of both sides",
+        title=title,
         spec=spec(layers, WIDTH, max(2, len(values)) * LINE, _beside(drawn)),
-        table=_plain_table(rows, metric, name, runs),
+        table=_plain_table(rows, metric, name, title, runs),
         alt=f"{said} {words} {unit}.",
         notes=(said, "Bars: what each side's jobs or printed digits allow. Hollow: no interval."),
     )
 
 
-def _figure(label: str, row: Row, metric: str) -> dict[str, Any]:
-    amount = row.figures[metric]
-    wide = amount.high > amount.low
-    return {
-        "x": amount.value, "y": label, "low": amount.low if wide else None, "high": amount.high if wide else None
-    }  # fmt: skip
-
-
-def _plain_table(rows: dict[str, tuple[str, Row]], metric: str, name: str, runs: Runs) -> Table:
+def _plain_table(rows: dict[str, tuple[str, Row]], metric: str, name: str, title: str, runs: Runs) -> Table:
     out = []
     for label, (side, row) in rows.items():
         amount = row.figures[metric]
@@ -316,4 +297,4 @@ def _plain_table(rows: dict[str, tuple[str, Row]], metric: str, name: str, runs:
         out.append((Cell(side, side), Cell(label[3:], row.place), figure))
     unit = next(iter(rows.values()))[1].figures[metric].unit
     columns = (Column("side", align="left"), Column("row", align="left"), Column(metric, unit))
-    return Table(f"{name}-data", f"{_capital(metric)} of both sides", columns, tuple(out))
+    return Table(f"{name}-data", title, columns, tuple(out))

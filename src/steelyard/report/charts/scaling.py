@@ -94,7 +94,8 @@ def efficiency_chart(found: Scaling, name: str = "scaling-efficiency", *, runs: 
     """Efficiency against the base, with its intervals; a blocked analysis has none and gives the plain rates."""
     if found.blocked:
         return rates_chart(found, name, runs=runs)
-    values = [{"x": point.devices, **_percent(point.split.total)} for point in found.points]
+    totals = [(point.devices, point.split.total.scaled(100)) for point in found.points]
+    values = [{"x": count, "y": total.value, "low": total.low, "high": total.high} for count, total in totals]
     bar = 100 * found.threshold
     top = max([100.0, bar, *(_top(value) for value in values)])
     axes = Axes(_devices_axis(found), number_axis("efficiency, % of the base's", 0, ROOM * top))
@@ -187,11 +188,6 @@ def _signs(found: Scaling, values: Sequence[dict[str, Any]], *, line: bool) -> l
     return [*signs, *([Sign("no figure", INK, DIAGONAL)] if found.missing else [])]
 
 
-def _percent(total: Estimate) -> dict[str, float | None]:
-    scaled = total.scaled(100)
-    return {"y": scaled.value, "low": scaled.low, "high": scaled.high}
-
-
 # -- words and figures
 
 
@@ -258,23 +254,22 @@ def _table(found: Scaling, name: str, runs: Runs, *, ratios: bool = True) -> Tab
     unit = found.base.throughput.unit
     columns = [Column("devices"), Column("jobs"), Column("throughput", unit)]
     columns += [Column("speed-up"), Column("efficiency", "%")] if ratios else []
-    rows = [_row(found, point, runs.get(point.cell, ()), ratios=ratios) for point in found.points]
+    codes = tuple(dict.fromkeys(entry.code for entry in found.findings if entry.severity != "note"))
+    rows: list[tuple[Cell, ...]] = []
+    for point in found.points:
+        # The base's runs are in its own row.
+        ids = runs.get(point.cell, ())
+        cells = [Cell(str(point.devices), point.devices), Cell(str(point.jobs), point.jobs)]
+        cells.append(figure_cell(point.throughput, ids, codes))
+        if ratios:
+            cells += [_estimate(point.speedup, ids, codes), _estimate(point.split.total.scaled(100), ids, codes)]
+        rows.append(tuple(cells))
     for count, ended in found.missing:
         rows.append((Cell(str(count), count), Cell("0", 0), *(Cell(f"none: {_ended(ended)}") for _ in columns[2:])))
     return Table(
         f"{name}-data", f"Throughput over devices{about(found)}", tuple(columns), tuple(rows),
         _notes(found) if ratios else _interval_notes(found),
     )  # fmt: skip
-
-
-def _row(found: Scaling, point: Point, runs: tuple[str, ...], *, ratios: bool) -> tuple[Cell, ...]:
-    codes = tuple(dict.fromkeys(entry.code for entry in found.findings if entry.severity != "note"))
-    cells = [Cell(str(point.devices), point.devices), Cell(str(point.jobs), point.jobs)]
-    cells.append(figure_cell(point.throughput, runs, codes))
-    if ratios:
-        both = runs  # the base's runs are in its own row
-        cells += [_estimate(point.speedup, both, codes), _estimate(point.split.total.scaled(100), both, codes)]
-    return tuple(cells)
 
 
 def _estimate(found: Estimate, runs: tuple[str, ...], codes: tuple[str, ...]) -> Cell:

@@ -101,7 +101,16 @@ def trace_chart(raw: Path, record: RunRecord, name: str = "step-times") -> Chart
         number_axis("step", 0, band.steps, tickMinStep=1, format=",d", tickCount=7),
         number_axis(cut_title(f"step time, {unit}", cut=bottom > 0), bottom / factor, top / factor),
     )
-    layers = [*_phases(record, band, axes), *_drawn(band, axes, factor, (bottom, top)), *_changes(record, axes)]
+    # What lies before and after the steady window is shaded.
+    values = [{"x": start, "x2": stop} for start, stop in _outside(record, band) if stop > start]
+    encoding = {"x": {"field": "x", **axes.x}, "x2": {"field": "x2"}}
+    phases = [layer(values, "rect", encoding, color=PALE, opacity=1)] if values else []
+    steps = record.steady.change_steps[:MAX_CHANGES] if record.steady is not None else ()
+    layers = [*phases, *_drawn(band, axes, factor, (bottom, top))]
+    if steps:
+        line = {"x": {"field": "x", **axes.x}}
+        changes = [{"x": step} for step in steps]
+        layers.append(layer(changes, "rule", line, color=RED, strokeWidth=1.8, strokeDash=DASHED))
     return Chart(
         name=name,
         title=f"Step time of run {record.run_id}",
@@ -147,26 +156,11 @@ def _spread(band: StepBins) -> bool:
     return bool((band.high_s > band.low_s * (1 + 1e-9)).any())
 
 
-def _phases(record: RunRecord, band: StepBins, axes: Axes) -> list[Layer]:
-    """What lies before and after the steady window is shaded."""
-    values = [{"x": start, "x2": stop} for start, stop in _outside(record, band) if stop > start]
-    encoding = {"x": {"field": "x", **axes.x}, "x2": {"field": "x2"}}
-    return [layer(values, "rect", encoding, color=PALE, opacity=1)] if values else []
-
-
 def _outside(record: RunRecord, band: StepBins) -> list[tuple[int, int]]:
     found = record.steady
     if found is None or found.answer != "steady":
         return []
     return [(0, min(found.start_step, band.steps)), (min(found.stop_step, band.steps), band.steps)]
-
-
-def _changes(record: RunRecord, axes: Axes) -> list[Layer]:
-    steps = record.steady.change_steps[:MAX_CHANGES] if record.steady is not None else ()
-    if not steps:
-        return []
-    line = {"x": {"field": "x", **axes.x}}
-    return [layer([{"x": step} for step in steps], "rule", line, color=RED, strokeWidth=1.8, strokeDash=DASHED)]
 
 
 def _signs(record: RunRecord, band: StepBins, top: float) -> list[Sign]:
@@ -189,7 +183,8 @@ def _signs(record: RunRecord, band: StepBins, top: float) -> list[Sign]:
 
 
 def _words(record: RunRecord, band: StepBins) -> str:
-    mean_s = float(np.average(band.mean_s, weights=_weights(band)))
+    weights = np.diff(np.append(band.first_step, band.steps)).astype(np.float64)
+    mean_s = float(np.average(band.mean_s, weights=weights))
     slowest = int(np.argmax(band.high_s))
     ends = f"from {_brief(float(band.low_s.min()))} to {_brief(float(band.high_s.max()))}"
     near = f"the slowest near step {int(band.first_step[slowest]):,}"
@@ -208,10 +203,6 @@ def _words(record: RunRecord, band: StepBins) -> str:
 def _brief(length_s: float) -> str:
     factor, unit = in_time(length_s)
     return f"{number(length_s / factor, 3)} {unit}"
-
-
-def _weights(band: StepBins) -> Floats:
-    return np.diff(np.append(band.first_step, band.steps)).astype(np.float64)
 
 
 def _notes(record: RunRecord, band: StepBins, top: float) -> tuple[str, ...]:

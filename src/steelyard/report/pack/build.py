@@ -63,10 +63,18 @@ def gather(
     found = request(plan, cells, curve, tariff, energies)
     table = own_table(cells, curve, found)
     claims = own_claims(curve)
+    # Without findings on energies and on the projection, which stand in sections of their own; what blocks stays.
+    if curve is not None:
+        elsewhere = ("SY4", PROJECTED)
+        kept = [found for found in curve.findings if found.severity == "blocks" or not found.code.startswith(elsewhere)]
+        curve = replace(curve, findings=tuple(kept))
+        # A job that is asked for and was not measured is drawn as one without a figure.
+        if plan.devices not in {*(point.devices for point in curve.points), *(count for count, _ in curve.missing)}:
+            curve = replace(curve, missing=(*curve.missing, (plan.devices, NOT_MEASURED)))
     return Pack(
         selection=selection,
         cells=tuple(cells),
-        curve=_with_asked(_on_speed(curve), plan),
+        curve=curve,
         no_curve=no_curve,
         request=found,
         projected=tuple(entry for entry in curve.findings if entry.code == PROJECTED) if curve else (),
@@ -107,22 +115,6 @@ def _several(names: Sequence[str], selection: str) -> InputError:
         "a pack speaks of one configuration", problems=(problem,),
         next_step=f"select by a setting: steelyard pack {study}:key=value",
     )  # fmt: skip
-
-
-def _on_speed(curve: Scaling | None) -> Scaling | None:
-    """Without findings on energies and on the projection, which stand in sections of their own; what blocks stays."""
-    if curve is None:
-        return None
-    elsewhere = ("SY4", PROJECTED)
-    kept = [found for found in curve.findings if found.severity == "blocks" or not found.code.startswith(elsewhere)]
-    return replace(curve, findings=tuple(kept))
-
-
-def _with_asked(curve: Scaling | None, plan: WorkPlan) -> Scaling | None:
-    """With the job that is asked for as one without a figure, where it has none: it is drawn as such."""
-    if curve is None or plan.devices in {point.devices for point in curve.points} | {n for n, _ in curve.missing}:
-        return curve
-    return replace(curve, missing=(*curve.missing, (plan.devices, NOT_MEASURED)))
 
 
 # -- pages

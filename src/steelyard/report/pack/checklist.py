@@ -169,32 +169,36 @@ def fits(pack: Pack, found: SchemeFile) -> bool:
 def checklist_section(pack: Pack, found: SchemeFile) -> Section:
     """The demands of one scheme, each answered where, or not and what to do; and its limit of pages."""
     scheme, made = found.scheme, lines(pack, found)
-    rows = [_row(line) for line in made]
+    rows: list[tuple[Cell, ...]] = []
+    for line in made:
+        where = ", ".join(TITLES[name] for name in line.sections)
+        word = "NOT answered" if line.todo and not line.sections else "in part" if line.todo else "yes"
+        rows.append(
+            (
+                Cell(line.demand.demand, line.demand.id),
+                Cell(word, word),
+                Cell(where or "-", where or None),
+                Cell("; ".join(line.todo) or "-", "; ".join(line.todo) or None),
+            )
+        )
     rows += [_pages_row(pack, scheme.page_limit)] if scheme.page_limit is not None else []
     columns = (
         Column("demand", align="left"), Column("answered", align="left"), Column("where", align="left"),
         Column("what to do", align="left"),
     )  # fmt: skip
+    address = f", {scheme.address}" if scheme.address else ""
+    notes = [f"Source: {scheme.source}{address}; seen {scheme.seen}. Forms change: read the current one."]
+    notes += ["Historic: the scheme has ended."] if scheme.state == "historic" else []
+    notes += ["Plots on linear axes: all plots of scaling here are."] if scheme.axes == "linear" else []
     answered = sum(not line.todo for line in made)
     name = f"checklist-{found.name.lower()}"
-    table = Table(name, f"Demands of {scheme.title}", columns, tuple(rows), tuple(_notes(found)))
+    table = Table(name, f"Demands of {scheme.title}", columns, tuple(rows), tuple(notes))
     missing = ", ".join(line.demand.id for line in made if line.todo)
     answer = f"{answered} of {len(made)} demands are answered" + (f"; not: {missing}." if missing else ".")
     return Section(
         name, f"Checklist: {scheme.title}", f"Does the pack answer what {scheme.title} demands?", answer,
         (table, *((Prose((scheme.about,)),) if scheme.about else ())),
     )  # fmt: skip
-
-
-def _row(line: DemandLine) -> tuple[Cell, ...]:
-    where = ", ".join(TITLES[name] for name in line.sections)
-    word = "NOT answered" if line.todo and not line.sections else "in part" if line.todo else "yes"
-    return (
-        Cell(line.demand.demand, line.demand.id),
-        Cell(word, word),
-        Cell(where or "-", where or None),
-        Cell("; ".join(line.todo) or "-", "; ".join(line.todo) or None),
-    )
 
 
 def _pages_row(pack: Pack, limit: float) -> tuple[Cell, ...]:
@@ -205,14 +209,3 @@ def _pages_row(pack: Pack, limit: float) -> tuple[Cell, ...]:
         return demand, Cell("yes", "yes"), Cell(f"{pack.pages} pages as set here", pack.pages), Cell("-")
     todo = f"leave out what the form does not ask for: section.tex has {pack.pages} pages"
     return demand, Cell("NOT answered", "NOT answered"), Cell(f"{pack.pages} pages", pack.pages), Cell(todo, todo)
-
-
-def _notes(found: SchemeFile) -> list[str]:
-    scheme = found.scheme
-    address = f", {scheme.address}" if scheme.address else ""
-    notes = [f"Source: {scheme.source}{address}; seen {scheme.seen}. Forms change: read the current one."]
-    if scheme.state == "historic":
-        notes.append("Historic: the scheme has ended.")
-    if scheme.axes == "linear":
-        notes.append("Plots on linear axes: all plots of scaling here are.")
-    return notes

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from steelyard.report.pack.model import Pack
-    from steelyard.report.page import Page
 
 WHOLE, HAND_IN = "pack", "section"
 CLAIMS_FILE = "claims.toml"
@@ -54,7 +53,12 @@ def write_pack(pack: Pack, folder: Path, *, pdf: bool = False) -> WrittenPack:
     tex = _tex() if pdf else None
     _prepare(folder)
     page = pack_page(pack)
-    pictures = _draw(page, folder)
+    # Charts as PDF for TeX and SVG for Markdown; none where they cannot be drawn.
+    charts = [block for section in page.sections for block in section.blocks if isinstance(block, Chart)]
+    pictures = [chart.name for chart in charts] if draw.available() else []
+    for chart in charts if pictures else ():
+        (folder / FIGURES / f"{chart.name}.pdf").write_bytes(draw.pdf(chart, titled=False))
+        _write(folder / FIGURES / f"{chart.name}.svg", draw.svg(chart, titled=False))
     documents = {name: f"{FIGURES}/{name}.pdf" for name in pictures}
     # The part to be handed in has no checklist, so that what it says of pages changes none of them.
     _write(folder / f"{HAND_IN}.tex", latex(hand_in_page(pack), documents))
@@ -118,17 +122,6 @@ def _prepare(folder: Path) -> None:
     for suffix in ("pdf", "log", "aux"):
         for stem in (WHOLE, HAND_IN):
             (folder / f"{stem}.{suffix}").unlink(missing_ok=True)
-
-
-def _draw(page: Page, folder: Path) -> list[str]:
-    """Charts as PDF for TeX and SVG for Markdown; none where they cannot be drawn."""
-    if not draw.available():
-        return []
-    charts = [block for section in page.sections for block in section.blocks if isinstance(block, Chart)]
-    for chart in charts:
-        (folder / FIGURES / f"{chart.name}.pdf").write_bytes(draw.pdf(chart, titled=False))
-        _write(folder / FIGURES / f"{chart.name}.svg", draw.svg(chart, titled=False))
-    return [chart.name for chart in charts]
 
 
 def _write(path: Path, text: str) -> None:

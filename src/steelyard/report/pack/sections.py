@@ -16,7 +16,7 @@ from steelyard.terminal.claims import claim_tally
 from steelyard.terminal.findings import tally
 from steelyard.terminal.scaling import KINDS
 from steelyard.terminal.scaling import answer as scaling_answer
-from steelyard.terminal.text import number, seconds, with_interval
+from steelyard.terminal.text import capital, number, seconds, with_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from steelyard.contracts.record import Finding, RunRecord
     from steelyard.report.pack.model import Pack
     from steelyard.rules.table.row import Amount
-    from steelyard.stats.quotient import Estimate
 
 BLOCKED = "No efficiency is given before the findings that block are mended."
 SHARES = (
@@ -60,18 +59,15 @@ def request_section(pack: Pack) -> Section:
     blocks: tuple[Any, ...] = (derivation_table(found), Prose(tuple(_about_hours(pack))))
     codes = ("SY315", "SY510")
     own = (entry for entry in pack.own_audit.findings if entry.code in codes)
-    findings = (*_on_rate(found), *own, *pack.projected)
+    # What must be known of the runs that the rate comes from. The spread between jobs is judged by here, which is the
+    # remedy for a job's own interval.
+    beside = ("SY203", "SY4") if found.measured_jobs > 1 else ("SY4",)
+    on_rate = [entry for entry in _telling(found.basis.cell.findings) if not entry.code.startswith(beside)]
+    findings = (*on_rate, *own, *pack.projected)
     return Section(
         "device-hours", "Resources asked for", "What does the plan take, and how does that follow?",
         hours_answer(found), blocks, findings,
     )  # fmt: skip
-
-
-def _on_rate(found: Request) -> list[Finding]:
-    """What must be known of the runs that the rate comes from."""
-    # The spread between jobs is judged by here, which is the remedy for a job's own interval.
-    beside = ("SY203", "SY4") if found.measured_jobs > 1 else ("SY4",)
-    return [entry for entry in _telling(found.basis.cell.findings) if not entry.code.startswith(beside)]
 
 
 def hours_answer(found: Request) -> str:
@@ -81,7 +77,11 @@ def hours_answer(found: Request) -> str:
     verb = "takes" if plan.trainings == 1 else "take"
     text = f"{runs} on {counted(plan.devices, 'device')} {verb} {_words(found.worked_out, found.measured_jobs)}"
     text += "" if found.basis.kind == "measured" else " (not measured at this size)"
-    text += f". To ask for: {number(asked.value, 4)} device-hours{_on_top(found)}"
+    failed, buffer = found.term("f"), found.plan.buffer_percent
+    parts = [f"failed runs of {number(100 * failed.amount.value, 2)} %"] if failed and failed.amount.value else []
+    parts += [f"a buffer of {buffer:g} %"] if buffer else []
+    on_top = f", with {' and '.join(parts)}" if parts else ", without any buffer"
+    text += f". To ask for: {number(asked.value, 4)} device-hours{on_top}"
     if charge is not None and charge.unit != "device-hour":
         text += f", which is {number(charge.amount.value, 4)} {charge.unit}{'s' * charge.unit.endswith('hour')}"
     return f"{text}.{unusable(found)}"
@@ -92,13 +92,6 @@ def unusable(found: Request) -> str:
     codes = found.blocked_by
     verb = "forbids" if len(codes) == 1 else "forbid"
     return f" Not to be used before it is mended: {', '.join(codes)} {verb} the rate it rests on." if codes else ""
-
-
-def _on_top(found: Request) -> str:
-    failed, buffer = found.term("f"), found.plan.buffer_percent
-    parts = [f"failed runs of {number(100 * failed.amount.value, 2)} %"] if failed and failed.amount.value else []
-    parts += [f"a buffer of {buffer:g} %"] if buffer else []
-    return f", with {' and '.join(parts)}" if parts else ", without any buffer"
 
 
 def _words(term: Term, jobs: int) -> str:
@@ -133,13 +126,16 @@ def _derived(term: Term, terms: Sequence[Term], blocked: tuple[str, ...]) -> tup
         figures = {other.symbol: _figure(other.amount.value, other.digits) for other in terms}
         how = f"{term.formula.format(**names)} = {term.formula.format(**figures)}"
     amount = term.amount
+    text = _figure(amount.value, term.digits)
+    if amount.low is not None and amount.high is not None and amount.low != amount.high:
+        text += f" [{number(amount.low, term.digits)}, {number(amount.high, term.digits)}]"
     return (
         Cell(term.symbol, term.symbol),
         # For machines the unit stands beside the name, because the value is a number there.
         Cell(term.what, f"{term.what}, {term.unit}" if term.unit else term.what),
         Cell(how, how),
         Cell(
-            f"{_estimate(amount, term.digits)} {term.unit}".rstrip(),
+            f"{text} {term.unit}".rstrip(),
             amount.value,
             amount.low,
             amount.high,
@@ -154,13 +150,6 @@ def _figure(value: float, digits: int) -> str:
     if value == int(value) and abs(value) < 1e12:
         return f"{value:,.0f}"
     return f"{value:g}" if float(f"{value:g}") == value else number(value, digits)
-
-
-def _estimate(amount: Estimate, digits: int) -> str:
-    text = _figure(amount.value, digits)
-    if amount.low is None or amount.high is None or amount.low == amount.high:
-        return text
-    return f"{text} [{number(amount.low, digits)}, {number(amount.high, digits)}]"
 
 
 def _interval_notes(found: Request) -> list[str]:
@@ -184,17 +173,14 @@ def _about_hours(pack: Pack) -> list[str]:
     said.append(_buffer_words(found))
     said.append(f"Not counted: {'; '.join(found.uncounted)}.")
     if found.tariff is not None:
-        said.append(f"Charged by {found.tariff.source}, for {_held(found)}. {_limit_words(found)}")
+        assert found.tariff is not None
+        held = "each node, used whole or in part" if found.tariff.per_node_hour else "the devices that a job asks for"
+        if found.tariff.whole_nodes:
+            held = "whole nodes, used or not"
+        said.append(f"Charged by {found.tariff.source}, for {held}. {_limit_words(found)}")
     else:
         said.append(f"No conversion to a site's unit: none was given. {_limit_words(found)}")
     return [text for text in said if text]
-
-
-def _held(found: Request) -> str:
-    assert found.tariff is not None
-    if found.tariff.whole_nodes:
-        return "whole nodes, used or not"
-    return "each node, used whole or in part" if found.tariff.per_node_hour else "the devices that a job asks for"
 
 
 def basis_words(basis: Basis, devices: int) -> str:
@@ -265,7 +251,16 @@ def scaling_section(pack: Pack) -> Section:
     question = "How does the job scale, up to the largest one asked for?"
     curve = pack.curve
     if curve is None:
-        return Section("scaling", "Scaling", question, f"Not shown: {pack.no_curve}.", (_rates_table(pack),))
+        unit = pack.cells[0].throughput.unit
+        rows = tuple(
+            (
+                Cell(str(cell.records[0].spec.ranks), cell.records[0].spec.ranks),
+                figure_cell(cell.throughput, tuple(record.run_id for record in cell.records)),
+            )
+            for cell in pack.cells
+        )
+        rates_table = Table("scaling-table", "Throughput", (Column("devices"), Column("throughput", unit)), rows)
+        return Section("scaling", "Scaling", question, f"Not shown: {pack.no_curve}.", (rates_table,))
     runs = run_ids(pack.cells)
     chart = throughput_chart(curve, runs=runs)
     table = dataclasses.replace(chart.table, name="scaling-table")
@@ -273,28 +268,13 @@ def scaling_section(pack: Pack) -> Section:
     if not curve.blocked:
         blocks.append(efficiency_chart(curve, runs=runs))
     answer = BLOCKED if curve.blocked else scaling_answer(curve)
-    return Section("scaling", "Scaling", question, f"{_kind(pack)} {answer}", tuple(blocks), _telling(curve.findings))
-
-
-def _kind(pack: Pack) -> str:
     text = KINDS[pack.curve.kind] if pack.curve is not None else ""
-    return f"{text[0].upper()}{text[1:]}." if text else ""
+    kind = f"{capital(text)}." if text else ""
+    return Section("scaling", "Scaling", question, f"{kind} {answer}", tuple(blocks), _telling(curve.findings))
 
 
 def _telling(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(found for found in findings if found.severity != "note")
-
-
-def _rates_table(pack: Pack) -> Table:
-    unit = pack.cells[0].throughput.unit
-    rows = tuple(
-        (
-            Cell(str(cell.records[0].spec.ranks), cell.records[0].spec.ranks),
-            figure_cell(cell.throughput, tuple(record.run_id for record in cell.records)),
-        )
-        for cell in pack.cells
-    )
-    return Table("scaling-table", "Throughput", (Column("devices"), Column("throughput", unit)), rows)
 
 
 # -- absolute performance
@@ -369,12 +349,23 @@ def use_section(pack: Pack) -> Section:
         cells = [Cell(str(cell.records[0].spec.ranks), cell.records[0].spec.ranks)]
         rows.append((*cells, *(_share_cell(_share(cell, name), ids) for name, _ in known)))
     columns = (Column("devices"), *(Column(what, "%") for _, what in known))
-    table = Table("device-use", "Where the time of the devices goes", columns, tuple(rows), (_mfu_note(pack),))
+    mfu_note = "Model FLOPs utilisation: operations of the model over the peak of the device for this arithmetic."
+    if utilisation(pack) is None:
+        told = [record.quantities.get("model_flops_utilisation") for record in pack.request.basis.cell.records]
+        reasons = [quantity.reason for quantity in told if quantity is not None and quantity.reason]
+        why = reasons[0] if reasons else "the operations of the model are not"
+        mfu_note = f"Model FLOPs utilisation is not known: {why}."
+    table = Table("device-use", "Where the time of the devices goes", columns, tuple(rows), (mfu_note,))
     blocks: list[Any] = [table] if known else []
     if pack.curve is not None and not pack.curve.blocked:
         blocks.append(loss_chart(pack.curve, "device-loss", runs=run_ids(pack.cells)))
     question = "How well are the devices used?"
-    return Section("use", "Use of the devices", question, _use_answer(pack), tuple(blocks))
+    compute, mfu = _share(pack.request.basis.cell, "compute_share"), utilisation(pack)
+    devices = counted(pack.request.basis.devices, "device")
+    parts = [f"{number(100 * compute.value, 3)} % of the time is computation"] if compute else []
+    parts += [f"model FLOPs utilisation is {number(100 * mfu.value, 3)} %"] if mfu else []
+    answer = f"On {devices}: {'; '.join(parts)}." if parts else "The records do not tell where the time goes."
+    return Section("use", "Use of the devices", question, answer, tuple(blocks))
 
 
 def _share(cell: CellSummary, name: str) -> Amount | None:
@@ -393,26 +384,6 @@ def _share_cell(found: Amount | None, ids: tuple[str, ...]) -> Cell:
 def utilisation(pack: Pack) -> Amount | None:
     """Model FLOPs utilisation of the jobs that the plan rests on."""
     return _share(pack.request.basis.cell, "model_flops_utilisation")
-
-
-def _mfu_note(pack: Pack) -> str:
-    if utilisation(pack) is not None:
-        return "Model FLOPs utilisation: operations of the model over the peak of the device for this arithmetic."
-    records = pack.request.basis.cell.records
-    reasons = [
-        quantity.reason
-        for record in records
-        if (quantity := record.quantities.get("model_flops_utilisation")) is not None and quantity.reason
-    ]
-    return f"Model FLOPs utilisation is not known: {reasons[0] if reasons else 'the operations of the model are not'}."
-
-
-def _use_answer(pack: Pack) -> str:
-    compute, mfu = _share(pack.request.basis.cell, "compute_share"), utilisation(pack)
-    devices = counted(pack.request.basis.devices, "device")
-    parts = [f"{number(100 * compute.value, 3)} % of the time is computation"] if compute else []
-    parts += [f"model FLOPs utilisation is {number(100 * mfu.value, 3)} %"] if mfu else []
-    return f"On {devices}: {'; '.join(parts)}." if parts else "The records do not tell where the time goes."
 
 
 # -- energy
@@ -448,7 +419,12 @@ def machine_section(pack: Pack) -> Section:
     row = row_of(cell)
     record = cell.records[0]
     facts = _device_facts(record) if record.device is not None else []
-    facts += [(words, _fact(row.get(key))) for key, words in SETTINGS.items() if _is_told(row.get(key))]
+    for key, words in SETTINGS.items():
+        # What is unknown or off is left out; zero is a number.
+        value = row.get(key)
+        if value is not None and value is not False and value != "none":
+            text = str(value)
+            facts.append((words, text if len(text) <= MAX_FACT else f"{text[:MAX_FACT]} ..."))
     answer = f"{row.get('accelerator')}, {row.get('framework') or 'framework not recorded'}."
     if pack.simulated:
         answer = "On a simulated device: no hardware and no framework."
@@ -457,11 +433,6 @@ def machine_section(pack: Pack) -> Section:
         "machine", "Hardware and software", "On what was it measured?", answer,
         (_facts_table("machine-facts", "Hardware and software in effect", facts), Prose((study,))),
     )  # fmt: skip
-
-
-def _is_told(value: object) -> bool:
-    """What is unknown or off is left out; zero is a number."""
-    return value is not None and value is not False and value != "none"
 
 
 def _device_facts(record: RunRecord) -> list[tuple[str, str]]:
@@ -475,18 +446,22 @@ def _device_facts(record: RunRecord) -> list[tuple[str, str]]:
     return facts
 
 
-def _fact(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= MAX_FACT else f"{text[:MAX_FACT]} ..."
-
-
 # -- the pack, audited
 
 
 def audit_section(pack: Pack) -> Section:
     """Findings on the runs of the study, on its curve, and on what the pack prints."""
     own = pack.own_audit
-    findings = _by_rule(pack.findings)
+    # Each rule once, with its first place: `steelyard audit STUDY` has them all.
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for found in pack.findings:
+        groups.setdefault((found.code, found.severity), []).append(found)
+    findings = tuple(
+        dataclasses.replace(same[0], place=f"{same[0].place}; {len(same) - 1} more like it")
+        if len(same) > 1
+        else same[0]
+        for same in groups.values()
+    )
     columns = (
         Column("claim", align="left"), Column("printed"), Column("worked out again", align="left"),
         Column("verdict", align="left"),
@@ -507,17 +482,4 @@ def audit_section(pack: Pack) -> Section:
     answer = f"The study and its curve: {counts[0]}. What is printed here: {counts[1]}.{held}"
     return Section(
         "audit", "Audit of this pack", "Does it hold what it says?", answer, blocks if rows else (), findings
-    )
-
-
-def _by_rule(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Each rule once, with its first place: `steelyard audit STUDY` has them all."""
-    groups: dict[tuple[str, str], list[Finding]] = {}
-    for found in findings:
-        groups.setdefault((found.code, found.severity), []).append(found)
-    return tuple(
-        dataclasses.replace(same[0], place=f"{same[0].place}; {len(same) - 1} more like it")
-        if len(same) > 1
-        else same[0]
-        for same in groups.values()
     )

@@ -34,7 +34,8 @@ def csv_table(table: Table) -> str:
     plans = [_Plan(column, [row[i] for row in table.rows]) for i, column in enumerate(table.columns)]
     with_runs = any(cell.runs for row in table.rows for cell in row)
     with_codes = any(cell.codes for row in table.rows for cell in row)
-    remarks = [_remarks(plans, row) for row in table.rows]
+    told = [[plan.remark(cell) for plan, cell in zip(plans, row, strict=True)] for row in table.rows]
+    remarks = ["; ".join(filter(None, texts)) for texts in told]
     header = [name for plan in plans for name in plan.header]
     header += ["runs"] * with_runs + ["findings"] * with_codes + ["remarks"] * any(remarks)
     writer.writerow(inert(name) for name in header)
@@ -96,10 +97,6 @@ class _Plan:
         """Why a column of numbers has none here."""
         told = self.numbers and not _is_number(cell.value) and cell.text not in NOTHING
         return f"{self.name}: {cell.text}" if told else ""
-
-
-def _remarks(plans: Sequence[_Plan], row: Sequence[Cell]) -> str:
-    return "; ".join(remark for plan, cell in zip(plans, row, strict=True) if (remark := plan.remark(cell)))
 
 
 def _is_number(value: object) -> bool:

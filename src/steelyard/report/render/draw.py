@@ -123,8 +123,19 @@ def _cleaned(drawn: str, chart: Chart) -> str:
     ET.register_namespace("", NAMESPACE)
     root = ET.fromstring(drawn)  # noqa: S314 - made by the library from our own spec, no document of a stranger
     _tidy(root)
-    _name_ids(root, chart.name)
-    _give_room(root)
+    # Ids by the chart's name and their order: the library goes on counting from one drawing to the next.
+    ids = {element.get("id"): f"{chart.name}-{n}" for n, element in enumerate(root.iterfind(".//*[@id]"))}
+    for element in root.iter():
+        if element.get("id") in ids:
+            element.set("id", ids[element.get("id")])
+        clip = element.get("clip-path")
+        if clip is not None:
+            element.set("clip-path", f"url(#{ids[clip[5:-1]]})")
+    # Wider at both sides: a reader's letters may be wider than those that were measured, and would be cut off.
+    wide, high = float(root.get("width", WIDTH)), float(root.get("height", WIDTH))
+    spare = round(SPARE * wide)
+    root.set("viewBox", f"{-spare} 0 {wide + 2 * spare:g} {high:g}")
+    root.set("width", f"{wide + 2 * spare:g}")
     root.attrib.pop("version", None)
     root.set("font-family", FONT)
     root.set("role", "img")
@@ -134,14 +145,6 @@ def _cleaned(drawn: str, chart: Chart) -> str:
         element.text = _readable(text)
         root.insert(place, element)
     return ET.tostring(root, encoding="unicode") + "\n"
-
-
-def _give_room(root: ET.Element) -> None:
-    """Wider at both sides: a reader's letters may be wider than those that were measured, and would be cut off."""
-    wide, high = float(root.get("width", WIDTH)), float(root.get("height", WIDTH))
-    spare = round(SPARE * wide)
-    root.set("viewBox", f"{-spare} 0 {wide + 2 * spare:g} {high:g}")
-    root.set("width", f"{wide + 2 * spare:g}")
 
 
 def _tidy(element: ET.Element) -> None:
@@ -168,14 +171,3 @@ def _shows_nothing(element: ET.Element) -> bool:
 def _rounded(found: re.Match[str]) -> str:
     short = f"{float(found.group()):.2f}".rstrip("0").rstrip(".")
     return "0" if short == "-0" else short
-
-
-def _name_ids(root: ET.Element, name: str) -> None:
-    """Ids by the chart's name and their order: the library goes on counting from one drawing to the next."""
-    ids = {element.get("id"): f"{name}-{n}" for n, element in enumerate(root.iterfind(".//*[@id]"))}
-    for element in root.iter():
-        if element.get("id") in ids:
-            element.set("id", ids[element.get("id")])
-        clip = element.get("clip-path")
-        if clip is not None:
-            element.set("clip-path", f"url(#{ids[clip[5:-1]]})")

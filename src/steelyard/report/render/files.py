@@ -78,18 +78,14 @@ def _pictures(page: Page) -> tuple[dict[str, bytes], dict[str, str]]:
         for block in section.blocks:
             if isinstance(block, Chart | Drawing):
                 names[block.name] = f"{FIGURES}/{file_name(block.name)}.pdf"
-                files[names[block.name]] = _pdf(block)
+                if isinstance(block, Chart):
+                    files[names[block.name]] = draw.pdf(block, titled=False)
+                else:
+                    # Late, as wherever pictures are drawn: nobody waits for it who draws none.
+                    import vl_convert
+
+                    files[names[block.name]] = vl_convert.svg_to_pdf(block.svg)
     return files, names
-
-
-def _pdf(block: Chart | Drawing) -> bytes:
-    if isinstance(block, Chart):
-        return draw.pdf(block, titled=False)
-    # Late, as wherever pictures are drawn: nobody waits for it who draws none.
-    import vl_convert
-
-    made: bytes = vl_convert.svg_to_pdf(block.svg)
-    return made
 
 
 def _written(path: Path, files: dict[str, bytes]) -> Written:

@@ -43,11 +43,17 @@ def html(page: Page, *, charts: bool = True) -> str:
     anchors = [book.anchor(section.name) for section in page.sections]
     pictures = charts and draw.available()
     parts = [_section(part, anchor, book, pictures) for part, anchor in zip(page.sections, anchors, strict=True)]
+    nav = ""
+    if len(anchors) >= NAV_SECTIONS:
+        links = (
+            f'<li><a href="#{at}">{text(part.title)}</a></li>' for part, at in zip(page.sections, anchors, strict=True)
+        )
+        nav = f'<nav aria-labelledby="contents"><h2 id="contents">Contents</h2><ul>{"".join(links)}</ul></nav>'
     body = [
         '<a class="skip" href="#main">Skip to the answers</a>',
         f"<header><h1>{text(page.title)}</h1>{f'<p>{text(page.subtitle)}</p>' if page.subtitle else ''}</header>",
         f'<div class="body{" wide" if len(parts) >= NAV_SECTIONS else ""}">',
-        _nav(page, anchors),
+        nav,
         f'<main id="main">{_short(page, anchors)}{"".join(parts)}</main></div>',
         _footer(page, book),
         *(f'<script type="text/plain" id="payload-{n}">{data}</script>' for n, data in enumerate(book.payloads, 1)),
@@ -76,15 +82,6 @@ def _hash(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode('ascii')}'"
 
 
-def _nav(page: Page, anchors: list[str]) -> str:
-    if len(anchors) < NAV_SECTIONS:
-        return ""
-    links = (
-        f'<li><a href="#{at}">{text(part.title)}</a></li>' for part, at in zip(page.sections, anchors, strict=True)
-    )
-    return f'<nav aria-labelledby="contents"><h2 id="contents">Contents</h2><ul>{"".join(links)}</ul></nav>'
-
-
 def _short(page: Page, anchors: list[str]) -> str:
     """All questions and answers, before anything else; a page with one answer has it on top anyway."""
     answered = [(part, at) for part, at in zip(page.sections, anchors, strict=True) if part.answer]
@@ -109,7 +106,10 @@ def _section(section: Section, anchor: str, book: Book, pictures: bool) -> str:
     told = f'<p class="question">{text(section.question)}</p>' if section.question else ""
     told += f'<p class="answer">{text(section.answer)}</p>' if section.answer else ""
     found = findings_block(section.findings, anchor, book)
-    blocks = "".join(_group(list(group), kind, book, pictures) for kind, group in groupby(section.blocks, _is_picture))
+    blocks = ""
+    for together, group in groupby(section.blocks, lambda block: isinstance(block, Chart | Drawing)):
+        made = [_block(block, book, pictures) for block in group]
+        blocks += f'<div class="pictures">{"".join(made)}</div>' if together and len(made) > 1 else "".join(made)
     beside = " with" if found and blocks else ""
     inside = f'<div class="inside{beside}">{found}<div class="blocks">{blocks}</div></div>' if found or blocks else ""
     if section.folded:
@@ -118,20 +118,20 @@ def _section(section: Section, anchor: str, book: Book, pictures: bool) -> str:
     return f'<section class="part" aria-labelledby="{anchor}">{title}{told}{inside}</section>'
 
 
-def _is_picture(block: Block) -> bool:
-    return isinstance(block, Chart | Drawing)
-
-
-def _group(blocks: list[Block], together: bool, book: Book, pictures: bool) -> str:
-    made = "".join(_block(block, book, pictures) for block in blocks)
-    return f'<div class="pictures">{made}</div>' if together and len(blocks) > 1 else made
-
-
 def _block(block: Block, book: Book, pictures: bool) -> str:
     if isinstance(block, Table):
         return table_block(block, book)
     if isinstance(block, Prose):
-        return _prose(block)
+        made = [f"<p>{text(paragraph)}</p>" for paragraph in block.paragraphs if one_line(paragraph)]
+        if block.facts:
+            facts = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in block.facts)
+            made.append(f'<dl class="facts">{facts}</dl>')
+        if block.code:
+            code = "\n".join(
+                line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") for line in code_lines(block.code)
+            )
+            made.append(f'<pre tabindex="0"><code>{code}</code></pre>')
+        return f'<div class="block">{"".join(made)}</div>'
     if isinstance(block, Drawing):
         return _picture(block.title, block.svg, block.alt, (), block.table, block.name, book)
     if pictures:
@@ -156,21 +156,6 @@ def _picture(title: str, svg: str, alt: str, notes: tuple[str, ...], table: Tabl
         f'<p class="swipe">Swipe the picture sideways to see all of it.</p>'
         f'<figcaption class="alt" id="{words}">{text(alt)}</figcaption>{note_list(notes)}{under}</figure>'
     )
-
-
-def _prose(prose: Prose) -> str:
-    made = [f"<p>{text(paragraph)}</p>" for paragraph in prose.paragraphs if one_line(paragraph)]
-    if prose.facts:
-        facts = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in prose.facts)
-        made.append(f'<dl class="facts">{facts}</dl>')
-    if prose.code:
-        code = "\n".join(_code_line(line) for line in code_lines(prose.code))
-        made.append(f'<pre tabindex="0"><code>{code}</code></pre>')
-    return f'<div class="block">{"".join(made)}</div>'
-
-
-def _code_line(line: str) -> str:
-    return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _footer(page: Page, book: Book) -> str:

@@ -129,10 +129,20 @@ def note_list(notes: Iterable[str]) -> str:
 
 def table_grid(table: Table, book: Book, label: str) -> str:
     """The table itself, in a box of its own that scrolls and can be reached by keyboard."""
-    kinds = [_kind(column, [row[i] for row in table.rows]) for i, column in enumerate(table.columns)]
+    kinds = []
+    for place, column in enumerate(table.columns):
+        wordy = any(len(row[place].text) > WORDS for row in table.rows)
+        kinds.append(" ".join(["r"] * (column.align == "right") + ["t"] * wordy))
     runs = [union(cell.runs for cell in row) for row in table.rows]
-    shown = any(len(ids) > 1 or not _says(row, ids) for row, ids in zip(table.rows, runs, strict=True) if ids)
-    head = "".join(_heading(column, kind) for column, kind in zip(table.columns, kinds, strict=True))
+    shown = any(
+        len(ids) > 1 or not (len(ids) == 1 and any(cell.text == ids[0] for cell in row))
+        for row, ids in zip(table.rows, runs, strict=True)
+        if ids
+    )
+    head = ""
+    for column, kind in zip(table.columns, kinds, strict=True):
+        unit = f' <span class="unit">{text(column.unit)}</span>' if column.unit else ""
+        head += f'<th scope="col"{_class(kind)}>{text(column.name)}{unit}</th>'
     head += '<th scope="col" class="runs">run ids</th>' if shown else ""
     rows = []
     for row, ids in zip(table.rows, runs, strict=True):
@@ -148,33 +158,18 @@ def table_grid(table: Table, book: Book, label: str) -> str:
     )
 
 
-def _kind(column: Column, cells: Sequence[Cell]) -> str:
-    wordy = any(len(cell.text) > WORDS for cell in cells)
-    return " ".join(["r"] * (column.align == "right") + ["t"] * wordy)
-
-
 def _class(kind: str) -> str:
     return f' class="{kind}"' if kind else ""
 
 
-def _heading(column: Column, kind: str) -> str:
-    unit = f' <span class="unit">{text(column.unit)}</span>' if column.unit else ""
-    return f'<th scope="col"{_class(kind)}>{text(column.name)}{unit}</th>'
-
-
 def _entry(cell: Cell, kind: str, place: int, book: Book) -> str:
-    codes = "".join(f' <span class="code">{_code_link(code, book)}</span>' for code in cell.codes)
+    codes = ""
+    for code in cell.codes:
+        anchor = book.codes.get(code)
+        link = f'<a href="#{anchor}">{text(code)}</a>' if anchor else text(code)
+        codes += f' <span class="code">{link}</span>'
     opening = '<th scope="row"' if place == 0 else "<td"
     return f"{opening}{_class(kind)}>{text(cell.text)}{codes}</{'th' if place == 0 else 'td'}>"
-
-
-def _code_link(code: str, book: Book) -> str:
-    anchor = book.codes.get(code)
-    return f'<a href="#{anchor}">{text(code)}</a>' if anchor else text(code)
-
-
-def _says(row: Sequence[Cell], runs: Sequence[str]) -> bool:
-    return len(runs) == 1 and any(cell.text == runs[0] for cell in row)
 
 
 def _runs(row: Sequence[Cell], ids: Sequence[str], columns: Sequence[Column], book: Book) -> str:
@@ -214,7 +209,13 @@ def findings_block(findings: Sequence[Finding], section: str, book: Book) -> str
 def _finding(group: Group, anchor: str, book: Book) -> str:
     code = text(group.code)
     code = f'<a href="#code-{code.lower()}">{code}</a>' if group.code in book.explained else code
-    items = [_message(found) for found in group.findings]
+    items = []
+    for found in group.findings:
+        # A name stands out; a list of them would shout.
+        many = ' class="many"' if len(found.place) > SHORT else ""
+        place = f"<b{many}>{text(found.place)}</b>: " if found.place else ""
+        evidence = f'<span class="evidence">Evidence: {text(found.evidence)}</span>' if found.evidence else ""
+        items.append(f"<li>{place}{text(found.message)}{evidence}</li>")
     shown = f"<ul>{''.join(items[:SHOWN])}</ul>"
     if len(items) > SHOWN:
         shown += f"<details><summary>{len(items) - SHOWN:,} more</summary><ul>{''.join(items[SHOWN:])}</ul></details>"
@@ -224,11 +225,3 @@ def _finding(group: Group, anchor: str, book: Book) -> str:
         f'<span class="severity"><span aria-hidden="true">{mark}</span> {severity}</span>'
         f"</h4>{shown}<p><b>Remedy:</b> {text(group.remedy)}</p></div>"
     )
-
-
-def _message(found: Finding) -> str:
-    # A name stands out; a list of them would shout.
-    many = ' class="many"' if len(found.place) > SHORT else ""
-    place = f"<b{many}>{text(found.place)}</b>: " if found.place else ""
-    evidence = f'<span class="evidence">Evidence: {text(found.evidence)}</span>' if found.evidence else ""
-    return f"<li>{place}{text(found.message)}{evidence}</li>"

@@ -53,12 +53,19 @@ _NEGATIVE = re.compile(r"(?<![^\s\[(])-(?=\d)")
 
 def latex_table(table: Table, *, floating: bool = True, line_pt: float = LINE_PT) -> str:
     """One table for booktabs, array and (where it is long, or not `floating`) longtable, for a line of this width."""
-    shown = _with_codes(table)
+    # The codes of a row's findings in a column of their own: a figure's column holds figures.
+    shown = table
+    if any(cell.codes for row in table.rows for cell in row):
+        coded = tuple((*row, Cell(" ".join(union(cell.codes for cell in row)))) for row in table.rows)
+        shown = Table(table.name, table.title, (*table.columns, Column("findings", align="left")), coded, table.notes)
     layout = _layout(shown, line_pt)
     head = [_row([_short(column.name, MAX_HEADING) for column in shown.columns])]
     if any(column.unit for column in shown.columns):
         head.append(_row([f"({_short(column.unit, MAX_HEADING)})" if column.unit else "" for column in shown.columns]))
-    rows = [_row([_short(_minus(cell.text), breakable=layout.wraps) for cell in row]) for row in shown.rows]
+    # A number's hyphen as the sign that it stands for.
+    rows = [
+        _row([_short(_NEGATIVE.sub("\u2212", cell.text), breakable=layout.wraps) for cell in row]) for row in shown.rows
+    ]
     caption = rf"\caption{{{_short(table.title)}}}\label{{tab:{file_name(table.name)}}}"
     notes = [rf"{{\footnotesize {tex(note, breakable=True)}\par}}" for note in table.notes]
     if floating and len(rows) <= LONG_ROWS:
@@ -84,14 +91,6 @@ class _Layout:
     wraps: bool
 
 
-def _with_codes(table: Table) -> Table:
-    """The codes of a row's findings in a column of their own: a figure's column holds figures."""
-    if not any(cell.codes for row in table.rows for cell in row):
-        return table
-    rows = tuple((*row, Cell(" ".join(union(cell.codes for cell in row)))) for row in table.rows)
-    return Table(table.name, table.title, (*table.columns, Column("findings", align="left")), rows, table.notes)
-
-
 def _layout(table: Table, line_pt: float) -> _Layout:
     """The largest letters in which the table fits the line; where none do, columns that wrap."""
     texts = [[column.name, column.unit and f"({column.unit})", *(row[i].text for row in table.rows)]
@@ -103,42 +102,32 @@ def _layout(table: Table, line_pt: float) -> _Layout:
                 size, "".join("r" if column.align == "right" else "l" for column in table.columns), wraps=False
             )
     # One letter more: the widths are means.
-    least = [1 + min(LONGEST_WORD, max(2, *(_longest_word(text) for text in column))) for column in texts]
+    least = [
+        1 + min(LONGEST_WORD, max(2, *(max((len(word) for word in text.split()), default=0) for text in column)))
+        for column in texts
+    ]
     size, letter_pt = next(
         (entry for entry in SIZES[1:] if sum(least) * entry[1] + GAPS_PT * len(least) <= line_pt), SIZES[-1]
     )
-    widths = _shared(least, wanted, (line_pt - GAPS_PT * len(least)) / letter_pt)
-    shares = [width * letter_pt / line_pt for width in widths]
-    made = [_wrapping(column.align, share) for column, share in zip(table.columns, shares, strict=True)]
-    return _Layout(size, "".join(made), wraps=True)
-
-
-def _longest_word(text: str) -> int:
-    return max((len(word) for word in text.split()), default=0)
-
-
-def _shared(least: Sequence[int], wanted: Sequence[int], room: float) -> list[float]:
-    """Letters for each column: what its words need, and of the rest as much as its lines ask for."""
+    # Letters for each column: what its words need, and of the rest as much as its lines ask for.
+    room = (line_pt - GAPS_PT * len(least)) / letter_pt
     spare = room - sum(least)
     if spare < 0:
-        return [m * room / sum(least) for m in least]
-    more = [max(0, w - m) for w, m in zip(wanted, least, strict=True)]
-    return [m + spare * extra / (sum(more) or 1) for m, extra in zip(least, more, strict=True)]
-
-
-def _wrapping(align: str, share: float) -> str:
-    side = "raggedleft" if align == "right" else "raggedright"
-    # A share of the line, so that it also fits where the line is of another width.
-    return rf">{{\{side}\arraybackslash}}p{{{share:.4f}\linewidth}}"
+        widths = [m * room / sum(least) for m in least]
+    else:
+        more = [max(0, w - m) for w, m in zip(wanted, least, strict=True)]
+        widths = [m + spare * extra / (sum(more) or 1) for m, extra in zip(least, more, strict=True)]
+    shares = [width * letter_pt / line_pt for width in widths]
+    made = []
+    for column, share in zip(table.columns, shares, strict=True):
+        side = "raggedleft" if column.align == "right" else "raggedright"
+        # A share of the line, so that it also fits where the line is of another width.
+        made.append(rf">{{\{side}\arraybackslash}}p{{{share:.4f}\linewidth}}")
+    return _Layout(size, "".join(made), wraps=True)
 
 
 def _row(entries: Sequence[str]) -> str:
     return " & ".join(entries) + r" \\"
-
-
-def _minus(words: str) -> str:
-    """A number's hyphen as the sign that it stands for."""
-    return _NEGATIVE.sub("\u2212", words)
 
 
 def _short(words: str, most: int = MAX_BOXED, *, breakable: bool = True) -> str:
@@ -224,11 +213,8 @@ def _prose(prose: Prose) -> list[str]:
         lines += [r"\begin{description}\setlength{\itemsep}{0pt}", *items, r"\end{description}"]
     if prose.code:
         lines += [r"\begingroup\footnotesize\ttfamily\raggedright\setlength{\parskip}{0pt}"]
-        lines += [_code(line) for line in code_lines(prose.code)]
+        for line in code_lines(prose.code):
+            bare = line.lstrip(" ")
+            lines.append(rf"\mbox{{}}{'~' * (len(line) - len(bare))}{tex_line(bare, breakable=True)}\par")
         lines += [r"\endgroup"]
     return lines
-
-
-def _code(line: str) -> str:
-    indent = len(line) - len(line.lstrip(" "))
-    return rf"\mbox{{}}{'~' * indent}{tex_line(line.lstrip(' '), breakable=True)}\par"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from steelyard.contracts.record import Finding
-    from steelyard.report.page import Cell, Page, Section
+    from steelyard.report.page import Page, Section
 
 SHOWN = 20
 """Findings of one code in a section."""
@@ -39,7 +39,8 @@ _NUMBERED = re.compile(r"(\d{1,9})([.)])")
 def inline(words: str) -> str:
     """A stranger's text inside a line."""
     # References are made after the marks: their own signs must stay.
-    return _INSIDE.sub(_references, one_line(words).translate(_MARKS))
+    escaped = one_line(words).translate(_MARKS)
+    return _INSIDE.sub(lambda found: "".join(f"&#{ord(mark)};" for mark in found.group()), escaped)
 
 
 def beginning(words: str) -> str:
@@ -55,23 +56,18 @@ def _strong(words: str) -> str:
     return f"**{made}**" if made else ""
 
 
-def _references(found: re.Match[str]) -> str:
-    return "".join(f"&#{ord(mark)};" for mark in found.group())
-
-
 def markdown_table(table: Table) -> str:
     """One table with its title above and its notes below."""
     codes = any(cell.codes for row in table.rows for cell in row)
     names = [f"{column.name} ({column.unit})" if column.unit else column.name for column in table.columns]
     header = [inline(name) for name in names] + ["findings"] * codes
     rules = ["---:" if column.align == "right" else "---" for column in table.columns] + ["---"] * codes
-    lines = [_row(header), _row(rules), *(_row(_entries(row, codes)) for row in table.rows)]
+    lines = [_row(header), _row(rules)]
+    for row in table.rows:
+        entries = [inline(cell.text) for cell in row]
+        lines.append(_row([*entries, inline(" ".join(union(cell.codes for cell in row)))] if codes else entries))
     notes = [f"- {beginning(note)}" for note in table.notes]
     return "\n\n".join(filter(None, [_strong(table.title), "\n".join(lines), "\n".join(notes)])) + "\n"
-
-
-def _entries(row: Sequence[Cell], codes: bool) -> list[str]:
-    return [inline(cell.text) for cell in row] + [inline(" ".join(union(cell.codes for cell in row)))] * codes
 
 
 def _row(entries: Sequence[str]) -> str:
@@ -86,16 +82,15 @@ def markdown(page: Page, pictures: Mapping[str, str] | None = None) -> str:
     parts = [f"# {inline(page.title)}", beginning(page.subtitle)]
     answered = [section for section in page.sections if one_line(section.answer)]
     if len(answered) > 1:
-        parts.append("\n".join(_answer(section) for section in answered))
+        short = []
+        for section in answered:
+            count = f" ({tally(section.findings).partition(';')[0]})" if section.findings else ""
+            short.append(f"- {beginning(section.question or section.title)} {_strong(section.answer)}{count}")
+        parts.append("\n".join(short))
     for section in page.sections:
         parts += _section(section, pictures or {})
     parts.append(f"Made {inline(page.made_at)} by {inline(page.made_by)}.")
     return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
-
-
-def _answer(section: Section) -> str:
-    count = f" ({tally(section.findings).partition(';')[0]})" if section.findings else ""
-    return f"- {beginning(section.question or section.title)} {_strong(section.answer)}{count}"
 
 
 def _section(section: Section, pictures: Mapping[str, str]) -> list[str]:

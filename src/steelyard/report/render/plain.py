@@ -46,8 +46,6 @@ def _bounded(text: str) -> str:
 def _seen(text: str) -> str:
     if text.isprintable():
         return text
-    return "".join(_escaped(c) if unicodedata.category(c) in _HIDDEN else c for c in printable(text))
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    return "".join(
+        c.encode("unicode_escape").decode("ascii") if unicodedata.category(c) in _HIDDEN else c for c in printable(text)
+    )

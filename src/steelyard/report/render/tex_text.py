@@ -80,20 +80,17 @@ def _character(character: str) -> str:
         return rf"\ensuremath{{{_MATHS[character]}}}"
     if " " <= character <= "~":
         return character
-    accented = _accented(unicodedata.normalize("NFD", character))
+    # A Latin letter with one mark, or nothing.
+    parts = unicodedata.normalize("NFD", character)
+    base, mark = parts[0], parts[1:]
+    accented = ""
+    if mark in _ACCENTS and base.isascii() and base.isalpha():
+        # A mark stands above a letter without its dot.
+        dotless = base in "ij" and mark != "\u0327"
+        accented = f"\\{_ACCENTS[mark]}{{{chr(92) if dotless else ''}{base}}}"
     if accented:
         return accented
     simple = unicodedata.normalize("NFKC", character)
     if simple != character and simple.isprintable():
         return "".join(_character(part) for part in simple)
     return f"{{[}}U+{ord(character):04X}{{]}}"
-
-
-def _accented(parts: str) -> str:
-    """A Latin letter with one mark, or nothing."""
-    base, mark = parts[0], parts[1:]
-    if mark not in _ACCENTS or not (base.isascii() and base.isalpha()):
-        return ""
-    # A mark stands above a letter without its dot.
-    dotless = base in "ij" and mark != "\u0327"
-    return f"\\{_ACCENTS[mark]}{{{chr(92) if dotless else ''}{base}}}"

@@ -17,7 +17,7 @@ from steelyard.terminal.text import sentence
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from steelyard.contracts.record import Finding, RunRecord
+    from steelyard.contracts.record import RunRecord
     from steelyard.report.study.subject import Subject
     from steelyard.results.store import ResultFolder
 
@@ -70,7 +70,12 @@ def codes_section(sections: Sequence[Section]) -> Section:
     for section in sections:
         for one in section.findings:
             places.setdefault((one.code, one.severity), []).append(section.title)
-    rows = [_code_row(code, severity, titles) for (code, severity), titles in sorted(places.items(), key=_gravest)]
+    rows = []
+    for (code, severity), titles in sorted(places.items(), key=_gravest):
+        made = find_rule(code)
+        why, how = (made.why, made.detected) if made is not None else ("", "")
+        named = Cell(rule_name(code), code, codes=(code,))
+        rows.append((named, Cell(severity), Cell(why or "-"), Cell(how or "-"), Cell(shortened(titles))))
     columns = (
         Column("rule", align="left"), Column("severity", align="left"), Column("why it matters", align="left"),
         Column("how it is found", align="left"), Column("found in", align="left"),
@@ -78,29 +83,17 @@ def codes_section(sections: Sequence[Section]) -> Section:
     notes = tuple(f"{severity}: {words}." for severity, words in SEVERITIES.items())
     notes += ("The findings stand in the sections they concern. steelyard explain CODE has examples too.",)
     table = Table("codes", "What the codes mean", columns, tuple(rows), notes)
-    return Section("findings", "Findings", question, _tallied(found), (table,))
+    worst = [one for one in found if one.severity == "blocks"]
+    text = sentence(tally(list(found)).partition(";")[0])
+    codes = ", ".join(dict.fromkeys(one.code for one in worst))
+    verb = "forbid" if "," in codes else "forbids"
+    answer = f"{text} {codes} {verb} the use of a figure or ratio." if worst else f"{text} Nothing forbids a figure."
+    return Section("findings", "Findings", question, answer, (table,))
 
 
 def _gravest(entry: tuple[tuple[str, str], list[str]]) -> tuple[int, str]:
     (code, severity), _ = entry
     return list(SEVERITIES).index(severity), code  # type: ignore[arg-type]
-
-
-def _tallied(found: Sequence[Finding]) -> str:
-    worst = [one for one in found if one.severity == "blocks"]
-    text = sentence(tally(list(found)).partition(";")[0])
-    codes = ", ".join(dict.fromkeys(one.code for one in worst))
-    verb = "forbid" if "," in codes else "forbids"
-    return f"{text} {codes} {verb} the use of a figure or ratio." if worst else f"{text} Nothing forbids a figure."
-
-
-def _code_row(code: str, severity: str, titles: Sequence[str]) -> tuple[Cell, ...]:
-    made = find_rule(code)
-    why, how = (made.why, made.detected) if made is not None else ("", "")
-    return (
-        Cell(rule_name(code), code, codes=(code,)), Cell(severity), Cell(why or "-"), Cell(how or "-"),
-        Cell(shortened(titles)),
-    )  # fmt: skip
 
 
 # -- method
@@ -219,7 +212,8 @@ def provenance_section(subjects: Sequence[Subject], downloads: Sequence[str]) ->
     files = sum(len(entry.raw) for subject in subjects for entry in subject.records)
     size = sum(file.bytes for subject in subjects for entry in subject.records for file in entry.raw)
     raw = f"{files:,} raw files of {size / 1e6:,.1f} MB in all"
-    made = f"{len(rows):,} records, derived by {_derived(subjects)} from {raw}"
+    programs = dict.fromkeys(record.derived_by for entry in subjects for record in entry.records)
+    made = f"{len(rows):,} records, derived by {shortened(list(programs))} from {raw}"
     where = "each with its SHA-256 in the record. They are in the result folder, under runs/STUDY/RUN_ID/raw."
     told = [f"{made}, {where}", *downloads]
     commands = [f"steelyard report {entry.text}" for entry in subjects]
@@ -229,10 +223,6 @@ def provenance_section(subjects: Sequence[Subject], downloads: Sequence[str]) ->
         "provenance", "Provenance", "Which runs is this made of?", "",
         (Prose(tuple(told), code="\n".join(commands[:20])), table), folded=True,
     )  # fmt: skip
-
-
-def _derived(subjects: Sequence[Subject]) -> str:
-    return shortened(list(dict.fromkeys(record.derived_by for entry in subjects for record in entry.records)))
 
 
 def _run_row(name: str, record: RunRecord) -> tuple[Cell, ...]:
@@ -258,7 +248,7 @@ def raw_download(folder: ResultFolder, subjects: Sequence[Subject]) -> tuple[dic
     size = 0
     for record in in_turn:
         # Newlines in JSON stand between its parts only: without them a record is one line.
-        line = re.sub(rb"\n *", b"", _bytes(folder, record))
+        line = re.sub(rb"\n *", b"", read_bounded(folder.run_path(record.spec) / RECORD_FILE, MAX_RECORD_BYTES))
         if size + len(line) + 1 > MAX_RAW_BYTES:
             break
         lines.append(line)
@@ -273,7 +263,3 @@ def raw_download(folder: ResultFolder, subjects: Sequence[Subject]) -> tuple[dic
             f"Left out of it: {left:,} records; the page would have more than {MAX_RAW_BYTES / 1e6:g} MB of them."
         )
     return {RECORDS_FILE: b"\n".join(lines) + b"\n"}, told
-
-
-def _bytes(folder: ResultFolder, record: RunRecord) -> bytes:
-    return read_bounded(folder.run_path(record.spec) / RECORD_FILE, MAX_RECORD_BYTES)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from steelyard.analysis.compare import Compared, Comparison
     from steelyard.contracts.record import Finding
-    from steelyard.report.page import Chart
     from steelyard.report.study.subject import Subject
     from steelyard.rules.table.row import Row
 
@@ -78,7 +77,9 @@ def factor_of(key: str) -> str | None:
 
 
 def _factor_section(entry: Subject, key: str, factor: str, name: str, of: str) -> Section:
-    values = _base_first(key, entry.swept[key])
+    # What nobody sets is the base where it is among the values.
+    usual = default(key)
+    values = sorted(entry.swept[key], key=lambda value: value != usual)
     groups = entry.groups(key)
     kept = {cell.cell for _, cells in groups[:MAX_GROUPS] for cell in cells}
     sides: dict[str, list[Row]] = {repr(value): [] for value in values}
@@ -91,19 +92,17 @@ def _factor_section(entry: Subject, key: str, factor: str, name: str, of: str) -
         a, b = (f"{key} {written(side)}" for side in (base, value))
         try:
             made = compare(sides[repr(base)], sides[repr(value)], factor=factor)
-            pairs.append(_Pair(a, b, made if len(groups) <= MAX_GROUPS else _without_best(made)))
+            equal = tuple(one for one in made.comparisons if one.how != "best against best")
+            if len(groups) > MAX_GROUPS and equal:
+                # The best of some cells is not the best of all.
+                made = dataclasses.replace(made, comparisons=equal)
+            pairs.append(_Pair(a, b, made))
         except SteelyardError as error:
             refused.append(f"{b} against {a}: no comparison: {error.what}.")
     refused += _not_compared(entry, key, factor, len(groups), len(values))
     title = f"{capital(key.replace('_', ' '))}{of}"
     question = f"What does {key} change, against {written(base)}?"
     return _section(name, title, question, pairs, refused, entry.runs)
-
-
-def _without_best(made: Compared) -> Compared:
-    """The best of some cells is not the best of all."""
-    kept = tuple(entry for entry in made.comparisons if entry.how != "best against best")
-    return dataclasses.replace(made, comparisons=kept) if kept else made
 
 
 def _not_compared(entry: Subject, key: str, factor: str, groups: int, values: int) -> list[str]:
@@ -115,12 +114,6 @@ def _not_compared(entry: Subject, key: str, factor: str, groups: int, values: in
     study = entry.cells[0].study
     command = f"steelyard compare {study}:{key}=A {study}:{key}=B --factor {factor} compares all."
     return [*told, command] if told else []
-
-
-def _base_first(key: str, values: Sequence[Any]) -> list[Any]:
-    """What nobody sets is the base where it is among the values."""
-    usual = default(key)
-    return sorted(values, key=lambda value: value != usual)
 
 
 def selections_section(subjects: Sequence[Subject], factor: str) -> Section | None:
@@ -146,23 +139,24 @@ def _section(
         return Section(name, title, question, refused[0] if refused else "There is nothing to compare.")
     blocks: list[Any] = [_summary(pairs, name)] if len(pairs) > 1 else []
     for place, pair in enumerate(pairs[:DRAWN], 1):
-        blocks.append(_named(ratio_chart(pair.compared, f"{name}-ratios-{place}", runs=runs), pair))
+        chart = f"{name}-ratios-{place}"
+        blocks.append(ratio_chart(pair.compared, chart, runs=runs, sides=(pair.a, pair.b)))
     told = [sentence(text) for text in refused]
-    told += [text for pair in pairs for text in _left_out(pair)]
+    for pair in pairs:
+        texts = shortened(list(pair.compared.left_out), SHOWN_LEFT_OUT)
+        told += [f"Left out of {pair.b} against {pair.a}: {texts}."] if texts else []
     blocks += [Prose(tuple(told))] if told else []
-    return Section(name, title, question, _answer(pairs), tuple(blocks), _findings(pairs))
+    if len(pairs) == 1:
+        answer = pair_answer(pairs[0].compared, pairs[0].a, pairs[0].b)
+    else:
+        verdicts = dict.fromkeys(entry.verdict for pair in pairs for entry in pair.compared.comparisons)
+        shown = "; ".join(f"{pair.b} {_short(pair)}" for pair in pairs[:SHOWN_PAIRS])
+        more = f"; {len(pairs) - SHOWN_PAIRS} more in the table" if len(pairs) > SHOWN_PAIRS else ""
+        answer = f"{sentence(' and '.join(verdicts))} Against {pairs[0].a}: {shown}{more}."
+    return Section(name, title, question, answer, tuple(blocks), _findings(pairs))
 
 
 # -- words
-
-
-def _answer(pairs: Sequence[_Pair]) -> str:
-    if len(pairs) == 1:
-        return pair_answer(pairs[0].compared, pairs[0].a, pairs[0].b)
-    verdicts = dict.fromkeys(entry.verdict for pair in pairs for entry in pair.compared.comparisons)
-    shown = "; ".join(f"{pair.b} {_short(pair)}" for pair in pairs[:SHOWN_PAIRS])
-    more = f"; {len(pairs) - SHOWN_PAIRS} more in the table" if len(pairs) > SHOWN_PAIRS else ""
-    return f"{sentence(' and '.join(verdicts))} Against {pairs[0].a}: {shown}{more}."
 
 
 def _short(pair: _Pair) -> str:
@@ -209,23 +203,6 @@ def _blocking(entries: Sequence[Comparison]) -> str:
     return f"{', '.join(codes)} {verb} it" if codes else "the figure is zero on one of the sides"
 
 
-def _named(chart: Chart, pair: _Pair) -> Chart:
-    """With the sides by the names that the section has for them."""
-    sides = f"A, the base: {pair.a}; B: {pair.b}."
-    notes = tuple(sides if note.startswith("A, the base: ") else note for note in chart.notes)
-    below = tuple(sides if note.startswith("A, the base: ") else note for note in chart.table.notes)
-    title = f"{chart.title}: {pair.b} over {pair.a}"
-    table = dataclasses.replace(chart.table, title=title, notes=below)
-    return dataclasses.replace(chart, title=title, notes=notes, table=table)
-
-
-def _left_out(pair: _Pair) -> list[str]:
-    texts = pair.compared.left_out
-    if not texts:
-        return []
-    return [f"Left out of {pair.b} against {pair.a}: {shortened(list(texts), SHOWN_LEFT_OUT)}."]
-
-
 def _summary(pairs: Sequence[_Pair], name: str) -> Table:
     """One line a pair of values, in words: a mean over their ratios would hide what they depend on."""
     columns = (Column("held against the base", align="left"), Column("verdict and ratio", align="left"))
@@ -238,16 +215,13 @@ def _summary(pairs: Sequence[_Pair], name: str) -> Table:
 
 
 def _findings(pairs: Sequence[_Pair]) -> tuple[Finding, ...]:
-    return merged(
-        dataclasses.replace(one, place=_place(pair, entry, one.place))
-        for pair in pairs
-        for entry in pair.compared.comparisons
-        for one in entry.findings
-    )
-
-
-def _place(pair: _Pair, entry: Comparison, place: str) -> str:
-    """The side that a finding is about, or the pair."""
-    sides: dict[str, Row] = {pair.a: entry.a, pair.b: entry.b}
-    side = next((name for name, row in sides.items() if place and row.place == place), "")
-    return ", ".join(filter(None, (side or pair.b, ", ".join(entry.shared))))
+    found = []
+    for pair in pairs:
+        for entry in pair.compared.comparisons:
+            sides: dict[str, Row] = {pair.a: entry.a, pair.b: entry.b}
+            for one in entry.findings:
+                # The side that it is about, or the pair.
+                side = next((name for name, row in sides.items() if one.place and row.place == one.place), pair.b)
+                place = ", ".join(filter(None, (side, ", ".join(entry.shared))))
+                found.append(dataclasses.replace(one, place=place))
+    return merged(found)

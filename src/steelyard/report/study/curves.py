@@ -71,7 +71,9 @@ def scaling_section(entry: Subject, name: str = "scaling", title: str = "Scaling
     try:
         curves = _scalings(entry, groups)
     except SteelyardError as error:
-        return Section(name, title, question, f"No scaling is given: {error.what}.", (_problems(error),))
+        step = (f"Next: {error.next_step}",) if error.next_step else ()
+        problems = Prose(tuple(sentence(str(problem)) for problem in error.problems[:5]) + step)
+        return Section(name, title, question, f"No scaling is given: {error.what}.", (problems,))
     blocks: list[Any] = [_curve_table(curves, entry, name)] if len(curves) > 1 else []
     for place, curve in enumerate(drawn(curves), 1):
         blocks += _drawn(curve, entry, name if place == 1 else f"{name}-{place}")
@@ -82,12 +84,11 @@ def scaling_section(entry: Subject, name: str = "scaling", title: str = "Scaling
         for curve in curves
         for found in curve.findings
     )
-    return Section(name, title, question, _scaling_answer(curves, groups), tuple(blocks), findings)
-
-
-def _problems(error: SteelyardError) -> Prose:
-    step = (f"Next: {error.next_step}",) if error.next_step else ()
-    return Prose(tuple(sentence(str(problem)) for problem in error.problems[:5]) + step)
+    first = curves[0]
+    text = BLOCKED if first.blocked else answer(first)
+    if len(curves) > 1:
+        text = f"{_curves(len(curves), len(groups))} {_which(first.label, groups)}: {text}"
+    return Section(name, title, question, text, tuple(blocks), findings)
 
 
 def _scalings(entry: Subject, groups: Sequence[tuple[str, list[CellSummary]]]) -> list[Scaling]:
@@ -103,14 +104,6 @@ def _scalings(entry: Subject, groups: Sequence[tuple[str, list[CellSummary]]]) -
     if not found:
         raise refused[0]
     return found
-
-
-def _scaling_answer(curves: Sequence[Scaling], groups: Sequence[tuple[str, list[CellSummary]]]) -> str:
-    first = curves[0]
-    text = BLOCKED if first.blocked else answer(first)
-    if len(curves) == 1:
-        return text
-    return f"{_curves(len(curves), len(groups))} {_which(first.label, groups)}: {text}"
 
 
 def _curves(seen: int, groups: int) -> str:
@@ -180,7 +173,9 @@ def batch_section(entry: Subject, name: str = "batch", title: str = "Batch size"
         own = name if place == 1 else f"{name}-{place}"
         chart = batch_chart(curve, f"{own}-throughput")
         blocks.append(dataclasses.replace(chart, title=f"{chart.title} ({label})") if label else chart)
-        blocks += _how(curve)
+        # How the knee was found; the brackets are explained where they stand, below the picture.
+        how = [text.partition("; [] of the knee")[0] for text in knee_notes(curve) if not text.startswith("[]")]
+        blocks += [Prose(tuple(map(sentence, how)))] if how else []
     told = left_out(entry, len(groups), "batch")
     blocks += [Prose(tuple(told))] if told else []
     findings = merged(
@@ -188,27 +183,16 @@ def batch_section(entry: Subject, name: str = "batch", title: str = "Batch size"
         for label, curve in curves
         for found in curve.findings
     )
-    return Section(name, title, question, _batch_answer(curves, groups), tuple(blocks), findings)
-
-
-def _batch_answer(curves: Sequence[tuple[str, BatchCurve]], groups: Sequence[tuple[str, list[CellSummary]]]) -> str:
-    label, curve = curves[0]
-    text = knee_words(curve)
-    if len(curves) == 1:
-        return text
-    return f"{_curves(len(curves), len(groups))} {_which(label, groups)}: {text[:1].lower()}{text[1:]}"
+    first, first_curve = curves[0]
+    answer = knee_words(first_curve)
+    if len(curves) > 1:
+        answer = f"{_curves(len(curves), len(groups))} {_which(first, groups)}: {answer[:1].lower()}{answer[1:]}"
+    return Section(name, title, question, answer, tuple(blocks), findings)
 
 
 def knee_words(curve: BatchCurve) -> str:
     """Knee and largest batch, as the verb `batch` says it."""
     return f"{sentence(knee_answer(curve))} {sentence(what_fits(curve))}"
-
-
-def _how(curve: BatchCurve) -> list[Prose]:
-    """How the knee was found."""
-    # The brackets are explained where they stand, below the picture.
-    said = [text.partition("; [] of the knee")[0] for text in knee_notes(curve) if not text.startswith("[]")]
-    return [Prose(tuple(map(sentence, said)))] if said else []
 
 
 def _knee_table(curves: Sequence[tuple[str, BatchCurve]], name: str) -> Table:
@@ -247,7 +231,9 @@ def heat_section(entry: Subject, name: str = "heat", title: str = "Map of two se
     """Throughput by the two settings with the most values; None where fewer were swept or no map can be made."""
     if len(entry.swept) < 2:
         return None
-    x, y = _sides(entry)
+    x, y = sorted(entry.swept, key=lambda key: -len(entry.swept[key]))[:2]
+    if {"batch", "ranks"} <= set(entry.swept):
+        x, y = "batch", "ranks"
     others = [key for key in entry.swept if key not in (x, y)]
     best = max(entry.cells, key=rate)
     cells = [
@@ -273,10 +259,3 @@ def heat_section(entry: Subject, name: str = "heat", title: str = "Map of two se
         words = f"highest at {entry.name(best)}: {with_interval(best.throughput)} {best.throughput.unit}"
     words += f"; {lost} of {len(cells)} fields without a figure" if lost else ""
     return Section(name, title, f"Where is it fastest, by {x} and {y}?", sentence(words), (chart,))
-
-
-def _sides(entry: Subject) -> tuple[str, str]:
-    if {"batch", "ranks"} <= set(entry.swept):
-        return "batch", "ranks"
-    first, second = sorted(entry.swept, key=lambda key: -len(entry.swept[key]))[:2]
-    return first, second

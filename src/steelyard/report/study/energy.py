@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from steelyard.analysis.energy import CellEnergy
-    from steelyard.contracts.record import Finding
     from steelyard.report.study.subject import Subject
     from steelyard.results.store import ResultFolder
 
@@ -45,8 +45,17 @@ def energy_section(
         return None
     blocks: list[Any] = []
     if len(known) > 1:
-        blocks += _charts(energies, name)
-    blocks += _tables(entry, known, name)
+        # Energies without an energy of a sample have no chart: the table has what there is.
+        with suppress(SteelyardError):
+            blocks.append(energy_chart(energies, f"{name}-throughput"))
+    # What work costs, and the joules of a job by its phases; a column that no cell has is left out.
+    work, phases = _there(WORK, known), _there(PHASES, known)
+    notes = tuple(_notes(known))
+    if work:
+        blocks.append(Table(f"{name}-work", "What work costs", *_filled(entry, known, work, judged=True), notes))
+    if phases:
+        by_phase = "Energy of a job by its phases"
+        blocks.append(Table(f"{name}-phases", by_phase, *_filled(entry, known, phases, judged=False), notes))
     doubts = _doubts(entry, energies)
     blocks += [Prose(tuple(doubts))] if doubts else []
     found = plotted(folder, known)
@@ -55,31 +64,13 @@ def energy_section(
         told = [sentence(text) for text in found[1].held[:SHOWN_REASONS]]
         blocks += [Prose(tuple(told))] if told else []
     question = "What does a sample cost in energy?"
-    return Section(name, title, question, energy_words(energies), tuple(blocks), _findings(entry, energies))
+    findings = merged(replace(found, place=entry.name(one.cell)) for one in energies for found in one.findings)
+    return Section(name, title, question, energy_words(energies), tuple(blocks), findings)
 
 
 def energy_words(energies: Sequence[CellEnergy]) -> str:
     """The answer that the verb `energy` gives."""
     return sentence(answers(energies))
-
-
-def _charts(energies: Sequence[CellEnergy], name: str) -> list[Any]:
-    try:
-        return [energy_chart(energies, f"{name}-throughput")]
-    except SteelyardError:
-        # Energies without an energy of a sample: the table has what there is.
-        return []
-
-
-def _tables(entry: Subject, known: Sequence[CellEnergy], name: str) -> list[Table]:
-    """What work costs, and the joules of a job by its phases; a column that no cell has is left out."""
-    work, phases = _there(WORK, known), _there(PHASES, known)
-    notes = tuple(_notes(known))
-    found = [Table(f"{name}-work", "What work costs", *_filled(entry, known, work, judged=True), notes)] if work else []
-    if phases:
-        title = "Energy of a job by its phases"
-        found.append(Table(f"{name}-phases", title, *_filled(entry, known, phases, judged=False), notes))
-    return found
 
 
 def _there(wanted: Sequence[tuple[str, str, str]], known: Sequence[CellEnergy]) -> list[tuple[str, str, str]]:
@@ -133,7 +124,3 @@ def _doubts(entry: Subject, energies: Sequence[CellEnergy]) -> list[str]:
     told = [sentence(f"{text} ({shortened(places)})") for text, places in list(said.items())[:SHOWN_REASONS]]
     left_over = len(said) - SHOWN_REASONS
     return told + ([f"{left_over} more doubts: steelyard energy {entry.text}"] if left_over > 0 else [])
-
-
-def _findings(entry: Subject, energies: Sequence[CellEnergy]) -> tuple[Finding, ...]:
-    return merged(replace(found, place=entry.name(one.cell)) for one in energies for found in one.findings)

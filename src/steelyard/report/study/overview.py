@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.summary import MEASURED
 from steelyard.inputs.study import chosen_settings
-from steelyard.report.charts.style import blocking_codes, figure_cell, in_time
+from steelyard.report.charts.style import blocking_codes, counted, figure_cell, in_time
 from steelyard.report.page import Cell, Column, Prose, Section, Table
 from steelyard.report.study.subject import brief, counted_statuses, default, merged, rate, shortened, statuses, written
 from steelyard.terminal.text import capital, number, sentence, with_interval
@@ -45,17 +45,19 @@ def overview(subjects: Sequence[Subject], energies: dict[str, list[CellEnergy]])
             Column("cause", align="left"), Column("evidence", align="left"),
         )  # fmt: skip
         blocks.append(Table("not-completed", "Runs that did not complete, and why", columns, tuple(rows)))
+    about_device = [SIMULATED] if any(simulated(entry) for entry in subjects) else []
     return Section(
         "overview", "Overview", "What was asked, and what came of it?",
-        " ".join([*(_answer(entry, named=len(subjects) > 1) for entry in subjects), *_about_device(subjects)]),
+        " ".join([*(_answer(entry, named=len(subjects) > 1) for entry in subjects), *about_device]),
         tuple(blocks),
     )  # fmt: skip
 
 
 def _answer(entry: Subject, *, named: bool) -> str:
     runs, cells = len(entry.records), len(entry.cells)
-    over = f" over {_listed(list(entry.swept))}" if entry.swept else ""
-    size = f"{_count(runs, 'run')} in {_count(cells, 'cell')}{over}" if cells > 1 else _count(runs, "run")
+    names = list(entry.swept)
+    over = f" over {' and '.join(filter(None, (', '.join(names[:-1]), names[-1])))}" if names else ""
+    size = f"{counted(runs, 'run')} in {counted(cells, 'cell')}{over}" if cells > 1 else counted(runs, "run")
     counts = counted_statuses(entry.cells)
     ended = "all completed" if set(counts) == {"completed"} else statuses(counts)
     if runs == 1:
@@ -70,61 +72,48 @@ def _answer(entry: Subject, *, named: bool) -> str:
     return text
 
 
-def _about_device(subjects: Sequence[Subject]) -> list[str]:
-    return [SIMULATED] if any(simulated(entry) for entry in subjects) else []
-
-
 def simulated(entry: Subject) -> bool:
     """Whether any of its runs had no real device."""
     return any(cell.records[0].spec.device_family == "sim" for cell in entry.cells)
-
-
-def _count(count: int, word: str) -> str:
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
-
-
-def _listed(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _facts(entry: Subject, energies: Sequence[CellEnergy]) -> list[tuple[str, str]]:
     """What was asked of the runs, and where and when they were made."""
     records = entry.records
     spec = records[0].spec
-    facts = [("Selected", entry.text), ("Workload", _workloads(records))]
-    facts += [(f"Varied: {key}", _values(values)) for key, values in entry.swept.items()]
-    facts.append(("The same in all", _shared(entry) or "nothing but defaults was set"))
+    names = dict.fromkeys(f"{record.spec.workload} ({record.spec.mode})" for record in records)
+    facts = [("Selected", entry.text), ("Workload", shortened(list(names)))]
+    for key, values in entry.swept.items():
+        more = f" and {len(values) - SHOWN_VALUES} more" if len(values) > SHOWN_VALUES else ""
+        facts.append((f"Varied: {key}", ", ".join(map(written, values[:SHOWN_VALUES])) + more))
+    # Settings other than the defaults that every cell has.
+    chosen = chosen_settings(spec)
+    kept = {key: value for key, value in chosen.items() if key not in entry.swept and not key.startswith(HIDDEN)}
+    for key in ("precision", "ranks", "batch"):
+        if key not in entry.swept:
+            kept.setdefault(key, default(key) if key not in chosen else chosen[key])
+    same = ", ".join(f"{key} {written(value)}" for key, value in sorted(kept.items()) if key != "workload")
+    facts.append(("The same in all", same or "nothing but defaults was set"))
     devices = dict.fromkeys(_device(record) for record in records)
-    facts += [("Device", shortened(list(devices))), ("Jobs of a cell", _jobs(entry))]
+    counts = sorted({len(cell.records) for cell in entry.cells})
+    jobs = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    facts += [("Device", shortened(list(devices))), ("Jobs of a cell", jobs)]
     nodes = sorted({node for cell in entry.cells for node in cell.nodes})
     facts.append(("Nodes", f"{len(nodes):,}: {shortened(nodes, SHOWN_NODES)}" if nodes else "not told by the records"))
     times = sorted(record.launch.started_at for record in records if record.launch)
     if times:
         facts.append(("Started", times[0] if times[0] == times[-1] else f"{times[0]} to {times[-1]}"))
-    facts.append(("Energy", _energy(energies)))
+    known = [entry for entry in energies if entry.main.value is not None]
+    if known:
+        energy = f"{len(known)} of {counted(len(energies), 'cell')}"
+    else:
+        reasons = list(dict.fromkeys(entry.main.reason or "" for entry in energies))
+        others = f" (in other cells: {counted(len(reasons) - 1, 'other reason')})" if len(reasons) > 1 else ""
+        energy = f"none: {reasons[0]}{others}" if energies else "none"
+    facts.append(("Energy", energy))
     if spec.mode != "train":
         facts.insert(2, ("Mode", spec.mode))
     return facts
-
-
-def _workloads(records: Sequence[RunRecord]) -> str:
-    names = dict.fromkeys(f"{record.spec.workload} ({record.spec.mode})" for record in records)
-    return shortened(list(names))
-
-
-def _values(values: Sequence[Any]) -> str:
-    more = f" and {len(values) - SHOWN_VALUES} more" if len(values) > SHOWN_VALUES else ""
-    return ", ".join(written(value) for value in values[:SHOWN_VALUES]) + more
-
-
-def _shared(entry: Subject) -> str:
-    """Settings other than the defaults that every cell has."""
-    chosen = chosen_settings(entry.cells[0].records[0].spec)
-    kept = {key: value for key, value in chosen.items() if key not in entry.swept and not key.startswith(HIDDEN)}
-    for key in ("precision", "ranks", "batch"):
-        if key not in entry.swept:
-            kept.setdefault(key, default(key) if key not in chosen else chosen[key])
-    return ", ".join(f"{key} {written(value)}" for key, value in sorted(kept.items()) if key != "workload")
 
 
 def _device(record: RunRecord) -> str:
@@ -133,20 +122,6 @@ def _device(record: RunRecord) -> str:
     if record.device is not None:
         return record.device.model or record.device.name
     return f"{record.spec.device} (not told by the run)"
-
-
-def _jobs(entry: Subject) -> str:
-    counts = sorted({len(cell.records) for cell in entry.cells})
-    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-
-
-def _energy(energies: Sequence[CellEnergy]) -> str:
-    known = [entry for entry in energies if entry.main.value is not None]
-    if known:
-        return f"{len(known)} of {_count(len(energies), 'cell')}"
-    reasons = list(dict.fromkeys(entry.main.reason or "" for entry in energies))
-    others = f" (in other cells: {_count(len(reasons) - 1, 'other reason')})" if len(reasons) > 1 else ""
-    return f"none: {reasons[0]}{others}" if energies else "none"
 
 
 def _not_completed(entry: Subject, *, several: bool) -> list[tuple[Cell, ...]]:
@@ -178,7 +153,12 @@ def _not_completed(entry: Subject, *, several: bool) -> list[tuple[Cell, ...]]:
 def _evidence(record: RunRecord) -> str:
     """What the run left behind, without its log: that is in the record."""
     found = {key: value for key, value in (record.status.evidence or {}).items() if key != "log_tail"}
-    text = "; ".join(f"{key} {_plain(value)}" for key, value in found.items())
+    parts = []
+    for key, value in found.items():
+        if not isinstance(value, str):
+            value = f"{value:,.0f}" if float(value).is_integer() else number(value)
+        parts.append(f"{key} {value}")
+    text = "; ".join(parts)
     return text[:LONGEST_EVIDENCE] + ("..." if len(text) > LONGEST_EVIDENCE else "") or "-"
 
 
@@ -232,26 +212,32 @@ def _reached(entry: Subject) -> str:
         parts.append(f"{with_interval(sound[0].throughput)} {sound[0].throughput.unit}")
     blocked = len(known) - len(sound)
     if blocked:
-        parts.append(f"{_count(blocked, 'cell')} with a figure that findings forbid to use")
+        parts.append(f"{counted(blocked, 'cell')} with a figure that findings forbid to use")
     none = len(entry.cells) - len(known)
     if none:
         lost = counted_statuses([cell for cell in entry.cells if cell.throughput.value is None])
-        parts.append(f"{_count(none, 'cell')} without {'one' if known else 'a throughput'} ({statuses(lost)})")
+        parts.append(f"{counted(none, 'cell')} without {'one' if known else 'a throughput'} ({statuses(lost)})")
     return sentence("; ".join(parts))
 
 
 def _cell_table(entry: Subject, energies: Sequence[CellEnergy], name: str) -> Table:
     keys = list(entry.swept) if 0 < len(entry.swept) <= MAX_SWEPT_COLUMNS else []
     costs = {one.cell.cell: one for one in energies if one.main.value is not None}
-    factor, unit = _step_unit(entry)
-    columns = [Column(key, align="right" if _numbers(entry, key) else "left") for key in keys] or [
-        Column("cell", align="left")
-    ]
+    times = [row.figures["step_time_mean"].value for row in entry.rows.values() if "step_time_mean" in row.figures]
+    factor, unit = in_time(sorted(times)[len(times) // 2]) if times else (1.0, "s")
+    columns = [] if keys else [Column("cell", align="left")]
+    for key in keys:
+        numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in entry.swept[key])
+        columns.append(Column(key, align="right" if numbers else "left"))
     spread = any(len(cell.nodes) > 1 for cell in entry.cells)
     columns += [Column("ended", align="left"), *([Column("nodes")] if spread else [])]
-    columns += [Column("throughput of the job", _rate_unit(entry)), Column("step time", unit)]
+    rate_unit = next((cell.throughput.unit for cell in entry.cells if cell.throughput.value is not None), "samples/s")
+    columns += [Column("throughput of the job", rate_unit), Column("step time", unit)]
     columns += [Column("energy of a sample", "J")] if costs else []
-    shared = _everywhere(entry)
+    # Codes that every figure has: they stand beside the table, and would only fill its rows.
+    measured = [cell for cell in entry.cells if cell.throughput.value is not None]
+    codes = [{found.code for found in cell.findings} - set(blocking_codes(cell.findings)) for cell in measured]
+    shared = set.intersection(*codes) if len(codes) > 1 else set()
     rows = []
     for cell in entry.cells:
         ids = tuple(record.run_id for record in cell.records)
@@ -264,28 +250,10 @@ def _cell_table(entry: Subject, energies: Sequence[CellEnergy], name: str) -> Ta
     return Table(f"{name}-table", "Every cell", tuple(columns), tuple(rows), tuple(_notes(entry)))
 
 
-def _numbers(entry: Subject, key: str) -> bool:
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in entry.swept[key])
-
-
 def _setting_cell(value: Any) -> Cell:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return Cell(f"{value:,}" if isinstance(value, int) else f"{value:,g}", value)
     return Cell(written(value), written(value))
-
-
-def _rate_unit(entry: Subject) -> str:
-    return next((cell.throughput.unit for cell in entry.cells if cell.throughput.value is not None), "samples/s")
-
-
-def _everywhere(entry: Subject) -> set[str]:
-    """Codes that every figure has: they stand beside the table, and would only fill its rows.
-
-    What forbids a figure stays with it: as a file of its own the table has nothing beside it.
-    """
-    measured = [cell for cell in entry.cells if cell.throughput.value is not None]
-    codes = [{found.code for found in cell.findings} - set(blocking_codes(cell.findings)) for cell in measured]
-    return set.intersection(*codes) if len(codes) > 1 else set()
 
 
 def _throughput(cell: CellSummary, ids: tuple[str, ...], shared: set[str]) -> Cell:
@@ -297,11 +265,6 @@ def _throughput(cell: CellSummary, ids: tuple[str, ...], shared: set[str]) -> Ce
     if blocking_codes(cell.findings):
         return Cell(f"{found.text}, not to be used", found.value, found.low, found.high, ids, codes)
     return found
-
-
-def _step_unit(entry: Subject) -> tuple[float, str]:
-    times = [row.figures["step_time_mean"].value for row in entry.rows.values() if "step_time_mean" in row.figures]
-    return in_time(sorted(times)[len(times) // 2]) if times else (1.0, "s")
 
 
 def _step(entry: Subject, cell: CellSummary, factor: float, ids: tuple[str, ...]) -> Cell:

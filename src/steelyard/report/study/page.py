@@ -23,6 +23,7 @@ from steelyard.report.study.back import (
 from steelyard.report.study.compare import factor_sections, selections_section
 from steelyard.report.study.curves import batch_section, heat_section, scaling_section
 from steelyard.report.study.energy import energy_section
+from steelyard.report.study.history import history_section
 from steelyard.report.study.overview import cells_section, overview, quality_section, simulated
 from steelyard.report.study.run import FEW, run_sections, trace_section
 from steelyard.report.study.subject import subject
@@ -74,31 +75,26 @@ def study_page(
     runs = sum(len(entry.records) for entry in subjects)
     tell(f"{runs:,} runs in {sum(len(entry.cells) for entry in subjects):,} cells; analysing")
     energies = {entry.text: cells_with_energy(folder, entry.cells) for entry in subjects}
-    front = _front(folder, subjects, energies, factor)
+    # What has an answer, before how it was made.
+    front = [overview(subjects, energies)]
+    held = selections_section(subjects, factor)
+    front += [held] if held is not None else []
+    for place, entry in enumerate(subjects, 1):
+        front += _sections(folder, entry, energies[entry.text], "" if len(subjects) == 1 else f"-{place}")
     downloads, told = raw_download(folder, subjects)
     watched = any(one.main.value is not None for each in energies.values() for one in each)
     back = [method_section(subjects, energy=watched), environment_section(subjects)]
     back.append(provenance_section(subjects, told))
+    selected = [entry.text for entry in subjects]
+    more = f" and {len(selected) - 3} more" if len(selected) > 3 else ""
     return Page(
-        title=title or _title(subjects),
+        title=title or f"Report: {', '.join(selected[:3])}{more}",
         subtitle=_subtitle(subjects),
         sections=(*front, codes_section(front), *back),
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
         made_by=f"steelyard {VERSION}",
         downloads=downloads,
     )
-
-
-def _front(
-    folder: ResultFolder, subjects: Sequence[Subject], energies: dict[str, list[CellEnergy]], factor: str
-) -> list[Section]:
-    """What has an answer, before how it was made."""
-    found = [overview(subjects, energies)]
-    held = selections_section(subjects, factor)
-    found += [held] if held is not None else []
-    for place, entry in enumerate(subjects, 1):
-        found += _sections(folder, entry, energies[entry.text], "" if len(subjects) == 1 else f"-{place}")
-    return found
 
 
 def _silent(_: str) -> None:
@@ -115,16 +111,12 @@ def _sections(folder: ResultFolder, entry: Subject, energies: Sequence[CellEnerg
     found += factor_sections(entry, f"compare{suffix}", of)
     found.append(energy_section(folder, entry, energies, f"energy{suffix}", f"Energy{of}"))
     found.append(quality_section(entry, f"quality{suffix}", f"Time to quality{of}"))
+    found.append(history_section(folder, entry, f"history{suffix}", f"History{of}"))
     found.append(trace_section(folder, entry, f"steps{suffix}", f"Step times{of}"))
     if not suffix and len(entry.records) <= FEW:
         found += run_sections(entry)
     there = [section for section in found if section is not None]
     return [replace(part, question=f"{entry.text}: {part.question}") for part in there] if suffix else there
-
-
-def _title(subjects: Sequence[Subject]) -> str:
-    names = [entry.text for entry in subjects]
-    return f"Report: {', '.join(names[:3])}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _subtitle(subjects: Sequence[Subject]) -> str:

@@ -154,7 +154,8 @@ def figures_section(records: Sequence[RunRecord]) -> Section | None:
         rows = [
             (
                 Cell(name, name), figure_cell(found, (record.run_id,)) if found.value is not None else
-                Cell(f"unknown: {found.reason}", runs=(record.run_id,)), Cell(_unit(found.unit), found.unit),
+                Cell(f"unknown: {found.reason}", runs=(record.run_id,)),
+                Cell("share" if found.unit == "1" else found.unit, found.unit),
                 Cell(found.scope, found.scope), Cell(found.window, found.window),
                 Cell(found.aggregation, found.aggregation),
             )
@@ -170,10 +171,6 @@ def figures_section(records: Sequence[RunRecord]) -> Section | None:
         return None
     words = "; ".join(_headline(record) for record in records)
     return Section("figures", "Figures", "What was measured?", sentence(words), tuple(tables))
-
-
-def _unit(unit: str) -> str:
-    return "share" if unit == "1" else unit
 
 
 def _headline(record: RunRecord) -> str:
