@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import re
-import subprocess
 import sys
 import textwrap
 import zipfile
@@ -457,13 +456,6 @@ def test_a_kind_that_is_not_there() -> None:
 
 
 # -- the page -------------------------------------------------------------------------------------------------
-
-
-def test_the_tables_of_the_page_are_current() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "docs/make_sites.py"), "--check"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_the_page_s_study_can_be_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

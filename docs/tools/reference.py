@@ -1,0 +1,308 @@
+"""Makes the reference pages from code: verbs from their parsers, contracts from their dataclasses, metrics from a list.
+
+Knows argparse and JSON Schema. A test compares docs/metrics.toml with real records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from steelyard.cli.main import VERBS
+from steelyard.contracts.record import RunRecord
+from steelyard.contracts.spec import RunSpec
+from steelyard.inputs.recipe import Recipe
+from steelyard.inputs.scheme import Scheme
+from steelyard.inputs.site import Site
+from steelyard.inputs.study import Study
+from steelyard.inputs.validate import json_schema
+
+DOCS = Path(__file__).resolve().parent.parent
+HEAD = ("| field | value | if left out | meaning |", "|---|---|---|---|")
+READ_HEAD = ("| field | value | meaning |", "|---|---|---|")
+# A larger bound is there to stop nonsense; it tells nobody anything.
+TELLING_BOUND = 10**6
+KINDS = {"integer": "whole number", "boolean": "true or false", "array": "list", "string": "text"}
+SITE_TABLES = {
+    "Site": "At the top of the file",
+    "Pool": "`[pools.NAME]`: one kind of node",
+    "Toleration": "`tolerations` of a pool, each a table in a list",
+    "Container": "`[container]`",
+    "Mount": "`[[container.mounts]]`",
+    "Modules": "`[modules]`",
+    "Charge": "`[charge]`",
+    "Limits": "`[limits]`",
+    "Cluster": "`[cluster]`, for Kubernetes",
+}
+
+
+class ContractPage(NamedTuple):
+    """A contract and what is said above its tables."""
+
+    contract: type
+    title: str
+    words: str
+
+
+CONTRACTS = {
+    "study": ContractPage(
+        Study,
+        "A study file",
+        "A study is a TOML file. `run` takes the fields of a [run](run-spec.md), `sweep` lists of values for them.\n"
+        "`steelyard schema study` prints the same as JSON Schema. Unknown fields are refused.",
+    ),
+    "run-spec": ContractPage(
+        RunSpec,
+        "A run's settings",
+        "All that one run is asked to do. A study's table `[run]` and `steelyard run --set KEY=VALUE` take these\n"
+        "fields; nested ones have dotted names, such as `budget.max_seconds`. `run_id`, `study`, `cell`, `repeat` and\n"
+        "`seed` are set for you. `steelyard schema run-spec` prints the same as JSON Schema.",
+    ),
+    "record": ContractPage(
+        RunRecord,
+        "A record",
+        "What is known of one run: `RESULTS/runs/STUDY/RUN_ID/record.json`. It is derived from the raw files beside\n"
+        "it, and `steelyard derive RUN_ID` does that again. The names in `quantities` are on the page of\n"
+        "[metrics](metrics.md).\n"
+        "`steelyard schema run-record` prints the same as JSON Schema.",
+    ),
+    "recipe": ContractPage(
+        Recipe,
+        "A recipe file",
+        "What `steelyard verify` reads: a documented run and the figure it is documented to reach. TOML.\n"
+        "`steelyard schema recipe` prints the same as JSON Schema.",
+    ),
+    "scheme": ContractPage(
+        Scheme,
+        "A scheme file",
+        "What `steelyard pack --scheme` reads: what the form of a proposal demands. TOML. `steelyard pack --schemes`\n"
+        "lists those there are and where yours go.",
+    ),
+}
+
+
+def pages() -> dict[str, str]:
+    """Every page by its path below docs/."""
+    made = {f"reference/{name}.md": contract_page(name) for name in CONTRACTS}
+    return made | {"reference/verbs.md": verbs_page(), "reference/metrics.md": metrics_page()}
+
+
+# -- verbs
+
+
+def verbs_page() -> str:
+    """Every verb with all its options, from the parsers themselves."""
+    intro = """# Verbs
+
+`steelyard VERB --help` says the same. Every verb takes `--json`. Results go to standard output, progress to standard
+error.
+
+Exit codes: 0 what was asked happened; 1 a run or check failed; 2 the input is not valid; 130 interrupted.
+
+| verb | does |
+| --- | --- |
+"""
+    index = "\n".join(f"| [`{name}`](#{name}) | {words} |" for name, words in VERBS.items())
+    return intro + index + "\n\n" + "\n".join(_verb(name) for name in VERBS)
+
+
+def parser_of(verb: str) -> argparse.ArgumentParser:
+    """The parser of a verb, as the verb makes it."""
+    module = importlib.import_module(f"steelyard.cli.{verb}")
+    parser = argparse.ArgumentParser(prog=f"steelyard {verb}", description=module.__doc__)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    module.configure(parser)
+    return parser
+
+
+def sub_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Parsers of the verbs within a verb."""
+    return {
+        name: inner
+        for action in parser._actions  # noqa: SLF001 - argparse has no public way to list what it takes
+        if isinstance(action, argparse._SubParsersAction)  # noqa: SLF001
+        for name, inner in action.choices.items()
+    }
+
+
+def _verb(name: str) -> str:
+    parser = parser_of(name)
+    text = f"## {name}\n\n{_words(parser)}"
+    helps = {
+        choice.dest: choice.help
+        for action in parser._actions  # noqa: SLF001
+        if isinstance(action, argparse._SubParsersAction)  # noqa: SLF001
+        for choice in action._choices_actions  # noqa: SLF001
+    }
+    for inner, sub in sub_parsers(parser).items():
+        said = helps.get(inner) or ""
+        text += f"\n### {name} {inner}\n\n{said[:1].upper() + said[1:]}.\n\n{_words(sub)}"
+    return text
+
+
+def _words(parser: argparse.ArgumentParser) -> str:
+    """Description, the line to type, and a table of what it takes."""
+    plain = [
+        action
+        for action in parser._actions  # noqa: SLF001
+        if not isinstance(action, (argparse._HelpAction, argparse._SubParsersAction))  # noqa: SLF001
+    ]
+    described = f"{' '.join((parser.description or '').split())}\n\n" if parser.description else ""
+    inner = " ACTION" if sub_parsers(parser) else ""
+    places = "".join(f" {_place(action)}" for action in plain if not action.option_strings)
+    text = f"{described}```text\n{parser.prog} [options]{inner}{places}\n```\n"
+    rows = [f"| `{_name(action)}` | {_help(action, parser.prog)} |" for action in plain]
+    return text + "\n" + "\n".join(["| option | meaning |", "| --- | --- |", *rows]) + "\n"
+
+
+def _place(action: argparse.Action) -> str:
+    name = _metavar(action) or action.dest.upper()
+    shapes = {"?": "[{}]", "*": "[{} ...]", "+": "{} [{} ...]"}
+    return shapes.get(str(action.nargs), "{}").replace("{}", name)
+
+
+def _name(action: argparse.Action) -> str:
+    if not action.option_strings:
+        return _metavar(action) or action.dest.upper()
+    value = "" if action.nargs == 0 else f" {_metavar(action) or action.dest.upper()}"
+    return ", ".join(action.option_strings) + value
+
+
+def _metavar(action: argparse.Action) -> str:
+    if action.metavar is None and action.choices is not None:
+        return "{" + ",".join(map(str, action.choices)) + "}"
+    return action.metavar if isinstance(action.metavar, str) else ""
+
+
+def _help(action: argparse.Action, prog: str) -> str:
+    words = " ".join((action.help or "").split()) % {**vars(action), "prog": prog}
+    return words.replace("|", "\\|").replace("<", "&lt;")
+
+
+# -- contracts
+
+
+def contract_page(name: str) -> str:
+    """A contract and all that is nested in it, the nested ones in the order in which they are met."""
+    page = CONTRACTS[name]
+    schema = json_schema(page.contract)
+    elsewhere = {"RunSpec": "[a run's settings](run-spec.md)"} if page.contract is RunRecord else {}
+    nested = [inner for inner in _met(schema, schema.get("$defs", {}), set(elsewhere)) if inner not in elsewhere]
+    links = elsewhere | {inner: f"[{inner}](#{inner.lower()})" for inner in nested}
+    written = page.contract is not RunRecord
+    parts = [f"# {page.title}\n\n{page.words}\n", table(schema, links, written=written)]
+    for inner in nested:
+        facts = schema["$defs"][inner]
+        parts.append(f"\n## {inner}\n\n{_said(facts)}\n\n{table(facts, links, written=written)}")
+    return "\n".join(parts) + "\n"
+
+
+def _said(facts: dict[str, Any]) -> str:
+    return " ".join(facts.get("description", "").split())
+
+
+def _met(facts: Any, defs: dict[str, Any], seen: set[str]) -> list[str]:
+    """Names of the contracts that a schema refers to, depth first."""
+    if isinstance(facts, list):
+        return [name for each in facts for name in _met(each, defs, seen)]
+    if not isinstance(facts, dict):
+        return []
+    found = []
+    target = facts.get("$ref", "").rpartition("/")[2] if isinstance(facts.get("$ref"), str) else ""
+    if target and target not in seen:
+        seen.add(target)
+        found += [target, *_met(defs[target], defs, seen)]
+    for key, each in facts.items():
+        if key != "$defs":
+            found += _met(each, defs, seen)
+    return found
+
+
+def site_fields() -> str:
+    """The tables of a site file's fields."""
+    schema = json_schema(Site)
+    defs = {"Site": schema, **schema["$defs"]}
+    return "\n\n".join(f"### {title}\n\n{table(defs[name])}" for name, title in SITE_TABLES.items())
+
+
+def table(facts: dict[str, Any], links: dict[str, str] | None = None, *, written: bool = True) -> str:
+    """The fields of one contract. `links`: where to find the tables of the contracts in it, by name.
+
+    `written`: by people, who may leave fields out; else it is only read.
+    """
+    required = facts.get("required", ())
+    rows = []
+    for name, each in facts.get("properties", {}).items():
+        left_out = f" {'must be there' if name in required else _default(each)} |" if written else ""
+        rows.append(f"| `{name}` | {_value(each, links or {})} |{left_out} {_meaning(each, written=written)} |")
+    return "\n".join([*(HEAD if written else READ_HEAD), *rows])
+
+
+def _meaning(facts: dict[str, Any], *, written: bool) -> str:
+    words = " ".join(facts.get("description", "").split()).replace("|", "\\|")
+    return re.sub(r"\bNone:", "left out:", words) if written else re.sub(r"\bNone\b", "null", words)
+
+
+def _default(facts: dict[str, Any]) -> str:
+    value = facts.get("default")
+    if isinstance(value, dict):
+        return "its own defaults" if value else ""
+    return "" if value in (None, "", []) else f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _value(facts: dict[str, Any], links: dict[str, str]) -> str:
+    if "anyOf" in facts:
+        return " or ".join(_value(each, links) for each in facts["anyOf"] if each.get("type") != "null")
+    if "enum" in facts or "const" in facts:
+        return ", ".join(f"`{each}`" for each in facts.get("enum", [facts.get("const")]))
+    if "$ref" in facts:
+        return links.get(facts["$ref"].rpartition("/")[2], "table")
+    if facts.get("type") == "object":
+        inner = facts.get("additionalProperties")
+        named = links.get(inner["$ref"].rpartition("/")[2]) if isinstance(inner, dict) and "$ref" in inner else None
+        return f"table of names, each {named}" if named else "table"
+    if facts.get("type") == "array" and "$ref" in facts.get("items", {}) and links:
+        return f"list of {links.get(facts['items']['$ref'].rpartition('/')[2], 'tables')}"
+    return _plain(facts)
+
+
+def _plain(facts: dict[str, Any]) -> str:
+    text = KINDS.get(facts.get("type", ""), "number")
+    low, high = facts.get("minimum"), facts.get("maximum")
+    if low is not None and high is not None and high < TELLING_BOUND:
+        text += f", {low} to {high:,}"
+    return text
+
+
+# -- metrics
+
+
+def metrics() -> dict[str, Any]:
+    """The list of metrics."""
+    return tomllib.loads((DOCS / "metrics.toml").read_text(encoding="utf-8"))
+
+
+def metrics_page() -> str:
+    """Every quantity of a record: what it is, its formula, unit, scope, window and aggregation."""
+    data = metrics()
+    parts = ["# Metrics\n", data["words"].strip()]
+    for group in data["group"]:
+        parts += [f"\n## {group['title']}\n", group["words"].strip()]
+        parts += [_metric(metric) for metric in group["metric"]]
+    return "\n".join(parts) + "\n"
+
+
+def _metric(metric: dict[str, Any]) -> str:
+    facts = {
+        "unit": metric["unit"],
+        "scope": " or ".join(metric["scope"]),
+        "window": " or ".join(metric["window"]),
+        "aggregation": " or ".join(metric["aggregation"]),
+    }
+    names = ", ".join(f"`{name}`" for name in metric["names"])
+    line = "; ".join(f"{name}: {value}" for name, value in facts.items())
+    return f"\n### {metric['title']}\n\n{names}\n\n{metric['formula']}\n\n*{line}*"

@@ -1,0 +1,98 @@
+"""Runs the tutorial as a newcomer would: the wheel in a fresh environment, and every command as it stands there.
+
+The wheel is built from the source; `pip install .` installs it, with what it needs, into the environment that the page
+makes. Torch alone is lent by the environment that runs this, because fetching it again takes minutes: it is put at the
+end of the path, so that nothing else of ours is found before what was installed. Needs what `pip` can reach.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from console import PageError, output, run_page
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGE = ROOT / "docs" / "tutorial.md"
+
+
+class Newcomer:
+    """Types the page's commands."""
+
+    def __init__(self, wheel: Path) -> None:
+        self._wheel = wheel
+        self._programs: Path | None = None
+
+    def run(self, words: list[str], folder: Path) -> str:
+        """What one command prints."""
+        begin_s = time.monotonic()
+        said = self._run(words, folder)
+        print(f"{time.monotonic() - begin_s:6.1f} s  {' '.join(words)[:100]}", flush=True)
+        return said
+
+    def _run(self, words: list[str], folder: Path) -> str:
+        match words:
+            case ["python3", "-m", "venv", name]:
+                subprocess.run([sys.executable, "-m", "venv", str(folder / name)], check=True)
+                return ""
+            case [".", script]:
+                self._programs = (folder / script).parent
+                return ""
+            case ["pip", "install", what]:
+                return self._install(what)
+            case ["steelyard", *options] if self._programs is not None:
+                path = f"{self._programs}{os.pathsep}{os.environ.get('PATH', '')}"
+                program = [str(self._programs / "steelyard"), *options]
+                return output(program, folder, " ".join(words), PATH=path, PYTHONPATH="")
+        raise PageError(f"a newcomer's environment does not know how to do this: {words}")
+
+    def _install(self, what: str) -> str:
+        assert self._programs is not None, "the page installs before it has an environment"
+        if what == "torch":
+            return self._lend_torch()
+        command = [str(self._programs / "pip"), "install", "--quiet", f"{self._wheel}{what.removeprefix('.')}"]
+        subprocess.run(command, check=True)
+        return ""
+
+    def _lend_torch(self) -> str:
+        """As if it had been installed."""
+        found = importlib.util.find_spec("torch")
+        if found is None or found.origin is None:
+            raise PageError("torch is not installed here, so that it cannot be lent")
+        assert self._programs is not None
+        packages = next(self._programs.parent.glob("lib/python*/site-packages"))
+        (packages / "lent-torch.pth").write_text(f"{Path(found.origin).parent.parent}\n", encoding="utf-8")
+        return ""
+
+
+def build(folder: Path) -> Path:
+    """The wheel of this source."""
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
+    subprocess.run([*command, str(folder), str(ROOT)], check=True)
+    return next(folder.glob("steelyard-*.whl"))
+
+
+def main() -> int:
+    """Follow the page, and say where it does not tell what happens."""
+    begin_s = time.monotonic()
+    old = PAGE.read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as dist, tempfile.TemporaryDirectory() as folder:
+        try:
+            new = run_page(old, Path(folder), Newcomer(build(Path(dist))).run)
+        except PageError as error:
+            print(error, file=sys.stderr)
+            return 1
+    print(f"{time.monotonic() - begin_s:6.1f} s  in all")
+    lines = list(difflib.unified_diff(old.splitlines(), new.splitlines(), "docs/tutorial.md", "as it was", lineterm=""))
+    print("\n".join(lines), file=sys.stderr)
+    return 1 if lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
