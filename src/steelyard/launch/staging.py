@@ -107,11 +107,12 @@ def _readme(campaign: Campaign) -> str:
     tasks = sum(len(job.tasks) for job in plan.jobs)
     runs = sum(len(task) for job in plan.jobs for task in job.tasks)
     rows = "\n".join(_row(campaign, job) for job in plan.jobs)
+    by_hand = BY_HAND["manifest" if plan.site.scheduler == "kubernetes" else "script"]
     return README.format(
         study=plan.study, site=plan.site.name, pool=plan.pool, made_at=plan.created_at,
         made_by=plan.made_by, tasks=tasks, runs=runs, jobs=len(plan.jobs), rows=rows, charge=plan.price.charge,
         unit=plan.price.charge_unit, basis=plan.price.basis, sha256=plan.worker_sha256,
-        by_hand=BY_HAND[plan.site.scheduler].format(path=quoted(str(campaign.path))),
+        by_hand=by_hand.format(path=quoted(str(campaign.path))),
     )  # fmt: skip
 
 
@@ -125,10 +126,10 @@ def _row(campaign: Campaign, job: JobArray) -> str:
 
 
 BY_HAND: Final = {
-    "slurm": """By hand. A script does what the scheduler would have it do; a run that has begun is never begun again:
+    "script": """By hand. A script does what the scheduler would have it do; a run that has begun is never begun again:
   bash {path}/jobs/000/job.sh 0       task 0, here (inside an allocation where it needs several nodes)
   bash {path}/jobs/000/node.sh RAW    what job.sh starts on each node for the run in the folder RAW""",
-    "kubernetes": """By hand:
+    "manifest": """By hand:
   bash {path}/jobs/000/job.sh         creates all that is in manifest.json beside it: every task of the job""",
 }
 README: Final = """A campaign: what one command sent to a site. Nothing here is needed to read the results.
