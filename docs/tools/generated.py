@@ -28,7 +28,8 @@ TABLES = {"facility": scale.facility, "registry": scale.registry}
 
 def pages() -> dict[str, str]:
     """Every generated page by its path below docs/. Rules of installed packages are documented there, not here."""
-    rules = {f"rules/{code}.md": page(rule(code)) for code in plugins.BUILTIN["rule"]}
+    codes = [code for kind, names in plugins.BUILTIN.items() if kind.endswith("rule") for code in names]
+    rules = {f"rules/{code}.md": page(rule(code)) for code in codes}
     return rules | reference.pages() | {"rules/README.md": index_page(), "figures.md": figures_page()}
 
 
