@@ -449,6 +449,13 @@ def test_words_of_strangers_do_not_steer_the_terminal(sites: Path, capsys: pytes
     assert "\u202e" not in shown
 
 
+def test_a_scheduler_is_one_that_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="no scheduler is called 'mine'; valid: kubernetes, slurm"):
+        place(scheduler="mine")
+    monkeypatch.setitem(site_check.plugins.BUILTIN["scheduler"], "mine", "nowhere:Mine")
+    assert place(scheduler="mine").site.scheduler == "mine"
+
+
 def test_a_kind_that_is_not_there() -> None:
     for kind in ("../catalogue", "nothing", ""):
         with pytest.raises(InputError, match="not known"):
