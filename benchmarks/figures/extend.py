@@ -132,7 +132,7 @@ class Copy:
         environment = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-            "PYTHONPATH": str(self.tree / "src"),
+            "PYTHONPATH": f"{self.tree / 'src'}{os.pathsep}{self.tree / 'benchmarks/lib'}",
             "PYTHONPYCACHEPREFIX": str(self._scratch / "bytecode"),
             "STEELYARD_RESULTS": str(self._scratch / "results"),
             "MYPY_CACHE_DIR": str(self._scratch / "mypy"),
