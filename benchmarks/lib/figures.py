@@ -1,8 +1,7 @@
-"""Runs the full form of every figure and writes docs/figures.md; a name or more runs only those and keeps the rest."""
+"""Runs the full form of every figure and writes docs/figures.json; names after it run only those and keep the rest."""
 
 from __future__ import annotations
 
-import ast
 import datetime as dt
 import json
 import os
@@ -16,7 +15,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "benchmarks" / "figures"
 DATA = ROOT / "docs" / "figures.json"
-PAGE = ROOT / "docs" / "figures.md"
 NAMES = (
     "startup",
     "detection",
@@ -56,6 +54,7 @@ NAMES = (
     "report_safe",
     "allocation_pack",
     "at_rest",
+    "extend",
 )
 
 
@@ -73,33 +72,6 @@ def measure(name: str) -> dict[str, Any]:
     }
 
 
-def page(data: dict[str, dict[str, Any]]) -> str:
-    """The figures as Markdown."""
-    out = [
-        "# Figures\n",
-        "Made by `python benchmarks/lib/figures.py` from the full runs.",
-        "Each row is repeated by its script,",
-    ]
-    out += [
-        "in an environment made by `pip install -e '.[dev,all]'`. Those of Slurm, containers, pages and packs need the",
-        "Debian packages that `.ci/run` names.\n",
-    ]
-    for name in (name for name in NAMES if name in data):
-        entry = data[name]
-        text = ast.get_docstring(ast.parse((SCRIPTS / f"{name}.py").read_text(encoding="utf-8"))) or ""
-        out.append(f"## {name}\n")
-        out.append(text.partition("] ")[2] + "\n")
-        measured = f"{entry['seconds']} s; {entry['machine']}; {entry['date']}"
-        out.append(f"Repeat: `python benchmarks/figures/{name}.py` ({measured})\n")
-        out.append("| figure | measured | bar | holds |\n| --- | ---: | --- | --- |")
-        for row in entry["figures"]:
-            what = row["name"].partition(": ")[2] or row["name"]
-            verdict = "yes" if row["holds"] else "**no**"
-            out.append(f"| {what} | {row['figure']:.4g} {row['unit']} | {row['bar']} | {verdict} |")
-        out.append("")
-    return "\n".join(out)
-
-
 def main() -> int:
     """Measure, keep, write."""
     data = json.loads(DATA.read_text(encoding="utf-8")) if DATA.exists() else {}
@@ -110,7 +82,6 @@ def main() -> int:
         print(f"{name} ...", file=sys.stderr, flush=True)
         data[name] = measure(name)
         DATA.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        PAGE.write_text(page(data), encoding="utf-8")
     return 0 if all(entry["holds"] for entry in data.values()) else 1
 
 

@@ -26,6 +26,7 @@ TOGETHER = frozenset(
         "energy_truth",
         "report_safe",
         "allocation_pack",
+        "extend",
     }
 )
 """No bar of these is a time, a rate or a share of time, and none of them fills two cores by itself."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import re
-import subprocess
 import sys
 import textwrap
 import zipfile
@@ -409,6 +408,13 @@ def test_words_of_strangers_do_not_steer_the_terminal(sites: Path, capsys: pytes
     assert "\u202e" not in shown
 
 
+def test_a_scheduler_is_one_that_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="no scheduler is called 'mine'; valid: kubernetes, slurm"):
+        place(scheduler="mine")
+    monkeypatch.setitem(site_check.plugins.BUILTIN["scheduler"], "mine", "nowhere:Mine")
+    assert place(scheduler="mine").site.scheduler == "mine"
+
+
 def test_a_kind_that_is_not_there() -> None:
     for kind in ("../catalogue", "nothing", ""):
         with pytest.raises(InputError, match="not known"):
@@ -416,13 +422,6 @@ def test_a_kind_that_is_not_there() -> None:
 
 
 # -- the page -------------------------------------------------------------------------------------------------
-
-
-def test_the_tables_of_the_page_are_current() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "docs/make_sites.py"), "--check"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_the_page_s_study_can_be_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

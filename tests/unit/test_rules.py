@@ -25,7 +25,7 @@ from steelyard.inputs.validate import parse_object
 from steelyard.rules.rule import FAMILIES, SEVERITIES, SUBJECTS, Rule, check, codes, rule
 from steelyard.rules.table.row import Pair
 from steelyard.terminal.findings import finding_lines, tally
-from steelyard.terminal.rule import page, terminal
+from steelyard.terminal.rule import index_page, page, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -139,16 +139,10 @@ def test_names_are_told_apart() -> None:
 @pytest.mark.parametrize("code", CODES)
 def test_the_page_of_a_rule_has_all_of_it(code: str) -> None:
     made = rule(code)
-    written = (ROOT / "docs" / "rules" / f"{code}.md").read_text(encoding="utf-8")
-    assert written == page(made), "next: python docs/make_rules.py"
+    written = page(made)
     for text in (made.why, made.detected, made.remedy, made.bad.says, made.good.says):
         assert " ".join(text.split()).casefold() in " ".join(written.split()).casefold()
-    assert f"[{code}]({code}.md)" in (ROOT / "docs" / "rules" / "README.md").read_text(encoding="utf-8")
-
-
-def test_no_page_is_old() -> None:
-    done = subprocess.run([sys.executable, "docs/make_rules.py", "--check"], cwd=ROOT, check=False)
-    assert done.returncode == 0
+    assert f"[{code}]({code}.md)" in index_page()
 
 
 @pytest.mark.parametrize("code", CODES)

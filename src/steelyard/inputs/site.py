@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
+from steelyard import plugins
 from steelyard.contracts.base import Bound, Contract, Length, Name, NotNegative
 from steelyard.errors import InputError, Problem, SteelyardError
 from steelyard.inputs.validate import MAX_SPEC_BYTES, parse_object, parse_toml, read_bounded
@@ -18,7 +19,6 @@ SITE_VERSION: Final = 1
 SITES_VARIABLE: Final = "STEELYARD_SITES"
 
 Architecture = Literal["x86_64", "aarch64"]
-SchedulerName = Literal["slurm", "kubernetes"]
 Runtime = Literal["none", "apptainer", "podman", "docker"]
 Start = Literal["torchrun", "tasks"]
 """One torchrun a node that starts a process a device, or one task of the scheduler a device."""
@@ -202,8 +202,8 @@ class Site(Contract):
     """Of this form of file."""
     name: Name
     """What people call it."""
-    scheduler: SchedulerName
-    """What jobs are given to."""
+    scheduler: Name
+    """What jobs are given to: slurm, kubernetes, or one that another package adds."""
     description: Annotated[str, Length(1000)] = ""
     """For people."""
     pools: Annotated[dict[Name, Pool], Length(100)]
@@ -228,6 +228,10 @@ class Site(Contract):
     def __post_init__(self) -> None:
         if not self.pools:
             raise ValueError("pools: a site has nodes; valid: one table [pools.NAME] or more")
+        try:
+            plugins.require("scheduler", self.scheduler)
+        except InputError as error:
+            raise ValueError(str(error.problems[0])) from None
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def index_page() -> str:
     """The page that lists all rules."""
     out = ["# Rules", _wrapped(
         "Each finding has a code. `steelyard explain CODE` says in a terminal what the page of a code says here. The "
-        "pages are made from the rules' classes by `python docs/make_rules.py`."
+        "pages are made from the rules' classes."
     )]  # fmt: skip
     out.append("\n".join(f"- **{severity}**: {words}." for severity, words in SEVERITIES.items()))
     for words, found in index():

@@ -1,8 +1,8 @@
 """`python -m steelyard.worker.catalogue [NAME [OPTIONS]]`: what workloads are and take, as JSON on standard output.
 
 Counts on the meta device: nothing is trained, and the largest models take no memory. The front side reads the counts of
-the usual options from a shipped file, which `--write` makes, and starts this process for others. OPTIONS is a JSON
-object. Knows the table of plugins; measures nothing.
+the usual options from a shipped file, which `--write` makes (with NAME: anew for that one), and starts this process for
+others. OPTIONS is a JSON object. Knows the table of plugins; measures nothing.
 """
 
 from __future__ import annotations
@@ -134,14 +134,19 @@ def _timeless(method: str) -> str:
     return method.replace(f" of torch {torch.__version__}", "")
 
 
-def text() -> str:
-    """The shipped file, to the last character."""
-    return json.dumps(everything(), indent=1) + "\n"
+def text(only: str | None = None) -> str:
+    """The shipped file, to the last character. `only`: the file as it is, with this workload counted anew."""
+    if only is None:
+        made = everything()
+    else:
+        made = json.loads(FILE.read_text(encoding="utf-8"))
+        made["workloads"] = dict(sorted({**made["workloads"], only: entry(only, {})}.items()))
+    return json.dumps(made, indent=1) + "\n"
 
 
 def _answer(arguments: argparse.Namespace) -> str:
     if arguments.write:
-        FILE.write_text(text(), encoding="utf-8")
+        FILE.write_text(text(arguments.name), encoding="utf-8")
         return json.dumps({"written": str(FILE)})
     if arguments.name is None:
         return text().rstrip()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from console import PageError, output, run_page
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "tutorial.md"
 
 

@@ -1,4 +1,4 @@
-"""Makes the arithmetic of the page on scale from measured figures and stated assumptions. Written by make_docs.py.
+"""Makes the arithmetic of the page on scale from measured figures and stated assumptions.
 
 Every line of a table says whether its number was measured, assumed, or worked out from the lines above it.
 """

@@ -1,8 +1,8 @@
 """Takes the pictures of docs/pictures.md: every plot and the report at three widths, in a real browser.
 
-`python docs/make_pictures.py` draws the studies of benchmarks/lib/gallery_studies.py anew, opens each picture and a
-study's report in Chromium, and writes docs/pictures/*.png and docs/pictures.md. Fonts differ by machine, so that CI
-holds only that every kind of plot has its picture there.
+`python docs/tools/make_pictures.py` draws the gallery's studies anew, opens each picture and a study's report in
+Chromium, and writes docs/pictures/*.png and docs/pictures.md. Fonts differ by machine: CI checks only that every
+kind of plot has its picture there.
 """
 
 import tempfile
@@ -19,14 +19,14 @@ from steelyard.report.render.html import html
 from steelyard.report.study.page import study_page
 from steelyard.results.store import ResultFolder
 
-DOCS = Path(__file__).parent
+DOCS = Path(__file__).resolve().parent.parent
 PICTURES = DOCS / "pictures"
 REPORT = "energy"
 COLOURS = 128
 HEADER = """# Pictures
 
 Every kind of plot, and the report of a study at three widths, as Chromium shows them. All of it is simulated.
-Made by `python docs/make_pictures.py`.
+Made by `python docs/tools/make_pictures.py`.
 """
 
 

@@ -1,28 +1,43 @@
 """Makes the reference pages from code: verbs from their parsers, contracts from their dataclasses, metrics from a list.
 
-Knows argparse and JSON Schema. docs/metrics.toml is held against real records by a test. Written by make_docs.py.
+Knows argparse and JSON Schema. A test compares docs/metrics.toml with real records.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from schema_tables import table
 
 from steelyard.cli.main import VERBS
 from steelyard.contracts.record import RunRecord
 from steelyard.contracts.spec import RunSpec
 from steelyard.inputs.recipe import Recipe
 from steelyard.inputs.scheme import Scheme
+from steelyard.inputs.site import Site
 from steelyard.inputs.study import Study
 from steelyard.inputs.validate import json_schema
 
-DOCS = Path(__file__).resolve().parent
-NOTE = "<!-- made by docs/make_docs.py from the code: changes here are lost -->\n"
+DOCS = Path(__file__).resolve().parent.parent
+HEAD = ("| field | value | if left out | meaning |", "|---|---|---|---|")
+READ_HEAD = ("| field | value | meaning |", "|---|---|---|")
+# A larger bound is there to stop nonsense; it tells nobody anything.
+TELLING_BOUND = 10**6
+KINDS = {"integer": "whole number", "boolean": "true or false", "array": "list", "string": "text"}
+SITE_TABLES = {
+    "Site": "At the top of the file",
+    "Pool": "`[pools.NAME]`: one kind of node",
+    "Toleration": "`tolerations` of a pool, each a table in a list",
+    "Container": "`[container]`",
+    "Mount": "`[[container.mounts]]`",
+    "Modules": "`[modules]`",
+    "Charge": "`[charge]`",
+    "Limits": "`[limits]`",
+    "Cluster": "`[cluster]`, for Kubernetes",
+}
 
 
 class ContractPage(NamedTuple):
@@ -81,9 +96,8 @@ def pages() -> dict[str, str]:
 
 def verbs_page() -> str:
     """Every verb with all its options, from the parsers themselves."""
-    intro = f"""# Verbs
+    intro = """# Verbs
 
-{NOTE}
 `steelyard VERB --help` says the same. Every verb takes `--json`. Results go to standard output, progress to standard
 error.
 
@@ -180,7 +194,7 @@ def contract_page(name: str) -> str:
     nested = [inner for inner in _met(schema, schema.get("$defs", {}), set(elsewhere)) if inner not in elsewhere]
     links = elsewhere | {inner: f"[{inner}](#{inner.lower()})" for inner in nested}
     written = page.contract is not RunRecord
-    parts = [f"# {page.title}\n\n{NOTE}\n{page.words}\n", table(schema, links, written=written)]
+    parts = [f"# {page.title}\n\n{page.words}\n", table(schema, links, written=written)]
     for inner in nested:
         facts = schema["$defs"][inner]
         parts.append(f"\n## {inner}\n\n{_said(facts)}\n\n{table(facts, links, written=written)}")
@@ -208,6 +222,62 @@ def _met(facts: Any, defs: dict[str, Any], seen: set[str]) -> list[str]:
     return found
 
 
+def site_fields() -> str:
+    """The tables of a site file's fields."""
+    schema = json_schema(Site)
+    defs = {"Site": schema, **schema["$defs"]}
+    return "\n\n".join(f"### {title}\n\n{table(defs[name])}" for name, title in SITE_TABLES.items())
+
+
+def table(facts: dict[str, Any], links: dict[str, str] | None = None, *, written: bool = True) -> str:
+    """The fields of one contract. `links`: where to find the tables of the contracts in it, by name.
+
+    `written`: by people, who may leave fields out; else it is only read.
+    """
+    required = facts.get("required", ())
+    rows = []
+    for name, each in facts.get("properties", {}).items():
+        left_out = f" {'must be there' if name in required else _default(each)} |" if written else ""
+        rows.append(f"| `{name}` | {_value(each, links or {})} |{left_out} {_meaning(each, written=written)} |")
+    return "\n".join([*(HEAD if written else READ_HEAD), *rows])
+
+
+def _meaning(facts: dict[str, Any], *, written: bool) -> str:
+    words = " ".join(facts.get("description", "").split()).replace("|", "\\|")
+    return re.sub(r"\bNone:", "left out:", words) if written else re.sub(r"\bNone\b", "null", words)
+
+
+def _default(facts: dict[str, Any]) -> str:
+    value = facts.get("default")
+    if isinstance(value, dict):
+        return "its own defaults" if value else ""
+    return "" if value in (None, "", []) else f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _value(facts: dict[str, Any], links: dict[str, str]) -> str:
+    if "anyOf" in facts:
+        return " or ".join(_value(each, links) for each in facts["anyOf"] if each.get("type") != "null")
+    if "enum" in facts or "const" in facts:
+        return ", ".join(f"`{each}`" for each in facts.get("enum", [facts.get("const")]))
+    if "$ref" in facts:
+        return links.get(facts["$ref"].rpartition("/")[2], "table")
+    if facts.get("type") == "object":
+        inner = facts.get("additionalProperties")
+        named = links.get(inner["$ref"].rpartition("/")[2]) if isinstance(inner, dict) and "$ref" in inner else None
+        return f"table of names, each {named}" if named else "table"
+    if facts.get("type") == "array" and "$ref" in facts.get("items", {}) and links:
+        return f"list of {links.get(facts['items']['$ref'].rpartition('/')[2], 'tables')}"
+    return _plain(facts)
+
+
+def _plain(facts: dict[str, Any]) -> str:
+    text = KINDS.get(facts.get("type", ""), "number")
+    low, high = facts.get("minimum"), facts.get("maximum")
+    if low is not None and high is not None and high < TELLING_BOUND:
+        text += f", {low} to {high:,}"
+    return text
+
+
 # -- metrics
 
 
@@ -219,7 +289,7 @@ def metrics() -> dict[str, Any]:
 def metrics_page() -> str:
     """Every quantity of a record: what it is, its formula, unit, scope, window and aggregation."""
     data = metrics()
-    parts = ["# Metrics\n", NOTE, data["words"].strip()]
+    parts = ["# Metrics\n", data["words"].strip()]
     for group in data["group"]:
         parts += [f"\n## {group['title']}\n", group["words"].strip()]
         parts += [_metric(metric) for metric in group["metric"]]
