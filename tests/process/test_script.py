@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -315,7 +316,9 @@ def test_a_task_that_is_told_to_end_says_nothing_that_is_not_so(
     second = dataclasses.replace(second, sim=dataclasses.replace(second.sim, wall_s_per_s=1000.0))
     campaign, job = make_campaign(tmp_path / "c", [(first, second, third)], kind)
     words = ["bash", str(campaign.job_folder(job) / "job.sh"), "0"]
-    process = subprocess.Popen(words, env=variables_of_nobody(), stdout=subprocess.DEVNULL)
+    # Where these tests run in the background, SIGINT is ignored, and a shell that was started so cannot trap it.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(words, env=variables_of_nobody(), stdout=subprocess.DEVNULL, preexec_fn=heed)
     progress = campaign.raw(second.run_id) / "events-00000.jsonl"
     wait_for(progress)
     process.send_signal(number)
