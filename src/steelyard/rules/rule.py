@@ -154,7 +154,9 @@ def rule(code: str) -> Rule:
 
 def find_rule(code: str) -> Rule | None:
     """The rule of a code; None when there is none, as for a record of a later version or with rules of a package."""
-    return next((_make(subject, code) for subject in SUBJECTS if plugins.has(_kind(subject), code)), None)
+    # Our own kind of it first: looking through the installed packages takes longer than all else here.
+    subjects = sorted(SUBJECTS, key=lambda subject: code not in plugins.BUILTIN[_kind(subject)])
+    return next((_make(subject, code) for subject in subjects if plugins.has(_kind(subject), code)), None)
 
 
 @cache
