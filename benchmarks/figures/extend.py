@@ -9,8 +9,8 @@ code says what the block is:
     This writes `PATH`:                        a command that changes the file
     Check:                                     commands that must succeed
 
-Other blocks are examples and change nothing. `--quick` runs no command but the own tests of two pages; `--page NAME`
-follows one page, such as `verb`.
+Other blocks are examples and change nothing. `--quick` runs no command of a page; at the end it follows all pages on
+one tree and runs their own tests together. `--page NAME` follows one page, such as `verb`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from figure import arguments, at_least, at_most, finish
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 THINGS = ("workload", "device", "sensor", "scheduler", "rule", "claim-rule", "verb")
-QUICK = ("sensor", "verb")
 BLOCK = re.compile(r"^(?P<said>[^\n]*)\n\n```(?P<kind>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 NEW_FILE = re.compile(r"New file `([^`]+)`:")
 NEW_LINES = re.compile(r"In `([^`]+)`, after the line `(.+)`:")
@@ -58,11 +61,9 @@ class Page:
         """All that the page says it changes."""
         return {*self.new, *(path for path, _, _ in self.lines), *(path for path, _ in self.writes)}
 
-    def shorten(self, *, tested: bool) -> None:
-        """Leave out what takes long: every command but the page's own tests, and those too unless `tested`."""
-        self.writes = []
-        own = [f"pytest {path}" for path in self.new if path.startswith("tests/")]
-        self.checks = own if tested else []
+    def shorten(self) -> None:
+        """Leave out all commands: what is left is new files and lines."""
+        self.writes, self.checks = [], []
 
 
 def read_page(text: str) -> Page:
@@ -163,7 +164,7 @@ def try_page(copy: Copy, name: str, *, quick: bool) -> list[str]:
     try:
         page = read_page((ROOT / "docs" / f"adding-a-{name}.md").read_text(encoding="utf-8"))
         if quick:
-            page.shorten(tested=name in QUICK)
+            page.shorten()
         copy.follow(page)
         wrong = [failure for command in page.checks if (failure := copy.run(command))]
         # After the checks: they may leave nothing behind that the page does not name.
@@ -178,6 +179,20 @@ def try_page(copy: Copy, name: str, *, quick: bool) -> list[str]:
     return wrong
 
 
+def try_tests(copy: Copy, names: Sequence[str]) -> list[str]:
+    """Follow all pages on one tree and run their own tests in one process; what went wrong."""
+    print("  all pages together", flush=True)
+    tests = []
+    for name in names:
+        page = read_page((ROOT / "docs" / f"adding-a-{name}.md").read_text(encoding="utf-8"))
+        page.shorten()
+        copy.follow(page)
+        tests += [path for path in page.new if path.startswith("tests/")]
+    failure = copy.run(shlex.join(["pytest", *tests]))
+    print(failure, file=sys.stderr, end="")
+    return [failure] if failure else []
+
+
 def main() -> None:
     """Follow the pages."""
     options = arguments(__doc__, page={"choices": THINGS, "help": "only this page"})
@@ -185,7 +200,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         copy = Copy(Path(folder))
         wrong = {name: try_page(copy, name, quick=options.quick) for name in names}
-    whole = [name for name in names if not wrong[name]]
+        whole = [name for name in names if not wrong[name]]
+        if options.quick:
+            wrong["tests"] = try_tests(copy, whole)
     figures = [at_least("extend: things added by following their page", len(whole), "pages", len(names))]
     figures.append(
         at_most("extend: checks and files that are not as the page says", sum(map(len, wrong.values())), "faults", 0)
