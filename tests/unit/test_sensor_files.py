@@ -728,9 +728,11 @@ def test_the_doctor_says_that_nothing_can_be_measured(tmp_path: Path) -> None:
 
 
 def test_the_doctor_puts_equal_causes_together() -> None:
-    entry = {"backend": "nvml", "code": "forbidden", "reason": "no right", "remedy": "ask"}
-    missing = [entry | {"what": f"gpu{number}"} for number in range(8)]
-    found = survey_answer(backends=["nvml"], missing=missing)
+    missing = [
+        Missing(backend="nvml", what=f"gpu{number}", code="forbidden", reason="no right", remedy="ask")
+        for number in range(8)
+    ]
+    found = survey_answer(backends=["nvml"], missing=to_json_object(missing))
     checks = list(judge_sensors(found))
     assert [(check.found, check.remedy) for check in checks[:1]] == [("nvml: gpu0 (and 7 more): no right", "ask")]
     assert len(checks) == 2
@@ -796,7 +798,7 @@ def test_a_driver_that_does_not_work_is_wrong(error: int) -> None:
     missing = to_json_object(nvml_library.init_failure(NVMLError("as the library says")))
     check, _ = judge_sensors(survey_answer(missing=[missing]))
     assert (check.verdict, bool(check.remedy)) == ("wrong", True)
-    absent = missing | {"reason": "there is no nvidia-ml-py to read them with"}
+    absent = missing | {"broken": False}
     assert [check.verdict for check in judge_sensors(survey_answer(missing=[absent]))] == ["note", "note"]
 
 

@@ -89,6 +89,8 @@ class Missing(Contract):
     code: MissingCode
     reason: Text
     remedy: Text = ""
+    broken: bool = False
+    """Whether the driver itself does not work: the devices are useless then, not only their sensors."""
 
 
 @dataclass(frozen=True, kw_only=True)

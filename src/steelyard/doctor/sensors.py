@@ -22,8 +22,6 @@ KILLED_S = 2.0
 NAME = "energy"
 SCOPES = ("device", "die", "module", "cpu", "memory", "io", "board", "node")
 SHOWN = 8
-# How NVML's backend words a driver that does not work: the GPUs are useless then, not only their sensors.
-DRIVER_FAILURE = "the library cannot be opened (nvmlInit"
 
 
 def run_survey(root: Path) -> dict[str, Any]:
@@ -100,7 +98,7 @@ def _judge_missing(missing: list[dict[str, Any]]) -> Iterator[Check]:
         first = entries[0]
         more = f" (and {len(entries) - 1} more)" if len(entries) > 1 else ""
         text = f"{backend}: {first['what']}{more}: {first['reason']}"
-        if first["reason"].startswith(DRIVER_FAILURE):
+        if first["broken"]:
             yield Check(
                 NAME, "wrong", text, remedy or "nvidia-smi must work here; dmesg tells whether a GPU has failed"
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import warnings
+from dataclasses import replace
 from typing import Any
 
 from steelyard.contracts.energy import Missing, MissingCode
@@ -114,7 +115,7 @@ def init_failure(error: Any) -> Missing:
     """Why the library cannot be opened."""
     code = "missing" if error.value in INIT_REMEDIES else CODES.get(error.value, "missing")
     reason = f"the library cannot be opened (nvmlInit: {error})"
-    return missing("all GPUs", code, reason, INIT_REMEDIES.get(error.value, ""))
+    return replace(missing("all GPUs", code, reason, INIT_REMEDIES.get(error.value, "")), broken=True)
 
 
 def missing(what: str, code: str, reason: str, remedy: str = "") -> Missing:
