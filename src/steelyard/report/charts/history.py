@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     """With the ends of its interval, where it has one."""
 
 DAY_MS = 86_400_000
+SHORT_MS = 6 * DAY_MS
 MAX_OCCASIONS = 2000
 # Within this share of the middle the axis is cut, or nothing would be seen of a change.
 CALM = 0.25
@@ -58,7 +59,7 @@ class HistoryPoint:
     """An occasion on which the figure was measured."""
 
     day: str
-    """UTC, YYYY-MM-DD; with HH:MM where a day has several."""
+    """UTC, YYYY-MM-DD; with HH:MM:SS where a day has several."""
     values: tuple[float, ...]
     """One a job."""
     runs: tuple[str, ...] = ()
@@ -106,7 +107,7 @@ def verified_chart(entry: History, name: str) -> Chart:
     """The occasions of a recipe's figure, with the changes that its history has."""
     measured = [occasion for occasion in entry.occasions if occasion.values]
     days = [occasion.started_at[:10] for occasion in measured]
-    until = 10 if len(set(days)) == len(days) else 16
+    until = 10 if len(set(days)) == len(days) else 19
     points = [
         HistoryPoint(
             occasion.started_at[:until].replace("T", " "),
@@ -115,7 +116,8 @@ def verified_chart(entry: History, name: str) -> Chart:
         )
         for occasion in measured
     ]
-    found, metric = [step.change for step in entry.steps], entry.expect.metric.replace("_", " ")
+    found = [step.change for step in entry.steps]
+    metric = entry.expect.metric.replace("_job", " of the job").replace("_device", " per device").replace("_", " ")
     return history_chart(points, name, metric=metric, unit=entry.unit, found=found)
 
 
@@ -175,10 +177,12 @@ def history_chart(
 def _axes(values: Sequence[dict[str, Any]], title: str) -> Axes:
     first, last = values[0]["x"], values[-1]["x"]
     room = 0.03 * (last - first) or DAY_MS
+    # Ticks of a short history would all show the same day.
+    title_x, form = ("day (UTC)", "%Y-%m-%d") if last - first >= SHORT_MS else ("time (UTC)", "%m-%d %H:%M:%S")
     time = {
         "type": "temporal",
         "scale": {"type": "utc", "domain": [first - room, last + room], "nice": False},
-        "axis": {"title": "day (UTC)", "format": "%Y-%m-%d", "tickCount": 6, "grid": False, "labelFlush": False},
+        "axis": {"title": title_x, "format": form, "tickCount": 6, "grid": False, "labelFlush": False},
     }
     low = min(min(value["y"], value["low"] or value["y"]) for value in values)
     high = max(max(value["y"], value["high"] or value["y"]) for value in values)
@@ -205,7 +209,7 @@ def _bands(times: Sequence[float], found: Sequence[Change], axes: Axes) -> list[
 def _signs(values: Sequence[dict[str, Any]], found: Sequence[Change]) -> list[Sign]:
     signs = []
     if any(value["low"] is not None for value in values):
-        signs.append(Sign("mean of a day's jobs, with 95 % interval", BLUE, "circle"))
+        signs.append(Sign("mean of the jobs, with 95 % interval", BLUE, "circle"))
     if any(value["low"] is None for value in values):
         signs.append(Sign("no interval", BLUE, "circle", filled=False))
     signs.append(Sign("level", INK, line=True))
@@ -232,7 +236,7 @@ def _notes(told: Sequence[str], values: Sequence[dict[str, Any]]) -> tuple[str, 
     notes = [f"{capital(text)}." for text in told[:3]] or ["No change is shown."]
     notes += [f"And {len(told) - 3} more changes."] if len(told) > 3 else []
     if any(value["low"] is None for value in values):
-        notes.append("Hollow: a day with too few jobs for an interval.")
+        notes.append("Hollow: too few jobs for an interval.")
     return tuple(notes)
 
 
