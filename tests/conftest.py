@@ -55,7 +55,7 @@ def _without_torch(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def make_spec(**settings: Any) -> RunSpec:
-    return RunSpec(run_id="run", cell="cell", **settings)
+    return RunSpec(run_id="run", configuration="configuration", **settings)
 
 
 def write_study(path: Path, name: str = "s", **run: Any) -> Path:

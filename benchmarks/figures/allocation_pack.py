@@ -68,7 +68,8 @@ def plan_of(devices: int, trainings: int = TRAININGS) -> WorkPlan:
 
 def spec_of(study: str, devices: int, job: int, seed: int) -> RunSpec:
     return RunSpec(
-        run_id=f"{study}-{devices}-{job}", study=study, cell=f"d{devices}", repeat=job, seed=seed, ranks=devices,
+        run_id=f"{study}-{devices}-{job}", study=study, configuration=f"d{devices}", repeat=job, seed=seed,
+        ranks=devices,
         batch=BATCH, crosscheck_steps=0, budget=STEPS, sim=TRUTH,
     )  # fmt: skip
 
@@ -148,7 +149,7 @@ def pack_figures(root: Path) -> list[Figure]:
         print(f"  {found.name:<18} {', '.join(told)}")
     judged = audit(str(root / "pack" / "claims.toml"), ResultFolder(root / "results"))
     held = sum(entry.verdict == "holds" for entry in judged.judgements)
-    blocking = sum(entry.severity == "blocks" for entry in judged.findings)
+    blocking = sum(entry.severity == "error" for entry in judged.findings)
     energy = cells_with_energy(ResultFolder(root / "results"), [pack.request.basis.cell])[0]
     true_kwh = true_energy_kwh(COUNTS[-1], 20)
     amount = pack.request.energy[-1].amount

@@ -87,7 +87,7 @@ def by_hand(workload: Any) -> Callable[[], Any]:
 def measured(family: Family, rounds: int, *, quick: bool) -> Figure:
     options = dict(family.options) or plugins.load("workload", family.workload).about.reduced
     spec = RunSpec(
-        run_id="o", cell="o", workload=family.workload, device="cpu", mode=family.mode, batch=family.batch,  # type: ignore[arg-type]
+        run_id="o", configuration="o", workload=family.workload, device="cpu", mode=family.mode, batch=family.batch,  # type: ignore[arg-type]
         model=options, threads=1, budget=Budget(max_steps=10**9, max_seconds=1e9),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as name:

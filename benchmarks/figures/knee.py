@@ -189,7 +189,7 @@ def through_the_product(seed: int) -> tuple[Curve, Knee | None, bool]:
         records = [
             job(
                 RunSpec(
-                    run_id=f"b{batch}-r{repeat}", study="sweep", cell=f"b{batch}", repeat=repeat, batch=batch,
+                    run_id=f"b{batch}-r{repeat}", study="sweep", configuration=f"b{batch}", repeat=repeat, batch=batch,
                     seed=seed * 1000 + 10 * number + repeat, sim=truth, budget=budget, crosscheck_steps=0,
                 ),
                 Path(name),

@@ -29,20 +29,21 @@ from steelyard.errors import InputError
 from steelyard.inputs.study import Study, expand
 from steelyard.inputs.validate import parse_json, parse_object, parse_toml
 
-SPEC = to_json_object(RunSpec(run_id="run", cell="cell", epoch_samples=1000))
+SPEC = to_json_object(RunSpec(run_id="run", configuration="configuration", epoch_samples=1000))
 QUANTITY = Quantity(
     value=1.0, unit="s", scope="job", window="steady", aggregation="mean",
     interval=Interval(low=0.9, high=1.1, method="t", covers="this job"),
 )  # fmt: skip
 RECORD = to_json_object(
     RunRecord(
-        run_id="run", spec=RunSpec(run_id="run", cell="cell"), status=Status(code="completed", evidence={"a": 1}),
+        run_id="run", spec=RunSpec(run_id="run", configuration="configuration"),
+        status=Status(code="completed", evidence={"a": 1}),
         launch=None, environment=Environment(node="n", allocation=None, device="sim", timing="t", facts={"a": "b"}),
         phases=(Phase(name="setup", start_s=0.0, end_s=1.0),),
         stop=Stop(reason="interval", steps=1, seconds=1.0, host_seconds=1.0),
         steady=Steady(answer="steady", start_step=0, stop_step=1, reason="", change_steps=(1,)), crosscheck=None,
         steps_seen=1, ranks_seen=1, seconds_measured=1.0, quantities={"x": QUANTITY},
-        findings=(Finding(code="SY201", severity="note", message="m", remedy="r"),), raw=(), derived_by="x",
+        findings=(Finding(code="SY201", severity="note", message="m", fix="r"),), raw=(), derived_by="x",
     )
 )  # fmt: skip
 STUDY: dict[str, Any] = {

@@ -144,7 +144,7 @@ def pairs(spec: RunSpec, count: int, steps: int) -> list[tuple[float, float]]:
 
 def spec(**settings: Any) -> RunSpec:
     budget = Budget(max_steps=10**9, max_seconds=1e9)
-    return RunSpec(run_id="o", cell="o", workload="tiny", device="cpu", budget=budget, threads=1, **settings)
+    return RunSpec(run_id="o", configuration="o", workload="tiny", device="cpu", budget=budget, threads=1, **settings)
 
 
 def microseconds(rounds: int, *, quick: bool) -> Figure:

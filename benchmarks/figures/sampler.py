@@ -41,7 +41,7 @@ class Watched:
     """A watch whose sampler is at work, and can be made to stand still."""
 
     def __init__(self, raw: Path) -> None:
-        self._watch = Watch(RunSpec(run_id="s", cell="s", workload="tiny", device="cuda"), raw)
+        self._watch = Watch(RunSpec(run_id="s", configuration="s", workload="tiny", device="cuda"), raw)
         self._raw = raw
 
     def start(self) -> None:

@@ -61,7 +61,7 @@ def help_without_libraries() -> Figure:
 def worker_without_pydantic() -> Figure:
     with tempfile.TemporaryDirectory() as folder:
         raw = Path(folder)
-        (raw / SPEC_FILE).write_text(record_text(RunSpec(run_id="startup", cell="startup")), encoding="utf-8")
+        (raw / SPEC_FILE).write_text(record_text(RunSpec(run_id="startup", configuration="startup")), encoding="utf-8")
         code = f"sys.argv = ['worker', {folder!r}]\nfrom steelyard.worker.__main__ import main\nsys.exit(main())\n"
         done = without(["pydantic", "pydantic_core", "scipy", "torch"], code)
         events = [json.loads(line) for line in (raw / "events-00000.jsonl").read_text(encoding="utf-8").splitlines()]

@@ -51,7 +51,8 @@ def records(runs: int, seed: int) -> Iterator[RunRecord]:
         original = originals[number % ORIGINALS]
         cell = f"a{accumulation}-{precision}-b{batch}-d{ranks}"
         spec = replace(
-            original.spec, study=STUDY, run_id=f"{cell}-r{repeat}-{chance.getrandbits(32):08x}", cell=cell, ranks=ranks,
+            original.spec, study=STUDY, run_id=f"{cell}-r{repeat}-{chance.getrandbits(32):08x}",
+            configuration=cell, ranks=ranks,
             batch=batch, repeat=repeat, precision=precision, accumulation=accumulation, seed=number,
         )  # fmt: skip
         # Small batches keep a device half busy, and each doubling of ranks costs a little.

@@ -332,7 +332,7 @@ def forbidden(bench: Bench) -> None:
                         Device(errors=(("energy", 17, 5.0),))], times_s=(1.0, 6.0))  # fmt: skip
     bench.missing(answer, "nvml.0.energy", "forbidden", "may not read")
     bench.missing(answer, "GPU 1", "forbidden", "Insufficient Permissions")
-    bench.want("a remedy", true=all(one["remedy"] for one in answer["missing"]))
+    bench.want("a fix", true=all(one["fix"] for one in answer["missing"]))
     bench.same("cards", names(answer, "domains"), ["gpu0", "gpu2"])
     bench.fails("later", answer["readings"][1]["nvml.2.energy"], "forbidden", "blocked the request")
 

@@ -86,19 +86,19 @@ def chart() -> Chart:
 def findings() -> tuple[Finding, ...]:
     """One of each severity, one of them many times."""
     blocks = Finding(
-        code="SY301", severity="blocks", message="the base of the efficiency is 1 device in one row and 4 in another",
-        remedy="measure one device with the same settings, and give the efficiency against it", place="row 5",
+        code="SY301", severity="error", message="the base of the efficiency is 1 device in one row and 4 in another",
+        fix="measure one device with the same settings, and give the efficiency against it", place="row 5",
         evidence="5,326 / (16 x 407) = 0.82, stated 0.94",
     )  # fmt: skip
     disclose = [
         Finding(
-            code="SY203", severity="disclose", message=f"only {n % 3 + 2} jobs stand behind this figure",
-            remedy="repeat the cell: `repeats = 5` in the study file", place=f"cell {n}",
+            code="SY203", severity="warning", message=f"only {n % 3 + 2} jobs stand behind this figure",
+            fix="repeat the cell: `repeats = 5` in the study file", place=f"cell {n}",
         )
         for n in range(12)
     ]  # fmt: skip
     note = Finding(
-        code="SY602", severity="note", message="the jobs ran on one node and speak for that node", remedy="none needed"
+        code="SY602", severity="note", message="the jobs ran on one node and speak for that node", fix="none needed"
     )
     return (blocks, *disclose, note)
 
@@ -152,7 +152,7 @@ def run_table(count: int, seed: int = 1) -> Table:
             )
         )
     columns = (
-        Column("run", align="left"), Column("cell", align="left"), Column("ended", align="left"),
+        Column("run", align="left"), Column("configuration", align="left"), Column("ended", align="left"),
         Column("throughput", "images/s"), Column("step", "ms"), Column("power", "W"), Column("energy", "J/image"),
         Column("node", align="left"),
     )  # fmt: skip
@@ -172,7 +172,7 @@ def _poisoned(part: Any, words: str) -> Any:
     if isinstance(part, tuple):
         return tuple(_poisoned(entry, words) for entry in part)
     if isinstance(part, Finding):
-        return replace(part, **{name: _poisoned(getattr(part, name), words) for name in ("message", "remedy", "place")})
+        return replace(part, **{name: _poisoned(getattr(part, name), words) for name in ("message", "fix", "place")})
     if isinstance(part, Chart):
         table = _poisoned(part.table, words)
         values = [value | {"kind": f"{words} {value['kind']} {words}"} for value in part.spec["data"]["values"]]

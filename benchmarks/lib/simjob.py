@@ -22,7 +22,7 @@ BATCH = 32
 
 def run_job(truth: SimTruth, seed: int) -> RunRecord:
     """A job under the default stopping rule, one rank."""
-    spec = RunSpec(run_id=f"job-{seed}", cell="figure", seed=seed, batch=BATCH, crosscheck_steps=0, sim=truth)
+    spec = RunSpec(run_id=f"job-{seed}", configuration="figure", seed=seed, batch=BATCH, crosscheck_steps=0, sim=truth)
     with tempfile.TemporaryDirectory(dir=_memory()) as folder:
         raw = Path(folder)
         (raw / SPEC_FILE).write_text(record_text(spec), encoding="utf-8")

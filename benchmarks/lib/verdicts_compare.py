@@ -226,7 +226,7 @@ def _record(run: Run, job: RunRecord, name: str, number: int) -> RunRecord:
     spec = RunSpec(
         run_id=f"{name}-{number}",
         study="pairs",
-        cell=name,
+        configuration=name,
         repeat=number,
         workload=run.workload,
         mode=run.mode,  # type: ignore[arg-type]

@@ -175,7 +175,7 @@ def simulate(script: Script, ranks: int, job: int, seed: int, steps: int) -> Run
     spec = RunSpec(
         run_id=f"r{ranks}-{job}",
         study="figure",
-        cell=f"c{ranks}",
+        configuration=f"c{ranks}",
         repeat=job,
         seed=seed,
         ranks=ranks,

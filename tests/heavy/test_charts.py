@@ -60,7 +60,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     def make(cell: str, job: int, **settings: Any) -> RunRecord:
         given: dict[str, Any] = {"batch": 32, "budget": STEPS, "crosscheck_steps": 0, **settings}
-        spec = RunSpec(run_id=f"{cell}-{job}", study="study", cell=cell, repeat=job, seed=job, **given)
+        spec = RunSpec(run_id=f"{cell}-{job}", study="study", configuration=cell, repeat=job, seed=job, **given)
         if spec.run_id not in known:
             raw = tmp_path_factory.mktemp(spec.run_id)
             (raw / observe.SPEC_FILE).write_text(record_text(spec), encoding="utf-8")
@@ -175,7 +175,7 @@ def weekly(weeks: int, slower_from: int) -> list[HistoryPoint]:
 
 
 def blocking(code: str = "SY103") -> Finding:
-    return Finding(code=code, severity="blocks", message="precision changes", remedy="measure again")
+    return Finding(code=code, severity="error", message="precision changes", fix="measure again")
 
 
 KINDS = ("throughput", "efficiency", "loss", "batch", "trace", "heat", "energy", "ratios", "history")

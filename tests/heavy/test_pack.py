@@ -67,7 +67,8 @@ TRUTH = SimTruth(
 
 def commit(folder: ResultFolder, ranks: int, job: int, study: str = "train", **settings: Any) -> None:
     spec = RunSpec(
-        run_id=f"{study}-{ranks}-{job}", study=study, cell=f"d{ranks}", repeat=job, seed=100 * ranks + job, ranks=ranks,
+        run_id=f"{study}-{ranks}-{job}", study=study, configuration=f"d{ranks}", repeat=job,
+        seed=100 * ranks + job, ranks=ranks,
         crosscheck_steps=0, budget=Budget(min_steps=60, max_steps=60, min_seconds=0), sim=TRUTH,
         **{"batch": BATCH, **settings},
     )  # fmt: skip
@@ -190,7 +191,7 @@ def _with_interval(found: Any) -> tuple[Any, ...]:
 
 def test_what_is_wrong_with_the_runs_stands_beside_the_hours(folder: ResultFolder) -> None:
     pack = packed(folder)
-    found = Finding(code="SY201", severity="blocks", message="it drifts", remedy="run longer")
+    found = Finding(code="SY201", severity="error", message="it drifts", fix="run longer")
     cell = replace(pack.request.basis.cell, findings=(found,))
     pack = replace(pack, request=replace(pack.request, basis=replace(pack.request.basis, cell=cell)))
     assert found in pack_page(pack).sections[0].findings
@@ -386,7 +387,8 @@ def test_a_selection_of_several_curves_is_refused(folder: ResultFolder, tmp_path
         for ranks in (1, 2):
             spec = {"precision": precision, "study": f"x{precision}"}
             commit(other, ranks, 0, **spec)
-    records = [replace(record, spec=replace(record.spec, study="x", cell=f"{record.spec.study}-{record.spec.ranks}"))
+    records = [replace(record, spec=replace(record.spec, study="x",
+    configuration=f"{record.spec.study}-{record.spec.ranks}"))
                for name in other.studies() for record in other.records(name)]  # fmt: skip
     assert len(scaling(summarise(records))) == 2
     from steelyard.report.pack.build import _one_curve

@@ -243,7 +243,7 @@ def test_one_setting_at_a_time_may_be_divided(page: Page) -> None:
     assert told["precision bf16 to fp16"].value == pytest.approx(35408 / 34545)
     assert told["a repeat (precision fp16)"].value == pytest.approx(35408 / 37510)
     assert column(found, "efficiency")[0].text == "86.1"
-    assert {cell.text for cell in column(found, "comparable")} == {"disclose"}
+    assert {cell.text for cell in column(found, "comparable")} == {"warning"}
     assert (
         "comparable with disclosures), times as fast: devices 4 to 8 1.72"
         in section(page, "olivia-gh200-tuning").answer
@@ -322,7 +322,7 @@ def test_the_page_is_written_in_every_form(page: Page) -> None:
     assert "N10" in text
     assert "http-equiv" in text
     words = markdown(page)
-    assert "**SY503 other-work-in-a-row** (blocks)" in words
+    assert "**SY503 other-work-in-a-row** (error)" in words
     assert latex(page, {}).count(r"\section") >= len(page.sections)
     assert all(csv_table(entry).count("\n") > len(entry.rows) for entry in page.tables)
     names = [entry.name for entry in page.tables]

@@ -123,11 +123,11 @@ def texts(found: Table) -> list[list[str]]:
 def test_sections_are_chosen_by_what_was_swept(results: ResultFolder, both: Page) -> None:
     back = ["findings", "method", "environment", "provenance"]
     names = [part.name for part in both.sections]
-    assert names == ["overview", "cells", "scaling", "batch", "heat", "energy", "steps", *back]
+    assert names == ["overview", "configurations", "scaling", "batch", "heat", "energy", "steps", *back]
     modes = [part.name for part in study_page(results, "modes").sections]
-    assert modes == ["overview", "cells", "compare-compile", "steps", *back]
+    assert modes == ["overview", "configurations", "compare-compile", "steps", *back]
     single = [part.name for part in study_page(results, "single").sections]
-    assert single == ["overview", "cells", "steps", "phases", "figures", *back]
+    assert single == ["overview", "configurations", "steps", "phases", "figures", *back]
 
 
 def test_every_section_in_front_has_question_and_answer(both: Page) -> None:
@@ -207,13 +207,13 @@ def test_a_blocked_scaling_has_no_ratio(folder: ResultFolder) -> None:
     charts = [block for block in part.blocks if isinstance(block, Chart)]
     assert [chart.name for chart in charts] == ["scaling-throughput"]
     assert "speed-up" not in {column.name for column in charts[0].table.columns}
-    assert any(found.severity == "blocks" for found in part.findings)
+    assert any(found.severity == "error" for found in part.findings)
     assert "forbids" in section(page, "findings").answer
 
 
 def test_figures_that_may_not_be_used_are_never_called_the_highest(folder: ResultFolder) -> None:
     """Not in the map, not of a curve; and each is marked where it stands."""
-    wrong = Finding(code="SY501", severity="blocks", message="clocks disagree", remedy="mend them")
+    wrong = Finding(code="SY501", severity="error", message="clocks disagree", fix="mend them")
     page = study_page(folder, altered(folder, "both", lambda record: dataclasses.replace(record, findings=(wrong,))))
     assert "highest" not in " ".join(part.answer for part in page.sections).lower()
     assert section(page, "heat").answer.startswith("Not told: no cell has a figure that may be used")
@@ -305,7 +305,8 @@ def test_the_median_job_stands_for_a_cell(results: ResultFolder) -> None:
 def test_time_to_quality(folder: ResultFolder) -> None:
     def change(record: RunRecord) -> RunRecord:
         spec = RunSpec(
-            run_id=record.run_id, cell=record.spec.cell, study="altered", repeat=record.spec.repeat, workload="mlp",
+            run_id=record.run_id, configuration=record.spec.configuration, study="altered",
+            repeat=record.spec.repeat, workload="mlp",
             device="cpu", data=Data(format="mnist", path="/data"), loader=Loader(place="host"),
             budget=Budget(epochs=3), quality=Quality(target=0.9), batch=record.spec.ranks,
         )  # fmt: skip
@@ -332,7 +333,7 @@ def test_records_go_with_the_page_up_to_a_bound(results: ResultFolder, monkeypat
     monkeypatch.setattr(study_back, "MAX_RAW_BYTES", 4 * max(map(len, lines)))
     page = study_page(results, "line")
     kept = [json.loads(line) for line in page.downloads[study_back.RECORDS_FILE].splitlines()]
-    assert len({record["spec"]["cell"] for record in kept}) == 3
+    assert len({record["spec"]["configuration"] for record in kept}) == 3
     told = " ".join(text for block in section(page, "provenance").blocks for text in getattr(block, "paragraphs", ()))
     assert re.search(r"Left out of it: \d records", told)
 

@@ -72,7 +72,9 @@ def make_site(pool: dict[str, Any] | None = None, **changes: Any) -> Site:
 
 
 def sim(number: int, **changes: Any) -> RunSpec:
-    return RunSpec(run_id=f"run-r{number:04d}", cell="run", study=STUDY, repeat=number, budget=QUICK, **changes)
+    return RunSpec(
+        run_id=f"run-r{number:04d}", configuration="run", study=STUDY, repeat=number, budget=QUICK, **changes
+    )
 
 
 def shape(nodes: int = 1, processes: int = 1, devices: int = 0, run_limit_s: int = 60) -> RunShape:
@@ -424,7 +426,9 @@ def test_a_search_for_the_largest_batch(tmp_path: Path, platform: Platform) -> N
 
 
 def test_torch_in_one_pod(tmp_path: Path, platform: Platform) -> None:
-    spec = RunSpec(run_id="t", cell="t", study=STUDY, workload="tiny", device="cpu", ranks=2, batch=4, budget=TORCH)
+    spec = RunSpec(
+        run_id="t", configuration="t", study=STUDY, workload="tiny", device="cpu", ranks=2, batch=4, budget=TORCH
+    )
     send(make_campaign(tmp_path, [[spec]], form=shape(1, 2, 0, 120)), tmp_path)
     platform.run_all(tmp_path / "nodes")
     look(tmp_path)
@@ -434,7 +438,9 @@ def test_torch_in_one_pod(tmp_path: Path, platform: Platform) -> None:
 
 
 def test_torch_over_two_pods(tmp_path: Path, platform: Platform) -> None:
-    spec = RunSpec(run_id="t", cell="t", study=STUDY, workload="tiny", device="cpu", ranks=2, batch=4, budget=TORCH)
+    spec = RunSpec(
+        run_id="t", configuration="t", study=STUDY, workload="tiny", device="cpu", ranks=2, batch=4, budget=TORCH
+    )
     platform.groups = ("batch", "jobset.x-k8s.io")
     site = make_site({"devices_per_node": 1}, meeting_host="127.0.0.1", environment={"GLOO_SOCKET_IFNAME": "lo"},
                      cluster=Cluster())  # fmt: skip
@@ -458,7 +464,9 @@ def test_a_users_own_workload_travels_along(tmp_path: Path, platform: Platform) 
     text = "raise RuntimeError('my own file was here')\n"
     (tmp_path / "mine.py").write_text(text)
     source = Source(path=str(tmp_path / "mine.py"), function="build", sha256=hashlib.sha256(text.encode()).hexdigest())
-    spec = RunSpec(run_id="t", cell="t", study=STUDY, workload="mine", source=source, device="cpu", budget=TORCH)
+    spec = RunSpec(
+        run_id="t", configuration="t", study=STUDY, workload="mine", source=source, device="cpu", budget=TORCH
+    )
     send(make_campaign(tmp_path, [[spec]]), tmp_path)
     (tmp_path / "mine.py").unlink()
     platform.run_all(tmp_path / "nodes")
@@ -881,13 +889,13 @@ def test_no_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     (check,) = Kubernetes().check(Place(make_site(), "pool"))
     assert (check.name, check.verdict) == ("API", "wrong")
-    assert "KUBECONFIG" in check.remedy
+    assert "KUBECONFIG" in check.fix
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     (check,) = Kubernetes().check(Place(make_site(), "pool"))
-    assert check.remedy == "pip install 'steelyard[kubernetes]'"
+    assert check.fix == "pip install 'steelyard[kubernetes]'"
 
 
 def test_the_token_is_sent_and_never_said(tmp_path: Path, platform: Platform) -> None:

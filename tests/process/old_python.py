@@ -14,7 +14,7 @@ from steelyard.contracts.sim import Noise, SimTruth
 from steelyard.contracts.spec import Budget, Loader, RunSpec
 from steelyard.worker.engine.run import run_directory
 
-IDENTITY = {"run_id": "old", "cell": "old"}
+IDENTITY = {"run_id": "old", "configuration": "old"}
 TINY = {**IDENTITY, "workload": "tiny", "device": "cpu", "budget": Budget(min_steps=20, max_steps=20, min_seconds=0)}
 HOST = Loader(place="host", workers=1)
 

@@ -165,9 +165,9 @@ def test_the_verb_finds_the_scripted_knee(results: Path, capsys: pytest.CaptureF
     assert found["knee"]["fixed_s"] == pytest.approx(0.01, rel=0.03)
     assert found["asymptote_samples_per_s"] == pytest.approx(10_000, rel=0.02)
     assert (found["smallest_reaching"], found["largest_fitting"], found["smallest_out_of_memory"]) == (1024, 1024, 2048)
-    assert [cell["batch"] for cell in found["cells"]] == [64, 128, 256, 512, 1024, 2048]
-    assert found["cells"][-1]["statuses"] == {"out_of_memory": 3}
-    assert found["cells"][-2]["memory_peak_bytes"] == 1024 * 4e6
+    assert [cell["batch"] for cell in found["configurations"]] == [64, 128, 256, 512, 1024, 2048]
+    assert found["configurations"][-1]["statuses"] == {"out_of_memory": 3}
+    assert found["configurations"][-2]["memory_peak_bytes"] == 1024 * 4e6
     assert found["findings"] == []
 
 
@@ -193,9 +193,9 @@ def test_another_precision_blocks(results: Path, capsys: pytest.CaptureFixture[s
     main(["study", str(tmp_path / "mixed.toml"), "--results", str(results)])
     code, found = batch_json(capsys, "mixed", "--results", str(results))
     assert (code, found["knee"]) == (1, None)
-    assert "SY103" in {entry["code"] for entry in found["findings"] if entry["severity"] == "blocks"}
+    assert "SY103" in {entry["code"] for entry in found["findings"] if entry["severity"] == "error"}
     code, found = batch_json(capsys, "mixed:precision=fp32", "--results", str(results))
-    assert (code, len(found["cells"])) == (0, 6)
+    assert (code, len(found["configurations"])) == (0, 6)
 
 
 def test_two_curves_are_told_apart(results: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_run_show_derive(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     assert "95% interval for jobs on node" in out.out
     assert out.err.count("samples/s") == 3
     code, studies = run_json(capsys, "show")
-    assert (code, studies) == (0, [{"study": "adhoc", "cells": 1, "runs": 3, "completed": 3}])
+    assert (code, studies) == (0, [{"study": "adhoc", "configurations": 1, "runs": 3, "completed": 3}])
     code, cells = run_json(capsys, "show", "adhoc")
     run_id = cells[0]["runs"][0]
     assert main(["show", "adhoc"]) == main(["show", run_id]) == 0
@@ -86,7 +86,7 @@ def test_study_plans_runs_and_resumes(capsys: pytest.CaptureFixture[str], tmp_pa
     assert not (tmp_path / "steelyard-results").exists()
     code, result = run_json(capsys, "study", "s.toml")
     assert (code, result["made"], result["skipped"]) == (1, 6, 0)
-    large, small = result["cells"]
+    large, small = result["configurations"]
     assert large["statuses"] == {"out_of_memory": 3}
     assert large["throughput_job"]["value"] is None
     interval = small["throughput_job"]["interval"]
@@ -94,9 +94,9 @@ def test_study_plans_runs_and_resumes(capsys: pytest.CaptureFixture[str], tmp_pa
     code, result = run_json(capsys, "study", "s.toml")
     assert (code, result["made"], result["skipped"]) == (1, 0, 6)
     assert main(["study", "s.toml"]) == 1
-    assert "batch=128  3 out_of_memory" in capsys.readouterr().out
+    assert "batch=128      3 out_of_memory" in capsys.readouterr().out
     assert main(["show", "first"]) == 0
-    assert "batch=128  3 out_of_memory" in capsys.readouterr().out
+    assert "batch=128      3 out_of_memory" in capsys.readouterr().out
     (tmp_path / "s.toml").write_text("seed = 9\n" + STUDY)
     assert main(["study", "s.toml"]) == 2
     assert "another seed" in capsys.readouterr().err

@@ -98,7 +98,7 @@ def test_the_example_studies_can_be_planned(study: Path, capsys: pytest.CaptureF
     assert main(["study", str(study), "--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["study"] == tomllib.loads(study.read_text(encoding="utf-8"))["name"]
-    assert len(plan["cells"]) >= 5
+    assert len(plan["configurations"]) >= 5
 
 
 # -- the pages

@@ -58,7 +58,7 @@ def verdicts(found: Iterable[Check]) -> dict[str, Check]:
     for check in found:
         if check.name not in result or order[check.verdict] > order[result[check.name].verdict]:
             result[check.name] = check
-        assert check.verdict != "wrong" or check.remedy, f"no remedy: {check}"
+        assert check.verdict != "wrong" or check.fix, f"no fix: {check}"
     return result
 
 
@@ -263,7 +263,7 @@ def test_the_library_of_this_python() -> None:
 def test_no_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_build, "torch_folder", lambda: None)
     found = verdicts(torch_checks(gpu_node(tmp_path)))["torch"]
-    assert (found.verdict, "CUDA build" in found.remedy) == ("note", True)
+    assert (found.verdict, "CUDA build" in found.fix) == ("note", True)
 
 
 def test_torch_for_the_cpu_beside_gpus(tmp_path: Path) -> None:
@@ -271,32 +271,32 @@ def test_torch_for_the_cpu_beside_gpus(tmp_path: Path) -> None:
     assert wrong_of(verdicts(judge(probed(only_cpu), make_node(tmp_path / "bare")))) == set()
     found = verdicts(judge(probed(only_cpu), gpu_node(tmp_path)))["torch devices"]
     assert (found.verdict, found.found) == ("wrong", "torch is built for the CPU only, this node has devices of NVIDIA")
-    assert "CUDA build" in found.remedy
+    assert "CUDA build" in found.fix
     amd = make_node(plant(tmp_path / "amd", {"dev/kfd": ""}))
     found = verdicts(judge(probed(), amd))["torch devices"]
     assert (found.verdict, found.found) == ("wrong", "torch is built for NVIDIA, this node has devices of AMD")
-    assert "ROCm build" in found.remedy
+    assert "ROCm build" in found.fix
     drm = {"dev/dri/renderD128": "", "sys/class/drm/renderD128/device/vendor": "0x8086\n"}
     found = verdicts(judge(probed(only_cpu), make_node(plant(tmp_path / "intel", drm))))["torch devices"]
-    assert (found.verdict, "XPU build" in found.remedy) == ("note", True)
+    assert (found.verdict, "XPU build" in found.fix) == ("note", True)
 
 
 def test_devices_that_torch_cannot_use(tmp_path: Path) -> None:
     old = "CUDA initialization: The NVIDIA driver on your system is too old (found version 11040)."
     found = verdicts(judge(probed(warnings=[old]), gpu_node(tmp_path)))["torch devices"]
     assert (found.verdict, old in found.found) == ("wrong", True)
-    assert "newer driver" in found.remedy
+    assert "newer driver" in found.fix
     found = verdicts(judge(probed(unavailable="Found no NVIDIA driver on your system."), gpu_node(tmp_path)))[
         "torch devices"
     ]
     assert "Found no NVIDIA driver" in found.found
-    assert "--nv" in found.remedy
+    assert "--nv" in found.fix
     hidden = gpu_node(tmp_path, variables={"CUDA_VISIBLE_DEVICES": ""})
     found = verdicts(judge(probed(), hidden))["torch devices"]
-    assert found.remedy.startswith("unset CUDA_VISIBLE_DEVICES")
+    assert found.fix.startswith("unset CUDA_VISIBLE_DEVICES")
     amd = make_node(plant(tmp_path / "amd", {"dev/kfd": ""}))
     rocm = {"torch.version": "2.9.0+rocm6.4", "torch.hip": "6.4"}
-    assert "render" in verdicts(judge(probed(rocm), amd))["torch devices"].remedy
+    assert "render" in verdicts(judge(probed(rocm), amd))["torch devices"].fix
     assert verdicts(judge(probed(), make_node(tmp_path / "bare")))["torch devices"].verdict == "note"
 
 
@@ -427,7 +427,7 @@ def test_lines_for_a_person(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     assert lines[0] == "ok    python        3"
     assert lines[-1] == "1 wrong"
     assert max(map(len, lines)) <= 80
-    assert sum("remedy: " in line for line in lines) == 1
+    assert sum("fix: " in line for line in lines) == 1
     assert not any("\x1b" in line for line in lines)
     monkeypatch.setattr(doctor, "checks", lambda *_: iter([Check("python", "ok", "3")]))
     assert main(["doctor"]) == 0
@@ -445,4 +445,4 @@ def test_counts(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_worker_that_fails_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", str(plant(tmp_path, {"numpy.py": "raise ImportError('broken')"})))
     found = all_checks._try_worker(partial(trial, launcher=LocalLauncher()))
-    assert (found.verdict, bool(found.remedy)) == ("wrong", True)
+    assert (found.verdict, bool(found.fix)) == ("wrong", True)

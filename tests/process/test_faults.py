@@ -417,7 +417,7 @@ def test_a_second_order_does_not_disturb_the_end(tmp_path: Path) -> None:
         "deaf += '[signal.pause() for _ in range(9)]'\n"
         "class Deaf(LocalLauncher):\n"
         "    def command(self, spec, raw):\n        return [sys.executable, '-c', deaf]\n"
-        "Deaf().run(RunSpec(run_id='r', cell='c'), Path(sys.argv[1]), lambda: None)\n"
+        "Deaf().run(RunSpec(run_id='r', configuration='c'), Path(sys.argv[1]), lambda: None)\n"
     )
     log = tmp_path / observe.WORKER_LOG
     log.touch()

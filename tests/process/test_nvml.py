@@ -104,7 +104,7 @@ def test_a_driver_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path:
     (missing,) = open_nvml(tmp_path, ()).missing
     assert (missing.code, missing.what) == ("missing", "all GPUs")
     assert "nvidia-ml-py" in missing.reason
-    assert "pip install nvidia-ml-py" in missing.remedy
+    assert "pip install nvidia-ml-py" in missing.fix
 
 
 def test_an_old_package_gives_bytes_and_no_fields(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -472,7 +472,7 @@ import os, signal, sys
 from pathlib import Path
 from steelyard.contracts.spec import Energy, RunSpec
 from steelyard.worker.sensors.watch import Watch
-spec = RunSpec(run_id="r", cell="c", workload="tiny", device="cpu", energy=Energy(period_s=0.02))
+spec = RunSpec(run_id="r", configuration="c", workload="tiny", device="cpu", energy=Energy(period_s=0.02))
 watch = Watch(spec, Path(sys.argv[1]))
 watch.start()
 print(watch._process.pid if watch._process else 0, flush=True)

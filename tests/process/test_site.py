@@ -201,7 +201,7 @@ def by_name(found: Iterable[Check]) -> dict[str, Check]:
     for check in found:
         if check.name not in result or order[check.verdict] > order[result[check.name].verdict]:
             result[check.name] = check
-        assert check.verdict != "wrong" or check.remedy, f"no remedy: {check}"
+        assert check.verdict != "wrong" or check.fix, f"no fix: {check}"
     return result
 
 
@@ -313,7 +313,7 @@ def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
     assert by_name(found)["slurm"].found == "the check itself failed: ValueError: unexpected words"
     monkeypatch.setattr(site_check.plugins, "load", lambda _kind, _name: Refusing)
     broken = by_name(checks(place()))["slurm"]
-    assert (broken.verdict, broken.found, broken.remedy) == ("wrong", "Slurm is not here", "log in there")
+    assert (broken.verdict, broken.found, broken.fix) == ("wrong", "Slurm is not here", "log in there")
 
 
 def test_no_slurm_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_check_says_the_same_once(sites: Path, capsys: pytest.CaptureFixture[str
     assert main(["site", "check", "k:arm64", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert {entry["pool"] for entry in found} == {"arm64"}
-    assert {"name", "verdict", "found", "remedy", "pool"} == found[0].keys()
+    assert {"name", "verdict", "found", "fix", "pool"} == found[0].keys()
     assert main(["site", "check", "k:ia64"]) == 2
     assert "k has no pool" not in capsys.readouterr().err
 
@@ -430,4 +430,4 @@ def test_the_page_s_study_can_be_planned(tmp_path: Path, capsys: pytest.CaptureF
     assert found is not None
     (tmp_path / "first.toml").write_text(textwrap.dedent("   " + found[1].strip()), encoding="utf-8")
     assert main(["study", str(tmp_path / "first.toml"), "--dry-run", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["cells"]) == 3
+    assert len(json.loads(capsys.readouterr().out)["configurations"]) == 3

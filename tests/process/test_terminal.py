@@ -224,14 +224,14 @@ def test_colours_are_for_terminals_and_those_who_want_them(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("SY203 approximate-interval (disclose): the interval", ["disclose"]),
-        ("table.csv:3: SY101 work-over-time (blocks): x", ["blocks"]),
+        ("SY203 approximate-interval (warning): the interval", ["warning"]),
+        ("table.csv:3: SY101 work-over-time (error): x", ["error"]),
         ("SY203 approximate-interval\n    (note): x", ["note"]),
         ("batch=8    3 completed, 1 out_of_memory  12", ["completed", "out_of_memory"]),
         ("[3/40] sim-1-r0: out_of_memory: needs 3 bytes", ["out_of_memory"]),
         ("sim-1-r0000 (adhoc): failed it crashed", ["failed"]),
         ("pass: throughput of x\nfail: y", ["pass", "fail"]),
-        ("study  cells  runs  completed\nthe run failed (blocks) completed", []),
+        ("study  cells  runs  completed\nthe run failed (error) completed", []),
     ],
 )
 def test_colours_add_nothing_but_colour(text: str, words: list[str]) -> None:

@@ -50,7 +50,7 @@ def test_the_login_process_is_killed_at_any_moment(cluster: Cluster, tmp_path: P
     process = login(cluster, *words, "--json", cwd=tmp_path)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    assert [cell["statuses"] for cell in json.loads(out)["cells"]] == [{"completed": 6}, {"completed": 6}]
+    assert [cell["statuses"] for cell in json.loads(out)["configurations"]] == [{"completed": 6}, {"completed": 6}]
     folder = ResultFolder(tmp_path / "steelyard-results")
     assert len(list(folder.records("s"))) == 12
     assert not (folder.path / "superseded").exists()

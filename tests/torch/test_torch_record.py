@@ -268,7 +268,7 @@ def test_without_settings_nothing_is_said_of_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "facts", "remedy"),
+    ("settings", "facts", "fix"),
     [
         ({"ranks": 2, "loader": Loader(place="host", workers=3)}, {"cpu.usable": "8"}, None),
         ({"ranks": 2, "loader": Loader(place="host", workers=4)}, {"cpu.usable": "8"}, "at most 3 loader workers"),
@@ -291,14 +291,14 @@ def test_without_settings_nothing_is_said_of_them(tmp_path: Path) -> None:
     ],
 )
 def test_sy602_more_processes_than_cpus(
-    tmp_path: Path, settings: dict[str, Any], facts: dict[str, str], remedy: str | None
+    tmp_path: Path, settings: dict[str, Any], facts: dict[str, str], fix: str | None
 ) -> None:
     found = finding(written(tmp_path, spec_of(**settings), place(**facts)), "SY602")
-    if remedy is None:
+    if fix is None:
         assert found is None
     else:
         assert found is not None
-        assert remedy in found.remedy
+        assert fix in found.fix
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_sy603_the_accelerators_were_not_used(
     assert (found is not None) == said
     if found is not None:
         assert "NVIDIA: 4" in found.message
-        assert "steelyard doctor" in found.remedy
+        assert "steelyard doctor" in found.fix
 
 
 @pytest.mark.parametrize(

@@ -219,11 +219,11 @@ def test_a_study_may_sweep_over_workloads(folder: Path) -> None:
 def test_a_cell_is_named_by_what_the_file_says_not_by_where_it_lies(folder: Path) -> None:
     (folder / "copy").mkdir()
     shutil.copy(folder / "my.py", folder / "copy")
-    here = spec_of("my.py:build").cell
-    assert spec_of("copy/my.py:build").cell == spec_of(str(folder / "copy/my.py:build")).cell == here
-    assert spec_of("my.py:three").cell != here
+    here = spec_of("my.py:build").configuration
+    assert spec_of("copy/my.py:build").configuration == spec_of(str(folder / "copy/my.py:build")).configuration == here
+    assert spec_of("my.py:three").configuration != here
     (folder / "copy" / "my.py").write_text(MY + "\n")
-    assert spec_of("copy/my.py:build").cell != here
+    assert spec_of("copy/my.py:build").configuration != here
 
 
 @pytest.mark.parametrize(

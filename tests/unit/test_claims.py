@@ -910,7 +910,7 @@ FOREIGN = """
 from steelyard.rules.claim import ClaimRule
 
 class NotBelieved(ClaimRule):
-    code, name, severity, verdict, remedy = "SY790", "not-believed", "disclose", "unfair", "ask somebody else"
+    code, name, severity, verdict, fix = "SY790", "not-believed", "warning", "unfair", "ask somebody else"
 
     def check(self, asserted):
         if asserted.asserts == "arithmetic":

@@ -110,7 +110,7 @@ def test_weak_and_strong_scaling_need_one_batch_to_stay(simulate: Simulate) -> N
 
 
 def blocked(a: Row, b: Row, factor: str = "system", metric: str = "throughput") -> list[Any]:
-    return [found for found in check("pair", Pair(a, b, factor, metric)) if found.severity == "blocks"]
+    return [found for found in check("pair", Pair(a, b, factor, metric)) if found.severity == "error"]
 
 
 def test_a_blocked_pair_has_no_ratio_unless_forced_and_then_with_its_findings(simulate: Simulate) -> None:
@@ -123,7 +123,7 @@ def test_a_blocked_pair_has_no_ratio_unless_forced_and_then_with_its_findings(si
     assert (forced.forced, forced.verdict) == (True, "not comparable")
     assert forced.ratios
     for ratio in forced.ratios:
-        assert [found.code for found in ratio.findings if found.severity == "blocks"] == ["SY103"]
+        assert [found.code for found in ratio.findings if found.severity == "error"] == ["SY103"]
     assert compare([full], [half], factor="precision").comparisons[0].ratios
 
 
@@ -160,7 +160,7 @@ def test_best_against_best_stands_beside_equal_settings() -> None:
     best = found.comparisons[-1]
     assert (best.how, best.a.place, best.b.place, best.chosen_from) == ("best against best", "t/a64", "t/b8", (3, 3))
     assert best.verdict == "comparable with disclosures"
-    assert {entry.code: entry.severity for entry in best.findings}["SY104"] == "disclose"
+    assert {entry.code: entry.severity for entry in best.findings}["SY104"] == "warning"
     assert best.ratios[0].level == pytest.approx(1 - 0.05 / 9)
     assert [text.split(":")[0] for text in found.left_out] == ["t/a64 (A)", "t/b128 (B)"]
 
@@ -240,26 +240,26 @@ def test_printed_figures_have_the_bounds_of_their_digits_and_no_rank() -> None:
 @pytest.mark.parametrize(
     ("change", "severity"),
     [
-        ({"model": "resnet152"}, "blocks"),
+        ({"model": "resnet152"}, "error"),
         ({"model_options": "layers=3"}, None),
         ({"phase": "infer"}, None),
-        ({"dataset": "coco"}, "blocks"),
-        ({"precision": "fp16"}, "blocks"),
-        ({"precision": "mixed"}, "disclose"),
+        ({"dataset": "coco"}, "error"),
+        ({"precision": "fp16"}, "error"),
+        ({"precision": "mixed"}, "warning"),
         ({"precision": "BFloat16"}, None),
-        ({"optimizer": "AdamW"}, "blocks"),
-        ({"learning_rate": 0.2}, "disclose"),
-        ({"batch_per_device": 64}, "blocks"),
-        ({"data_place": "device"}, "blocks"),
-        ({"workers_per_device": 9}, "disclose"),
-        ({"compile": "default"}, "disclose"),
-        ({"framework": "PyTorch 2.1"}, "disclose"),
-        ({"epoch_samples": 9}, "disclose"),
-        ({"cpu_quota": "2"}, "disclose"),
+        ({"optimizer": "AdamW"}, "error"),
+        ({"learning_rate": 0.2}, "warning"),
+        ({"batch_per_device": 64}, "error"),
+        ({"data_place": "device"}, "error"),
+        ({"workers_per_device": 9}, "warning"),
+        ({"compile": "default"}, "warning"),
+        ({"framework": "PyTorch 2.1"}, "warning"),
+        ({"epoch_samples": 9}, "warning"),
+        ({"cpu_quota": "2"}, "warning"),
         ({"driver": "2"}, None),
-        ({"timing": "other"}, "disclose"),
-        ({"devices": 2}, "disclose"),
-        ({"device_scope": "die"}, "disclose"),
+        ({"timing": "other"}, "warning"),
+        ({"devices": 2}, "warning"),
+        ({"device_scope": "die"}, "warning"),
     ],
 )
 def test_what_each_difference_does_between_two_systems(change: dict[str, Any], severity: str | None) -> None:
@@ -273,7 +273,7 @@ def test_what_each_difference_does_between_two_systems(change: dict[str, Any], s
     b = made([1.0, 1.1, 1.2], "t/b", **(common | {"system": "B"} | change))
     if set(change) & {"model_options", "phase"}:
         # Stated by one side only.
-        severity = "disclose"
+        severity = "warning"
     found = [entry.severity for entry in check("pair", Pair(a, b))]
     assert found[:1] == ([severity] if severity else [])
 
@@ -354,7 +354,9 @@ def results(simulate: Simulate, tmp_path: Path) -> Path:
         for repeat in range(3):
             run_id = f"sim-{study}-r{repeat:04d}"
             record = simulate(make_spec(seed=repeat, **settings))
-            spec = dataclasses.replace(record.spec, study=study, cell=f"sim-{study}", run_id=run_id, repeat=repeat)
+            spec = dataclasses.replace(
+                record.spec, study=study, configuration=f"sim-{study}", run_id=run_id, repeat=repeat
+            )
             folder.run_path(spec).mkdir(parents=True)
             write_json(folder.run_path(spec) / "record.json", dataclasses.replace(record, spec=spec, run_id=run_id))
     return folder.path
@@ -503,7 +505,7 @@ def test_a_time_to_quality_needs_one_global_batch() -> None:
     assert compare([one], [same], metric="time_to_quality").made
     scaled = dataclasses.replace(four, settings={**four.settings, "system": "A"})
     found = compare([one], [scaled], metric="time_to_quality", factor="devices").comparisons[0]
-    assert [(entry.code, entry.severity) for entry in found.findings] == [("SY104", "disclose")]
+    assert [(entry.code, entry.severity) for entry in found.findings] == [("SY104", "warning")]
 
 
 def test_no_steady_state_blocks_rates_and_not_a_time_to_quality() -> None:
@@ -512,7 +514,7 @@ def test_no_steady_state_blocks_rates_and_not_a_time_to_quality() -> None:
     calm = figure(made([1.0] * 3, "t/b", system="B", window="steady"), "time_to_quality", "s", [90.0, 91, 92])
     assert compare([wild], [calm]).comparisons[0].verdict == "not comparable"
     found = compare([wild], [calm], metric="time_to_quality").comparisons[0]
-    assert [(entry.code, entry.severity) for entry in found.findings] == [("SY207", "disclose")]
+    assert [(entry.code, entry.severity) for entry in found.findings] == [("SY207", "warning")]
     broken = dataclasses.replace(wild, settings={**wild.settings, "findings": "SY201 SY601"})
     assert not compare([broken], [calm], metric="time_to_quality").made
 
@@ -532,7 +534,7 @@ def test_jobs_of_one_cell_that_were_not_set_up_alike(simulate: Simulate) -> None
     software = row_of(summarise([with_facts(n, **{"torch.version": f"2.{n % 2}"}) for n in range(3)])[0])
     assert software.settings["mixed"] == "framework"
     found = {entry.code: entry for entry in check("pair", Pair(sound, software, "compile"))}["SY115"]
-    assert (found.severity, "PyTorch 2.0 or PyTorch 2.1" in found.message) == ("disclose", True)
+    assert (found.severity, "PyTorch 2.0 or PyTorch 2.1" in found.message) == ("warning", True)
     machines = [dataclasses.replace(r, device=DeviceFacts(name="x", model=f"M{n % 2}")) for n, r in enumerate(records)]
     machines = [
         dataclasses.replace(r, spec=dataclasses.replace(r.spec, device="cuda", workload="tiny")) for r in machines

@@ -18,7 +18,7 @@ from steelyard.inputs.validate import json_schema, parse_json
 
 FULL = RunSpec(
     run_id="a-1.b_c",
-    cell="c",
+    configuration="c",
     epoch_samples=4096,
     sim=SimTruth(
         noise=Noise(kind="ar1", rho=0.5), collective=Collective(message_bytes=8, links=(Link(), Link(from_ranks=9)))
@@ -116,4 +116,4 @@ def test_units_are_in_the_names_of_times() -> None:
 
 def test_sharded_ranks_take_equal_steps() -> None:
     with pytest.raises(ValueError, match="drop or pad"):
-        RunSpec(run_id="x", cell="x", workload="tiny", parallel="fsdp2", last_batch="keep", accumulation=2)
+        RunSpec(run_id="x", configuration="x", workload="tiny", parallel="fsdp2", last_batch="keep", accumulation=2)

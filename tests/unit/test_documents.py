@@ -134,7 +134,7 @@ def test_brief_leaves_out_what_holds(capsys: pytest.CaptureFixture[str]) -> None
     out = capsys.readouterr().out
     assert "N10" in out
     assert "N12" not in out
-    assert "remedy" not in out
+    assert "fix" not in out
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def truth(**more: Any) -> SimTruth:
 def job(node: Node = Node(), sensors: tuple[Sensor, ...] = (FINE, METER), energy: Energy = Energy()) -> RunSpec:  # noqa: B008
     """Four ranks that compute and communicate."""
     script = truth(sensors=sensors, collective=RING, node=node)
-    return RunSpec(run_id="run", cell="cell", ranks=4, budget=SHORT, sim=script, energy=energy)
+    return RunSpec(run_id="run", configuration="configuration", ranks=4, budget=SHORT, sim=script, energy=energy)
 
 
 def value(record: RunRecord, name: str) -> float:
@@ -778,7 +778,7 @@ def test_wild_numbers_in_the_samples_do_not_stop_the_derivation(tmp_path: Path) 
 def test_what_can_be_mended_is_named_first(tmp_path: Path) -> None:
     raw = raw_run(tmp_path, job(sensors=(FINE,)))
     lost = [
-        {"kind": "missing", "backend": name, "what": name, "code": code, "reason": f"{code} {name}", "remedy": ""}
+        {"kind": "missing", "backend": name, "what": name, "code": code, "reason": f"{code} {name}", "fix": ""}
         for name, code in (("amd", "missing"), ("hwmon", "missing"), ("ipu", "missing"), ("nvml", "forbidden"))
     ]
     rewrite(raw, [event for event in events(raw) if event["kind"] in ("sampler", "ended")] + lost)

@@ -86,7 +86,7 @@ def record(repeat: int, quantities: dict[str, Quantity], *, cell: str = "cell", 
     run_id = f"{cell}-{repeat}"
     return RunRecord(
         run_id=run_id,
-        spec=RunSpec(run_id=run_id, cell=cell, study="watts", repeat=repeat, **settings),
+        spec=RunSpec(run_id=run_id, configuration=cell, study="watts", repeat=repeat, **settings),
         status=Status(code="completed"),
         launch=None,
         environment=Environment(node=NODE, allocation=None, device="cuda", timing="events", facts={}),
@@ -398,7 +398,7 @@ def test_a_simulated_run_shows_its_true_energy(tmp_path: Path, capsys: pytest.Ca
     assert "J/sample" in capsys.readouterr().out
     picture = tmp_path / "p.svg"
     code, found = run_json(capsys, "energy", "adhoc", *words, "--plot", str(picture))
-    (cell,) = found["cells"]
+    (cell,) = found["configurations"]
     # Two devices of 300 W; each brings 32 samples every 10 ms.
     interval = cell["figures"]["energy_per_sample"]["interval"]
     assert interval["low"] <= 600 / 6400 <= interval["high"]
@@ -431,8 +431,8 @@ def test_the_verb_shows_plots_and_says(tmp_path: Path, capsys: pytest.CaptureFix
     assert ET.fromstring(picture.read_text())
     code, found = run_json(capsys, "energy", "watts", "--results", str(results.path))
     assert code == 0
-    assert found["cells"][0]["figures"]["energy_per_sample"]["value"] == pytest.approx(1.0)
-    assert found["cells"][0]["verdict"] == "valid"
+    assert found["configurations"][0]["figures"]["energy_per_sample"]["value"] == pytest.approx(1.0)
+    assert found["configurations"][0]["verdict"] == "valid"
 
 
 def test_no_valid_energy_is_exit_code_1_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -443,7 +443,7 @@ def test_no_valid_energy_is_exit_code_1_with_the_reason(tmp_path: Path, capsys: 
     assert "rapl: permission denied" in " ".join(out.split())
     assert "steelyard doctor" in out
     code, found = run_json(capsys, "energy", "watts", "--results", str(results.path))
-    assert (code, found["cells"][0]["verdict"]) == (1, "invalid")
+    assert (code, found["configurations"][0]["verdict"]) == (1, "invalid")
     assert main(["energy", "watts", "--results", str(results.path), "--plot", str(tmp_path / "p.svg")]) == 1
     assert not (tmp_path / "p.svg").exists()
 

@@ -112,11 +112,11 @@ def test_question_and_answer_come_before_findings_and_findings_before_figures() 
     assert places == sorted(places)
 
 
-def test_findings_have_code_severity_message_remedy_and_an_anchor_that_cells_lead_to() -> None:
+def test_findings_have_code_severity_message_fix_and_an_anchor_that_cells_lead_to() -> None:
     assert 'id="scaling-sy301"' in WHOLE
     assert '<a href="#scaling-sy301">SY301</a>' in WHOLE
     found = findings()[0]
-    for words in (found.message, found.remedy, found.evidence, "blocks"):
+    for words in (found.message, found.fix, found.evidence, "error"):
         assert words in WHOLE
     assert "9 more</summary>" in WHOLE
 

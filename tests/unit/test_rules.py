@@ -86,7 +86,7 @@ def test_the_bad_example_is_found_and_the_good_one_is_not(code: str, sound: dict
     found = tried(made, made.bad, sound)
     assert {finding.code for finding in found} == {code}
     assert tried(made, made.good, sound) == []
-    assert all(finding.message and finding.remedy for finding in found)
+    assert all(finding.message and finding.fix for finding in found)
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -99,7 +99,7 @@ def test_a_rule_says_what_it_is(code: str) -> None:
     for text in (made.why, made.detected, made.bad.says, made.good.says):
         assert len(text) > 20
         assert text.endswith(".")
-    assert not made.remedy.endswith(".")
+    assert not made.fix.endswith(".")
     assert len(made.why) < 600
 
 
@@ -140,7 +140,7 @@ def test_names_are_told_apart() -> None:
 def test_the_page_of_a_rule_has_all_of_it(code: str) -> None:
     made = rule(code)
     written = page(made)
-    for text in (made.why, made.detected, made.remedy, made.bad.says, made.good.says):
+    for text in (made.why, made.detected, made.fix, made.bad.says, made.good.says):
         assert " ".join(text.split()).casefold() in " ".join(written.split()).casefold()
     assert f"[{code}]({code}.md)" in index_page()
 
@@ -178,20 +178,20 @@ def test_explain_refuses_what_is_no_code(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_findings_are_printed_like_a_linters() -> None:
     found = Finding(
-        code="SY501", severity="blocks", message="clocks \x1b[31mdiffer", remedy="do not use it", place="study/cell",
+        code="SY501", severity="error", message="clocks \x1b[31mdiffer", fix="do not use it", place="study/cell",
         evidence="5 s against 10 s",
     )  # fmt: skip
     assert finding_lines([found]) == [
-        "study/cell: SY501 clocks-disagree (blocks): clocks \\x1b[31mdiffer",
+        "study/cell: SY501 clocks-disagree (error): clocks \\x1b[31mdiffer",
         "    evidence: 5 s against 10 s",
-        "    remedy: do not use it",
+        "    fix: do not use it",
     ]
-    assert tally([found, found]) == "2 block; steelyard explain SY501 says what a code means"
+    assert tally([found, found]) == "2 errors; steelyard explain SY501 says what a code means"
     assert tally([]) == "no findings"
 
 
 def test_a_rule_of_a_later_version_is_shown_all_the_same() -> None:
-    found = Finding(code="SY999", severity="note", message="unheard of", remedy="none")
+    found = Finding(code="SY999", severity="note", message="unheard of", fix="none")
     assert finding_lines([found])[0] == "SY999 (not a rule of this version) (note): unheard of"
 
 
@@ -202,7 +202,7 @@ class _Always(Rule):
     name = "always-found"
     severity = "note"
     subject = "run"
-    remedy = "none"
+    fix = "none"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         yield self.found("here")
@@ -216,5 +216,5 @@ def test_what_blocks_comes_first(sound: dict[str, Any], monkeypatch: pytest.Monk
     bad = merged(sound, {"stop": {"seconds": 5.0, "host_seconds": 10.0}, "model": {"last_loss": "nan"}})
     found = check("run", parse_object(RunRecord, bad, "the record"))
     module.rules.cache_clear()
-    assert [finding.severity for finding in found] == ["blocks", "disclose", "note"]
+    assert [finding.severity for finding in found] == ["error", "warning", "note"]
     assert [finding.code for finding in found] == ["SY501", "SY701", "SY799"]

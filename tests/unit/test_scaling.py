@@ -49,7 +49,7 @@ def ring_s(count: int) -> float:
 def spec_of(count: int, job: int = 0, cell: str = "", **settings: Any) -> RunSpec:
     given: dict[str, Any] = {"batch": BATCH, "budget": STEPS, "crosscheck_steps": 0, **settings}
     return RunSpec(
-        run_id=f"run-{cell}{count}-{job}", study="study", cell=f"cell-{cell}{count}", repeat=job, seed=job,
+        run_id=f"run-{cell}{count}-{job}", study="study", configuration=f"cell-{cell}{count}", repeat=job, seed=job,
         ranks=count, **given,
     )  # fmt: skip
 
@@ -250,7 +250,7 @@ def test_strong_weak_and_neither(study: Any) -> None:
     neither = [study([n], sim=sized, batch=batch, cell="n")[0] for n, batch in ((1, 64), (2, 48), (4, 32))]
     (found,) = scaling(summarise(neither))
     assert (found.kind, found.blocked, found.fits) == ("neither", True, ())
-    blocking = [entry for entry in found.findings if entry.severity == "blocks"]
+    blocking = [entry for entry in found.findings if entry.severity == "error"]
     assert "SY312" in {entry.code for entry in blocking}
     assert any("64, 64 each" in entry.evidence for entry in blocking)
     (found,) = scaling(summarise(strong), "weak")

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 
 def put(folder: ResultFolder, record: RunRecord, *, study: str, cell: str, repeat: int = 0) -> None:
-    spec = dataclasses.replace(record.spec, study=study, cell=cell, run_id=f"{cell}-r{repeat:04d}", repeat=repeat)
+    spec = dataclasses.replace(
+        record.spec, study=study, configuration=cell, run_id=f"{cell}-r{repeat:04d}", repeat=repeat
+    )
     place = folder.run_path(spec)
     place.mkdir(parents=True)
     write_json(place / "record.json", dataclasses.replace(record, spec=spec, run_id=spec.run_id))

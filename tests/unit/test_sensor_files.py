@@ -177,7 +177,7 @@ def test_what_we_may_not_read_is_forbidden(tmp_path: Path, honest_modes: None) -
     assert {missing.what.partition(":")[0] for missing in found.missing} == {
         "package-0", "package-1", "package-0-dram", "package-1-dram",
     }  # fmt: skip
-    assert all("chmod o+r /sys/class/powercap/*/energy_uj" in missing.remedy for missing in found.missing)
+    assert all("chmod o+r /sys/class/powercap/*/energy_uj" in missing.fix for missing in found.missing)
     assert all(str(tmp_path) not in missing.reason for missing in found.missing)
 
 
@@ -195,7 +195,7 @@ def test_folders_that_a_container_hides(tmp_path: Path) -> None:
     (folder / "intel-rapl:0").symlink_to("../../devices/virtual/powercap/intel-rapl/intel-rapl:0")
     found = open_rapl(tmp_path, ())
     assert (watched(found), codes(found)) == ({}, {"missing"})
-    assert "docker run -v /sys/devices/virtual/powercap" in found.missing[0].remedy
+    assert "docker run -v /sys/devices/virtual/powercap" in found.missing[0].fix
 
 
 @pytest.mark.parametrize(
@@ -558,7 +558,7 @@ def test_without_amdsmi_the_drivers_watts(tmp_path: Path, monkeypatch: pytest.Mo
     assert parents(found) == {"amd0": None, "amd0.die0": "amd0", "amd0.die1": "amd0"}
     assert (reading(found, "amd0"), watched(found)["amd0"].limit_w) == (90.0, 560.0)
     assert [(missing.what, missing.code) for missing in found.missing] == [("amdsmi", "missing")]
-    assert "/opt/rocm/share/amd_smi" in found.missing[0].remedy
+    assert "/opt/rocm/share/amd_smi" in found.missing[0].fix
 
 
 @pytest.mark.parametrize(
@@ -569,7 +569,7 @@ def test_amdsmi_that_does_not_start(tmp_path: Path, fake: Callable[[str, str], A
     assert open_amd(tmp_path, ()).missing == []  # nothing is there, and nothing was expected
     found = open_amd(plant(tmp_path, {"dev/kfd": ""}), ())
     assert codes(found) == {code}
-    assert all(missing.remedy for missing in found.missing)
+    assert all(missing.fix for missing in found.missing)
 
 
 def test_amdsmi_whose_library_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -658,7 +658,7 @@ def test_no_gcipuinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_ipu(tmp_path, ()).missing == []
     monkeypatch.setenv("IPUOF_VIPU_API_PARTITION_ID", "pod16")
     found = open_ipu(tmp_path, ())
-    assert (codes(found), "Poplar" in found.missing[0].remedy) == ({"missing"}, True)
+    assert (codes(found), "Poplar" in found.missing[0].fix) == ({"missing"}, True)
 
 
 @pytest.mark.parametrize(
@@ -729,12 +729,12 @@ def test_the_doctor_says_that_nothing_can_be_measured(tmp_path: Path) -> None:
 
 def test_the_doctor_puts_equal_causes_together() -> None:
     missing = [
-        Missing(backend="nvml", what=f"gpu{number}", code="forbidden", reason="no right", remedy="ask")
+        Missing(backend="nvml", what=f"gpu{number}", code="forbidden", reason="no right", fix="ask")
         for number in range(8)
     ]
     found = survey_answer(backends=["nvml"], missing=to_json_object(missing))
     checks = list(judge_sensors(found))
-    assert [(check.found, check.remedy) for check in checks[:1]] == [("nvml: gpu0 (and 7 more): no right", "ask")]
+    assert [(check.found, check.fix) for check in checks[:1]] == [("nvml: gpu0 (and 7 more): no right", "ask")]
     assert len(checks) == 2
 
 
@@ -744,7 +744,7 @@ def test_a_survey_that_hangs_or_fails(tmp_path: Path, monkeypatch: pytest.Monkey
         assert "no answer" in run_survey(tmp_path)["error"]
     monkeypatch.setenv("PYTHONPATH", str(plant(tmp_path, {"numpy.py": "raise ImportError('broken')"})))
     (check,) = judge_sensors(run_survey(tmp_path))
-    assert (check.verdict, "broken" in check.found, bool(check.remedy)) == ("wrong", True, True)
+    assert (check.verdict, "broken" in check.found, bool(check.fix)) == ("wrong", True, True)
 
 
 def test_a_process_that_a_driver_holds_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -782,12 +782,12 @@ def test_sensors_that_we_may_not_read(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "open", refuse)
     checks = list(judge_sensors(survey(root)))
-    (closed,) = [check for check in checks if "chmod o+r /sys/class/powercap/*/energy_uj" in check.remedy]
+    (closed,) = [check for check in checks if "chmod o+r /sys/class/powercap/*/energy_uj" in check.fix]
     assert (closed.verdict, closed.found.startswith("rapl: package-0: /sys/class/powercap/intel-rapl:0/energy_uj")) == (
         "note", True,
     )  # fmt: skip
     assert "Permission denied" in closed.found
-    assert any(check.found.startswith("hwmon: ") and "chmod o+r on that file" in check.remedy for check in checks)
+    assert any(check.found.startswith("hwmon: ") and "chmod o+r on that file" in check.fix for check in checks)
 
 
 @pytest.mark.parametrize("error", [nvml_library.NO_LIBRARY, nvml_library.MISMATCH, 999])
@@ -797,7 +797,7 @@ def test_a_driver_that_does_not_work_is_wrong(error: int) -> None:
 
     missing = to_json_object(nvml_library.init_failure(NVMLError("as the library says")))
     check, _ = judge_sensors(survey_answer(missing=[missing]))
-    assert (check.verdict, bool(check.remedy)) == ("wrong", True)
+    assert (check.verdict, bool(check.fix)) == ("wrong", True)
     absent = missing | {"broken": False}
     assert [check.verdict for check in judge_sensors(survey_answer(missing=[absent]))] == ["note", "note"]
 
@@ -811,7 +811,7 @@ def test_files_that_look_like_sensors(tmp_path: Path) -> None:
         return [check for check in judge_sensors(survey(root)) if words in check.found]
 
     (note,) = notes("perf has")
-    assert (note.verdict, "perf has energy-psys here" in note.found, bool(note.remedy)) == ("note", True, True)
+    assert (note.verdict, "perf has energy-psys here" in note.found, bool(note.fix)) == ("note", True, True)
     plant(root, zone("intel-rapl:0", "package-0"))
     assert notes("perf has") == []
     assert notes("Cray") == []

@@ -43,7 +43,7 @@ def test_scratch_of_the_dead_is_swept_and_of_the_living_kept(tmp_path: Path) -> 
         "import sys; from pathlib import Path; from steelyard.contracts.spec import RunSpec;"
         "from steelyard.results.store import ResultFolder;"
         f"folder = ResultFolder(Path({str(tmp_path)!r})); folder.prepare();"
-        "folder.open_scratch(RunSpec(run_id='dead', cell='c'))"
+        "folder.open_scratch(RunSpec(run_id='dead', configuration='c'))"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
     folder = ResultFolder(tmp_path)

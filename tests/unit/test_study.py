@@ -30,14 +30,14 @@ def test_every_combination_in_every_repeat() -> None:
     assert len({run.run_id for run in found.runs}) == len(found.runs) == 40
     for repeat in range(4):
         part = found.runs[10 * repeat : 10 * repeat + 10]
-        assert {run.cell for run in part} == {cell.name for cell in found.cells}
+        assert {run.configuration for run in part} == {cell.name for cell in found.cells}
         assert {run.repeat for run in part} == {repeat}
     assert len({run.seed for run in found.runs}) == 40
 
 
 def test_order_is_random_and_repeatable() -> None:
     def order(seed: int, repeat: int) -> list[str]:
-        return [run.cell for run in expand(study(seed=seed)).runs if run.repeat == repeat]
+        return [run.configuration for run in expand(study(seed=seed)).runs if run.repeat == repeat]
 
     assert order(1, 0) == order(1, 0)
     orders = [order(seed, repeat) for seed, repeat in itertools.product((1, 2), (0, 1))]

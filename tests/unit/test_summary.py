@@ -61,7 +61,7 @@ def test_cells_are_named_by_what_differs(simulate: Simulate) -> None:
     specs = [
         make_spec(batch=batch, sim=SimTruth(noise=Noise(kind=kind))) for batch, kind in ((8, "none"), (32, "normal"))
     ]
-    records = [simulate(dataclasses.replace(spec, cell=f"c{number}")) for number, spec in enumerate(specs)]
+    records = [simulate(dataclasses.replace(spec, configuration=f"c{number}")) for number, spec in enumerate(specs)]
     assert labels(summarise(records)) == {
         "c0": "batch=8, sim.noise.kind=none",
         "c1": "batch=32, sim.noise.kind=normal",

@@ -86,7 +86,7 @@ def batch_curve(cells: Sequence[CellSummary], share: float = SHARE) -> BatchCurv
         raise InputError("an option is not valid", problems=(problem,))
     ordered = sorted(cells, key=lambda cell: cell.records[0].spec.batch)
     differing = _differing(ordered)
-    blocked = any(found.severity == "blocks" for found in differing)
+    blocked = any(found.severity == "error" for found in differing)
     if not blocked:
         _refuse_twice(ordered)
     usable = [cell for cell in ordered if cell.throughput.value is not None and not _blocking(cell)]
@@ -166,7 +166,7 @@ def _blocking(cell: CellSummary) -> list[Finding]:
     return [
         dataclasses.replace(entry, place=f"batch {batch}, left out of the knee")
         for entry in cell.findings
-        if entry.severity == "blocks" and cell.throughput.value is not None
+        if entry.severity == "error" and cell.throughput.value is not None
     ]
 
 
@@ -180,10 +180,10 @@ def _against(base: Row, row: Row) -> Iterator[Finding]:
         # Of a cell without figures only its settings matter; two cells of one batch are another matter.
         if entry.code == UNCHANGED or not entry.code.startswith(FAMILIES):
             continue
-        if row.status != "completed" and entry.severity != "blocks":
+        if row.status != "completed" and entry.severity != "error":
             continue
         if odd is not None and entry.code.startswith("SY1"):
-            yield dataclasses.replace(entry, remedy=f"select cells that differ in the batch alone: {odd}")
+            yield dataclasses.replace(entry, fix=f"select cells that differ in the batch alone: {odd}")
         else:
             yield entry
 
@@ -206,4 +206,4 @@ def _refuse_twice(cells: Sequence[CellSummary]) -> None:
 
 
 # What makes a cell or its evidence, not what was set.
-_OWN = ("cell", "run_id", "repeat", "seed", "study", "jobs", "jobs_lost", "node", "findings", "window")
+_OWN = ("configuration", "run_id", "repeat", "seed", "study", "jobs", "jobs_lost", "node", "findings", "window")

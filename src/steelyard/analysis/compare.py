@@ -157,14 +157,14 @@ def _judge(how: How, pair: Pair, *, force: bool, counts: tuple[int, int] = (1, 1
     findings = check("pair", pair)
     severe = {found.severity for found in findings}
     verdict: Verdict = "comparable"
-    if "blocks" in severe:
+    if "error" in severe:
         verdict = "not comparable"
-    elif "disclose" in severe:
+    elif "warning" in severe:
         verdict = "comparable with disclosures"
     made: list[Ratio] = []
     if verdict == "not comparable" and not force:
         # What is to be disclosed beside a ratio may name the ratio; there is none.
-        findings = tuple(found if found.severity == "blocks" else replace(found, evidence="") for found in findings)
+        findings = tuple(found if found.severity == "error" else replace(found, evidence="") for found in findings)
     else:
         attached = tuple(found for found in findings if found.severity != "note")
         # Any of these pairs might have been the best one. Where all their intervals hold together, that of the chosen

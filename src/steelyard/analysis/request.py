@@ -161,7 +161,7 @@ class Request:
     def blocked_by(self) -> tuple[str, ...]:
         """Codes of what forbids the use of the rate that all of it rests on."""
         found = self.basis.cell.findings
-        return tuple(dict.fromkeys(one.code for one in found if one.severity == "blocks" and one.code[:3] != "SY4"))
+        return tuple(dict.fromkeys(one.code for one in found if one.severity == "error" and one.code[:3] != "SY4"))
 
     @property
     def charge(self) -> Term | None:

@@ -249,7 +249,7 @@ def _surroundings(record: RunRecord) -> Settings:
 
 def _evidence(cell: CellSummary, measured: Sequence[RunRecord]) -> Settings:
     """How the figures came about."""
-    blocking = {found.code for record in measured for found in record.findings if found.severity == "blocks"}
+    blocking = {found.code for record in measured for found in record.findings if found.severity == "error"}
     lost = {code: count for code, count in sorted(cell.statuses.items()) if code not in MEASURED}
     nodes = sorted({record.environment.node for record in measured if record.environment})
     rates = [record.quantities.get("throughput_job") for record in measured]

@@ -110,7 +110,7 @@ class Scaling:
     @property
     def blocked(self) -> bool:
         """Whether a finding forbids any ratio."""
-        return any(found.severity == "blocks" for found in self.findings)
+        return any(found.severity == "error" for found in self.findings)
 
 
 def scaling(
@@ -439,7 +439,7 @@ def _findings(
     table = _make_table(stands, points, projections)
     found += [f for made in rule.rules("table") if made.code.startswith(OF_CURVES) for f in made.check(table)]
     found += _declared_otherwise([stand.row for stand in stands], declared)
-    if any(entry.severity == "blocks" for entry in found):
+    if any(entry.severity == "error" for entry in found):
         # What is said of a speed-up names it, and there is none.
         found = [entry for entry in found if entry.code not in OF_SPEEDUPS]
     order = list(rule.SEVERITIES)
@@ -490,4 +490,4 @@ def _declared_otherwise(rows: Sequence[Row], declared: Declared | None) -> list[
     made = rule.rule("SY312")
     kept = "job" if declared == "strong" else "device"
     message = f"declared as {declared} scaling, which keeps the batch of the {kept}; but this is {measured} scaling"
-    return [made.found(message, remedy=f"declare --{measured}, or nothing: it is derived from the batches")]
+    return [made.found(message, fix=f"declare --{measured}, or nothing: it is derived from the batches")]

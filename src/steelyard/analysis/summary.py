@@ -43,7 +43,7 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
     """One summary a cell, in the order in which cells first appear."""
     cells: dict[tuple[str, str], list[RunRecord]] = {}
     for record in records:
-        cells.setdefault((record.spec.study, record.spec.cell), []).append(record)
+        cells.setdefault((record.spec.study, record.spec.configuration), []).append(record)
     summaries = []
     for (study, cell), runs in cells.items():
         findings = {(found.code, found.severity): found for record in reversed(runs) for found in record.findings}
@@ -67,8 +67,8 @@ def list_studies(folder: ResultFolder) -> list[dict[str, Any]]:
     for study in folder.studies():
         records = list(folder.records(study))
         completed = sum(record.status.code == "completed" for record in records)
-        cells = len({record.spec.cell for record in records})
-        rows.append({"study": study, "cells": cells, "runs": len(records), "completed": completed})
+        cells = len({record.spec.configuration for record in records})
+        rows.append({"study": study, "configurations": cells, "runs": len(records), "completed": completed})
     return rows
 
 

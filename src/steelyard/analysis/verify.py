@@ -152,7 +152,7 @@ def require_begun(folder: ResultFolder, expansion: Expansion) -> None:
 def require_figures(recipe: Recipe, expansion: Expansion, record: RunRecord) -> None:
     """Refuse after the first job what no job will have, rather than after the last."""
     for expected in recipe.expect:
-        if cell_of(expansion, expected).name == record.spec.cell:
+        if cell_of(expansion, expected).name == record.spec.configuration:
             figures([record], expected)
 
 
@@ -162,7 +162,7 @@ def judge_records(recipe: Recipe, expansion: Expansion, records: Sequence[RunRec
 
 
 def _judge(recipe: Recipe, expected: Expect, cell: str, all_records: Sequence[RunRecord]) -> FigureVerdict:
-    records = tuple(record for record in all_records if record.spec.cell == cell)
+    records = tuple(record for record in all_records if record.spec.configuration == cell)
     band = Band(*expected.edges(), expected.value)
     values, unit = figures(records, expected)
     judgement = judge(values, band, rate=is_rate(unit), level=recipe.level) if values else None
@@ -178,7 +178,7 @@ def _verdict(records: Sequence[RunRecord], judgement: BandJudgement | None, expe
         return "fail", f"{lost.total()} of {len(records)} jobs did not complete: {said}"
     if judgement is None:
         return "cannot tell", _no_figure(records, expected)
-    blocking = sorted({found.code for record in records for found in record.findings if found.severity == "blocks"})
+    blocking = sorted({found.code for record in records for found in record.findings if found.severity == "error"})
     if blocking:
         return "cannot tell", f"the jobs have findings that must be mended first: {', '.join(blocking)}"
     if judgement.verdict == "pass":
@@ -247,7 +247,7 @@ def history(folder: ResultFolder, recipe: Recipe, expansion: Expansion) -> list[
 def _history(recipe: Recipe, expected: Expect, cell: str, there: Sequence[tuple[str, list[RunRecord]]]) -> History:
     kept = []
     for study, records in there:
-        if any(record.spec.cell == cell for record in records):
+        if any(record.spec.configuration == cell for record in records):
             outcome = _judge(recipe, expected, cell, records)
             values, _ = figures(outcome.records, expected)
             # When the first job began; where no record says it, when the occasion was named. Digits that are no date

@@ -51,7 +51,7 @@ class Audit:
     @property
     def passes(self) -> bool:
         """Whether nothing blocks and every claim holds."""
-        blocked = any(finding.severity == "blocks" for finding in self.findings)
+        blocked = any(finding.severity == "error" for finding in self.findings)
         return not blocked and all(entry.verdict == "holds" for entry in self.judgements)
 
 

@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--platforms", type=Path, metavar="CSV", help="the machines of a table, with their power limits"
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a reviewer's page as well")
-    parser.add_argument("--brief", action="store_true", help="leave out remedies and the claims that hold")
+    parser.add_argument("--brief", action="store_true", help="leave out fixes and the claims that hold")
     add_results(parser)
 
 

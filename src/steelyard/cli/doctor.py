@@ -1,4 +1,4 @@
-"""Say what this node is and what would go wrong on it, with a remedy for each."""
+"""Say what this node is and what would go wrong on it, with a fix for each."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Say what a code of a finding means: why it matters, how it is detected, a bad and a good example, the remedy."""
+"""Say what a code of a finding means: why it matters, how it is detected, a bad and a good example, the fix."""
 
 import argparse
 import json

@@ -20,7 +20,7 @@ VERBS = {
     "verify": "run a documented recipe and hold it against its stated figure",
     "audit": "what the figures of tables, claims and results contradict, hide or leave open",
     "data": "data sets: which there are, checked, made small, put into shards",
-    "explain": "what the code of a finding means, with examples and the remedy",
+    "explain": "what the code of a finding means, with examples and the fix",
     "derive": "derive a record again from its raw observations",
     "selftest": "prove the arithmetic on simulated accelerators",
     "schema": "the contracts as JSON Schema",

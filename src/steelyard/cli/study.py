@@ -144,7 +144,7 @@ def _show(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
     cells = sorted(summarise(records), key=lambda cell: order.get(cell.cell, len(order)))
     searches = [found(folder, group) for group in expansion.searches]
     if arguments.json:
-        shown = {"made": len(outcome.made), "skipped": outcome.skipped, "cells": cells_object(cells)}
+        shown = {"made": len(outcome.made), "skipped": outcome.skipped, "configurations": cells_object(cells)}
         print(json.dumps(shown | ({"searches": search_object(expansion, searches)} if searches else {})))
     elif searches:
         print("\n".join(search_lines(expansion, searches)))

@@ -88,7 +88,7 @@ class Missing(Contract):
     what: Text
     code: MissingCode
     reason: Text
-    remedy: Text = ""
+    fix: Text = ""
     broken: bool = False
     """Whether the driver itself does not work: the devices are useless then, not only their sensors."""
 

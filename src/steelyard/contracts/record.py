@@ -41,7 +41,7 @@ Window = Literal[
 ]
 Aggregation = Literal["work over time", "mean", "p50", "p90", "p95", "p99", "sum", "max", "last", "share of time"]
 SteadyAnswer = Literal["steady", "warming up throughout", "slowing down", "no steady state"]
-Severity = Literal["blocks", "disclose", "note"]
+Severity = Literal["error", "warning", "note"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class Finding(Contract):
     code: Annotated[str, Length(8, r"^SY[0-9]{3}$")]
     severity: Severity
     message: Text
-    remedy: Text
+    fix: Text
     place: Text = ""
     """Which row of a table, or which side of a comparison; empty: the record itself."""
     evidence: Text = ""

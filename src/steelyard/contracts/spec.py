@@ -110,7 +110,7 @@ class RunSpec(Contract):
     schema_version: Literal[1] = SCHEMA_VERSION
     run_id: Name
     study: Name = "adhoc"
-    cell: Name
+    configuration: Name
     """Names the settings: runs of one cell are repeats of each other."""
     repeat: Count = 0
     seed: Annotated[int, Bound(ge=0, lt=2**63)] = 0

@@ -69,7 +69,7 @@ def _check_folder(results: Path) -> Check:
 
 def _try_worker(trial: Callable[[RunSpec], RunRecord]) -> Check:
     """A real worker process with a real, tiny run: nothing tells more."""
-    spec = RunSpec(run_id="doctor", cell="doctor", workload="sim", device="sim", budget=STEPS)
+    spec = RunSpec(run_id="doctor", configuration="doctor", workload="sim", device="sim", budget=STEPS)
     record, seconds = _time(trial, spec)
     if record.status.code != "completed":
         return Check(
@@ -84,7 +84,12 @@ def _try_worker(trial: Callable[[RunSpec], RunRecord]) -> Check:
 def _try_training(trial: Callable[[RunSpec], RunRecord], ranks: int) -> Check:
     """The same with torch on what is there; with several ranks also torchrun and the collectives."""
     spec = RunSpec(
-        run_id="doctor", cell="doctor", workload="tiny", ranks=ranks, budget=STEPS, time_limit_s=TRAINING_LIMIT_S
+        run_id="doctor",
+        configuration="doctor",
+        workload="tiny",
+        ranks=ranks,
+        budget=STEPS,
+        time_limit_s=TRAINING_LIMIT_S,
     )
     record, seconds = _time(trial, spec)
     if record.status.code != "completed":

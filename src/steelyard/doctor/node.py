@@ -48,7 +48,7 @@ FABRIC_FILES = {"InfiniBand": "infiniband/uverbs*", "RoCE": "infiniband/uverbs*"
 # NCCL and RCCL speak verbs themselves; for these fabrics they need a plugin.
 PLUGIN_FABRICS = ("EFA", "Slingshot", "Omni-Path")
 PLUGINS = ("libnccl-net", "librccl-net")
-FABRIC_REMEDIES = {
+FABRIC_FIXES = {
     "EFA": "install the EFA software and aws-ofi-nccl in the image, or add their lib folders to LD_LIBRARY_PATH",
     "Slingshot": "load the site's libfabric and aws-ofi-nccl modules, or bind them into the container",
     "Omni-Path": "install libfabric or libpsm2 (in the container too)",
@@ -67,7 +67,7 @@ class Check:
     name: str
     verdict: Verdict
     found: str
-    remedy: str = ""
+    fix: str = ""
 
 
 @dataclass(frozen=True)
@@ -179,12 +179,12 @@ def shared_memory_check(free_bytes: int, plan: IntendedRun) -> Check:
     """Whether loader workers can hand over their batches; each needs room for the batches it keeps ready."""
     workers = (plan.ranks or 1) * (plan.loader_workers or 0)
     found = f"{free_bytes / 2**20:,.0f} MiB free in /dev/shm"
-    remedy = "docker run --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir of medium Memory at /dev/shm"
+    fix = "docker run --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir of medium Memory at /dev/shm"
     if free_bytes < workers * SHM_BYTES_PER_WORKER:
         need = workers * SHM_BYTES_PER_WORKER // 2**20
-        return Check("shared memory", "wrong", f"{found}; {workers} loader workers need some {need:,} MiB", remedy)
+        return Check("shared memory", "wrong", f"{found}; {workers} loader workers need some {need:,} MiB", fix)
     if free_bytes <= SHM_BYTES_PER_WORKER:
-        return Check("shared memory", "note", f"{found}: too little for more than one loader worker", remedy)
+        return Check("shared memory", "note", f"{found}: too little for more than one loader worker", fix)
     return Check("shared memory", "ok", found)
 
 
@@ -235,7 +235,7 @@ def _check_fabric(node: HostView, fabric: hostinfo.Fabric) -> Check:
             "fabric",
             verdict,
             f"{devices} is here, but the loader finds no {' and no '.join(missing)}: several nodes would talk over TCP",
-            FABRIC_REMEDIES.get(fabric.kind, "install rdma-core (in the container too), or add it to LD_LIBRARY_PATH"),
+            FABRIC_FIXES.get(fabric.kind, "install rdma-core (in the container too), or add it to LD_LIBRARY_PATH"),
         )
     if not any((node.root / "dev").glob(FABRIC_FILES[fabric.kind])):
         return Check(

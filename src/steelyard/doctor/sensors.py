@@ -92,15 +92,13 @@ def _judge_missing(missing: list[dict[str, Any]]) -> Iterator[Check]:
     """What cannot be read: one line for all that have the same cause."""
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for entry in missing:
-        cause = entry["reason"] if not entry["remedy"] else ""
-        groups.setdefault((entry["backend"], cause, entry["remedy"]), []).append(entry)
-    for (backend, _, remedy), entries in groups.items():
+        cause = entry["reason"] if not entry["fix"] else ""
+        groups.setdefault((entry["backend"], cause, entry["fix"]), []).append(entry)
+    for (backend, _, fix), entries in groups.items():
         first = entries[0]
         more = f" (and {len(entries) - 1} more)" if len(entries) > 1 else ""
         text = f"{backend}: {first['what']}{more}: {first['reason']}"
         if first["broken"]:
-            yield Check(
-                NAME, "wrong", text, remedy or "nvidia-smi must work here; dmesg tells whether a GPU has failed"
-            )
+            yield Check(NAME, "wrong", text, fix or "nvidia-smi must work here; dmesg tells whether a GPU has failed")
         else:
-            yield Check(NAME, "note", text, remedy)
+            yield Check(NAME, "note", text, fix)

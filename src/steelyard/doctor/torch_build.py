@@ -119,15 +119,15 @@ def run_probe() -> dict[str, Any]:
     return found
 
 
-def _broken(text: str, meaning: str, remedy: str) -> dict[str, Any]:
-    return {"facts": {}, "devices": [], "error": {"text": text, "meaning": meaning, "remedy": remedy}}
+def _broken(text: str, meaning: str, fix: str) -> dict[str, Any]:
+    return {"facts": {}, "devices": [], "error": {"text": text, "meaning": meaning, "fix": fix}}
 
 
 def judge(found: dict[str, Any], node: HostView) -> Iterator[Check]:
     """What the probe's answers mean for this node."""
     if found["error"] is not None:
         error = found["error"]
-        yield Check("torch", "wrong", f"{error['meaning']}: {_short(error['text'])}", error["remedy"])
+        yield Check("torch", "wrong", f"{error['meaning']}: {_short(error['text'])}", error["fix"])
         return
     facts: dict[str, str] = found["facts"]
     yield Check("torch", "ok", _describe(facts))
@@ -192,12 +192,10 @@ def _explain_unused(found: dict[str, Any], node: HostView, makers: set[str], the
                 f"unset {variable}, or ask the scheduler for devices (Slurm: --gpus)",
             )
     words = _short(" ".join([*found.get("warnings", []), found.get("unavailable") or ""]).strip() or "no reason given")
-    return Check(
-        "torch devices", sure, f"torch cannot use the devices of {names}: {words}", _unused_remedy(words, maker)
-    )
+    return Check("torch devices", sure, f"torch cannot use the devices of {names}: {words}", _unused_fix(words, maker))
 
 
-def _unused_remedy(words: str, maker: str) -> str:
+def _unused_fix(words: str, maker: str) -> str:
     if re.search(r"too old|insufficient", words, re.IGNORECASE):
         return f"a newer driver, or a torch built for an older CUDA: {OLD_RELEASES}"
     if maker == "AMD":

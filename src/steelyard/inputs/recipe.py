@@ -138,7 +138,7 @@ def plan(recipe: Recipe, folder: Path, *, name: str, jobs: int, run: dict[str, A
     names = {cell_of(whole, expected).name for expected in recipe.expect}
     # Cells without a documented figure would cost time and decide nothing.
     cells = tuple(cell for cell in whole.cells if cell.name in names)
-    return Expansion(whole.study, cells, tuple(spec for spec in whole.runs if spec.cell in names))
+    return Expansion(whole.study, cells, tuple(spec for spec in whole.runs if spec.configuration in names))
 
 
 def beside(folder: Path, name: str, field_name: str) -> Path:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MAX_RUNS = 1_000_000
 
 # Set by the study for each run; a file may not set them.
-IDENTITY = ("schema_version", "run_id", "study", "cell", "repeat", "seed")
+IDENTITY = ("schema_version", "run_id", "study", "configuration", "repeat", "seed")
 
 Repeats = Annotated[int, Bound(ge=1, le=10_000)]
 Seed = Annotated[int, Bound(ge=0, lt=2**63)]
@@ -140,7 +140,7 @@ def _cells(study: Study, find: Callable[[str], Source | None], folder: Path | No
         if source is not None:
             settings |= {"workload": workload_name(source), "source": to_json_object(source)}
         settings = spell_out(settings, folder)
-        spec = parse_object(RunSpec, {**settings, "run_id": "x", "cell": "x"}, where)
+        spec = parse_object(RunSpec, {**settings, "run_id": "x", "configuration": "x"}, where)
         name = cell_name(spec)
         if name in cells:
             problem = Problem("sweep", f"{label(swept)} repeats {label(cells[name].swept)}", "each combination once")
@@ -228,7 +228,7 @@ def _with_identity(spec: RunSpec, study: Study, cell: str, repeat: int) -> RunSp
     name = run_id(cell, repeat)
     digest = hashlib.sha256(f"{study.seed}:{study.name}:{name}".encode()).digest()
     seed = int.from_bytes(digest[:8], "big") >> 1
-    return dataclasses.replace(spec, run_id=name, study=study.name, cell=cell, repeat=repeat, seed=seed)
+    return dataclasses.replace(spec, run_id=name, study=study.name, configuration=cell, repeat=repeat, seed=seed)
 
 
 def _refuse_identity(settings: dict[str, Any], where: str) -> None:

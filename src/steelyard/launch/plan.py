@@ -259,8 +259,8 @@ def _make_run_limit(folder: ResultFolder, expansion: Expansion, place: Place) ->
         limits = place.site.limits
         if spec.time_limit_s is not None:
             least = spec.time_limit_s
-        elif spec.cell in took:
-            least = max(MEASURED_LEAST_S, MEASURED_ROOM * took[spec.cell])
+        elif spec.configuration in took:
+            least = max(MEASURED_LEAST_S, MEASURED_ROOM * took[spec.configuration])
         elif spec.device_family == "sim":
             least = _simulated_s(spec) + (0 if packed else limits.setup_s)
         elif spec.budget.epochs is not None:
@@ -301,13 +301,13 @@ def _read_longest_s(folder: ResultFolder, expansion: Expansion, place: Place) ->
     cut: set[str] = set()
     for spec in expansion.runs:
         asked = spec.time_limit_s is None and spec.device_family != "sim" and spec.run_id in here
-        if not asked or len(took.get(spec.cell, ())) >= LOOKED_AT or not folder.has(spec):
+        if not asked or len(took.get(spec.configuration, ())) >= LOOKED_AT or not folder.has(spec):
             continue
         record = folder.read(folder.run_path(spec))
         if record.status.code == "time_limit":
-            cut.add(spec.cell)
+            cut.add(spec.configuration)
         elif record.status.code == "completed" and record.launch is not None:
-            took.setdefault(spec.cell, []).append(record.launch.wall_s)
+            took.setdefault(spec.configuration, []).append(record.launch.wall_s)
     return {cell: max(times) for cell, times in took.items() if cell not in cut}
 
 

@@ -68,8 +68,8 @@ def checks(place: Place, *, results: Path | None = None, node: HostView | None =
             yield from check()
         except SteelyardError as error:
             problems = [str(problem) for problem in error.problems[:SHOWN]]
-            remedy = error.next_step or "mend that, then check again"
-            yield Check(name, "wrong", "; ".join([error.what, *problems]), remedy)
+            fix = error.next_step or "mend that, then check again"
+            yield Check(name, "wrong", "; ".join([error.what, *problems]), fix)
         except Exception as error:  # noqa: BLE001 -- one check that breaks must not hide what the others find
             found = f"the check itself failed: {type(error).__name__}: {error}"[:500]
             yield Check(name, "wrong", found, "a fault of ours: please report it with the site file")
@@ -102,7 +102,7 @@ def _list_texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 def _check_limits(place: Place) -> Iterator[Check]:
     faults = list(_find_contradictions(place))
-    yield from (Check("limits", "wrong", found, remedy) for found, remedy in faults)
+    yield from (Check("limits", "wrong", found, fix) for found, fix in faults)
     limits = place.site.limits
     if limits.max_running is not None and limits.max_running > limits.max_submitted:
         yield Check(
@@ -151,8 +151,8 @@ def _check_charge(place: Place) -> Iterator[Check]:
     if node_hour == 0:
         yield Check("charge", "note", "nothing is charged: every campaign shows a cost of 0", "fill in [charge]")
     elif charge.unit == "node-hour" and charge.per_node_hour == 0 and charge.per_device_hour == 1 and devices > 1:
-        remedy = "for node-hours: per_device_hour = 0.0 and per_node_hour = 1.0"
-        yield Check("charge", "wrong", f"{found}: the rule counts devices", remedy)
+        fix = "for node-hours: per_device_hour = 0.0 and per_node_hour = 1.0"
+        yield Check("charge", "wrong", f"{found}: the rule counts devices", fix)
     elif charge.unit == "node-hour" and not math.isclose(node_hour, 1):
         yield Check("charge", "note", f"{found}: right only where the site weighs these nodes so")
     elif charge.unit == "device-hour" and not math.isclose(node_hour, devices):
@@ -174,8 +174,8 @@ def _check_fields(place: Place) -> Iterator[Check]:
         yield Check("fields", "note", f"no effect on this site: {', '.join(idle)}", "take them out, or mend the rest")
     own = sorted({option.partition("=")[0] for option in pool.options} & OWN_OPTIONS)
     if own:
-        remedy = "take them out; partition, account and the like have fields of their own"
-        yield Check("options", "wrong", f"options that jobs are given already: {', '.join(own)}", remedy)
+        fix = "take them out; partition, account and the like have fields of their own"
+        yield Check("options", "wrong", f"options that jobs are given already: {', '.join(own)}", fix)
 
 
 def _check_devices(place: Place) -> Iterator[Check]:
@@ -183,14 +183,14 @@ def _check_devices(place: Place) -> Iterator[Check]:
     asked = pool.resource if place.site.scheduler == "kubernetes" else pool.gpus
     wants = pool.device not in ("auto", "cpu", "sim")
     if pool.gpus is not None and pool.gpus.rpartition(":")[2].isdigit():
-        remedy = 'only the kind: gpus = "gpu" or "gpu:TYPE"; devices_per_node is the count'
-        yield Check("devices", "wrong", f"gpus = {pool.gpus!r} holds a count", remedy)
+        fix = 'only the kind: gpus = "gpu" or "gpu:TYPE"; devices_per_node is the count'
+        yield Check("devices", "wrong", f"gpus = {pool.gpus!r} holds a count", fix)
     elif wants and asked is None and place.site.scheduler == "kubernetes":
-        remedy = 'resource = "nvidia.com/gpu", or as kubectl describe node calls it'
-        yield Check("devices", "wrong", f"runs on {pool.device}, and no device is asked for: a pod gets none", remedy)
+        fix = 'resource = "nvidia.com/gpu", or as kubectl describe node calls it'
+        yield Check("devices", "wrong", f"runs on {pool.device}, and no device is asked for: a pod gets none", fix)
     elif wants and asked is None:
-        remedy = 'gpus = "gpu", unless Slurm gives whole nodes and manages no devices'
-        yield Check("devices", "note", f"runs on {pool.device}, and no device is asked for", remedy)
+        fix = 'gpus = "gpu", unless Slurm gives whole nodes and manages no devices'
+        yield Check("devices", "note", f"runs on {pool.device}, and no device is asked for", fix)
     elif not wants and asked is not None and pool.device != "auto":
         yield Check("devices", "note", f"runs on {pool.device}, and {asked} is asked for", "devices would stand idle")
 
@@ -198,8 +198,8 @@ def _check_devices(place: Place) -> Iterator[Check]:
 def _check_environment(place: Place) -> Iterator[Check]:
     given = {**place.site.environment, **place.pool.environment}
     if own := sorted(OWN_VARIABLES & given.keys()):
-        remedy = "take them out: each run is told its own (threads: the study's `threads`)"
-        yield Check("environment", "wrong", f"set by every run itself: {', '.join(own)}", remedy)
+        fix = "take them out: each run is told its own (threads: the study's `threads`)"
+        yield Check("environment", "wrong", f"set by every run itself: {', '.join(own)}", fix)
 
 
 def _check_image(place: Place) -> Iterator[Check]:
@@ -208,8 +208,8 @@ def _check_image(place: Place) -> Iterator[Check]:
     if place.image is None and (kubernetes or place.site.container.runtime != "none"):
         known = ", ".join(place.site.container.images) or "none at all"
         found = f"no image for {place.pool.architecture}, which the nodes of {place.pool_name} are; there is: {known}"
-        remedy = f"container.images.{place.pool.architecture} = ..., or image in [pools.{place.pool_name}]"
-        yield Check("image", "wrong", found, remedy)
+        fix = f"container.images.{place.pool.architecture} = ..., or image in [pools.{place.pool_name}]"
+        yield Check("image", "wrong", found, fix)
 
 
 # -- what this machine can tell of the nodes ------------------------------------------------------------------
@@ -235,14 +235,14 @@ def _check_python(place: Place, node: HostView) -> Iterator[Check]:
     elif path is None:
         yield Check("python", "note", f"{python} is taken from the PATH of the jobs: not looked at from here")
     elif not path.exists():
-        remedy = "where the nodes do have it, all is well: srun PYTHON -V tells"
-        yield Check("python", "note", f"{python} is not on this machine", remedy)
+        fix = "where the nodes do have it, all is well: srun PYTHON -V tells"
+        yield Check("python", "note", f"{python} is not on this machine", fix)
     elif (built := elf_machine(path.resolve())) is not None and built != nodes:
-        remedy = f"a Python made on a node of this kind, or an image for {nodes}"
-        yield Check("python", "wrong", f"{python} is built for {built}, the nodes are {nodes}", remedy)
+        fix = f"a Python made on a node of this kind, or an image for {nodes}"
+        yield Check("python", "wrong", f"{python} is built for {built}, the nodes are {nodes}", fix)
     elif place.site.python is None and torch_folder() is None:
-        remedy = "python = the path of one that has torch, or a container"
-        yield Check("python", "note", f"{python} has no torch: only simulated runs would work", remedy)
+        fix = "python = the path of one that has torch, or a container"
+        yield Check("python", "note", f"{python} has no torch: only simulated runs would work", fix)
     else:
         yield Check("python", "ok", f"{python}, for {nodes}")
 
@@ -280,14 +280,14 @@ def _check_meeting_host(place: Place) -> Iterator[Check]:
     except ValueError:
         loopback = host == "localhost"
     if loopback:
-        remedy = "leave meeting_host away, unless all nodes are this one machine"
-        yield Check("meeting host", "note", f"{host} is every node's own address: ranks of two would not meet", remedy)
+        fix = "leave meeting_host away, unless all nodes are this one machine"
+        yield Check("meeting host", "note", f"{host} is every node's own address: ranks of two would not meet", fix)
         return
     try:
         socket.getaddrinfo(host, None)
     except (OSError, UnicodeError):
-        remedy = "leave meeting_host away: the first node's own name is used then"
-        yield Check("meeting host", "note", f"{host} has no address on this machine; the nodes may know it", remedy)
+        fix = "leave meeting_host away: the first node's own name is used then"
+        yield Check("meeting host", "note", f"{host} has no address on this machine; the nodes may know it", fix)
     else:
         found = f"{host}: right only where every job has its first rank there"
         yield Check("meeting host", "note", found, "leave meeting_host away: the first node's own name is used then")
@@ -304,9 +304,9 @@ def _check_results(place: Place, results: Path, node: HostView) -> Iterator[Chec
     elif _can_be_shared(mount.kind):
         yield Check("results", "ok", f"{there} is on {mount.kind} ({mount.point}), which nodes can share")
     else:
-        remedy = "--results on a file system that the nodes share, such as your scratch space"
+        fix = "--results on a file system that the nodes share, such as your scratch space"
         found = f"{there} is on {mount.kind} ({mount.point}): nodes see it only if they are this machine"
-        yield Check("results", "note", found, remedy)
+        yield Check("results", "note", found, fix)
     nearest = next((parent for parent in [there, *there.parents] if parent.exists()), None)
     if nearest is not None and (free := shutil.disk_usage(nearest).free) < 1 << 30:
         yield Check("results", "note", f"{free / 2**20:,.0f} MiB are free there", "free some space, or --results")

@@ -74,7 +74,7 @@ def write_job(campaign: Campaign, job: JobArray, files: Mapping[str, str]) -> No
 def write_study(campaign: Path, expansion: Expansion, file: Path | None) -> None:
     """What was asked for, as it was understood and, where there is a file, as it was written."""
     cells = {cell.name: cell.swept for cell in expansion.cells}
-    write_json(campaign / STUDY_FILE, {"study": to_json_object(expansion.study), "cells": cells})
+    write_json(campaign / STUDY_FILE, {"study": to_json_object(expansion.study), "configurations": cells})
     if file is not None:
         shutil.copyfile(file, campaign / "study.toml")
 
@@ -82,7 +82,7 @@ def write_study(campaign: Path, expansion: Expansion, file: Path | None) -> None
 def read_cells(campaign: Path) -> dict[str, dict[str, Any]]:
     """What was swept, by the names of the cells; empty where nobody can tell any more."""
     try:
-        cells = json.loads((campaign / STUDY_FILE).read_bytes())["cells"]
+        cells = json.loads((campaign / STUDY_FILE).read_bytes())["configurations"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     good = isinstance(cells, dict) and all(isinstance(swept, dict) for swept in cells.values())

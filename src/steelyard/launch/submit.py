@@ -122,7 +122,7 @@ def refuse_wrong(folder: ResultFolder, place: Place) -> None:
     """InputError when something is wrong with the site that can be seen from here."""
     wrong = [check for check in checks(place, results=folder.path) if check.verdict == "wrong"]
     if wrong:
-        problems = tuple(Problem(check.name, check.found, check.remedy or "see the site's file") for check in wrong)
+        problems = tuple(Problem(check.name, check.found, check.fix or "see the site's file") for check in wrong)
         raise InputError(
             f"{place.site.name!r} is not ready; nothing was queued",
             problems=problems,

@@ -1,4 +1,4 @@
-"""What a rule is: a code, why it matters, how it is detected, a bad and a good example, and the remedy.
+"""What a rule is: a code, why it matters, how it is detected, a bad and a good example, and the fix.
 
 Knows how a rule describes itself and makes findings. Each rule is one class in the folder of its code's first digit;
 `plugins.BUILTIN` names it by what it judges and by its code. A package may add its own with the entry point groups
@@ -48,8 +48,8 @@ FAMILIES = {
     "7": "plausibility",
 }
 SEVERITIES: dict[Severity, str] = {
-    "blocks": "the figure or claim cannot be used, and no ratio is given, before it is mended",
-    "disclose": "must stand beside the figure",
+    "error": "the figure or claim cannot be used, and no ratio is given, before it is mended",
+    "warning": "must stand beside the figure",
     "note": "worth knowing",
 }
 
@@ -87,7 +87,7 @@ class Rule:
     """How it is found, with the numbers that decide."""
     bad: ClassVar[Example]
     good: ClassVar[Example]
-    remedy: ClassVar[str]
+    fix: ClassVar[str]
 
     def found(
         self,
@@ -96,14 +96,14 @@ class Rule:
         place: str = "",
         evidence: str = "",
         severity: Severity | None = None,
-        remedy: str | None = None,
+        fix: str | None = None,
     ) -> Finding:
         """A finding of this rule."""
         return Finding(
             code=self.code,
             severity=severity or self.severity,
             message=message,
-            remedy=remedy or self.remedy,
+            fix=fix or self.fix,
             place=place,
             evidence=evidence,
         )

@@ -44,7 +44,7 @@ def _case(name: str, truths: dict[str, float], sim: SimTruth | None = None, step
         name,
         RunSpec(
             run_id=f"selftest-{name.replace(' ', '-')}",
-            cell="selftest",
+            configuration="selftest",
             batch=BATCH,
             budget=budget,
             sim=sim or SimTruth(step_time_s=STEP_S),

@@ -92,7 +92,7 @@ def hardware_test(
         # Short blocks of steps: what is asked for is time under load, not a mean.
         budget = Budget(min_steps=1, min_seconds=load_s, max_seconds=load_s, rel_half_width=1e-9, max_steps=10**9)
         spec = RunSpec(
-            run_id="hardware", study="selftest", cell="hardware", budget=budget, crosscheck_steps=0,
+            run_id="hardware", study="selftest", configuration="hardware", budget=budget, crosscheck_steps=0,
             time_limit_s=20 * load_s + 120, energy=Energy(watch=False), **LOAD,
         )  # fmt: skip
         windows, record = _watch(tell, raw, idle_s, spec)

@@ -100,7 +100,7 @@ def _prove_answers() -> Iterator[Proof]:
     for name, answer, record in zip(names, expected, records, strict=False):
         given = record.steady.answer if record.steady else record.status.code
         yield _compare_words(f"steady state: {name}", answer, given)
-    blocking = [found.code for found in records[-2].findings if found.severity == "blocks"]
+    blocking = [found.code for found in records[-2].findings if found.severity == "error"]
     yield _compare_words("a timer that reads half the time", "SY501", " ".join(blocking))
     yield _compare_words("a batch that does not fit", "out_of_memory", records[-1].status.code)
 
@@ -113,7 +113,7 @@ def _compare_words(what: str, truth: str, given: str) -> Proof:
 
 
 def _spec(truth: SimTruth, seed: int) -> RunSpec:
-    return RunSpec(run_id=f"selftest-{seed}", cell="selftest", seed=seed, batch=BATCH, sim=truth)
+    return RunSpec(run_id=f"selftest-{seed}", configuration="selftest", seed=seed, batch=BATCH, sim=truth)
 
 
 def _prove_coverage(name: str, noise: Noise) -> Iterator[Proof]:

@@ -133,10 +133,10 @@ def curve_object(curve: BatchCurve) -> dict[str, Any]:
         "smallest_reaching": curve.smallest_reaching,
         "largest_fitting": curve.largest_fitting,
         "smallest_out_of_memory": curve.smallest_out_of_memory,
-        "cells": [
+        "configurations": [
             {
                 "batch": entry.batch,
-                "cell": entry.cell.cell,
+                "configuration": entry.cell.cell,
                 "statuses": entry.cell.statuses,
                 "throughput_job": to_json_object(entry.throughput),
                 "of_asymptote": entry.of_asymptote,

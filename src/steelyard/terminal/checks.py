@@ -15,10 +15,10 @@ VERDICT = 6
 
 
 def check_lines(check: Check, name_columns: int) -> list[str]:
-    """One check as a person reads it: verdict, name and finding, then the remedy."""
+    """One check as a person reads it: verdict, name and finding, then the fix."""
     indent = " " * (VERDICT + name_columns)
     lines = wrapped(f"{check.verdict:<{VERDICT}}{check.name:<{name_columns}}{check.found}", deeper=indent)
-    return lines + (wrapped(f"remedy: {check.remedy}", indent) if check.remedy else [])
+    return lines + (wrapped(f"fix: {check.fix}", indent) if check.fix else [])
 
 
 def checks_summary(checks: Sequence[Check]) -> str:

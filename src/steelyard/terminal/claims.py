@@ -24,7 +24,7 @@ def audit_lines(audits: Sequence[Audit], *, brief: bool) -> list[str]:
     for entry in audits:
         lines += wrapped(f"{entry.name}: {entry.about}")
         if entry.findings:
-            lines += ["", *finding_lines(entry.findings, remedies=not brief)]
+            lines += ["", *finding_lines(entry.findings, fixes=not brief)]
         lines += ["", tally(entry.findings)]
         claims = ["-", "-"]
         if entry.judgements:
@@ -33,7 +33,7 @@ def audit_lines(audits: Sequence[Audit], *, brief: bool) -> list[str]:
             held = sum(judgement.verdict == "holds" for judgement in entry.judgements)
             claims = [str(len(entry.judgements)), str(held)]
         lines.append("")
-        blocking = sum(finding.severity == "blocks" for finding in entry.findings)
+        blocking = sum(finding.severity == "error" for finding in entry.findings)
         rows.append([entry.name, str(len(entry.findings)), str(blocking), *claims])
     if len(audits) > 1:
         lines.append(table(["judged", "findings", "blocking", "claims", "hold"], rows))

@@ -103,7 +103,7 @@ def _new_findings(entry: Comparison, told: dict[tuple[str, ...], Finding], *, re
         if key in told:
             before.append(found.code)
         else:
-            out += finding_lines([placed], remedies=found.severity != "disclose")
+            out += finding_lines([placed], fixes=found.severity != "warning")
         told.setdefault(key, found)
     if before and repeat:
         out += wrapped(f"as above: {', '.join(dict.fromkeys(before))}")

@@ -82,7 +82,7 @@ STATUSES: Final = {
     "refused": "red",
     "cancelled": "red",
 }
-SEVERITIES: Final = {"blocks": "red", "disclose": "yellow", "note": "cyan"}
+SEVERITIES: Final = {"error": "red", "warning": "yellow", "note": "cyan"}
 VERDICTS: Final = {"pass": "green", "fail": "red", "cannot tell": "yellow"}
 _CODES = "|".join(STATUSES)
 # Each pattern marks with the group `word` what is coloured, and what has to stand beside it.

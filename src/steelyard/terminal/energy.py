@@ -84,7 +84,7 @@ def answers(cells: Sequence[CellEnergy]) -> str:
     text = answer(cells[0]) if len(cells) == 1 else _name_least(cells, _names(cells))
     # A sound sensor does not fix a clock or a run that drifts: findings on the runs forbid their figures all the same.
     there = [entry for entry in cells if entry.main.value is not None]
-    codes = [{one.code for one in entry.cell.findings if one.severity == "blocks"} for entry in there]
+    codes = [{one.code for one in entry.cell.findings if one.severity == "error"} for entry in there]
     found = sorted(set().union(*codes))
     if not found:
         return text
@@ -154,7 +154,9 @@ def _compare_cells(cells: Sequence[CellEnergy], names: dict[str, str]) -> list[s
         for entry in cells
     ]
     short = {"J a sample": "J/sample", "J a sample, net": "net", "J a token": "J/token", "W, mean": "W"}
-    return table(["cell", "jobs", *(short.get(heading, heading) for _, heading in columns), ""], rows).splitlines()
+    return table(
+        ["configuration", "jobs", *(short.get(heading, heading) for _, heading in columns), ""], rows
+    ).splitlines()
 
 
 def _list_phases(cells: Sequence[CellEnergy], names: dict[str, str]) -> list[str]:
@@ -283,10 +285,10 @@ def held_lines(checks: Mapping[str, MeterAgreement]) -> list[str]:
 def energy_object(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> dict[str, Any]:
     """The same as plain data."""
     return {
-        "cells": [
+        "configurations": [
             {
                 "study": entry.cell.study,
-                "cell": entry.cell.cell,
+                "configuration": entry.cell.cell,
                 "verdict": entry.verdict,
                 "scope": entry.scope,
                 "jobs": entry.jobs,

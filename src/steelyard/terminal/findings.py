@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from steelyard.rules.rule import SEVERITIES, find_rule
-from steelyard.terminal.text import wrapped
+from steelyard.terminal.text import many, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from steelyard.contracts.record import Finding
 
 
-def finding_lines(findings: Sequence[Finding], *, remedies: bool = True) -> list[str]:
+def finding_lines(findings: Sequence[Finding], *, fixes: bool = True) -> list[str]:
     """Each finding in a few lines, in the order given."""
     lines = []
     for found in findings:
@@ -22,8 +22,8 @@ def finding_lines(findings: Sequence[Finding], *, remedies: bool = True) -> list
         lines += wrapped(f"{place}{found.code} {rule_name(found.code)} ({found.severity}): {found.message}", "", "    ")
         if found.evidence:
             lines += wrapped(f"evidence: {found.evidence}", "    ")
-        if remedies:
-            lines += wrapped(f"remedy: {found.remedy}", "    ")
+        if fixes:
+            lines += wrapped(f"fix: {found.fix}", "    ")
     return lines
 
 
@@ -32,8 +32,7 @@ def tally(findings: Sequence[Finding]) -> str:
     if not findings:
         return "no findings"
     counts = Counter(found.severity for found in findings)
-    words = {"blocks": ("blocks", "block"), "disclose": ("to disclose", "to disclose"), "note": ("note", "notes")}
-    parts = [f"{counts[each]} {words[each][counts[each] > 1]}" for each in SEVERITIES if counts[each]]
+    parts = [many(counts[each], each) for each in SEVERITIES if counts[each]]
     example = min(found.code for found in findings)
     return f"{', '.join(parts)}; steelyard explain {example} says what a code means"
 

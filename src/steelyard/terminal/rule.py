@@ -34,7 +34,7 @@ def terminal(found: Rule) -> list[str]:
         ("Looks at", SUBJECTS[found.subject] + "."),
         ("Why", found.why),
         ("How", found.detected),
-        ("Remedy", sentence(found.remedy)),
+        ("Fix", sentence(found.fix)),
     ]
     for heading, text in parts:
         lines += textwrap.wrap(text, WIDTH, initial_indent=f"{heading + ':':<10}", subsequent_indent=" " * 10)
@@ -47,7 +47,7 @@ def terminal(found: Rule) -> list[str]:
 
 def rule_object(found: Rule) -> dict[str, Any]:
     """A rule for machines."""
-    names = ("code", "name", "severity", "subject", "why", "detected", "remedy")
+    names = ("code", "name", "severity", "subject", "why", "detected", "fix")
     examples = {name: dataclasses.asdict(getattr(found, name)) for name in ("bad", "good")}
     return {name: getattr(found, name) for name in names} | examples
 
@@ -61,7 +61,7 @@ def page(found: Rule) -> str:
         language = "toml" if found.subject == "run" else "text"
         block = f"```{language}\n{example.text.strip()}\n```"
         out += [f"## {heading}", f"{example.says} {_form(found, example)}:", block]
-    out += ["## Remedy", sentence(found.remedy)]
+    out += ["## Fix", sentence(found.fix)]
     return "\n\n".join(_wrapped(part) for part in out) + "\n"
 
 

@@ -301,7 +301,7 @@ def scaling_object(found: Scaling) -> dict[str, Any]:
 def _point_object(point: Point, *, blocked: bool) -> dict[str, Any]:
     data = {
         "devices": point.devices,
-        "cell": point.cell,
+        "configuration": point.cell,
         "jobs": point.jobs,
         "throughput": to_json_object(point.throughput),
     }

@@ -50,7 +50,7 @@ def standing_lines(standing: StudyStatus, *, verbose: bool = False) -> list[str]
         f"study {standing.study}",
         *(line for sent in standing.campaigns for line in _sent_lines(sent, verbose=verbose)),
     ]
-    lines += ["", table(["cell", *names], rows)]
+    lines += ["", table(["configuration", *names], rows)]
     lines += _why_lines(standing) + _cause_lines(standing)
     for problem in standing.problems:
         # An error of several lines: what is wrong, and what to do.
@@ -91,8 +91,8 @@ def standing_object(standing: StudyStatus) -> dict[str, Any]:
         "open": len(standing.waiting),
         "collected": standing.collected,
         "totals": dict(standing.totals),
-        "cells": [
-            {"cell": cell, "label": standing.labels.get(cell), "runs": dict(counts)}
+        "configurations": [
+            {"configuration": cell, "label": standing.labels.get(cell), "runs": dict(counts)}
             for cell, counts in standing.cells.items()
         ],
         "causes": [

@@ -57,13 +57,13 @@ def plan_lines(expansion: Expansion, there: int) -> list[str]:
         cells = {cell.name: cell for cell in expansion.cells}
         for group in expansion.searches:
             first, last = group.runs[0], group.runs[-1]
-            swept = {key: value for key, value in cells[first.cell].swept.items() if key != "batch"}
+            swept = {key: value for key, value in cells[first.configuration].swept.items() if key != "batch"}
             rows.append([label(swept), str(first.ranks), f"{first.batch} to {last.batch}", str(group.most_tries)])
         lines = [table(["search", "devices", "batch", "runs at most"], rows), "", f"runs there already: {there}"]
     else:
         rows = [[label(cell.swept), str(cell.spec.ranks), str(expansion.study.repeats)] for cell in expansion.cells]
         order = f"in random order (seed {expansion.study.seed})"
-        lines = [table(["cell", "devices", "runs"], rows), ""]
+        lines = [table(["configuration", "devices", "runs"], rows), ""]
         lines.append(f"{len(expansion.runs)} runs, {there} of them there already, {order}")
     hours = "unknown" if price.device_hours is None else f"at most {price.device_hours:.3g} device-hours"
     return [*lines, f"measured time: {hours} ({price.basis})"]
@@ -73,7 +73,7 @@ def plan_object(expansion: Expansion, there: int) -> dict[str, Any]:
     """The same for machines."""
     return {
         "study": expansion.study.name,
-        "cells": [{"cell": cell.name, "swept": cell.swept} for cell in expansion.cells],
+        "configurations": [{"configuration": cell.name, "swept": cell.swept} for cell in expansion.cells],
         "order": [spec.run_id for spec in expansion.runs],
         "there": there,
         "device_hours_at_most": cost(expansion).device_hours,
@@ -82,5 +82,5 @@ def plan_object(expansion: Expansion, there: int) -> dict[str, Any]:
 
 def _settings(expansion: Expansion, found: SearchResult) -> dict[str, Any]:
     """What was swept beside the batch."""
-    cell = next(cell for cell in expansion.cells if cell.name == found.group.runs[0].cell)
+    cell = next(cell for cell in expansion.cells if cell.name == found.group.runs[0].configuration)
     return {key: value for key, value in cell.swept.items() if key != "batch"}

@@ -21,7 +21,7 @@ def cells_lines(cells: list[CellSummary], *, detail: bool = False) -> list[str]:
     """One row a cell, then what the numbers mean and what must be known about them."""
     names = labels(cells)
     rows = [[names[cell.cell], count_statuses(cell.statuses), with_interval(cell.throughput)] for cell in cells]
-    lines = [table(["cell", "runs", "throughput of the job, samples/s"], rows)]
+    lines = [table(["configuration", "runs", "throughput of the job, samples/s"], rows)]
     lines += [_fill(line) for line in _explain_brackets(cells)]
     lines += [_format_time_to_quality(cell, names[cell.cell]) for cell in cells if cell.time_to_quality is not None]
     if detail and len(cells) == 1:
@@ -58,7 +58,9 @@ def record_lines(record: RunRecord) -> list[str]:
 
 def studies_table(studies: list[dict[str, Any]]) -> str:
     """One row a study."""
-    return table(["study", "cells", "runs", "completed"], [[str(item) for item in row.values()] for row in studies])
+    return table(
+        ["study", "configurations", "runs", "completed"], [[str(item) for item in row.values()] for row in studies]
+    )
 
 
 def _fill(text: str, columns: int | None = None) -> str:
@@ -92,7 +94,7 @@ def cells_object(cells: list[CellSummary]) -> list[dict[str, Any]]:
     return [
         {
             "study": cell.study,
-            "cell": cell.cell,
+            "configuration": cell.cell,
             "statuses": cell.statuses,
             "nodes": list(cell.nodes),
             "throughput_job": to_json_object(cell.throughput),

@@ -101,7 +101,7 @@ def plan_lines(recipe: Recipe, expansion: Expansion) -> list[str]:
     """What would be run, and what it would be held against."""
     price = cost(expansion)
     hours = "unknown" if price.device_hours is None else f"at most {price.device_hours:.3g} device-hours"
-    cells = many(len(expansion.cells), "cell")
+    cells = many(len(expansion.cells), "configuration")
     runs = f"{many(len(expansion.runs), 'run')}: {cells}, {many(expansion.study.repeats, 'job')} each"
     rows = [
         [
@@ -116,7 +116,7 @@ def plan_lines(recipe: Recipe, expansion: Expansion) -> list[str]:
         *wrapped(f"{recipe.name}: {recipe.title}".rstrip(": ")),
         *wrapped(f"{runs}; measured time: {hours} ({price.basis})"),
         "",
-        *table(["cell", "figure", "must be", "unit"], rows).splitlines(),
+        *table(["configuration", "figure", "must be", "unit"], rows).splitlines(),
     ]
 
 
@@ -127,7 +127,11 @@ def plan_object(recipe: Recipe, expansion: Expansion) -> dict[str, Any]:
         "jobs": expansion.study.repeats,
         "runs": len(expansion.runs),
         "figures": [
-            {"cell": cell_of(expansion, expected).name, "expect": to_json_object(expected), "band": expected.edges()}
+            {
+                "configuration": cell_of(expansion, expected).name,
+                "expect": to_json_object(expected),
+                "band": expected.edges(),
+            }
             for expected in recipe.expect
         ],
         "device_hours_at_most": cost(expansion).device_hours,
@@ -175,7 +179,7 @@ def outcomes_object(outcomes: Sequence[FigureVerdict]) -> list[dict[str, Any]]:
         {
             "expect": to_json_object(outcome.expect),
             "band": {"low": outcome.band.low, "high": outcome.band.high},
-            "cell": outcome.cell,
+            "configuration": outcome.cell,
             "verdict": outcome.verdict,
             "why": outcome.why,
             "unit": outcome.unit,

@@ -82,9 +82,9 @@ MEANINGS = (
 
 def meaning(text: str) -> tuple[str, str]:
     """What an import error means, and what to do about it."""
-    for pattern, words, remedy in MEANINGS:
+    for pattern, words, fix in MEANINGS:
         if re.search(pattern, text):
-            return words, remedy
+            return words, fix
     return "torch is installed but cannot be imported", "python -c 'import torch' shows the whole error"
 
 
@@ -107,8 +107,8 @@ def probe() -> dict[str, Any]:
         except (Exception, SystemExit) as error:  # noqa: BLE001 -- a broken torch is a finding, not our end
             traceback.print_exc()
             text = f"{type(error).__name__}: {error}"[:MAX_TEXT]
-            words, remedy = meaning(text)
-            found["error"] = {"text": text, "meaning": words, "remedy": remedy}
+            words, fix = meaning(text)
+            found["error"] = {"text": text, "meaning": words, "fix": fix}
     found["warnings"] = list(dict.fromkeys(str(warning.message)[:MAX_TEXT] for warning in caught))[:20]
     return found
 

@@ -123,8 +123,8 @@ def _check_rights(api: Api, place: Place, groups: set[str]) -> Iterator[Check]:
         if not _may(api, place.site.cluster.namespace, group, resource, part, verb)
     ]
     if missing:
-        remedy = "ask for a role in the namespace, such as `edit`, that allows it"
-        yield Check("rights", "wrong", f"we may not {', '.join(missing)}", remedy)
+        fix = "ask for a role in the namespace, such as `edit`, that allows it"
+        yield Check("rights", "wrong", f"we may not {', '.join(missing)}", fix)
     else:
         yield Check("rights", "ok", "all that a campaign needs")
     if not _may(api, place.site.cluster.namespace, "", "events", "", "list"):

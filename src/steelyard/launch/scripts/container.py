@@ -229,12 +229,10 @@ def _check_limits(place: Place) -> Check:
     container, name = place.site.container, "container limits"
     if container.runtime == "podman" and "--cgroups=disabled" in container.options:
         return Check(name, "ok", "the container stays in the job's control group")
-    remedy = (
-        'options = ["--cgroups=disabled"] with the runtime crun' if container.runtime == "podman" else "use Apptainer"
-    )
+    fix = 'options = ["--cgroups=disabled"] with the runtime crun' if container.runtime == "podman" else "use Apptainer"
     said = f"{container.runtime} leaves the job's control group: Slurm neither limits nor counts the container's memory"
     if place.pool.gpus is not None and not place.pool.exclusive:
         # Slurm counts a job's devices from 0 inside its control group: outside of it 0 is another job's, too.
         shared = f"{said}, and two jobs on one node would measure on the same device"
-        return Check(name, "wrong", shared, f"exclusive = true in the pool, or {remedy}")
-    return Check(name, "note", said, remedy)
+        return Check(name, "wrong", shared, f"exclusive = true in the pool, or {fix}")
+    return Check(name, "note", said, fix)

@@ -61,8 +61,8 @@ def checks(place: Place, call: Call) -> Iterator[Check]:
     """Everything, in the order in which it is needed."""
     missing = [command for command in COMMANDS if shutil.which(command) is None]
     if missing:
-        remedy = "give the command on a login node of the site, or load its module of Slurm"
-        yield Check("Slurm", "wrong", f"not here: {', '.join(missing)}", remedy)
+        fix = "give the command on a login node of the site, or load its module of Slurm"
+        yield Check("Slurm", "wrong", f"not here: {', '.join(missing)}", fix)
         return
     done = call(["scontrol", "show", "config"])
     if done.returncode:
@@ -97,8 +97,8 @@ def _check_settings(place: Place, settings: dict[str, str]) -> Iterator[Check]:
         yield Check("accounting", "ok", "on: times and energy of jobs are taken from it")
     else:
         age = settings.get("MinJobAge", "unknown")
-        remedy = "look at a campaign within that time after its jobs end: steelyard study --wait"
-        yield Check("accounting", "note", f"off: Slurm forgets a job {age} after its end", remedy)
+        fix = "look at a campaign within that time after its jobs end: steelyard study --wait"
+        yield Check("accounting", "note", f"off: Slurm forgets a job {age} after its end", fix)
 
 
 # -- the partition
@@ -177,10 +177,10 @@ def _check_nodes(place: Place, nodes: list[_SlurmNode]) -> Iterator[Check]:
     if not machines:
         yield Check("architecture", "note", "Slurm does not say it of these nodes", "")
     elif machines != [pool.architecture]:
-        remedy = "set the pool's architecture, or a constraint that chooses nodes of it"
+        fix = "set the pool's architecture, or a constraint that chooses nodes of it"
         chosen = pool.architecture in machines and pool.constraint is not None
         found = f"nodes are {' and '.join(machines)}, the pool says {pool.architecture}"
-        yield Check("architecture", "note" if chosen else "wrong", found, remedy)
+        yield Check("architecture", "note" if chosen else "wrong", found, fix)
     else:
         yield Check("architecture", "ok", pool.architecture)
     yield from _check_devices(place, usable)

@@ -87,7 +87,7 @@ def _sections(entry: Audit, prefix: str, *, several: bool) -> list[Section]:
 
 def _verdict(entry: Audit) -> str:
     """In one or two sentences, the gravest first."""
-    blocking = sorted({found.code for found in entry.findings if found.severity == "blocks"})
+    blocking = sorted({found.code for found in entry.findings if found.severity == "error"})
     wrong = [one for one in entry.judgements if one.verdict != "holds" and one.verdict not in UNJUDGED]
     open_ = sum(one.verdict in UNJUDGED for one in entry.judgements)
     if entry.passes:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 BLOCKED: Final = "not comparable"
 BETWEEN = "SY3"
 """How codes of rules on scaling begin. They are about a row and its base, and say nothing of it beside other rows."""
-VERDICTS = {"comparable": "yes", "comparable with disclosures": "disclose", BLOCKED: "no"}
+VERDICTS = {"comparable": "yes", "comparable with disclosures": "warning", BLOCKED: "no"}
 """A column has little room; what is to be disclosed, or blocks, are the codes beside it."""
 WORKED_UNITS = {"efficiency": "%", "power of a device": "W"}
 PER_ENERGY = "items_per_energy"
@@ -86,7 +86,7 @@ class JudgedDocument:
     def blocking(self, row: Row) -> tuple[Finding, ...]:
         """Findings that forbid every ratio with this row, whatever it is compared with."""
         found = self.findings_on([row])
-        return tuple(entry for entry in found if entry.severity == "blocks" and not entry.code.startswith(BETWEEN))
+        return tuple(entry for entry in found if entry.severity == "error" and not entry.code.startswith(BETWEEN))
 
     def compare(self, a: Sequence[Row], b: Sequence[Row], factor: str, metric: str) -> Compared:
         """B against its base A, by the rules on pairs and by what was found on the rows."""

@@ -162,7 +162,7 @@ def _notes(dots: Sequence[_Dot], scopes: list[str], left_out: Sequence[str]) -> 
 def _table(cells: Sequence[CellEnergy], name: str) -> Table:
     names = labels([entry.cell for entry in cells])
     columns = (
-        Column("cell", align="left"), Column("jobs"), Column("energy of a sample", "J"),
+        Column("configuration", align="left"), Column("jobs"), Column("energy of a sample", "J"),
         Column("throughput of the job", "samples/s"), Column("counted", align="left"), Column("verdict", align="left"),
     )  # fmt: skip
     rows = []

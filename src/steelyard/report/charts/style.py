@@ -277,7 +277,7 @@ def short(text: str, longest: int = MAX_LABEL) -> str:
 
 def blocking_codes(findings: Sequence[Finding]) -> tuple[str, ...]:
     """Codes of the findings that forbid any ratio, each once."""
-    return tuple(dict.fromkeys(found.code for found in findings if found.severity == "blocks"))
+    return tuple(dict.fromkeys(found.code for found in findings if found.severity == "error"))
 
 
 def counted(count: int, word: str) -> str:

@@ -66,7 +66,7 @@ def gather(
     # Without findings on energies and on the projection, which stand in sections of their own; what blocks stays.
     if curve is not None:
         elsewhere = ("SY4", PROJECTED)
-        kept = [found for found in curve.findings if found.severity == "blocks" or not found.code.startswith(elsewhere)]
+        kept = [found for found in curve.findings if found.severity == "error" or not found.code.startswith(elsewhere)]
         curve = replace(curve, findings=tuple(kept))
         # A job that is asked for and was not measured is drawn as one without a figure.
         if plan.devices not in {*(point.devices for point in curve.points), *(count for count, _ in curve.missing)}:

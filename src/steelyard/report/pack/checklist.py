@@ -37,7 +37,7 @@ def _met(section: str, holds: object, todo: str) -> Answer:
 def _scaling(pack: Pack) -> Answer:
     if pack.curve is None:
         return Answer("scaling", "measure two numbers of devices or more: [sweep] ranks = [1, 2, 4, 8]")
-    codes = sorted({found.code for found in pack.curve.findings if found.severity == "blocks"})
+    codes = sorted({found.code for found in pack.curve.findings if found.severity == "error"})
     return _met("scaling", not pack.curve.blocked, f"mend what blocks the scaling: {', '.join(codes)}")
 
 

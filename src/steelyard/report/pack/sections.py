@@ -60,7 +60,7 @@ def request_section(pack: Pack) -> Section:
     codes = ("SY315", "SY510")
     own = (entry for entry in pack.own_audit.findings if entry.code in codes)
     # What must be known of the runs that the rate comes from. The spread between jobs is judged by here, which is the
-    # remedy for a job's own interval.
+    # fix for a job's own interval.
     beside = ("SY203", "SY4") if found.measured_jobs > 1 else ("SY4",)
     on_rate = [entry for entry in _telling(found.basis.cell.findings) if not entry.code.startswith(beside)]
     findings = (*on_rate, *own, *pack.projected)
@@ -304,7 +304,7 @@ def performance_section(pack: Pack) -> Section:
     facts.append(("one device is", device_words(cell.records)))
     facts.append(("jobs", f"{row.get('jobs')}, window: {rate.window}"))
     answer = f"{counted(spec.ranks, 'device')}: {with_interval(rate)} {rate.unit}." if rate.value else str(rate.reason)
-    codes = dict.fromkeys(one.code for one in cell.findings if one.severity == "blocks" and one.code[:3] != "SY4")
+    codes = dict.fromkeys(one.code for one in cell.findings if one.severity == "error" and one.code[:3] != "SY4")
     answer += f" Not to be used before it is mended: {', '.join(codes)}." if codes else ""
     question = "What does the base of the scaling do in absolute terms, and what is one device?"
     table = _facts_table("base-performance", "Performance of the base", facts)

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Group:
-    """Findings with one code, one severity and one remedy."""
+    """Findings with one code, one severity and one fix."""
 
     code: str
     rule: str
     severity: str
-    remedy: str
+    fix: str
     findings: tuple[Finding, ...]
 
 
@@ -30,11 +30,8 @@ def by_code(findings: Sequence[Finding]) -> list[Group]:
     """Groups in the order of their first finding; what is said twice in the same words is said once."""
     groups: dict[tuple[str, str, str], dict[Finding, None]] = defaultdict(dict)
     for found in findings:
-        groups[found.code, found.severity, found.remedy][found] = None
-    return [
-        Group(code, _rule_name(code), severity, remedy, tuple(same))
-        for (code, severity, remedy), same in groups.items()
-    ]
+        groups[found.code, found.severity, found.fix][found] = None
+    return [Group(code, _rule_name(code), severity, fix, tuple(same)) for (code, severity, fix), same in groups.items()]
 
 
 @cache

@@ -111,7 +111,7 @@ def _section(section: Section, anchor: str, book: Book, pictures: bool) -> str:
         made = [_block(block, book, pictures) for block in group]
         blocks += f'<div class="pictures">{"".join(made)}</div>' if together and len(made) > 1 else "".join(made)
     beside = " with" if found and blocks else ""
-    inside = f'<div class="inside{beside}">{found}<div class="blocks">{blocks}</div></div>' if found or blocks else ""
+    inside = f'<div class="inside{beside}">{found}<div class="error">{blocks}</div></div>' if found or blocks else ""
     if section.folded:
         inner = f'<details class="fold"><summary>{title}</summary><div class="inside">{told}{inside}</div></details>'
         return f'<section class="part" aria-labelledby="{anchor}">{inner}</section>'

@@ -34,7 +34,7 @@ FEW = 4
 """Codes that stay in sight while the figures beside them pass."""
 SHORT = 48
 """Letters of a place that is one name."""
-SEVERITY_MARKS = {"blocks": "\u25a0", "disclose": "\u25b2", "note": "\u25cf"}
+SEVERITY_MARKS = {"error": "\u25a0", "warning": "\u25b2", "note": "\u25cf"}
 
 
 @lru_cache(1 << 16)
@@ -194,7 +194,7 @@ def _runs(row: Sequence[Cell], ids: Sequence[str], columns: Sequence[Column], bo
 
 
 def findings_block(findings: Sequence[Finding], section: str, book: Book) -> str:
-    """Findings by code, each code once with its remedy, its places below."""
+    """Findings by code, each code once with its fix, its places below."""
     own: dict[str, str] = {}
     parts = []
     for group in by_code(findings):
@@ -223,5 +223,5 @@ def _finding(group: Group, anchor: str, book: Book) -> str:
     return (
         f'<div class="finding {severity}" id="{anchor}"><h4>{code} {text(group.rule)} '
         f'<span class="severity"><span aria-hidden="true">{mark}</span> {severity}</span>'
-        f"</h4>{shown}<p><b>Remedy:</b> {text(group.remedy)}</p></div>"
+        f"</h4>{shown}<p><b>Fix:</b> {text(group.fix)}</p></div>"
     )

@@ -188,7 +188,7 @@ def _findings(findings: Sequence[Finding]) -> list[str]:
             items.append(f"{place}{tex(found.message, breakable=True)}{evidence}" + r"\par")
         if len(group.findings) > SHOWN:
             items.append(rf"And {len(group.findings) - SHOWN} more of this code.\par")
-        items.append(rf"\textit{{Remedy:}} {tex(group.remedy, breakable=True)}")
+        items.append(rf"\textit{{Fix:}} {tex(group.fix, breakable=True)}")
     return [r"\begin{description}", *items, r"\end{description}"] if items else []
 
 

@@ -117,7 +117,7 @@ def _findings(findings: Sequence[Finding]) -> str:
             lines.append(f"    - {place}{message}{evidence}")
         if len(group.findings) > SHOWN:
             lines.append(f"    - and {len(group.findings) - SHOWN:,} more of this code")
-        lines.append(f"    - Remedy: {inline(group.remedy)}")
+        lines.append(f"    - Fix: {inline(group.fix)}")
     return "\n".join(["Findings:", "", *lines]) if lines else ""
 
 

@@ -83,7 +83,7 @@ def codes_section(sections: Sequence[Section]) -> Section:
     notes = tuple(f"{severity}: {words}." for severity, words in SEVERITIES.items())
     notes += ("The findings stand in the sections they concern. steelyard explain CODE has examples too.",)
     table = Table("codes", "What the codes mean", columns, tuple(rows), notes)
-    worst = [one for one in found if one.severity == "blocks"]
+    worst = [one for one in found if one.severity == "error"]
     text = sentence(tally(list(found)).partition(";")[0])
     codes = ", ".join(dict.fromkeys(one.code for one in worst))
     verb = "forbid" if "," in codes else "forbids"
@@ -204,7 +204,7 @@ def _differing(differing: dict[str, list[str]]) -> Table | None:
 def provenance_section(subjects: Sequence[Subject], downloads: Sequence[str]) -> Section:
     """Every run with its id, how it ended and where; and how to come to the same figures again."""
     columns = (
-        Column("run", align="left"), Column("cell", align="left"), Column("ended as", align="left"),
+        Column("run", align="left"), Column("configuration", align="left"), Column("ended as", align="left"),
         Column("node", align="left"), Column("started", align="left"), Column("steps"),
         Column("throughput", "samples/s"),
     )  # fmt: skip

@@ -198,7 +198,7 @@ def pair_answer(compared: Compared, a: str, b: str) -> str:
 
 
 def _blocking(entries: Sequence[Comparison]) -> str:
-    codes = dict.fromkeys(found.code for entry in entries for found in entry.findings if found.severity == "blocks")
+    codes = dict.fromkeys(found.code for entry in entries for found in entry.findings if found.severity == "error")
     verb = "forbids" if len(codes) == 1 else "forbid"
     return f"{', '.join(codes)} {verb} it" if codes else "the figure is zero on one of the sides"
 

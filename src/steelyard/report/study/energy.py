@@ -80,7 +80,11 @@ def _there(wanted: Sequence[tuple[str, str, str]], known: Sequence[CellEnergy]) 
 def _filled(
     entry: Subject, known: Sequence[CellEnergy], wanted: Sequence[tuple[str, str, str]], *, judged: bool
 ) -> tuple[tuple[Column, ...], tuple[tuple[Cell, ...], ...]]:
-    columns = [Column("cell", align="left"), Column("jobs"), *(Column(words, unit) for _, words, unit in wanted)]
+    columns = [
+        Column("configuration", align="left"),
+        Column("jobs"),
+        *(Column(words, unit) for _, words, unit in wanted),
+    ]
     columns += [Column("counted", align="left"), Column("verdict", align="left")] if judged else []
     rows = []
     for one in known:

@@ -31,7 +31,7 @@ def history_section(folder: ResultFolder, entry: Subject, name: str, title: str)
     records = [*entry.records, *(record for study in others for record in folder.records(study))]
     found = []
     for cell in entry.cells:
-        days = occasions(record for record in records if record.spec.cell == cell.cell)[-MAX_OCCASIONS:]
+        days = occasions(record for record in records if record.spec.configuration == cell.cell)[-MAX_OCCASIONS:]
         if len(days) >= MIN_DAYS and not blocking_codes(cell.findings):
             found.append((entry.name(cell), days, cell.throughput.unit))
     found.sort(key=lambda history: -len(history[1]))

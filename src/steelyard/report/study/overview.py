@@ -29,7 +29,7 @@ LONGEST_CAUSE = 600
 LONGEST_EVIDENCE = 300
 SIMULATED = "Simulated: the figures come from a scripted device, and no accelerator was measured."
 # Of the simulated device there is one that no accelerator has.
-HIDDEN = ("sim.", "run_id", "study", "cell")
+HIDDEN = ("sim.", "run_id", "study", "configuration")
 
 
 # -- overview
@@ -41,7 +41,7 @@ def overview(subjects: Sequence[Subject], energies: dict[str, list[CellEnergy]])
     rows = [row for entry in subjects for row in _not_completed(entry, several=len(subjects) > 1)]
     if rows:
         columns = (
-            Column("cell", align="left"), Column("ended as", align="left"), Column("count"),
+            Column("configuration", align="left"), Column("ended as", align="left"), Column("count"),
             Column("cause", align="left"), Column("evidence", align="left"),
         )  # fmt: skip
         blocks.append(Table("not-completed", "Runs that did not complete, and why", columns, tuple(rows)))
@@ -171,7 +171,9 @@ def _plain(value: float | int | str) -> str:
 # -- cells
 
 
-def cells_section(entry: Subject, energies: Sequence[CellEnergy], name: str = "cells", title: str = "Cells") -> Section:
+def cells_section(
+    entry: Subject, energies: Sequence[CellEnergy], name: str = "configurations", title: str = "Configurations"
+) -> Section:
     """A row a cell, whether or not it has a figure, with all findings on their runs."""
     return Section(
         name, title, "What did each cell reach?", _reached(entry), (_cell_table(entry, energies, name),),
@@ -225,7 +227,7 @@ def _cell_table(entry: Subject, energies: Sequence[CellEnergy], name: str) -> Ta
     costs = {one.cell.cell: one for one in energies if one.main.value is not None}
     times = [row.figures["step_time_mean"].value for row in entry.rows.values() if "step_time_mean" in row.figures]
     factor, unit = in_time(sorted(times)[len(times) // 2]) if times else (1.0, "s")
-    columns = [] if keys else [Column("cell", align="left")]
+    columns = [] if keys else [Column("configuration", align="left")]
     for key in keys:
         numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in entry.swept[key])
         columns.append(Column(key, align="right" if numbers else "left"))
@@ -323,7 +325,8 @@ def quality_section(entry: Subject, name: str = "quality", title: str = "Time to
         unit = "" if found.value is None else " s"
         told.append(f"{entry.name(cell)}: {goal} after {with_interval(found)}{unit}")
     columns = (
-        Column("cell", align="left"), Column("quality", align="left"), Column("jobs"), Column("time to it", "s"),
+        Column("configuration", align="left"), Column("quality", align="left"), Column("jobs"),
+        Column("time to it", "s"),
     )  # fmt: skip
     notes = ("Each job has a seed of its own. Where one did not reach the quality no mean is given.",)
     table = Table(f"{name}-table", "Time to quality", columns, tuple(rows), notes)

@@ -104,7 +104,7 @@ def _silent(_: str) -> None:
 def _sections(folder: ResultFolder, entry: Subject, energies: Sequence[CellEnergy], suffix: str) -> list[Section]:
     """What one selection has to show. With several, each section says which it is of."""
     of = f": {entry.text}" if suffix else ""
-    found: list[Section | None] = [cells_section(entry, energies, f"cells{suffix}", f"Cells{of}")]
+    found: list[Section | None] = [cells_section(entry, energies, f"configurations{suffix}", f"Configurations{of}")]
     found.append(scaling_section(entry, f"scaling{suffix}", f"Scaling over devices{of}"))
     found.append(batch_section(entry, f"batch{suffix}", f"Batch size{of}"))
     found.append(heat_section(entry, f"heat{suffix}", f"Map of two settings{of}"))

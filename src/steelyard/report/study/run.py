@@ -80,7 +80,10 @@ def representative(entry: Subject) -> list[tuple[str, RunRecord]]:
             )
     for record in entry.records:
         if record.steady is not None and record.steady.answer != "steady" and record.run_id not in found:
-            found[record.run_id] = (f"A job of {entry.names[record.spec.cell]}, {record.steady.answer}.", record)
+            found[record.run_id] = (
+                f"A job of {entry.names[record.spec.configuration]}, {record.steady.answer}.",
+                record,
+            )
             break
     return list(found.values())[:TRACES]
 

@@ -105,7 +105,7 @@ def setting(spec: RunSpec, key: str) -> Any:
 
 def default(key: str) -> Any:
     """What a setting is when nobody sets it."""
-    return setting(RunSpec(run_id="x", cell="x"), key)
+    return setting(RunSpec(run_id="x", configuration="x"), key)
 
 
 def ordered(values: Iterable[Any]) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ class BaseDiffers(ClaimRule):
 
     code = "SY520"
     name = "base-differs"
-    severity = "blocks"
+    severity = "error"
     verdict = "base differs"
     why = (
         "From 10 s to 8 s, 20 % of the time is saved, and 25 % more work is done in a second. Both are called faster. "
@@ -46,7 +46,7 @@ class BaseDiffers(ClaimRule):
         'a = { accelerator = "Y" }\nb = { accelerator = "X" }\n',
         "20 s of 100 s are 20 % less time.",
     )
-    remedy = "divide every percentage of a document by the same side, and say by which"
+    fix = "divide every percentage of a document by the same side, and say by which"
 
     def check(self, asserted: Asserted) -> Iterator[Finding]:
         """One finding with both sums."""
@@ -66,7 +66,7 @@ class DoesNotFollow(ClaimRule):
 
     code = "SY521"
     name = "does-not-follow"
-    severity = "blocks"
+    severity = "error"
     verdict = "does not follow"
     why = (
         "A number that cannot be worked out from the rows it speaks of is a slip, comes from rows that are not shown, "
@@ -91,7 +91,7 @@ class DoesNotFollow(ClaimRule):
         "a = { devices = 4 }\nb = { devices = 1 }\n",
         "3.1 times the rate on 4 devices is 77.5 %, printed as 78 %.",
     )
-    remedy = "print what the rows give, or the rows that give what is printed"
+    fix = "print what the rows give, or the rows that give what is printed"
 
     def check(self, asserted: Asserted) -> Iterator[Finding]:
         """One finding with the sums that were tried."""

@@ -19,7 +19,7 @@ class HoursDoNotFollow(TableRule):
 
     code = "SY510"
     name = "device-hours-do-not-follow"
-    severity = "blocks"
+    severity = "error"
     why = (
         "Device-hours are trainings times time times devices, with the failed runs and the buffer that are stated. A "
         "sum that does not come out hides an overhead, or is a slip that costs a project its time."
@@ -36,7 +36,7 @@ class HoursDoNotFollow(TableRule):
         f"devices,metric,value,unit\n32,trainings,20,\n32,train_time,5.25,h\n32,buffer,25,%\n32,{ASKED},4200,h\n",
         "With the stated buffer of 25 % they are 4,200.",
     )
-    remedy = "state the buffer and the failed runs that are in the hours, or work them out again"
+    fix = "state the buffer and the failed runs that are in the hours, or work them out again"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each request that states its plan."""

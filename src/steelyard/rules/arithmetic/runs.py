@@ -23,7 +23,7 @@ class ClocksDisagree(RunRule):
 
     code = "SY501"
     name = "clocks-disagree"
-    severity = "blocks"
+    severity = "error"
     why = (
         "One of the two clocks is wrong, and nothing tells which. A throughput from a wrong clock is wrong by as much."
     )
@@ -36,7 +36,7 @@ class ClocksDisagree(RunRule):
         "The device's events count half the time that passed: the throughput is twice too high.",
     )
     good = Example("stop.seconds = 10.0\nstop.host_seconds = 10.02\n", "Both clocks agree within 2 %.")
-    remedy = "do not use these times; report the device and driver"
+    fix = "do not use these times; report the device and driver"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """A finding where the clocks are further apart."""
@@ -56,7 +56,7 @@ class SynchronisedDiffers(RunRule):
 
     code = "SY502"
     name = "synchronised-steps-differ"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "A second, short pass waits for the device after each step. If its steps are longer, the host's work is hidden "
         "behind the device's in the run, which a script that waits each step will not see. If they are shorter, the "
@@ -74,7 +74,7 @@ class SynchronisedDiffers(RunRule):
         "quantities.step_time_mean.value = 0.010\ncrosscheck.mean_step_s = 0.0104\n",
         "Waiting each step costs 4 %.",
     )
-    remedy = (
+    fix = (
         "longer: expect that time in scripts that wait after each step; shorter: do not use the figure, and report the "
         "device"
     )

@@ -35,7 +35,7 @@ class OtherWorkInRow(_FromDiagnosis):
 
     code = "SY503"
     name = "other-work-in-a-row"
-    severity = "blocks"
+    severity = "error"
     why = (
         "Rate times time is the number of samples that a row processed. When one row of a table processed another "
         "number, it did other work, or its rate and its time come from different runs. It cannot be compared with the "
@@ -61,7 +61,7 @@ class OtherWorkInRow(_FromDiagnosis):
         "4,throughput,3799,images/s\n4,epoch_time,13.16,s\n",
         "Every row counts 50,000 images within the rounding of its digits.",
     )
-    remedy = "take rate and time from the same run over the same samples, or say how much work each row did"
+    fix = "take rate and time from the same run over the same samples, or say how much work each row did"
 
 
 class FigureContradicts(_FromDiagnosis):
@@ -69,7 +69,7 @@ class FigureContradicts(_FromDiagnosis):
 
     code = "SY504"
     name = "figure-contradicts"
-    severity = "blocks"
+    severity = "error"
     why = (
         "A row often says the same thing twice: energy is power times time, the rate of a job is that of a device "
         "times the devices. When the two ways give different numbers, at least one printed figure is wrong."
@@ -87,7 +87,7 @@ class FigureContradicts(_FromDiagnosis):
         "system,metric,value,unit\nA,power,300,W\nA,epoch_time,100.0,s\nA,energy_per_epoch,30.2,kJ\n",
         "300 W may be anything from 295 to 305 W: its last zero may be padding. 30.2 kJ fits.",
     )
-    remedy = "recompute the figures of the row from one run, and print them with enough digits"
+    fix = "recompute the figures of the row from one run, and print them with enough digits"
 
 
 class UnitSlip(_FromDiagnosis):
@@ -95,7 +95,7 @@ class UnitSlip(_FromDiagnosis):
 
     code = "SY505"
     name = "unit-slip"
-    severity = "blocks"
+    severity = "error"
     why = "A time in minutes under a heading in seconds is wrong by 60, and so is every ratio that is made with it."
     detected = (
         "The figures of a row contradict each other, or the work of the other rows, by a factor that is the step from "
@@ -116,7 +116,7 @@ class UnitSlip(_FromDiagnosis):
         "4,throughput,3799,images/s\n4,epoch_time,0.2194,min\n",
         "The same time with its unit.",
     )
-    remedy = "print the figure in the unit of its column"
+    fix = "print the figure in the unit of its column"
 
 
 class ScopeSlip(_FromDiagnosis):
@@ -124,7 +124,7 @@ class ScopeSlip(_FromDiagnosis):
 
     code = "SY506"
     name = "scope-slip"
-    severity = "blocks"
+    severity = "error"
     why = (
         "A figure belongs to a device, a node or the whole job. One that is printed under the wrong name is wrong by "
         "the number of devices, and a ratio made with it compares one device with many."
@@ -141,7 +141,7 @@ class ScopeSlip(_FromDiagnosis):
         "devices,nodes,metric,value,unit\n8,2,throughput,4016,images/s\n8,2,throughput_per_node,2008,images/s\n",
         "Two nodes of 2008 images/s make 4016.",
     )
-    remedy = "name the scope of the figure as it is: _per_device, _per_node, or nothing for the whole job"
+    fix = "name the scope of the figure as it is: _per_device, _per_node, or nothing for the whole job"
 
 
 class WrongDeviceCount(_FromDiagnosis):
@@ -149,7 +149,7 @@ class WrongDeviceCount(_FromDiagnosis):
 
     code = "SY507"
     name = "wrong-device-count"
-    severity = "blocks"
+    severity = "error"
     why = "Figures per device and scaling efficiency are divided by the number of devices. A wrong count spoils both."
     detected = (
         "The figures of a row contradict each other, another whole number of devices removes every contradiction, and "
@@ -163,7 +163,7 @@ class WrongDeviceCount(_FromDiagnosis):
         "devices,metric,value,unit\n8,throughput,4016,images/s\n8,throughput_per_device,502.0,images/s\n",
         "8 devices of 502.0 images/s.",
     )
-    remedy = "state the number of devices that the figures belong to"
+    fix = "state the number of devices that the figures belong to"
 
 
 class WrongBase(_FromDiagnosis):
@@ -171,7 +171,7 @@ class WrongBase(_FromDiagnosis):
 
     code = "SY508"
     name = "wrong-base"
-    severity = "blocks"
+    severity = "error"
     why = (
         "Speed-ups of one table are read together, so they must be divided by the same row. One that is divided by "
         "another row looks better or worse than it is."
@@ -192,7 +192,7 @@ class WrongBase(_FromDiagnosis):
         "4,throughput,3799,images/s\n4,speedup,3.78,x\n8,throughput,7212,images/s\n8,speedup,7.18,x\n",
         "Every speed-up is divided by the rate of one device.",
     )
-    remedy = "divide every speed-up of a table by the same row, and say which one it is"
+    fix = "divide every speed-up of a table by the same row, and say which one it is"
 
 
 class BatchProduct(TableRule):
@@ -200,7 +200,7 @@ class BatchProduct(TableRule):
 
     code = "SY509"
     name = "batch-product"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "The batch of the job is the batch of a device times the devices that take part in it, times the steps that "
         "are accumulated. When the numbers do not multiply, a reader cannot repeat the run."
@@ -219,7 +219,7 @@ class BatchProduct(TableRule):
         "4,pipeline 4,32,64,throughput,900,images/s\n",
         "The four devices are one pipeline: 64 is two accumulated portions of 32.",
     )
-    remedy = "state global_batch, batch_per_device, devices and grad_accumulation so that they multiply"
+    fix = "state global_batch, batch_per_device, devices and grad_accumulation so that they multiply"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each row whose numbers do not multiply."""

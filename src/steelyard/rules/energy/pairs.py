@@ -25,7 +25,7 @@ class EnergiesNotAlike(PairRule):
 
     code = "SY410"
     name = "energies-not-alike"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "Joules of a GPU alone beside joules of a module with its CPU say nothing about the GPUs. And a ratio of a "
         "doubtful energy is as doubtful as that energy."
@@ -45,7 +45,7 @@ class EnergiesNotAlike(PairRule):
         "A,ResNet50,GPU only,energy,200,kJ\nB,ResNet50,GPU only,energy,260,kJ\n",
         "Both count the GPU alone.",
     )
-    remedy = "measure both sides with sensors of the same scope; see `steelyard energy` for the reasons of a doubt"
+    fix = "measure both sides with sensors of the same scope; see `steelyard energy` for the reasons of a doubt"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """One finding on what is counted, one on doubts."""
@@ -57,7 +57,7 @@ class EnergiesNotAlike(PairRule):
         if None not in scopes and scopes[0] != scopes[1]:
             message = f"the energies do not count the same: {scopes[0]!r} and {scopes[1]!r}"
             message += "" if energy else "; no ratio per watt is given"
-            yield self.found(message, place=pair.b.place, severity="blocks" if energy else "disclose")
+            yield self.found(message, place=pair.b.place, severity="error" if energy else "warning")
         doubts = [f"{row.place}: {told}" for row in (pair.a, pair.b) if (told := row.get("energy_doubts"))]
         if doubts and (energy or len(set(scopes)) == 1):
             what = "this ratio" if energy else "the ratio per watt"

@@ -46,7 +46,7 @@ class EnergyInvalid(RunRule):
 
     code = "SY402"
     name = "energy-invalid"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "A sensor that stood still, lost its readings or was too slow for the window gives a number all the same. "
         "Joules made of it are wrong by an unknown amount, so the run has no energy."
@@ -60,7 +60,7 @@ class EnergyInvalid(RunRule):
         "The counter did not move while the device worked.",
     )
     good = Example(_VALID, "The readings cover the window, and nothing speaks against them.")
-    remedy = "see the reasons; measure a longer window, or mend the sensor (steelyard doctor says what can be read)"
+    fix = "see the reasons; measure a longer window, or mend the sensor (steelyard doctor says what can be read)"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """One finding with the reasons that no other rule speaks of."""
@@ -74,7 +74,7 @@ class EnergyDoubtful(RunRule):
 
     code = "SY403"
     name = "energy-doubtful"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "The number may be right, but something speaks against it: a wide interval, a gap, readings from a second-best "
         "sensor. Whoever prints it without the reason claims more than was measured."
@@ -89,7 +89,7 @@ class EnergyDoubtful(RunRule):
         "The window is short for this sensor, so the energy is known to 14 % only.",
     )
     good = Example(_VALID, "The readings cover the window, and nothing speaks against them.")
-    remedy = "print the reason beside the energy, or measure a longer window (--min-seconds)"
+    fix = "print the reason beside the energy, or measure a longer window (--min-seconds)"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """One finding with the reasons that no other rule speaks of."""
@@ -103,7 +103,7 @@ class CounterAgainstIntegral(RunRule):
 
     code = "SY404"
     name = "counter-against-integral"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "A device often has both a counter of energy and a meter of power. If the power added up over the window is "
         "not the energy counted in it, one of them is wrong or is of something else, and nobody knows which."
@@ -117,7 +117,7 @@ class CounterAgainstIntegral(RunRule):
         "The meter misses more than a quarter of what the counter counts.",
     )
     good = Example(_VALID, "Both give the same joules within their intervals.")
-    remedy = "take the counter, say so, and find out what the meter averages over (steelyard doctor lists both)"
+    fix = "take the counter, say so, and find out what the meter averages over (steelyard doctor lists both)"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """One finding with the devices that differ."""
@@ -130,7 +130,7 @@ class DevicesMissing(RunRule):
 
     code = "SY405"
     name = "energy-of-devices-missing"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "The energy of a job is the sum over all its devices. Where one cannot be read, the sum is too small, and "
         "divided by the work of all devices it makes the machine look better than it is."
@@ -145,7 +145,7 @@ class DevicesMissing(RunRule):
         "One of four devices vanished, so that the sum lacks a quarter.",
     )
     good = Example(_VALID, "Every device of the job was read.")
-    remedy = "have the sensors of every node of the job read (steelyard doctor on that node says what is in the way)"
+    fix = "have the sensors of every node of the job read (steelyard doctor on that node says what is in the way)"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """One finding a node."""
@@ -158,7 +158,7 @@ class RunAboveLimit(RunRule):
 
     code = "SY406"
     name = "measured-power-above-limit"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "A device does not draw more than its limit for longer than a moment. A mean above it says that a unit or a "
         "scope is wrong, or that something else is on the same sensor, such as a neighbour on the card."
@@ -177,7 +177,7 @@ class RunAboveLimit(RunRule):
         '[quantities.power_job]\nvalue = 390.0\nunit = "W"\nscope = "job"\nwindow = "steady"\naggregation = "mean"\n',
         "390 W are below the limit of 400 W.",
     )
-    remedy = "check what the sensor reads (a card, a die, a module), and whether others use the same device"
+    fix = "check what the sensor reads (a card, a die, a module), and whether others use the same device"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """One finding."""
@@ -202,7 +202,7 @@ class WindowMismatch(RunRule):
 
     code = "SY407"
     name = "energy-of-another-window"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "Compilation and warm-up cost energy and do no work. Energy of a window that holds them beside a speed of one "
         "that does not makes a device seem to draw many times what it can, and short runs look the worst."
@@ -218,7 +218,7 @@ class WindowMismatch(RunRule):
         'aggregation = "mean"\n',
         "Both are of the steady steps.",
     )
-    remedy = "take energy and speed over the same steps, and give the energy of compilation as a figure of its own"
+    fix = "take energy and speed over the same steps, and give the energy of compilation as a figure of its own"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """One finding with all quantities of another window."""
@@ -243,7 +243,7 @@ class SamplerDied(RunRule):
 
     code = "SY408"
     name = "sampler-died"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "A process of its own reads the sensors, so that it cannot disturb the run. If it is killed, stopped or runs "
         "out of disk, the rest of the run has no readings, and the energy up to then is not that of the window."
@@ -259,7 +259,7 @@ class SamplerDied(RunRule):
         "Somebody killed the sampler in the middle of the run.",
     )
     good = Example(_VALID, "The sampler ended after the run, in order.")
-    remedy = "look for what killed it (memory limits of the job, a full disk), and run again if the energy matters"
+    fix = "look for what killed it (memory limits of the job, a full disk), and run again if the energy matters"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """One finding a node."""
@@ -272,7 +272,7 @@ class HoldsHost(RunRule):
 
     code = "SY409"
     name = "module-includes-host"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "A superchip is one module of CPU and GPU, and some machines only tell the power of the whole. Its joules "
         "beside those of a GPU alone are too high by a CPU, and no ratio of the two is fair."
@@ -286,7 +286,7 @@ class HoldsHost(RunRule):
         "The CPU's joules are in it.",
     )
     good = Example(_VALID, "The accelerators have sensors of their own.")
-    remedy = "say that the host is in it, and compare with energy of the same scope only"
+    fix = "say that the host is in it, and compare with energy of the same scope only"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """One finding."""

@@ -44,7 +44,7 @@ class PowerAboveLimit(TableRule):
 
     code = "SY401"
     name = "power-above-limit"
-    severity = "blocks"
+    severity = "error"
     verdict = "impossible"
     why = (
         "Energy over time is power, and a device cannot draw more than its limit for long. Where it seems to, energy "
@@ -69,7 +69,7 @@ class PowerAboveLimit(TableRule):
         "A,1,300,throughput,1827.72,images/s\nA,1,300,images_per_energy,39925.87,images/Wh\n",
         "1,828 images/s at 39,926 images/Wh are 165 W.",
     )
-    remedy = "take energy and time over the same window, and say which devices and hosts the energy holds"
+    fix = "take energy and time over the same window, and say which devices and hosts the energy holds"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for the rows of a table, a model and a machine together."""
@@ -98,7 +98,7 @@ class PowerAboveLimit(TableRule):
         if len(group) > 1:
             power = f"{number(least.power_w)} to {number(worst.power_w)} W a {worst.scope} in {len(group)} rows"
         message = f"the figures give {power}, which may draw {worst.limit_w:g} W"
-        if worst.severity == "disclose":
+        if worst.severity == "warning":
             message += ": unless hosts and cooling are in it, which the row does not say"
         rows = [entry.row for entry in group]
         parts = [f"{label(entry.row, rows)}: {number(entry.power_w)} W" for entry in group] if len(group) > 1 else []
@@ -116,12 +116,12 @@ def _find_excess(row: Row, platform: Platform | None, power: Bounds | None, of_d
         )
         whole = math.log(devices / nodes)
         power = power._replace(low=power.low + whole, high=power.high + whole)
-        return _find_above(row, power, system, "system", "blocks")
+        return _find_above(row, power, system, "system", "error")
     if not platform.power_limit_w or platform.power_scope.startswith("system"):
         return None
     far = power.low > math.log(platform.power_limit_w * WITH_HOST)
     scope = platform.power_scope.split(" ")[0].strip("(),") or "device"
-    return _find_above(row, power, platform.power_limit_w, scope, "blocks" if of_devices or far else "disclose")
+    return _find_above(row, power, platform.power_limit_w, scope, "error" if of_devices or far else "warning")
 
 
 def _find_above(row: Row, power: Bounds, limit_w: float, scope: str, severity: Severity) -> Excess | None:

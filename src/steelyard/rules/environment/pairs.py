@@ -22,7 +22,7 @@ class _OtherSurroundings(PairRule):
 
     keys: ClassVar[tuple[str, ...]]
     meaning: ClassVar[str]
-    severity = "disclose"
+    severity = "warning"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """One finding with all that differs."""
@@ -36,7 +36,7 @@ class OtherNode(PairRule):
 
     code = "SY604"
     name = "other-node"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "Nodes of one type differ by a few percent. Where one setting was measured on one node and the other setting "
         "on another, the difference of the nodes is part of the ratio."
@@ -54,7 +54,7 @@ class OtherNode(PairRule):
         "Both settings ran on the same two nodes.",
         factor="compile",
     )
-    remedy = "run both sides on the same nodes in turns (one study does this by itself), or on many nodes each"
+    fix = "run both sides on the same nodes in turns (one study does this by itself), or on many nodes each"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """One finding with the nodes of both sides."""
@@ -90,7 +90,7 @@ class OtherHost(_OtherSurroundings):
         "A,ResNet50,none,throughput,1000,images/s\nB,ResNet50,none,throughput,600,images/s\n",
         "Neither side has a quota of CPUs.",
     )
-    remedy = "give both sides the same host settings, or say beside the ratio what they were"
+    fix = "give both sides the same host settings, or say beside the ratio what they were"
 
 
 class OtherDeviceState(_OtherSurroundings):
@@ -117,7 +117,7 @@ class OtherDeviceState(_OtherSurroundings):
         "The same power limit on both sides.",
         factor="precision",
     )
-    remedy = "run both sides with one driver, clock and power limit"
+    fix = "run both sides with one driver, clock and power limit"
 
 
 class OtherScope(PairRule):
@@ -125,7 +125,7 @@ class OtherScope(PairRule):
 
     code = "SY607"
     name = "other-scope"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "A job counts what its scheduler hands out. That may be half a card (a die), a card, or a module with a "
         "processor on it. Per device they look alike; in price, power and silicon they are not."
@@ -141,7 +141,7 @@ class OtherScope(PairRule):
         "A,ResNet50,device,1,throughput,1000,images/s\nB,ResNet50,device,1,throughput,1500,images/s\n",
         "A device is a card on both sides.",
     )
-    remedy = "give the ratio per card or module beside the one per device"
+    fix = "give the ratio per card or module beside the one per device"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """One finding that says what a device is on each side."""
@@ -155,7 +155,7 @@ class OtherTiming(PairRule):
 
     code = "SY608"
     name = "other-timing"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "A clock of the host that waits for the device at every step adds the wait to the step. Events on the device "
         "do not. Short steps look slower with the first."
@@ -171,7 +171,7 @@ class OtherTiming(PairRule):
         "A,ResNet50,device events,throughput,1000,images/s\nB,ResNet50,device events,throughput,900,images/s\n",
         "Both were timed in one way.",
     )
-    remedy = "say how each side was timed; compare steps that are long against a synchronisation (10 ms and more)"
+    fix = "say how each side was timed; compare steps that are long against a synchronisation (10 ms and more)"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """One finding with both ways."""

@@ -18,12 +18,12 @@ class RanksMissing(RunRule):
 
     code = "SY601"
     name = "ranks-missing"
-    severity = "blocks"
+    severity = "error"
     why = "A job's rate is that of all its ranks. Without the samples of some, the slowest may be missing."
     detected = "Fewer ranks have step samples than the job was launched with."
     bad = Example("ranks_seen = 3\nspec.ranks = 4\n", "One rank of four wrote nothing.")
     good = Example("ranks_seen = 4\nspec.ranks = 4\n", "All four ranks wrote their samples.")
-    remedy = "look at the logs of the missing ranks and run again"
+    fix = "look at the logs of the missing ranks and run again"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """A finding with how many there are."""
@@ -36,7 +36,7 @@ class TooFewCpus(RunRule):
 
     code = "SY602"
     name = "too-few-cpus"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "Loader processes that share a CPU take turns. The figure is then that of the allocation's CPUs, not of the "
         "accelerator, and another CPU count gives another figure."
@@ -50,7 +50,7 @@ class TooFewCpus(RunRule):
         'spec.loader.place = "host"\nspec.loader.workers = 4\nenvironment.facts."cpu.usable" = "8"\n',
         "5 processes on 8 CPUs.",
     )
-    remedy = "use fewer loader workers a rank, or ask for more CPUs"
+    fix = "use fewer loader workers a rank, or ask for more CPUs"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """A finding with what would fit."""
@@ -67,7 +67,7 @@ class TooFewCpus(RunRule):
             yield self.found(
                 f"{ranks} ranks with {spec.loader.workers} loader workers each are {needed} processes on "
                 f"{usable:g} usable CPUs: they take turns",
-                remedy=f"use at most {max(0, int(usable // ranks) - 1)} loader workers a rank, or ask for more CPUs",
+                fix=f"use at most {max(0, int(usable // ranks) - 1)} loader workers a rank, or ask for more CPUs",
             )
 
 
@@ -76,7 +76,7 @@ class FellBack(RunRule):
 
     code = "SY603"
     name = "fell-back-to-cpu"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "A torch build that cannot use the node's accelerator runs on the CPU without an error, and looks like a slow "
         "device."
@@ -92,7 +92,7 @@ class FellBack(RunRule):
         'environment.facts."accelerator.files" = "/dev/nvidia0"\n',
         "The accelerator that is there was used.",
     )
-    remedy = "`steelyard doctor` says why; --device cpu says that the CPU is meant"
+    fix = "`steelyard doctor` says why; --device cpu says that the CPU is meant"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """A finding that names the accelerators."""

@@ -24,7 +24,7 @@ class RanAway(RunRule):
 
     code = "SY701"
     name = "loss-ran-away"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "A training that has diverged computes with infinities. Devices and scalers may skip such steps or do them "
         "faster, and in any case nobody wants this model."
@@ -32,7 +32,7 @@ class RanAway(RunRule):
     detected = "The loss of the last step, or one in between, is not finite."
     bad = Example('model.last_loss = "nan"\n', "The speed of a model that learns nothing.")
     good = Example('model.last_loss = "2.31"\n', "The loss of the last step is finite.")
-    remedy = "use a smaller learning rate or another precision; the speed of a diverged model is not its speed"
+    fix = "use a smaller learning rate or another precision; the speed of a diverged model is not its speed"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """One finding: of the last loss, else of the first that is not finite."""
@@ -54,7 +54,7 @@ class DoesNotLearn(RunRule):
 
     code = "SY702"
     name = "loss-does-not-fall"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "A training whose loss rises or stands still may be broken: wrong data, wrong precision, no update. Its "
         "speed may be that of something else than training."
@@ -73,7 +73,7 @@ class DoesNotLearn(RunRule):
         "loss.values = [2.3, 2.3, 2.2, 2.0, 1.9, 1.8, 1.7, 1.6, 1.6]\n",
         "The loss falls from 2.3 to 1.6.",
     )
-    remedy = "look at learning rate, precision and data: a model that learns nothing may have another speed"
+    fix = "look at learning rate, precision and data: a model that learns nothing may have another speed"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """A finding with the first and the last level."""

@@ -50,7 +50,7 @@ class Outlier(TableRule):
 
     code = "SY703"
     name = "outlier"
-    severity = "disclose"
+    severity = "warning"
     verdict = "outlier"
     why = (
         "Two machines keep a similar ratio over many models. One model where the ratio is far off, or turns round, was "
@@ -70,7 +70,7 @@ class Outlier(TableRule):
         _write_example(2.1),
         "B is 2.2 times as fast for one model: more than for the others, but models do differ so much.",
     )
-    remedy = "repeat the run and look for what limits it; leave it out of means, or show it apart"
+    fix = "repeat the run and look for what limits it; leave it out of means, or show it apart"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each row that is far off."""
@@ -99,7 +99,7 @@ class StaleRow(TableRule):
 
     code = "SY704"
     name = "stale-row"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "Two different configurations do not give the same figures in every digit. A row that repeats another one was "
         "most likely copied and not yet filled in, or its settings were changed and its figures were not."
@@ -119,7 +119,7 @@ class StaleRow(TableRule):
         "1,throughput,1862.9,images/s\n2,throughput,3717.2,images/s\n4,throughput,7078.1,images/s\n",
         "Each row has its own figure.",
     )
-    remedy = "fill in the figures that were measured with the settings of the row"
+    fix = "fill in the figures that were measured with the settings of the row"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each row that repeats an earlier one."""

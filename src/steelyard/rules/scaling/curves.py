@@ -87,7 +87,7 @@ class Extrapolated(TableRule):
 
     code = "SY310"
     name = "extrapolated-too-far"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "A fitted curve knows only what happened at the measured counts. Beyond them other things begin to matter, "
         "such as the first link between nodes, and the curve cannot know them."
@@ -106,7 +106,7 @@ class Extrapolated(TableRule):
         "8,projected_throughput,740,images/s\n",
         "8 devices are twice the largest measured count.",
     )
-    remedy = "measure at half the projected number of devices or more; else say how far the measurements go"
+    fix = "measure at half the projected number of devices or more; else say how far the measurements go"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each figure that goes too far."""
@@ -132,7 +132,7 @@ class BaseOfSeveral(TableRule):
 
     code = "SY311"
     name = "base-of-several-devices"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "Efficiency compares with the base. What is lost between one device and the base is not seen: against 4 "
         "devices, those 4 count as perfect, however much they lose already."
@@ -146,7 +146,7 @@ class BaseOfSeveral(TableRule):
         "devices,metric,value,unit\n1,efficiency,100,%\n4,efficiency,80,%\n16,efficiency,75,%\n",
         "The base is one device: the efficiency holds all losses.",
     )
-    remedy = "measure one device too; where the work does not fit on one, give the base with its throughput each time"
+    fix = "measure one device too; where the work does not fit on one, give the base with its throughput each time"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding a curve."""
@@ -165,7 +165,7 @@ class NeitherStrongNorWeak(TableRule):
 
     code = "SY312"
     name = "neither-strong-nor-weak"
-    severity = "blocks"
+    severity = "error"
     why = (
         "Strong scaling keeps the batch of the whole job, weak scaling that of a device. Where both change, a larger "
         "batch makes a device faster or slower by itself, and nobody can tell that from the effect of more devices."
@@ -182,7 +182,7 @@ class NeitherStrongNorWeak(TableRule):
         "devices,batch_per_device,metric,value,unit\n1,64,efficiency,100,%\n2,64,efficiency,96,%\n4,64,efficiency,90,%\n",
         "A device keeps its 64 samples: weak scaling.",
     )
-    remedy = "keep the batch of a device (weak scaling) or of the job (strong scaling) at every number of devices"
+    fix = "keep the batch of a device (weak scaling) or of the job (strong scaling) at every number of devices"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding a curve."""
@@ -216,7 +216,7 @@ class TwoCounts(TableRule):
         "devices,metric,value,unit\n1,efficiency,100,%\n2,efficiency,72,%\n4,efficiency,71,%\n8,efficiency,70,%\n",
         "Nearly all is lost from 1 to 2 devices; from there on the job scales.",
     )
-    remedy = "measure the counts between and beyond, best in doublings"
+    fix = "measure the counts between and beyond, best in doublings"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding a curve."""
@@ -246,7 +246,7 @@ class Gap(TableRule):
         "devices,metric,value,unit\n1,efficiency,100,%\n4,efficiency,94,%\n16,efficiency,90,%\n64,efficiency,48,%\n",
         "The loss comes between 16 and 64 devices.",
     )
-    remedy = "measure the doublings between"
+    fix = "measure the doublings between"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each gap."""

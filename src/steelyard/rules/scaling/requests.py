@@ -19,7 +19,7 @@ class JobNotMeasured(TableRule):
 
     code = "SY315"
     name = "requested-job-not-measured"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "What a job loses on more devices is known only where it was measured. Hours for a larger job rest on a curve "
         "that was drawn further, and they are too few where the curve bends; forms ask for data up to the largest job."
@@ -36,7 +36,7 @@ class JobNotMeasured(TableRule):
         f"devices,metric,value,unit\n1,throughput,100,images/s\n64,throughput,5900,images/s\n64,{ASKED},5200,h\n",
         "The job that is asked for was measured.",
     )
-    remedy = "measure the job at the number of devices that is asked for, or ask for one that was measured"
+    fix = "measure the job at the number of devices that is asked for, or ask for one that was measured"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each request."""

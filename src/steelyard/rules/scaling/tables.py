@@ -48,7 +48,7 @@ class Superlinear(TableRule):
 
     code = "SY301"
     name = "superlinear"
-    severity = "disclose"
+    severity = "warning"
     verdict = "superlinear"
     why = (
         "Four devices can rarely do more than four times the work of one. Where a table says so, the rows often differ "
@@ -68,7 +68,7 @@ class Superlinear(TableRule):
         "devices,model,metric,value,unit\n1,detector,train_time,4.59,h\n4,detector,train_time,1.18,h\n",
         "3.89 times as fast on 4 devices: 97 %.",
     )
-    remedy = "repeat both rows with the same batch, input and warm-up; if it stays, say where the gain comes from"
+    fix = "repeat both rows with the same batch, input and warm-up; if it stays, say where the gain comes from"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each row."""
@@ -100,7 +100,7 @@ class ConfoundedScaling(TableRule):
 
     code = "SY303"
     name = "confounded-scaling"
-    severity = "blocks"
+    severity = "error"
     why = (
         "Rows of 1, 4 and 8 devices are read as a scaling series. When the batch, the precision or the input changed "
         "together with the count, the speed-up is the product of all these changes, and none of it can be credited to "
@@ -124,7 +124,7 @@ class ConfoundedScaling(TableRule):
         "1,fp16,256,throughput,9900,images/s\n4,fp16,256,throughput,37510,images/s\n",
         "Only the number of devices changed.",
     )
-    remedy = "measure the small configuration with the settings of the large one, and divide by that"
+    fix = "measure the small configuration with the settings of the large one, and divide by that"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding for each larger count of a series."""
@@ -151,11 +151,11 @@ class ConfoundedScaling(TableRule):
         clean = speed.over(other) if other else None
         if other is None or clean is None:
             pair = Pair(base.row, speed.row, "devices")
-            severity: Severity = "blocks" if any(blocks(pair, change) for change in changes) else "disclose"
+            severity: Severity = "error" if any(blocks(pair, change) for change in changes) else "warning"
             return self.found(message, place=speed.row.place, evidence=evidence, severity=severity)
         share = percent(clean.middle / (speed.devices / other.devices))
         evidence += f"; with equal settings {times(clean.middle)} over {other.devices:g} devices, {share}"
-        return self.found(message, place=speed.row.place, evidence=evidence, severity="disclose")
+        return self.found(message, place=speed.row.place, evidence=evidence, severity="warning")
 
 
 def _find_confounded(at_count: list[Speed], bases: list[Speed]) -> tuple[Speed, Speed] | None:

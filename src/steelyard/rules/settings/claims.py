@@ -22,7 +22,7 @@ class Unfair(ClaimRule):
 
     code = "SY120"
     name = "unfair-settings"
-    severity = "blocks"
+    severity = "error"
     verdict = "unfair"
     why = (
         "Equal settings are not equal conditions. A batch size that one device is made for can leave the other one "
@@ -52,7 +52,7 @@ class Unfair(ClaimRule):
         'a = { accelerator = "X", batch_per_device = 8 }\nb = { accelerator = "Y", batch_per_device = 8 }\n',
         "X is 3 times as fast at batch 8, and also where each side runs at its best batch.",
     )
-    remedy = "print best against best beside the comparison at equal settings"
+    fix = "print best against best beside the comparison at equal settings"
 
     def check(self, asserted: Asserted) -> Iterator[Finding]:
         """One finding with both ratios."""
@@ -76,7 +76,7 @@ class Confounded(ClaimRule):
 
     code = "SY121"
     name = "confounded-attribution"
-    severity = "blocks"
+    severity = "error"
     verdict = "confounded"
     why = (
         "The ratio between two rows is the effect of everything that differs between them. When more than the named "
@@ -104,7 +104,7 @@ class Confounded(ClaimRule):
         'metric = "throughput"\na = { devices = 4 }\nb = { devices = 1, mean = true }\n',
         "Only the number of devices changed, and one repeat shows how large chance is.",
     )
-    remedy = "change one setting at a time, or credit the whole bundle of changes"
+    fix = "change one setting at a time, or credit the whole bundle of changes"
 
     def check(self, asserted: Asserted) -> Iterator[Finding]:
         """One finding with all that differs."""

@@ -61,7 +61,7 @@ class _OtherSettings(PairRule):
                 f"{self.meaning}: {self.listed(found)}",
                 place=pair.b.place,
                 evidence=self.evidence(pair, found),
-                severity="blocks" if forbids else "disclose",
+                severity="error" if forbids else "warning",
             )
 
     def listed(self, found: list[Difference]) -> str:
@@ -79,7 +79,7 @@ class OtherWork(_OtherSettings):
 
     code = "SY102"
     name = "other-work"
-    severity = "blocks"
+    severity = "error"
     roles = ("work",)
     meaning = "the two sides do not do the same work"
     why = (
@@ -98,7 +98,7 @@ class OtherWork(_OtherSettings):
         "system,model,metric,value,unit\nA,ResNet50,throughput,1000,images/s\nB,ResNet50,throughput,400,images/s\n",
         "Both train the same model; the machines differ, and they are what is compared.",
     )
-    remedy = "compare rows of the same model and phase; or name what differs as the factor (--factor model, or phase)"
+    fix = "compare rows of the same model and phase; or name what differs as the factor (--factor model, or phase)"
 
 
 class OtherArithmetic(_OtherSettings):
@@ -106,7 +106,7 @@ class OtherArithmetic(_OtherSettings):
 
     code = "SY103"
     name = "other-arithmetic"
-    severity = "blocks"
+    severity = "error"
     roles = ("arithmetic",)
     meaning = "the two sides differ in number format or optimizer"
     why = (
@@ -128,7 +128,7 @@ class OtherArithmetic(_OtherSettings):
         "A,ResNet50,fp16,throughput,2500,images/s\nB,ResNet50,FP16,throughput,3000,images/s\n",
         "Both compute in fp16.",
     )
-    remedy = "run both sides in one precision with one optimizer; or make it the factor (--factor precision)"
+    fix = "run both sides in one precision with one optimizer; or make it the factor (--factor precision)"
 
 
 class OtherBatch(_OtherSettings):
@@ -136,7 +136,7 @@ class OtherBatch(_OtherSettings):
 
     code = "SY104"
     name = "other-batch"
-    severity = "blocks"
+    severity = "error"
     roles = ("batch",)
     meaning = "the two sides have different batches"
     why = (
@@ -159,7 +159,7 @@ class OtherBatch(_OtherSettings):
         "A,ResNet50,32,32,1,throughput,1000,images/s\nB,ResNet50,32,128,4,throughput,3800,images/s\n",
         "Each device has the same batch; that the global batch is larger follows from there being four of them.",
     )
-    remedy = "run both sides at one batch, or sweep the batch on both and compare best against best; or --factor batch"
+    fix = "run both sides at one batch, or sweep the batch on both and compare best against best; or --factor batch"
 
 
 class OtherInput(_OtherSettings):
@@ -167,7 +167,7 @@ class OtherInput(_OtherSettings):
 
     code = "SY105"
     name = "other-input"
-    severity = "disclose"
+    severity = "warning"
     roles = ("input",)
     meaning = "data reaches the two sides in different ways"
     why = (
@@ -189,7 +189,7 @@ class OtherInput(_OtherSettings):
         "A,ResNet50,8,throughput,2400,images/s\nB,ResNet50,8,throughput,2600,images/s\n",
         "Both sides have the same loader.",
     )
-    remedy = "give both sides the same loader, or show with `steelyard loader` that neither waits for data"
+    fix = "give both sides the same loader, or show with `steelyard loader` that neither waits for data"
 
 
 class OtherImplementation(_OtherSettings):
@@ -197,7 +197,7 @@ class OtherImplementation(_OtherSettings):
 
     code = "SY106"
     name = "other-implementation"
-    severity = "disclose"
+    severity = "warning"
     roles = ("implementation",)
     meaning = "the two sides do the same work in different ways"
     why = (
@@ -215,7 +215,7 @@ class OtherImplementation(_OtherSettings):
         "A,ResNet50,off,throughput,1000,images/s\nB,ResNet50,off,throughput,1200,images/s\n",
         "Neither side is compiled.",
     )
-    remedy = "run both sides the same way, or each at its best, and say so beside the ratio"
+    fix = "run both sides the same way, or each at its best, and say so beside the ratio"
 
 
 class OtherData(_OtherSettings):
@@ -223,7 +223,7 @@ class OtherData(_OtherSettings):
 
     code = "SY107"
     name = "other-data"
-    severity = "blocks"
+    severity = "error"
     roles = ("data", "amount")
     meaning = "the two sides work on different data, or on different amounts of it"
     why = (
@@ -245,7 +245,7 @@ class OtherData(_OtherSettings):
         "A,ResNet50,CIFAR-100,throughput,2000,images/s\nB,ResNet50,cifar100,throughput,2200,images/s\n",
         "Two spellings of one data set.",
     )
-    remedy = "run both sides on the same data for the same number of samples; or make the data the factor"
+    fix = "run both sides on the same data for the same number of samples; or make the data the factor"
 
 
 class UnknownSetting(PairRule):
@@ -253,7 +253,7 @@ class UnknownSetting(PairRule):
 
     code = "SY108"
     name = "unknown-setting"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "What a source does not say may be the same or may be the whole difference. Unknown is not equal, and a reader "
         "must be told what could not be checked."
@@ -272,7 +272,7 @@ class UnknownSetting(PairRule):
         "A,ResNet50,fp16,32,throughput,1000,images/s\nB,ResNet50,fp16,32,throughput,400,images/s\n",
         "Both sides state the same settings.",
     )
-    remedy = "find out what the source left open, or say beside the ratio that it is unknown"
+    fix = "find out what the source left open, or say beside the ratio that it is unknown"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """One finding with what one side states alone; a note with what neither does."""
@@ -297,7 +297,7 @@ class OtherDeviceCount(PairRule):
 
     code = "SY109"
     name = "other-device-count"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "Four devices against one is no statement about the devices. Readers remember the ratio of the jobs and forget "
         "the four. The ratio per device must stand beside it."
@@ -317,7 +317,7 @@ class OtherDeviceCount(PairRule):
         "A,ResNet50,4,throughput,2500,images/s\nB,ResNet50,4,throughput,2400,images/s\n",
         "Four devices on each side.",
     )
-    remedy = "compare equal numbers of devices, or give the ratio per device beside it; or --factor devices"
+    fix = "compare equal numbers of devices, or give the ratio per device beside it; or --factor devices"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """One finding on devices and nodes."""
@@ -337,7 +337,7 @@ class OtherDeviceCount(PairRule):
             place=pair.b.place,
             # A ratio that is forbidden must not come in by the back door.
             evidence="" if blocking(pair) else _format_per_device(pair),
-            severity="blocks" if forbids else "disclose",
+            severity="error" if forbids else "warning",
         )
 
 
@@ -361,7 +361,7 @@ class OtherSoftware(_OtherSettings):
 
     code = "SY110"
     name = "other-software"
-    severity = "disclose"
+    severity = "warning"
     roles = ("software",)
     meaning = "the two sides run different software"
     why = (
@@ -379,7 +379,7 @@ class OtherSoftware(_OtherSettings):
         "A,ResNet50,PyTorch 2.5,throughput,1000,images/s\nB,ResNet50,PyTorch 2.5,throughput,1300,images/s\n",
         "One framework in one version.",
     )
-    remedy = "run both sides with one version where it exists for both; else say which one each side has"
+    fix = "run both sides with one version where it exists for both; else say which one each side has"
 
     def listed(self, found: list[Difference]) -> str:
         """Of long lists only the entries that differ."""
@@ -426,7 +426,7 @@ class FactorUnchanged(PairRule):
         "A,ResNet50,fp16,throughput,1000,images/s\nB,ResNet50,fp16,throughput,1300,images/s\n",
         "The machines differ, and they are compared.",
     )
-    remedy = "name what was changed as the factor (--factor NAME); or read the ratio as a test of repeatability"
+    fix = "name what was changed as the factor (--factor NAME); or read the ratio as a test of repeatability"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """One finding where the factor cannot be what made the difference."""
@@ -444,7 +444,7 @@ class FactorUnchanged(PairRule):
         if same:
             yield self.found(f"{pair.factor} is the same on both sides: {'; '.join(same)}", place=pair.b.place)
         else:
-            yield self.found(f"{pair.factor} is not known on both sides", place=pair.b.place, severity="disclose")
+            yield self.found(f"{pair.factor} is not known on both sides", place=pair.b.place, severity="warning")
 
 
 class OtherSystem(_OtherSettings):
@@ -452,7 +452,7 @@ class OtherSystem(_OtherSettings):
 
     code = "SY112"
     name = "other-system"
-    severity = "blocks"
+    severity = "error"
     roles = ("system",)
     meaning = "the two sides are different machines, and the machine is not what is compared"
     why = (
@@ -472,7 +472,7 @@ class OtherSystem(_OtherSettings):
         "Both precisions on one machine.",
         factor="precision",
     )
-    remedy = "measure both values of the factor on one machine; or compare the machines with all else equal"
+    fix = "measure both values of the factor on one machine; or compare the machines with all else equal"
 
 
 class OtherTraining(_OtherSettings):
@@ -480,7 +480,7 @@ class OtherTraining(_OtherSettings):
 
     code = "SY113"
     name = "other-training"
-    severity = "disclose"
+    severity = "warning"
     roles = ("training",)
     meaning = "the two sides train with different learning rates"
     why = (
@@ -502,7 +502,7 @@ class OtherTraining(_OtherSettings):
         "A,ResNet50,0.1,time_to_quality,1000,s\nB,ResNet50,0.1,time_to_quality,600,s\n",
         "Both sides have one learning rate.",
     )
-    remedy = "use one learning rate on both sides, or scale it with the batch by one stated rule"
+    fix = "use one learning rate on both sides, or scale it with the batch by one stated rule"
 
 
 class OtherUnit(PairRule):
@@ -510,7 +510,7 @@ class OtherUnit(PairRule):
 
     code = "SY114"
     name = "other-unit"
-    severity = "blocks"
+    severity = "error"
     why = (
         "A rate of tokens and a rate of sequences differ by the length of a sequence, a rate and a time by everything. "
         "Their quotient has no meaning, however alike the numbers look."
@@ -527,7 +527,7 @@ class OtherUnit(PairRule):
         "system,model,metric,value,unit\nA,GPT,throughput,1000,tokens/s\nB,GPT,throughput,400,tokens/s\n",
         "Both figures count tokens.",
     )
-    remedy = "give both figures in one unit; turn sequences into tokens by the sequence length"
+    fix = "give both figures in one unit; turn sequences into tokens by the sequence length"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """One finding with both units."""
@@ -541,7 +541,7 @@ class OtherUnit(PairRule):
             return
         loose = kinds[0] == kinds[1] and things & {"samples", "items"} and not things & {"tokens", "B", "FLOP", "steps"}
         message = f"{pair.metric} is in {a.unit} on one side and in {b.unit} on the other"
-        yield self.found(message, place=pair.b.place, severity="disclose" if loose else "blocks")
+        yield self.found(message, place=pair.b.place, severity="warning" if loose else "error")
 
 
 class MixedJobs(PairRule):
@@ -549,7 +549,7 @@ class MixedJobs(PairRule):
 
     code = "SY115"
     name = "mixed-jobs"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "The figure of a side is a mean over its jobs. Where some of them ran on another machine or with other "
         "software, as after a study was resumed weeks later, the mean belongs to neither, and the spread is no chance."
@@ -570,7 +570,7 @@ class MixedJobs(PairRule):
         "All jobs of a row were set up alike.",
         factor="compile",
     )
-    remedy = "run the jobs that differ again, under a new study name where the machine or its software has changed"
+    fix = "run the jobs that differ again, under a new study name where the machine or its software has changed"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """One finding a side."""
@@ -583,5 +583,5 @@ class MixedJobs(PairRule):
                 yield self.found(
                     f"its own jobs were not set up alike: {listed}",
                     place=row.place,
-                    severity="blocks" if forbids else "disclose",
+                    severity="error" if forbids else "warning",
                 )

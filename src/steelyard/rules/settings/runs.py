@@ -19,7 +19,7 @@ class NotInEffect(RunRule):
 
     code = "SY101"
     name = "setting-not-in-effect"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "A framework may ignore a setting without a word: a device without bfloat16 computes in float32, a model that "
         "cannot be compiled runs as it is. The figure is then that of other settings than its label says."
@@ -36,7 +36,7 @@ class NotInEffect(RunRule):
         'spec.precision = "bf16"\nsettings.values.matmul_dtype = "bfloat16"\n',
         "What was asked for is what was used.",
     )
-    remedy = "compare by what is in effect (settings of the record), or ask for what this device can do"
+    fix = "compare by what is in effect (settings of the record), or ask for what this device can do"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """One finding with every setting that differs."""

@@ -19,7 +19,7 @@ class NotShown(ClaimRule):
 
     code = "SY210"
     name = "not-shown"
-    severity = "blocks"
+    severity = "error"
     verdict = "not shown"
     why = (
         "Two runs of the same thing differ. Without repeats nobody knows by how much. So a difference between two "
@@ -49,7 +49,7 @@ class NotShown(ClaimRule):
         'a = { precision = "fp16" }\nb = { precision = "bf16", mean = true }\n',
         "A gain of 50 % is far beyond the 1 % between two runs with bf16.",
     )
-    remedy = "repeat both sides at least three times and print the spread"
+    fix = "repeat both sides at least three times and print the spread"
 
     def check(self, asserted: Asserted) -> Iterator[Finding]:
         """One finding with what the repeats say."""

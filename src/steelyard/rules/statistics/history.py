@@ -29,7 +29,7 @@ class Drifted(TableRule):
 
     code = "SY220"
     name = "figure-drifted"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "A figure is read as what the machine does today. Where it changed at some day (a driver, a library, a "
         "throttled device), figures from before and after speak of two machines, and their mean of none."
@@ -66,7 +66,7 @@ class Drifted(TableRule):
         "A,throughput,1001.2,images/s,2026-04-26\n",
         "The figure varies from week to week, but no day parts it in two.",
     )
-    remedy = "say from which day on the figure holds; find out what changed on that day, and measure both again"
+    fix = "say from which day on the figure holds; find out what changed on that day, and measure both again"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
         """One finding a step."""

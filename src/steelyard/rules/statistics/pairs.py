@@ -38,7 +38,7 @@ class TooFewJobs(PairRule):
 
     code = "SY205"
     name = "too-few-jobs"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "Two jobs of one and the same program differ by a few percent: another node, another allocation, another hour. "
         "How much they differ cannot be seen in one job, so that nobody can say if a ratio is more than chance."
@@ -55,7 +55,7 @@ class TooFewJobs(PairRule):
         "system,model,jobs,metric,value,unit\nA,ResNet50,5,throughput,1000,images/s\nB,ResNet50,5,throughput,1030,images/s\n",
         "Five jobs on each side.",
     )
-    remedy = "launch each side at least three times (--repeats 3), better five, on different nodes"
+    fix = "launch each side at least three times (--repeats 3), better five, on different nodes"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """One finding for both sides."""
@@ -70,7 +70,7 @@ class OneNodeOnly(PairRule):
 
     code = "SY206"
     name = "one-node-only"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "Nodes of one type differ: cooling, clocks, memory that was replaced. Jobs that all ran on one node show how "
         "that node repeats itself, and not how the next node will do."
@@ -86,7 +86,7 @@ class OneNodeOnly(PairRule):
         'A,ResNet50,5,"n1,n2,n3",throughput,1000,images/s\nB,ResNet50,5,"m1,m2,m3",throughput,1030,images/s\n',
         "Three nodes on each side.",
     )
-    remedy = "spread the jobs over several nodes; else say that the ratio speaks for these nodes only"
+    fix = "spread the jobs over several nodes; else say that the ratio speaks for these nodes only"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """One finding that names the nodes."""
@@ -103,7 +103,7 @@ class UnsoundRuns(PairRule):
 
     code = "SY207"
     name = "unsound-runs"
-    severity = "blocks"
+    severity = "error"
     why = (
         "A run that never became steady, whose clocks disagree or whose ranks are missing has no figure that stands "
         "for it. Divided by another, it does not become sounder."
@@ -122,7 +122,7 @@ class UnsoundRuns(PairRule):
         "A,ResNet50,,throughput,1000,images/s\nB,ResNet50,,throughput,1030,images/s\n",
         "Neither side's runs have a finding that blocks.",
     )
-    remedy = "mend what the code says and run that side again: `steelyard show STUDY` has the details"
+    fix = "mend what the code says and run that side again: `steelyard show STUDY` has the details"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """One finding a side."""
@@ -134,7 +134,7 @@ class UnsoundRuns(PairRule):
                 yield self.found(
                     f"its own runs have findings that block: {', '.join(named)}",
                     place=row.place,
-                    severity="disclose" if bearable else "blocks",
+                    severity="warning" if bearable else "error",
                 )
 
 
@@ -143,7 +143,7 @@ class OtherWindow(PairRule):
 
     code = "SY208"
     name = "other-window"
-    severity = "blocks"
+    severity = "error"
     why = (
         "The first steps of a run are slow: memory is allocated, kernels are compiled and tuned. A figure over all "
         "steps contains them, a figure of the steady part does not."
@@ -162,7 +162,7 @@ class OtherWindow(PairRule):
         "A,ResNet50,steady,throughput,1000,images/s\nB,ResNet50,steady,throughput,990,images/s\n",
         "Both figures come from the steady part.",
     )
-    remedy = "take both figures from the same part of a run"
+    fix = "take both figures from the same part of a run"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """One finding with both windows."""
@@ -181,7 +181,7 @@ class JobsLost(PairRule):
 
     code = "SY209"
     name = "jobs-lost"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "Jobs that ran out of memory or time are not in the mean. What is left are the jobs that went well, and a side "
         "that loses half of its jobs is not as good as its figure."
@@ -197,7 +197,7 @@ class JobsLost(PairRule):
         "A,ResNet50,5,,throughput,1000,images/s\nB,ResNet50,5,,throughput,1300,images/s\n",
         "Every job of both sides completed.",
     )
-    remedy = "find out why they failed (`steelyard show STUDY`), and say beside the ratio how many did"
+    fix = "find out why they failed (`steelyard show STUDY`), and say beside the ratio how many did"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """One finding a side."""

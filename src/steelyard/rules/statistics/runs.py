@@ -20,7 +20,7 @@ class NotSteady(RunRule):
 
     code = "SY201"
     name = "no-steady-state"
-    severity = "blocks"
+    severity = "error"
     why = (
         "A rate speaks for the work to come only if steps keep their speed. While steps still get faster, get slower "
         "or wander, the mean depends on when the run was stopped, and two runs differ by that alone."
@@ -34,7 +34,7 @@ class NotSteady(RunRule):
         "The device throttles; the mean over this run is not what an hour of training gets.",
     )
     good = Example('steady.answer = "steady"\n', "After warm-up, no change is left in the step times.")
-    remedy = "run longer (--min-steps, --max-seconds), or find what changes during the run"
+    fix = "run longer (--min-steps, --max-seconds), or find what changes during the run"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """A finding unless the run is steady."""
@@ -47,7 +47,7 @@ class StoppedEarly(RunRule):
 
     code = "SY202"
     name = "stopped-by-a-cap"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "The run has fewer steps or a wider interval than was asked for. Its figure is known less well than the label "
         "says."
@@ -58,7 +58,7 @@ class StoppedEarly(RunRule):
         "The time was up before the steps that were asked for.",
     )
     good = Example('stop.reason = "interval"\n', "The run ended because its interval was narrow enough.")
-    remedy = "raise the cap, or accept the interval as it is"
+    fix = "raise the cap, or accept the interval as it is"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """One finding with each minimum that was missed."""
@@ -67,7 +67,7 @@ class StoppedEarly(RunRule):
             if unmet:
                 yield self.found(
                     f"stopped by {record.stop.reason}: " + "; ".join(unmet),
-                    remedy=f"raise {record.stop.reason}, or accept the interval as it is",
+                    fix=f"raise {record.stop.reason}, or accept the interval as it is",
                 )
 
 
@@ -76,7 +76,7 @@ class ApproximateInterval(RunRule):
 
     code = "SY203"
     name = "approximate-interval"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "An interval of 95 % covers the truth in 95 of 100 jobs only under conditions. With a heavy tail, too few "
         "steps or long memory between steps it covers less often than it says."
@@ -90,7 +90,7 @@ class ApproximateInterval(RunRule):
         "Too few steps to trust the interval's width.",
     )
     good = Example("quantities.throughput_job.interval.approximate = []\n", "Inside the range that was checked.")
-    remedy = "judge by the spread between jobs (--repeats) instead"
+    fix = "judge by the spread between jobs (--repeats) instead"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """A finding where the interval of the throughput is approximate."""
@@ -104,7 +104,7 @@ class FirstEpoch(RunRule):
 
     code = "SY204"
     name = "first-epoch-differs"
-    severity = "disclose"
+    severity = "warning"
     why = (
         "The first epoch holds the first step, compilation, and files that are read from disk; later epochs may read "
         "them from memory. Scaling read from first epochs is that of the compiler; rates of later epochs may be those "
@@ -119,7 +119,7 @@ class FirstEpoch(RunRule):
         "quantities.first_epoch_throughput.value = 1840\nquantities.later_epochs_throughput.value = 1862.9\n",
         "The first epoch is as fast as the others within 5 %.",
     )
-    remedy = "say which epochs a figure speaks for, and on how much data"
+    fix = "say which epochs a figure speaks for, and on how much data"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """A finding with the likely causes."""

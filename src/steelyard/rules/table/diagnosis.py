@@ -58,7 +58,7 @@ class Diagnosis:
         """By the size of the gap."""
         if self.gap < math.log1p(SMALL):
             return "note"
-        return "disclose" if self.gap < math.log1p(LARGE) else "blocks"
+        return "warning" if self.gap < math.log1p(LARGE) else "error"
 
     @property
     def place(self) -> str:

@@ -37,7 +37,7 @@ class Board:
         there = folder.run_ids(plan.study.name)
         for name, spec in _named(plan):
             self._rows.setdefault(name, []).append(spec.run_id)
-            self._cell[spec.run_id] = spec.cell
+            self._cell[spec.run_id] = spec.configuration
             self._set(spec.run_id, "there already" if spec.run_id in there else self._before)
 
     def begin(self, spec: RunSpec) -> None:
@@ -72,9 +72,9 @@ def _named(plan: Expansion) -> Iterator[tuple[str, RunSpec]]:
     """Every run with the name of its row: its cell's, or that of the search it is a candidate of."""
     swept = {cell.name: cell.swept for cell in plan.cells}
     place = {cell: number for number, cell in enumerate(swept)}
-    for spec in sorted(plan.runs, key=lambda spec: (place[spec.cell], spec.repeat)):
-        yield label(swept[spec.cell]), spec
+    for spec in sorted(plan.runs, key=lambda spec: (place[spec.configuration], spec.repeat)):
+        yield label(swept[spec.configuration]), spec
     for group in plan.searches:
-        beside = {key: value for key, value in swept[group.runs[0].cell].items() if key != "batch"}
+        beside = {key: value for key, value in swept[group.runs[0].configuration].items() if key != "batch"}
         for spec in group.runs:
             yield label(beside), spec

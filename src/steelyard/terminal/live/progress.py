@@ -103,7 +103,7 @@ class Progress:
 
     def end(self, record: RunRecord, done: int, total: int) -> None:
         """A run has its record."""
-        self._pace.add(record.spec.cell, self._spent_s())
+        self._pace.add(record.spec.configuration, self._spent_s())
         self._running, self._made = None, self._made + 1
         if self._board is not None:
             self._board.end(record)
@@ -142,7 +142,7 @@ class Progress:
         else:
             said = f"{board.name}: {board.ended} of {self._total} runs have ended"
             queued = board.queued
-        left_s = self._pace.left_s(queued, self._running.cell if self._running else None, self._spent_s())
+        left_s = self._pace.left_s(queued, self._running.configuration if self._running else None, self._spent_s())
         if left_s is None:
             return f"{said}; time left: known after the first"
         rests = f"by {self._pace.runs} run" + ("" if self._pace.runs == 1 else "s")

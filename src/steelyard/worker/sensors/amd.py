@@ -75,8 +75,8 @@ def open_amd(root: Path, devices: Sequence[str]) -> SensorsFound:
     missing: list[Missing] = []
     if reason := whose_numbers(root, devices, NVIDIA):
         if hwmon(root, "amdgpu") or any(root.glob("dev/kfd")):
-            remedy = "name the devices: ROCR_VISIBLE_DEVICES=GPU-..."
-            missing.append(Missing(backend=BACKEND, what="devices", code="unsupported", reason=reason, remedy=remedy))
+            fix = "name the devices: ROCR_VISIBLE_DEVICES=GPU-..."
+            missing.append(Missing(backend=BACKEND, what="devices", code="unsupported", reason=reason, fix=fix))
         return SensorsFound(missing=missing)
     library = _library(root, missing)
     if library is not None:
@@ -109,7 +109,7 @@ def _library(root: Path, missing: list[Missing]) -> Any | None:
                 else f"amdsmi does not load: {_describe_error(error)}"
             )
             reason += ": there is no counter of energy, only the driver's watts"
-            missing.append(Missing(backend=BACKEND, what="amdsmi", code="missing", reason=reason, remedy=INSTALL))
+            missing.append(Missing(backend=BACKEND, what="amdsmi", code="missing", reason=reason, fix=INSTALL))
         return None
     try:
         library.amdsmi_init()
@@ -312,10 +312,10 @@ def _add_card(found: SensorsFound, reads: list[Callable[[], float]], members: li
 def _silent(die: Die, device: str | None) -> Missing:
     if die.is_half:
         reason = "the card's joules are told at its first die, which is not among the devices that we see"
-        remedy = "ask for whole cards (both dies), or let us see the other die"
+        fix = "ask for whole cards (both dies), or let us see the other die"
     else:
-        reason, remedy = "the driver tells neither energy nor power of this device (a virtual guest?)", ""
-    return Missing(backend=BACKEND, what=f"device {device}", code="unsupported", reason=reason, remedy=remedy)
+        reason, fix = "the driver tells neither energy nor power of this device (a virtual guest?)", ""
+    return Missing(backend=BACKEND, what=f"device {device}", code="unsupported", reason=reason, fix=fix)
 
 
 # -- what a stranger's library returns --------------------------------------------------------------------------
@@ -352,11 +352,11 @@ def _code(error: Exception) -> MissingCode:
     return "vanished" if "not_found" in words or "no such device" in words else "missing"
 
 
-def _missing(what: str, error: Exception, remedy: str) -> Missing:
-    return Missing(backend=BACKEND, what=what, code=_code(error), reason=_describe_error(error), remedy=remedy)
+def _missing(what: str, error: Exception, fix: str) -> Missing:
+    return Missing(backend=BACKEND, what=what, code=_code(error), reason=_describe_error(error), fix=fix)
 
 
 def _fault(what: str, error: ReadError) -> Missing:
     code = cast("MissingCode", error.code)
-    remedy = GROUPS if code == "forbidden" else ""
-    return Missing(backend=BACKEND, what=what, code=code, reason=error.reason, remedy=remedy)
+    fix = GROUPS if code == "forbidden" else ""
+    return Missing(backend=BACKEND, what=what, code=code, reason=error.reason, fix=fix)

@@ -32,7 +32,7 @@ OTHERS = re.compile(r"amdgpu|i915|xe|i915_gt\d+")
 # A meter gives whole milliwatts by ACPI, microwatts else.
 RESOLUTION_ACPI_W, RESOLUTION_W = 1e-3, 1e-6
 GAIN = 0.05
-REMEDIES = {
+FIXES = {
     "forbidden": "as administrator, until the next boot: chmod o+r on that file",
     "missing": "ask whoever runs the node whether the meter works: sensors shows it",
 }
@@ -51,7 +51,7 @@ class Meter(NamedTuple):
 
 def open_hwmon(root: Path, _devices: Sequence[str]) -> SensorsFound:
     """Every power meter that is no accelerator's own."""
-    sensors = FileSensors(root, BACKEND, REMEDIES)
+    sensors = FileSensors(root, BACKEND, FIXES)
     meters = [meter for chip in entries(root / "sys/class/hwmon", r"hwmon\d+") for meter in _meters(chip)]
     sockets = {(match[1], match[2]) for meter in meters if (match := GRACE.fullmatch(meter.label or ""))}
     for meter in meters:

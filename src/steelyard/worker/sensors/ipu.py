@@ -130,8 +130,8 @@ def _add(found: SensorsFound, reads: list[tuple[int, str]], name: str, number: i
     reads.append((number, attribute))
 
 
-def _missing(what: str, code: Any, reason: str, remedy: str = "") -> Missing:
-    return Missing(backend=BACKEND, what=what, code=code, reason=reason, remedy=remedy)
+def _missing(what: str, code: Any, reason: str, fix: str = "") -> Missing:
+    return Missing(backend=BACKEND, what=what, code=code, reason=reason, fix=fix)
 
 
 def _describe_error(error: Exception) -> str:

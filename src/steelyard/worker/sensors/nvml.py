@@ -54,8 +54,8 @@ def open_nvml(root: Path, devices: Sequence[str]) -> SensorsFound:
     package = library.binding()
     if package is None:
         reason = "NVIDIA GPUs are expected here, and there is no nvidia-ml-py to read them with"
-        remedy = "pip install nvidia-ml-py where the job runs"
-        return SensorsFound(missing=[missing("all GPUs", "missing", reason, remedy)] if expected else [])
+        fix = "pip install nvidia-ml-py where the job runs"
+        return SensorsFound(missing=[missing("all GPUs", "missing", reason, fix)] if expected else [])
     try:
         package.nvmlInit()
     except package.NVMLError as error:

@@ -34,12 +34,12 @@ WORDS: dict[str, str] = {
     "blocked": "the driver gave no answer in time",
     "missing": "the driver failed",
 }
-REMEDIES = {
+FIXES = {
     "forbidden": "ask the site to let users read it; in a container, pass the device in",
     "vanished": "the kernel's log (dmesg, Xid) says what happened to the device",
 }
 NO_LIBRARY, NO_DRIVER, MISMATCH = 12, 9, 18
-INIT_REMEDIES = {
+INIT_FIXES = {
     NO_LIBRARY: "in a container, let the runtime bring the driver's library in (--nv, --gpus all); else install it",
     NO_DRIVER: "load the kernel module: nvidia-smi says what is wrong with it",
     MISMATCH: "the driver was updated under a running kernel: restart the node",
@@ -113,15 +113,15 @@ def failure(error: Any, what: str) -> ReadError:
 
 def init_failure(error: Any) -> Missing:
     """Why the library cannot be opened."""
-    code = "missing" if error.value in INIT_REMEDIES else CODES.get(error.value, "missing")
+    code = "missing" if error.value in INIT_FIXES else CODES.get(error.value, "missing")
     reason = f"the library cannot be opened (nvmlInit: {error})"
-    return replace(missing("all GPUs", code, reason, INIT_REMEDIES.get(error.value, "")), broken=True)
+    return replace(missing("all GPUs", code, reason, INIT_FIXES.get(error.value, "")), broken=True)
 
 
-def missing(what: str, code: str, reason: str, remedy: str = "") -> Missing:
-    """A Missing of this backend; the remedy is the code's usual one where none is given."""
+def missing(what: str, code: str, reason: str, fix: str = "") -> Missing:
+    """A Missing of this backend; the fix is the code's usual one where none is given."""
     known: MissingCode = next((one for one in (*CODES.values(), "implausible") if one == code), "missing")
-    return Missing(backend=BACKEND, what=what, code=known, reason=reason, remedy=remedy or REMEDIES.get(code, ""))
+    return Missing(backend=BACKEND, what=what, code=known, reason=reason, fix=fix or FIXES.get(code, ""))
 
 
 def text(value: Any) -> str:

@@ -29,7 +29,7 @@ PERIOD_S = 1e-3
 # AMD's counter follows a model of the core's activity, which knows nothing of the operands or of memory traffic:
 # Schoene et al., Energy Efficiency Aspects of the AMD Zen 2 Architecture, CLUSTER 2021.
 GAIN, GAIN_AMD = 0.05, 0.10
-REMEDIES = {
+FIXES = {
     "forbidden": "as administrator, until the next boot: chmod o+r /sys/class/powercap/*/energy_uj "
     "(for good: a udev rule; Slurm: a prolog)",
     "missing": "containers often hide /sys/devices/virtual/powercap: docker run "
@@ -47,7 +47,7 @@ class Zone(NamedTuple):
 
 def open_rapl(root: Path, _devices: Sequence[str]) -> SensorsFound:
     """Packages and their memory, each once."""
-    sensors = FileSensors(root, BACKEND, REMEDIES)
+    sensors = FileSensors(root, BACKEND, FIXES)
     gain = GAIN_AMD if "AuthenticAMD" in (text_or_none(root / "proc/cpuinfo") or "") else GAIN
     # The same package may be shown twice: by its registers (intel-rapl) and by mapped memory (intel-rapl-mmio).
     for name, doubles in _packages(sensors).items():

@@ -123,10 +123,10 @@ def whose_numbers(root: Path, devices: Sequence[str], others: Sequence[str]) -> 
 class FileSensors:
     """Collects channels that are files in millionths of J or W; each is tried once before it is offered."""
 
-    def __init__(self, root: Path, backend: str, remedies: dict[str, str]) -> None:
+    def __init__(self, root: Path, backend: str, fixes: dict[str, str]) -> None:
         self.root = root
         self.backend = backend
-        self.remedies = remedies
+        self.fixes = fixes
         """What helps, by the code of what is missing."""
         self.found = SensorsFound(read=lambda number: read_micro(self._paths[number]))
         self._paths: list[Path] = []
@@ -157,8 +157,8 @@ class FileSensors:
             return False
         return True
 
-    def miss(self, what: str, code: str, reason: str, remedy: str | None = None) -> None:
+    def miss(self, what: str, code: str, reason: str, fix: str | None = None) -> None:
         """Note something that cannot be read."""
-        remedy = self.remedies.get(code, "") if remedy is None else remedy
-        missing = Missing(backend=self.backend, what=what, code=code, reason=reason, remedy=remedy)  # type: ignore[arg-type]
+        fix = self.fixes.get(code, "") if fix is None else fix
+        missing = Missing(backend=self.backend, what=what, code=code, reason=reason, fix=fix)  # type: ignore[arg-type]
         self.found.missing.append(missing)

@@ -35,7 +35,7 @@ OTHERS = ("dev/nvidia[0-9]*", "dev/kfd")
 ORDER = "ZE_ENABLE_PCI_ID_DEVICE_ORDER"
 # The usual unit of Intel's energy registers, as of RAPL; the drivers' files do not say it.
 UNIT_J = 2**-14
-REMEDIES = {
+FIXES = {
     "forbidden": "as administrator, until the next boot: chmod o+r on that file",
     "missing": "a newer kernel or driver: i915 shows energy since Linux 6.2, xe since 6.5",
     "unsupported": "a newer kernel or driver; xpu-smi tells whether the card has a counter at all",
@@ -44,7 +44,7 @@ REMEDIES = {
 
 def open_xpu(root: Path, devices: Sequence[str]) -> SensorsFound:
     """The job's cards (all, where `devices` is empty), each once, with their package and tiles as parts."""
-    sensors = FileSensors(root, BACKEND, REMEDIES)
+    sensors = FileSensors(root, BACKEND, FIXES)
     if reason := whose_numbers(root, devices, OTHERS):
         if hwmon(root, "i915|xe"):
             sensors.miss("the job's cards", "unsupported", reason, "")

@@ -287,11 +287,11 @@ def normalised(pictures: NDArray[np.uint8], *, plain: bool = False) -> torch.Ten
     return numbers.sub_(mean).div_(deviation)
 
 
-def _refuse(numbers: torch.Tensor, below: int, what: str, remedy: str) -> None:
+def _refuse(numbers: torch.Tensor, below: int, what: str, fix: str) -> None:
     """An index that a model has no place for would end a run on an accelerator without a word."""
     if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < below:
         wrong = int(numbers.max()) if int(numbers.max()) >= below else int(numbers.min())
-        raise InputError(f"the data has a {what} of {wrong}; the model takes 0 to {below - 1}", next_step=remedy)
+        raise InputError(f"the data has a {what} of {wrong}; the model takes 0 to {below - 1}", next_step=fix)
 
 
 def _picture(picture: Any) -> Any:
