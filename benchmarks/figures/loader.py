@@ -1,9 +1,9 @@
 """[loader] The input pipeline, measured without the model, foretells whether the full run waits for its data.
 
-For every case `steelyard loader` measures the model alone and the pipeline alone and says what the full run would be;
-then the full run is made and what it was is read from its record. Some cases have delays of known length in loader
-and computation, which use no CPU; two read real formats: JPEG pictures for a model of no size, and small pictures
-for a network of some. A forecast of "cannot tell" counts as wrong: the cases are built to be one or the other.
+For every case `steelyard run --mode load` measures the model alone and the pipeline alone and says what the full run
+would be; then the full run is made and what it was is read from its record. Some cases have delays of known length in
+loader and computation, which use no CPU; two read real formats: JPEG pictures for a model of no size, and small
+pictures for a network of some. A forecast of "cannot tell" counts as wrong: the cases are built to be one or the other.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def outcome(case: Case, results: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The forecast, and the record of the full run."""
     common = [*case.words, "--device", "cpu", "--threads", "1", "--results", str(results), "--json"]
     common += ["--min-seconds", "0", "--min-steps", str(case.steps), "--max-steps", str(case.steps)]
-    forecast = told(["loader", *common, "--workers", str(case.workers)])["pipelines"][0]["forecast"]
+    forecast = told(["run", *common, "--mode", "load", "--loader-workers", str(case.workers)])["pipelines"][0][
+        "forecast"
+    ]
     record = told(["run", *common, "--loader-workers", str(case.workers)])["runs"][0]
     return forecast, record
 

@@ -6,13 +6,15 @@ Knows argparse and JSON Schema. A test compares docs/metrics.toml with real reco
 from __future__ import annotations
 
 import argparse
-import importlib
 import re
 import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from steelyard.cli.main import VERBS
+from steelyard.cli.exit_codes import MEANINGS
+from steelyard.cli.main import GROUPS, VERBS
+from steelyard.cli.parser import Parser, paragraphs, place
+from steelyard.cli.verb import make_parser
 from steelyard.contracts.record import RunRecord
 from steelyard.contracts.spec import RunSpec
 from steelyard.inputs.recipe import Recipe
@@ -53,28 +55,28 @@ CONTRACTS = {
         Study,
         "A study file",
         "A study is a TOML file. `run` takes the fields of a [run](run-spec.md), `sweep` lists of values for them.\n"
-        "`steelyard schema study` prints the same as JSON Schema. Unknown fields are refused.",
+        "`steelyard explain study` prints the same as JSON Schema. Unknown fields are refused.",
     ),
     "run-spec": ContractPage(
         RunSpec,
         "A run's settings",
         "All that one run is asked to do. A study's table `[run]` and `steelyard run --set KEY=VALUE` take these\n"
         "fields; nested ones have dotted names, such as `budget.max_seconds`. `run_id`, `study`, `cell`, `repeat` and\n"
-        "`seed` are set for you. `steelyard schema run-spec` prints the same as JSON Schema.",
+        "`seed` are set for you. `steelyard explain run-spec` prints the same as JSON Schema.",
     ),
     "record": ContractPage(
         RunRecord,
         "A record",
         "What is known of one run: `RESULTS/runs/STUDY/RUN_ID/record.json`. It is derived from the raw files beside\n"
-        "it, and `steelyard derive RUN_ID` does that again. The names in `quantities` are on the page of\n"
+        "it, and `steelyard show RUN_ID --derive` does that again. The names in `quantities` are on the page of\n"
         "[metrics](metrics.md).\n"
-        "`steelyard schema run-record` prints the same as JSON Schema.",
+        "`steelyard explain run-record` prints the same as JSON Schema.",
     ),
     "recipe": ContractPage(
         Recipe,
         "A recipe file",
         "What `steelyard verify` reads: a documented run and the figure it is documented to reach. TOML.\n"
-        "`steelyard schema recipe` prints the same as JSON Schema.",
+        "`steelyard explain recipe` prints the same as JSON Schema.",
     ),
     "scheme": ContractPage(
         Scheme,
@@ -98,76 +100,58 @@ def verbs_page() -> str:
     """Every verb with all its options, from the parsers themselves."""
     intro = """# Verbs
 
-`steelyard VERB --help` says the same. Every verb takes `--json`. Results go to standard output, progress to standard
-error.
+`steelyard VERB --help` prints the same. Results go to standard output, progress and errors to standard error.
 
-Exit codes: 0 what was asked happened; 1 a run or check failed; 2 the input is not valid; 130 interrupted.
+Every verb takes `--json`. Standard output is then one JSON document, also when the command fails before it has a
+result: `{"error": {"message": ..., "problems": [...], "next": ..., "exit_code": 2}}`. `problems` lists bad values with
+`field`, `problem` and `valid`; `next` is a command to try, or null. The message for people is on standard error.
 
-| verb | does |
-| --- | --- |
+## Exit codes
+
+| code | meaning |
+| ---: | --- |
 """
-    index = "\n".join(f"| [`{name}`](#{name}) | {words} |" for name, words in VERBS.items())
-    return intro + index + "\n\n" + "\n".join(_verb(name) for name in VERBS)
+    codes = "\n".join(f"| {code} | {meaning} |" for code, meaning in MEANINGS.items())
+    groups = "\n\n".join(
+        "\n".join([f"**{group}**\n", "| verb | does |", "| --- | --- |", *(_row(*verb) for verb in verbs.items())])
+        for group, verbs in GROUPS.items()
+    )
+    return f"{intro}{codes}\n\n## All verbs\n\n{groups}\n\n" + "\n".join(_verb(name) for name in VERBS)
 
 
-def parser_of(verb: str) -> argparse.ArgumentParser:
-    """The parser of a verb, as the verb makes it."""
-    module = importlib.import_module(f"steelyard.cli.{verb}")
-    parser = argparse.ArgumentParser(prog=f"steelyard {verb}", description=module.__doc__)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    module.configure(parser)
-    return parser
-
-
-def sub_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Parsers of the verbs within a verb."""
-    return {
-        name: inner
-        for action in parser._actions  # noqa: SLF001 - argparse has no public way to list what it takes
-        if isinstance(action, argparse._SubParsersAction)  # noqa: SLF001
-        for name, inner in action.choices.items()
-    }
+def _row(name: str, text: str) -> str:
+    return f"| [`{name}`](#{name}) | {text} |"
 
 
 def _verb(name: str) -> str:
-    parser = parser_of(name)
+    parser = make_parser(name)
     text = f"## {name}\n\n{_words(parser)}"
-    helps = {
-        choice.dest: choice.help
-        for action in parser._actions  # noqa: SLF001
-        if isinstance(action, argparse._SubParsersAction)  # noqa: SLF001
-        for choice in action._choices_actions  # noqa: SLF001
-    }
-    for inner, sub in sub_parsers(parser).items():
-        said = helps.get(inner) or ""
-        text += f"\n### {name} {inner}\n\n{said[:1].upper() + said[1:]}.\n\n{_words(sub)}"
+    for inner, sub in parser.actions().items():
+        text += f"\n### {name} {inner}\n\n{_words(sub)}"
     return text
 
 
-def _words(parser: argparse.ArgumentParser) -> str:
-    """Description, the line to type, and a table of what it takes."""
+def _words(parser: Parser) -> str:
+    """Description, the line to type, and a table of the options."""
     plain = [
         action
-        for action in parser._actions  # noqa: SLF001
+        for action in parser._actions  # noqa: SLF001 - argparse has no public way to list what it takes
         if not isinstance(action, (argparse._HelpAction, argparse._SubParsersAction))  # noqa: SLF001
     ]
-    described = f"{' '.join((parser.description or '').split())}\n\n" if parser.description else ""
-    inner = " ACTION" if sub_parsers(parser) else ""
-    places = "".join(f" {_place(action)}" for action in plain if not action.option_strings)
-    text = f"{described}```text\n{parser.prog} [options]{inner}{places}\n```\n"
+    described = "".join(_paragraph(part) for part in paragraphs(parser.description or ""))
+    places = "".join(f" {place(action)}" for action in parser._actions if not action.option_strings)  # noqa: SLF001
+    text = f"{described}```text\n{parser.prog} [options]{places}\n```\n"
     rows = [f"| `{_name(action)}` | {_help(action, parser.prog)} |" for action in plain]
     return text + "\n" + "\n".join(["| option | meaning |", "| --- | --- |", *rows]) + "\n"
 
 
-def _place(action: argparse.Action) -> str:
-    name = _metavar(action) or action.dest.upper()
-    shapes = {"?": "[{}]", "*": "[{} ...]", "+": "{} [{} ...]"}
-    return shapes.get(str(action.nargs), "{}").replace("{}", name)
+def _paragraph(text: str) -> str:
+    return f"```console\n{text}\n```\n\n" if text.startswith("$ ") else f"{' '.join(text.split())}\n\n"
 
 
 def _name(action: argparse.Action) -> str:
     if not action.option_strings:
-        return _metavar(action) or action.dest.upper()
+        return (_metavar(action) or action.dest.upper()).replace("|", "\\|")
     value = "" if action.nargs == 0 else f" {_metavar(action) or action.dest.upper()}"
     return ", ".join(action.option_strings) + value
 

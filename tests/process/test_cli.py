@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import select
+import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
+from steelyard.cli.exit_codes import DONE, FAILED, INTERRUPTED, INVALID, MEANINGS
 from steelyard.cli.main import VERBS, main
+from steelyard.cli.verb import make_parser
 from steelyard.version import VERSION
 
 if TYPE_CHECKING:
@@ -45,8 +52,6 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"steelyard {VERSION}\n"
-    assert main(["stud"]) == 2
-    assert "next: steelyard study" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
@@ -57,7 +62,7 @@ def test_each_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]
     assert "--json" in capsys.readouterr().out
 
 
-def test_run_show_derive(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_run_and_show(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["run", "sim", "--repeats", "3", "--set", "sim.noise.kind=normal"]) == 0
     out = capsys.readouterr()
     assert "3 completed" in out.out
@@ -69,11 +74,11 @@ def test_run_show_derive(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     run_id = cells[0]["runs"][0]
     assert main(["show", "adhoc"]) == main(["show", run_id]) == 0
     assert "throughput_device" in capsys.readouterr().out
-    assert main(["derive", run_id]) == 0
+    assert main(["show", run_id, "--derive"]) == 0
     record = tmp_path / "steelyard-results/runs/adhoc" / run_id / "record.json"
     record.write_text(record.read_text().replace('"interval"', '"max_steps"', 1))
-    assert main(["derive", str(record.parent)]) == 1
-    assert "ANOTHER" in capsys.readouterr().out
+    assert main(["show", str(record.parent), "--derive"]) == 1
+    assert "DIFFERENT" in capsys.readouterr().out
     # A second call appends; it does not repeat what is there.
     code, again = run_json(capsys, "run", "sim", "--set", "sim.noise.kind=normal")
     assert (code, again["runs"][0]["spec"]["repeat"]) == (0, 3)
@@ -110,13 +115,15 @@ def test_study_plans_runs_and_resumes(capsys: pytest.CaptureFixture[str], tmp_pa
         (["run", "sim", "--set", "sim.noize=1"], "did you mean 'noise'"),
         (["run", "sim", "--set", "batch"], "KEY=VALUE"),
         (["run", "sim", "--set", "batch.x.y=1"], "batch"),
-        (["run", "sim", "--batch", "0"], "at least 1"),
-        (["run", "sim", "--study", "../up"], "name"),
+        (["run", "sim", "--study", "../up"], "--study ../up: must be letters"),
+        (["run", "sim", "--epochs", "3"], "--epoch-samples: "),
         (["run", "sim", "--device", "gpu9000"], "sim"),
         (["study", "none.toml"], "No such file"),
         (["run", "sim", "--results", "/proc/steelyard"], "--results"),
         (["show"], "steelyard run sim"),
-        (["derive", "nothing"], "steelyard show"),
+        (["show", "nothing", "--derive"], "steelyard show"),
+        (["show", "--derive"], "steelyard show RUN_ID --derive"),
+        (["explain", "study", "SY301"], "steelyard explain study"),
     ],
 )
 def test_errors_say_what_to_do(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,13 +133,272 @@ def test_errors_say_what_to_do(words: list[str], text: str, capsys: pytest.Captu
     assert text in error
 
 
-def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    code, schema = run_json(capsys, "schema", "run-record")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["stduy", "s.toml"], "stduy: unknown verb; did you mean study?"),
+        (["run", "--bacth", "8"], "--bacth: unknown option; did you mean --batch?"),
+        (["study", "--dry-rnu"], "--dry-rnu: unknown option; did you mean --dry-run?"),
+        (["run", "sim", "--max-s", "9"], "--max-s: unknown option; did you mean --max-steps?"),
+        (["run", "sim", "-x"], "-x: unknown option"),
+        (
+            ["run", "sim", "--precision", "bf61"],
+            "--precision bf61: must be fp32, tf32, bf16 or fp16; did you mean bf16?",
+        ),
+        (["run", "sim", "--batch", "0"], "--batch 0: must be at least 1"),
+        (["run", "sim", "--nproc=0"], "--nproc 0: must be at least 1"),
+        (["run", "sim", "--batch", "8.5"], "--batch 8.5: must be a whole number"),
+        (["run", "sim", "--max-seconds", "inf"], "--max-seconds inf: must be finite"),
+        (["run", "sim", "--batch"], "--batch: needs a value"),
+        (["run", "sim", "--quiet", "--verbose"], "--verbose: cannot be used with --quiet"),
+        (["run", "sim", "more"], "more: unexpected argument"),
+        (["run"], "missing: WORKLOAD"),
+        (["run", "sim", "--set", "batch"], "--set batch: must be KEY=VALUE"),
+        (["run", "sim", "--loader-workers", "0,1"], "--loader-workers 0,1: several counts need --mode load"),
+        (["site", "chek", "x"], "chek: must be list, new, show or check; did you mean check?"),
+        (["site", "check", "x", "--result", "y"], "--result: unknown option; did you mean --results?"),
+        (["batch", "x", "--share", "1"], "--share 1: must be less than 1"),
+        (["run", "sim", "--device", "\x1b[2J\n"], "--device \\x1b[2J\\n: must be letters"),
+    ],
+)
+def test_option_errors_have_two_lines(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The option as it was typed, what it must be, the nearest valid name, and the help to read."""
+    assert main(words) == 2
+    out = capsys.readouterr()
+    first, second = out.err.splitlines()
+    assert first.startswith(f"error: {said}")
+    assert second.startswith("try: steelyard ")
+    assert second.endswith(" --help")
+    assert out.out == ""
+
+
+def test_with_json_errors_are_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, said = run_json(capsys, "run", "sim", "--batch", "0")
+    expected = {
+        "message": "--batch 0: must be at least 1",
+        "problems": [],
+        "next": "steelyard run --help",
+        "exit_code": 2,
+    }
+    assert (code, said) == (2, {"error": expected})
+    code, said = run_json(capsys, "nonsense")
+    assert (code, said["error"]["exit_code"]) == (2, 2)
+    (tmp_path / "s.toml").write_text(STUDY + "bacth = [1]\n[run]\n")
+    code, said = run_json(capsys, "study", "s.toml")
+    assert code == said["error"]["exit_code"] == 2
+    assert set(said["error"]["problems"][0]) == {"field", "problem", "valid"}
+    (tmp_path / "file").write_text("")
+    code, said = run_json(capsys, "run", "sim", "--results", "file/below")
+    assert code == said["error"]["exit_code"]
+    assert "file/below" in json.dumps(said)
+
+
+def test_the_schema_of_a_file_format(capsys: pytest.CaptureFixture[str]) -> None:
+    code, schema = run_json(capsys, "explain", "run-record")
     assert (code, schema["title"]) == (0, "RunRecord")
+    assert main(["explain"]) == 0
+    listed = capsys.readouterr().out
+    assert "run-record" in listed
+    assert "SY301" in listed
+
+
+def test_help_agrees_with_the_code() -> None:
+    """What the options repeat, so that help imports no library, is what the code says."""
+    from steelyard.analysis.batch import SHARE
+    from steelyard.analysis.scaling import THRESHOLD
+    from steelyard.cli.options import batch, data, energy, report, run, scaling, selftest, study
+    from steelyard.contracts.energy import DomainScope
+    from steelyard.contracts.observe import StatusCode
+    from steelyard.inputs.data_set import SAMPLED
+    from steelyard.inputs.study import Repeats
+    from steelyard.report.render.files import FORMATS
+    from steelyard.selftest.hardware import IDLE_S, LOAD_S
+
+    assert batch.SHARE == SHARE
+    assert scaling.THRESHOLD == THRESHOLD
+    assert data.SAMPLED == SAMPLED
+    assert (selftest.IDLE_S, selftest.LOAD_S) == (IDLE_S, LOAD_S)
+    assert report.FORMATS == FORMATS
+    assert ("completed", *study.STATUSES) == get_args(StatusCode)
+    assert set(energy.METER_SCOPES) <= set(get_args(DomainScope))
+    assert Repeats.__metadata__[0].le == run.MOST_REPEATS
+
+
+def test_every_option_of_run_reaches_the_spec() -> None:
+    """Each option that sets a field sets the field of that name, and help shows the default of the contract."""
+    from steelyard.cli.run import settings
+
+    parser = make_parser("run")
+    words = [
+        "sim", "--mode", "train", "--device", "sim", "--ranks", "2", "--batch", "3", "--accumulation", "4",
+        "--learning-rate", "0.5", "--precision", "bf16", "--compile", "default", "--parallel", "fsdp2",
+        "--backend", "b", "--threads", "5", "--epoch-samples", "600", "--last-batch", "pad", "--time-limit-s", "7",
+        "--hang-limit-s", "8", "--min-steps", "9", "--min-seconds", "10", "--rel-half-width", "0.11",
+        "--max-steps", "12", "--max-seconds", "13", "--epochs", "14",
+        "--target", "0.15", "--evaluate-every", "16", "--prefetch", "17", "--loader-workers", "18",
+        "--pin-memory", "--channels-last", "--deterministic", "--numa", "--model", "a=1", "--set", "sim.setup_s=2",
+        "--data", "host",
+    ]  # fmt: skip
+    chosen = settings(parser.parse_args(words))
+    assert chosen == {
+        "workload": "sim", "mode": "train", "device": "sim", "ranks": 2, "batch": 3, "accumulation": 4,
+        "learning_rate": 0.5, "precision": "bf16", "compile": "default", "parallel": "fsdp2", "backend": "b",
+        "threads": 5, "epoch_samples": 600, "last_batch": "pad", "time_limit_s": 7.0, "hang_limit_s": 8.0,
+        "budget": {"min_steps": 9, "min_seconds": 10.0, "rel_half_width": 0.11, "max_steps": 12, "max_seconds": 13.0,
+                   "epochs": 14},
+        "quality": {"target": 0.15, "every_epochs": 16},
+        "loader": {"prefetch": 17, "workers": 18, "pin_memory": True},
+        "channels_last": True, "deterministic": True, "numa": True, "model": {"a": 1}, "sim": {"setup_s": 2},
+        "data": "host",
+    }  # fmt: skip
+    text = " ".join(parser.format_help().split())
+    assert "--batch N samples per device and micro-batch (default 32)" in text
+    assert "stop measuring after this many seconds (default: 240; 20 with --mode load)" in text
+    assert "fp32, tf32, bf16 or fp16 (default fp32)" in text
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_help_fits_its_terminal(verb: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    parser = make_parser(verb)
+    for each in (parser, *parser.actions().values()):
+        lines = each.format_help().splitlines()
+        assert lines[0].startswith(f"usage: {each.prog} [options]")
+        # A command to copy is not broken.
+        assert [line for line in lines if len(line) > columns and not line.startswith("  $ ")] == []
+        assert all(action.help for action in each._actions if action.nargs != "A...")
+
+
+def test_exit_codes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """One table for all verbs: 0 success, 1 failed, 2 invalid, in help and from each verb that can be tried here."""
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"  {code:<5}{meaning}\n" in text for code, meaning in MEANINGS.items())
+    for verb in VERBS:
+        assert main([verb, "--no-such-option"]) == INVALID
+    short = ["--quiet", "--min-steps", "5", "--max-steps", "5"]
+    full = ["--set", 'sim.memory={"limit_bytes": 1, "bytes_per_sample": 1e9}']
+    (tmp_path / "s.toml").write_text(STUDY)
+    (tmp_path / "r.toml").write_text(
+        'name = "r"\njobs = 3\n[run]\nbudget = { max_steps = 5, min_steps = 5 }\n[expect]\nvalue = 1.0\n'
+    )
+    (tmp_path / "t.csv").write_text("system,devices,throughput\na,1,10\n")
+    assert main(["run", "sim", *short]) == DONE
+    for code, words in (
+        (DONE, ["show"]),
+        (DONE, ["show", "adhoc"]),
+        (INVALID, ["show", "none"]),
+        (FAILED, ["run", "sim", "--study", "full", *short, *full]),
+        (FAILED, ["study", "s.toml", "--quiet"]),
+        (DONE, ["study", "s.toml", "--dry-run"]),
+        (INVALID, ["study", "none.toml"]),
+        (DONE, ["status"]),
+        (INVALID, ["status", "none"]),
+        (FAILED, ["compare", "adhoc", "first:batch=32"]),
+        (INVALID, ["compare", "adhoc", "none"]),
+        (FAILED, ["batch", "first"]),
+        (INVALID, ["batch", "none"]),
+        (INVALID, ["scaling", "none"]),
+        (FAILED, ["energy", "adhoc"]),
+        (INVALID, ["energy", "none"]),
+        (FAILED, ["verify", "r.toml", "--quiet"]),
+        (INVALID, ["verify", "none.toml"]),
+        (INVALID, ["audit", "none.csv"]),
+        (DONE, ["report", "adhoc", "--format", "csv"]),
+        (INVALID, ["report", "none"]),
+        (DONE, ["pack", "--schemes"]),
+        (INVALID, ["pack", "adhoc"]),
+        (DONE, ["workloads"]),
+        (INVALID, ["workloads", "none"]),
+        (DONE, ["data"]),
+        (DONE, ["data", "make", "mnist", "m", "--samples", "20"]),
+        (INVALID, ["data", "show", "none"]),
+        (DONE, ["site", "list"]),
+        (INVALID, ["site", "show", "none"]),
+        (DONE, ["explain", "SY301"]),
+        (INVALID, ["explain", "SY999"]),
+        (DONE, ["completion", "bash"]),
+    ):  # fmt: skip
+        assert (main(words), words) == (code, words)
+
+
+def test_interrupted_is_130(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "steelyard.cli.main", "run", "sim", "--json", "--set", "sim.wall_s_per_s=1"]
+    running = subprocess.Popen(
+        [*command, "--min-seconds", "60"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 30
+    while not list(tmp_path.rglob("spec.json")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    running.terminate()
+    out, said = running.communicate(timeout=30)
+    assert running.returncode == INTERRUPTED
+    assert json.loads(out)["error"]["exit_code"] == INTERRUPTED
+    assert "interrupted; finished runs are kept" in said
+
+
+BASH = """
+source steelyard.bash
+function=$(complete -p steelyard | grep -o '_[a-z_]*steelyard[a-z_]*')
+words() {
+  COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+  $function steelyard "${@: -1}" "${@: -2:1}"; echo "${COMPREPLY[@]}"
+}
+words steelyard comp
+words steelyard run --prec
+words steelyard run sim --precision bf
+"""
+FISH = """
+source steelyard.fish
+complete --do-complete 'steelyard comp'
+complete --do-complete 'steelyard run --prec'
+complete --do-complete 'steelyard run sim --precision bf'
+"""
+
+
+@pytest.mark.parametrize(("shell", "script"), [("bash", BASH), ("fish", FISH)])
+def test_a_shell_completes_verbs_options_and_values(
+    shell: str, script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    assert main(["completion", shell]) == 0
+    (tmp_path / f"steelyard.{shell}").write_text(capsys.readouterr().out)
+    done = subprocess.run([shell, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.stderr == ""
+    for word in ("compare", "completion", "--precision", "bf16"):
+        assert word in done.stdout, done.stdout
+
+
+def test_zsh_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a real terminal: zsh completes nowhere else."""
+    if shutil.which("zsh") is None:
+        pytest.skip("zsh is not installed")
+    assert main(["completion", "zsh"]) == 0
+    (tmp_path / "_steelyard").write_text(capsys.readouterr().out)
+    (tmp_path / ".zshrc").write_text("PS1='> '\nfpath=($PWD $fpath)\nautoload -U compinit; compinit -D\n")
+    environment = {**os.environ, "ZDOTDIR": str(tmp_path), "TERM": "dumb", "HOME": str(tmp_path)}
+    master, slave = pty.openpty()
+    shell = subprocess.Popen(["zsh", "-i"], stdin=slave, stdout=slave, stderr=slave, env=environment, cwd=tmp_path)
+    os.close(slave)
+    seen = ""
+    try:
+        for typed, expected in ((b"", "> "), (b"steelyard sel\t", "steelyard selftest"), (b"--qui\t", "--quick")):
+            os.write(master, typed)
+            deadline = time.monotonic() + 20
+            while expected not in seen and time.monotonic() < deadline:
+                if select.select([master], [], [], 0.2)[0]:
+                    seen += os.read(master, 4096).decode(errors="replace")
+            assert expected in seen, seen
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(master)
 
 
 def test_a_reader_that_stops_reading() -> None:
-    command = f"{sys.executable} -m steelyard.cli.main schema run-record | head -c 1 > /dev/null"
+    command = f"{sys.executable} -m steelyard.cli.main explain run-record | head -c 1 > /dev/null"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == ""
 

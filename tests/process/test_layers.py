@@ -45,3 +45,12 @@ def test_help_needs_no_library() -> None:
     code = "from steelyard.cli.main import main\nsys.exit(main(['--help']))\n"
     done = run_without(["torch", "numpy", "pydantic", "scipy", "argparse"], code)
     assert (done.returncode, "usage: steelyard" in done.stdout) == (0, True), done.stderr
+
+
+def test_help_of_every_verb_and_option_errors_need_no_library() -> None:
+    code = (
+        "from steelyard.cli.main import VERBS\nfrom steelyard.cli.verb import make_parser\n"
+        "for verb in VERBS:\n    make_parser(verb).format_help()\n"
+    )
+    done = run_without(["torch", "numpy", "pydantic", "scipy", "rich", "shtab"], code)
+    assert done.returncode == 0, done.stderr

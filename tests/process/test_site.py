@@ -358,7 +358,7 @@ def test_new_overwrites_nothing(sites: Path, capsys: pytest.CaptureFixture[str])
     there = sites.parent / "slurm-cpu.toml"
     there.write_text("mine")
     assert main(["site", "new", "slurm-cpu"]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert there.read_text() == "mine"
     assert main(["site", "new", "slurm-cpu", "--output", "-"]) == 0
     assert capsys.readouterr().out == template("slurm-cpu")

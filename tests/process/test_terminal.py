@@ -836,7 +836,7 @@ def test_step_times_say_what_their_scale_is(record: RunRecord, tmp_path: Path, m
     assert step_time_lines(tmp_path, record, Look()) == []
 
 
-@pytest.mark.parametrize("verb", ["run", "study", "status", "verify", "loader"])
+@pytest.mark.parametrize("verb", ["run", "study", "status", "verify"])
 def test_quiet_and_verbose_are_options_of_what_takes_time(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([verb, "--help"])

@@ -342,8 +342,9 @@ def test_two_ranks_that_do_not_converge_end_in_order(place: Path) -> None:
 
 
 def test_the_pipeline_alone_runs_no_model(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--mode", "load", "--batch", "20", "--max-steps", "40", "--min-seconds", "0") == 0
-    (record,) = records(place)
+    alone = ["--mode", "load", "--loader-workers", "0"]
+    assert run(*alone, "--batch", "20", "--max-steps", "40", "--min-steps", "40", "--min-seconds", "0") == 0
+    (record,) = (made for made in records(place) if made["spec"]["mode"] == "load")
     assert record["model"]["flops_per_sample"] is None
     assert "model_flops_utilisation" not in record["quantities"] or (
         record["quantities"]["model_flops_utilisation"]["value"] is None
@@ -354,7 +355,8 @@ def test_the_pipeline_alone_runs_no_model(place: Path, capsys: pytest.CaptureFix
     budget = ["--max-steps", "60", "--min-seconds", "0", "--batch", "20", "--threads", "1", "--device", "cpu"]
     # Epochs and a target belong to a training, not to a rate.
     training = ["--epochs", "2", "--target", "0.9"]
-    assert main(["loader", "./my.py:build", "--data", "cifar10:c10", "--workers", "0,1", *budget, *training]) == 0
+    load = ["--mode", "load", "--loader-workers", "0,1"]
+    assert main(["run", "./my.py:build", "--data", "cifar10:c10", *load, *budget, *training]) == 0
     out = capsys.readouterr().out
     assert "pipeline alone, samples/s" in out
     assert out.count("-bound") + out.count("cannot tell") >= 2

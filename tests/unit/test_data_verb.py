@@ -128,7 +128,7 @@ def test_pictures_into_shards(capsys: pytest.CaptureFixture[str], tmp_path: Path
     assert main(["data", "shards", "imagefolder:f", "w"]) == 2
     assert main(["data", "shards", "webdataset:w", "x"]) == 2
     assert main(["data", "shards", "none.jsonl", "x"]) == 2
-    assert "none.jsonl: is no file" in capsys.readouterr().err
+    assert "none.jsonl: is not a file" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
 
@@ -150,10 +150,8 @@ def test_what_is_not_valid(words: list[str], says: str, capsys: pytest.CaptureFi
 
 def test_counts_have_bounds(capsys: pytest.CaptureFixture[str]) -> None:
     for count in ("1", "-5", "many", "99999999999"):
-        with pytest.raises(SystemExit) as stop:
-            main(["data", "make", "mnist", "x", "--samples", count])
-        assert stop.value.code == 2
-    assert "not a count" in capsys.readouterr().err
+        assert main(["data", "make", "mnist", "x", "--samples", count]) == 2
+        assert f"--samples {count}: must be " in capsys.readouterr().err
 
 
 def test_every_suggestion_is_a_workload() -> None:

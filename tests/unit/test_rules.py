@@ -166,13 +166,13 @@ def test_explain_lists_every_rule(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert [code for code in codes() if code not in out] == []
     assert main(["explain", "--json"]) == 0
-    assert [entry["code"] for entry in json.loads(capsys.readouterr().out)] == codes()
+    assert [entry["code"] for entry in json.loads(capsys.readouterr().out)["codes"]] == codes()
 
 
 def test_explain_refuses_what_is_no_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "SY999"]) == 2
     said = capsys.readouterr().err
-    assert "no rule is called 'SY999'" in said
+    assert "SY999: unknown code or schema" in said
     assert "next: steelyard explain" in said
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from steelyard.cli.verb import assignment
+from steelyard.cli.arguments import assignment
 from steelyard.terminal.text import number, seconds, table
 
 
@@ -43,4 +43,4 @@ def test_headings_from_strangers_do_nothing_but_be_read() -> None:
 
 def test_options_nested_too_deeply_are_texts() -> None:
     deep = "[" * 200_000
-    assert assignment("--set", f"sim.step_time_s={deep}") == ("sim.step_time_s", deep)
+    assert assignment(f"sim.step_time_s={deep}") == ("sim.step_time_s", deep)

@@ -1,39 +1,55 @@
-"""Say what a code of a finding means: why it matters, how it is detected, a bad and a good example, the fix."""
+"""Explain codes of findings, or print the JSON Schema of a file format."""
 
 import argparse
 import json
 
+from steelyard.cli.parser import did_you_mean
+from steelyard.contracts.record import RunRecord
+from steelyard.contracts.spec import RunSpec
 from steelyard.errors import InputError
+from steelyard.inputs.recipe import Recipe
+from steelyard.inputs.site import Site
+from steelyard.inputs.study import Study
+from steelyard.inputs.validate import json_schema
 from steelyard.rules.rule import Rule, codes, rule
 from steelyard.terminal.rule import overview, rule_object, terminal
+from steelyard.terminal.text import table
 
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
-    parser.add_argument("codes", nargs="*", metavar="CODE", help="such as SY301, or its name; nothing: all of them")
+SCHEMAS = {
+    "run-spec": (RunSpec, "settings of a run: [run] of a study, and `steelyard run --set`"),
+    "study": (Study, "study file"),
+    "recipe": (Recipe, "recipe file of `steelyard verify`"),
+    "site": (Site, "site file"),
+    "run-record": (RunRecord, "record of a run"),
+}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Explain; exit code 2 when there is no such code."""
-    found = [_find(word) for word in arguments.codes] or [rule(code) for code in codes()]
+    """Explain; exit code 2 when a name is unknown."""
+    if len(arguments.names) == 1 and arguments.names[0] in SCHEMAS:
+        schema = json_schema(SCHEMAS[arguments.names[0]][0])
+        print(json.dumps(schema, indent=None if arguments.json else 2))
+        return 0
+    found = [_find(name) for name in arguments.names] or [rule(code) for code in codes()]
     if arguments.json:
-        print(json.dumps([rule_object(entry) for entry in found]))
-    elif not arguments.codes:
-        print("\n".join(overview()))
-        print("\nsteelyard explain CODE says what one of them means")
-    else:
+        listed = {} if arguments.names else {"schemas": list(SCHEMAS)}
+        print(json.dumps({"codes": [rule_object(entry) for entry in found], **listed}))
+    elif arguments.names:
         print("\n\n".join("\n".join(terminal(entry)) for entry in found))
+    else:
+        schemas = table(["schema", "of"], [[name, text] for name, (_, text) in SCHEMAS.items()])
+        print("\n".join([*overview(), "", schemas, "", "next: steelyard explain CODE, or steelyard explain SCHEMA"]))
     return 0
 
 
-def _find(word: str) -> Rule:
-    """By code or by name."""
-    named = [made for made in map(rule, codes()) if made.name == word.lower()]
-    if named:
-        return named[0]
-    try:
-        return rule(word.upper())
-    except InputError as error:
-        raise InputError(
-            f"no rule is called {word!r}", problems=error.problems, next_step="steelyard explain"
-        ) from None
+def _find(name: str) -> Rule:
+    """The rule with this code or name."""
+    rules = {made.name: made for made in map(rule, codes())}
+    if name.lower() in rules:
+        return rules[name.lower()]
+    if name.upper() in codes():
+        return rule(name.upper())
+    if name in SCHEMAS:
+        raise InputError(f"{name}: print one schema at a time", next_step=f"steelyard explain {name}")
+    hint = did_you_mean(name.upper(), codes()) or did_you_mean(name.lower(), [*rules, *SCHEMAS])
+    raise InputError(f"{name}: unknown code or schema{hint}", next_step="steelyard explain")

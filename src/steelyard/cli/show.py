@@ -1,28 +1,26 @@
-"""List what has been measured: all studies, the cells of one, or one run in full."""
+"""Show all studies, the configurations of one, or one run in full; or derive a record again from its raw files."""
 
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from steelyard.analysis.summary import list_studies, summarise
-from steelyard.cli.verb import add_results
 from steelyard.contracts.base import to_json_object
-from steelyard.errors import InputError
-from steelyard.results.store import RAW, ResultFolder
+from steelyard.derive.record import derive
+from steelyard.errors import InputError, printable
+from steelyard.inputs.validate import MAX_RECORD_BYTES, read_bounded
+from steelyard.results.store import RAW, RECORD_FILE, ResultFolder, record_text
 from steelyard.terminal.live.screen import look_of
 from steelyard.terminal.step_times import step_time_lines
 from steelyard.terminal.tables import cells_lines, cells_object, record_lines, studies_table
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
-    parser.add_argument("what", nargs="?", help="a study or a run id; nothing: all studies")
-    add_results(parser)
-
-
 def run(arguments: argparse.Namespace) -> int:
-    """Show it; exit code 2 when there is nothing of that name."""
+    """Show it; exit code 2 when nothing has that name, 1 when a record derived again differs."""
     folder = ResultFolder(arguments.results)
+    if arguments.derive:
+        return _derive(arguments, folder)
     studies = folder.studies()
     if not studies:
         raise InputError(f"no results in {folder.path}", next_step="steelyard run sim")
@@ -40,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = {path: folder.read(path) for path in folder.find(arguments.what)}
     if not found:
         raise InputError(
-            f"{folder.path} has neither a study nor a run called {arguments.what!r}; studies: {', '.join(studies)}",
+            f"{folder.path} has no study or run {arguments.what!r}; studies: {', '.join(studies)}",
             next_step="steelyard show",
         )
     if arguments.json:
@@ -50,3 +48,28 @@ def run(arguments: argparse.Namespace) -> int:
             steps = step_time_lines(path / RAW, record, look_of(sys.stdout))
             print("\n".join([*record_lines(record), *steps]))
     return 0
+
+
+def _derive(arguments: argparse.Namespace, folder: ResultFolder) -> int:
+    """Derive the record again; exit code 0 when it is the stored one, byte for byte."""
+    if arguments.what is None:
+        raise InputError("--derive needs a run", next_step="steelyard show RUN_ID --derive")
+    direct = Path(arguments.what)
+    paths = [direct] if (direct / RECORD_FILE).is_file() else folder.find(arguments.what)
+    if not paths:
+        raise InputError(f"no run {arguments.what!r} in {folder.path}", next_step="steelyard show")
+    derived = {path: derive(path / RAW) for path in paths}
+    same = {
+        path: read_bounded(path / RECORD_FILE, MAX_RECORD_BYTES) == record_text(record).encode()
+        for path, record in derived.items()
+    }
+    if arguments.json:
+        entries = [
+            {"path": str(path), "same": same[path], "record": to_json_object(record)}
+            for path, record in derived.items()
+        ]
+        print(json.dumps(entries))
+    else:
+        for path in paths:
+            print(printable(f"{path}: {'same record' if same[path] else 'DIFFERENT from the stored record'}"))
+    return 0 if all(same.values()) else 1

@@ -1,12 +1,11 @@
-"""Run a sweep from a study file, here or at a site: every combination, in random order, resumed where it stopped."""
+"""Run the missing runs of a study, here or at a site, and print its table."""
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 from steelyard.analysis.summary import summarise
-from steelyard.cli.verb import add_loudness, add_results, exit_code
+from steelyard.cli.verb import exit_code
 from steelyard.errors import InputError
 from steelyard.inputs.site import find_place
 from steelyard.inputs.study import Expansion, expand, load_study, require_registered
@@ -25,25 +24,8 @@ from steelyard.terminal.study import plan_lines, plan_object, search_lines, sear
 from steelyard.terminal.tables import cells_lines, cells_object
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Options of the verb."""
-    parser.add_argument("file", type=Path, help="study file (TOML)")
-    parser.add_argument(
-        "--dry-run", action="store_true",
-        help="show cells, order and cost, and with --site write every script; run nothing",
-    )  # fmt: skip
-    parser.add_argument("--site", metavar="SITE[:POOL]", help="send what is missing to this site, and return")
-    parser.add_argument("--wait", action="store_true", help="stay until everything that was sent is collected")
-    parser.add_argument(
-        "--again", metavar="STATUS,...",
-        help="first set runs that ended so aside (into RESULTS/superseded), such as failed,preempted",
-    )  # fmt: skip
-    add_loudness(parser)
-    add_results(parser)
-
-
 def run(arguments: argparse.Namespace) -> int:
-    """Run what is missing; exit code 0 when every run of the study completed, or was sent."""
+    """Run what is missing; exit code 0 when every run of the study completed, or was submitted."""
     expansion = expand(load_study(arguments.file), arguments.file.parent)
     require_registered(expansion)
     folder = ResultFolder(arguments.results)
@@ -51,13 +33,13 @@ def run(arguments: argparse.Namespace) -> int:
         show = _show_sending if arguments.site else _show_plan
         return show(arguments, expansion, folder)
     if (arguments.again or arguments.site) and expansion.study.name in studies(folder):
-        # What has ended since is there, or may be made again.
+        # Collect what has ended since: it need not run again, or --again may select it.
         for problem in look(folder, expansion.study.name).problems:
             say(problem)
     if arguments.again:
         with lock(folder, expansion.study.name):
-            said = f"{set_aside(folder, expansion, arguments.again)} runs set aside, to be made again"
-        say(said, loudness(arguments))
+            count = set_aside(folder, expansion, arguments.again)
+        say(f"{count} runs moved to {folder.path}/superseded, to run again", loudness(arguments))
     if arguments.site or arguments.wait:
         return _at_site(arguments, expansion, folder)
     _refuse_under_way(folder, expansion.study.name)
@@ -70,10 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
 def _at_site(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
     study, loud = expansion.study.name, loudness(arguments)
     if not arguments.site and study not in studies(folder):
-        raise InputError(f"{study!r} was not sent anywhere", next_step="give --site SITE, or leave out --wait")
-    there = sum(folder.has(spec) for spec in _specs(expansion))
+        raise InputError(
+            f"--wait: {study!r} was not submitted to a site",
+            next_step=f"steelyard study {arguments.file} --site SITE --wait",
+        )
+    done = sum(folder.has(spec) for spec in _specs(expansion))
     while True:
-        # Once more after waiting: where the site takes only so many at a time, the rest comes then.
+        # Again after waiting: a site may limit the number of jobs in the queue.
         made = _send(arguments, expansion, folder) if arguments.site else None
         if not arguments.wait:
             return 0
@@ -82,10 +67,10 @@ def _at_site(arguments: argparse.Namespace, expansion: Expansion, folder: Result
         if made is None:
             break
     records = [folder.read(folder.run_path(spec)) for spec in _specs(expansion) if folder.has(spec)]
-    code = _show(arguments, expansion, folder, Outcome(tuple(records[there:]), there))
+    code = _show(arguments, expansion, folder, Outcome(tuple(records[done:]), done))
     missing = sum(not folder.has(spec) for spec in expansion.runs)
     if missing:
-        say(f"{missing} runs have no record: they were not sent, or taken back; steelyard status {study}")
+        say(f"{missing} runs have no result: not submitted or cancelled; see steelyard status {study}")
     return 1 if missing else code
 
 
@@ -94,7 +79,7 @@ def _send(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
     made = send(folder, expansion, find_place(arguments.site), file=arguments.file)
     sent = under_way(folder, study)
     out = len(sent)
-    # The study may have been changed since: what is under way need not be of it.
+    # The file may have changed since: a submitted run need not be part of the study any more.
     missing = sum(spec.run_id not in sent and not folder.has(spec) for spec in expansion.runs)
     if arguments.wait:
         return made
@@ -102,11 +87,11 @@ def _send(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
         print(json.dumps({"sent": campaign_object(made) if made else None, "under_way": out, "left_over": missing}))
         return made
     if made is None:
-        print(f"nothing new to send: {out} runs are under way, all others are there")
+        print(f"nothing to submit: {out} runs are waiting or running, all others have a result")
     else:
         print("\n".join(campaign_lines(made, sent=True)))
     if missing > 0:
-        print(f"{missing} runs do not fit into the queue: give the same command again when these have ended")
+        print(f"{missing} runs do not fit into the queue; repeat the command when these have ended")
     print(f"\nnext: steelyard status {study}" + ("" if out else ", or steelyard show"))
     return made
 
@@ -116,20 +101,19 @@ def _show_sending(arguments: argparse.Namespace, expansion: Expansion, folder: R
     if arguments.json:
         print(json.dumps({"would_send": campaign_object(made) if made else None}))
     elif made is None:
-        print("nothing to send: every run is there or under way")
+        print("nothing to submit: every run has a result, is waiting or is running")
     else:
         print("\n".join(campaign_lines(made, sent=False)))
     return 0
 
 
 def _refuse_under_way(folder: ResultFolder, study: str) -> None:
-    """A run that waits in a queue is not to be made here as well."""
+    """Refuse to run here what waits in a queue."""
     out = under_way(folder, study)
     if out:
         raise InputError(
-            f"{len(out)} runs of {study!r} were sent to a site and are not collected",
-            next_step=f"steelyard status {study} collects them, with --cancel it takes them back; "
-            "to go on at the site give --site",
+            f"{len(out)} runs of {study!r} were submitted to a site and are not collected",
+            next_step=f"steelyard status {study} (add --cancel to cancel them)",
         )
 
 
@@ -151,15 +135,15 @@ def _show(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
     else:
         print("\n".join(cells_lines(cells)))
     if searches:
-        # Running out of memory is what a search looks for.
+        # A search runs until a batch does not fit: that is not a failure.
         records = [record for record in records if record.status.code != "out_of_memory"]
     return exit_code(records) or int(any(search.largest_fitting is None for search in searches))
 
 
 def _show_plan(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
-    there = sum(folder.has(spec) for spec in _specs(expansion))
+    done = sum(folder.has(spec) for spec in _specs(expansion))
     if arguments.json:
-        print(json.dumps(plan_object(expansion, there)))
+        print(json.dumps(plan_object(expansion, done)))
     else:
-        print("\n".join(plan_lines(expansion, there)))
+        print("\n".join(plan_lines(expansion, done)))
     return 0

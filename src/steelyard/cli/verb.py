@@ -1,98 +1,89 @@
-"""How every verb is run: its options, its errors, its interruption. Knows no verb by name."""
+"""How every verb is run: its options, its errors, its interruption. No verb is named here."""
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import os
 import signal
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from steelyard.errors import InputError, Problem, SteelyardError, printable
-from steelyard.terminal.live.screen import Screen, dressed_output
+from steelyard.cli.exit_codes import DONE, FAILED, INTERRUPTED
+from steelyard.cli.parser import OptionError, Parser, did_you_mean
+from steelyard.errors import SteelyardError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from types import FrameType
 
     from steelyard.contracts.record import RunRecord
 
-INTERRUPTED = 130
-
 
 class InterruptError(BaseException):
-    """We were asked to end. Not an Exception: nothing on the way may swallow it."""
+    """The process was asked to end. Not an Exception: nothing on the way may swallow it."""
 
 
-def run_verb(name: str, words: list[str]) -> int:
-    """Parse a verb's options and run it; errors become words, never tracebacks."""
-    module = importlib.import_module(f"steelyard.cli.{name}")
-    parser = argparse.ArgumentParser(prog=f"steelyard {name}", description=module.__doc__)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    module.configure(parser)
-    arguments = parser.parse_args(words)
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGINT, _interrupt)
+def make_parser(name: str) -> Parser:
+    """The parser of a verb. Of the verb itself nothing is imported."""
+    options = importlib.import_module(f"steelyard.cli.options.{name}")
+    parser = Parser(prog=f"steelyard {name}", description=options.__doc__)
+    options.configure(parser)
+    return parser
+
+
+def run_verb(name: str, words: list[str], known: Collection[str]) -> int:
+    """Parse the options of a verb and run it, if it is a known one. Errors are reported, not shown as tracebacks."""
+    as_json = "--json" in words[: words.index("--") if "--" in words else None]
     try:
+        if name not in known:
+            raise OptionError(f"{name}: unknown verb{did_you_mean(name, known)}", "steelyard")
+        arguments = make_parser(name).parse_args(words)
+        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGINT, _interrupt)
+        module = importlib.import_module(f"steelyard.cli.{name}")
+        # Imported late: option errors do not wait for it.
+        from steelyard.terminal.live.screen import dressed_output
+
         with dressed_output(plain=arguments.json):
             code: int = module.run(arguments)
         sys.stdout.flush()
     except SteelyardError as error:
-        Screen().above(f"error: {error}")
-        return error.exit_code
+        return _report(error, error.exit_code, as_json=as_json)
     except InterruptError:
-        print("\ninterrupted: finished runs are kept; the same command resumes a study", file=sys.stderr)
-        return INTERRUPTED
+        stopped = SteelyardError("interrupted; finished runs are kept, and the same command continues a study")
+        return _report(stopped, INTERRUPTED, as_json=as_json)
     except BrokenPipeError:
-        # The reader (head, less) has gone; what it wanted, it has.
+        # The reader (head, less) has gone; it has what it wanted.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return FAILED
     except OSError as error:
-        print(printable(f"error: {error.filename or 'the system'}: {error.strerror or error}"), file=sys.stderr)
-        return 1
+        what = printable(f"{error.filename or 'the system'}: {error.strerror or error}")
+        return _report(SteelyardError(what), FAILED, as_json=as_json)
     return code
 
 
 def exit_code(records: Sequence[RunRecord]) -> int:
-    """0 when every run completed; else 1, and a line that says how many did not."""
+    """0 when every run completed; else 1, after a line that says how many did not."""
     missing = sum(record.status.code != "completed" for record in records)
     if missing:
-        Screen().above(f"\n{missing} of {len(records)} runs did not complete: steelyard show RUN_ID tells why")
-    return 1 if missing else 0
+        from steelyard.terminal.live.screen import Screen
+
+        Screen().above(f"\n{missing} of {len(records)} runs did not complete; steelyard show RUN_ID says why")
+    return FAILED if missing else DONE
+
+
+def _report(error: SteelyardError, code: int, *, as_json: bool) -> int:
+    """Print an error for a person on standard error; with --json also as JSON on standard output."""
+    from steelyard.terminal.live.screen import Screen
+
+    Screen().above(f"error: {error}")
+    if as_json:
+        problems = [{"field": p.field, "problem": p.problem, "valid": p.valid} for p in error.problems]
+        about = {"message": error.what, "problems": problems, "next": error.next_step, "exit_code": code}
+        print(json.dumps({"error": about}))
+    return code
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
     raise InterruptError
-
-
-def add_results(parser: argparse.ArgumentParser) -> None:
-    """The option that says where results are."""
-    default = os.environ.get("STEELYARD_RESULTS", "steelyard-results")
-    parser.add_argument(
-        "--results", type=Path, default=Path(default), metavar="DIR",
-        help="the result folder (default: $STEELYARD_RESULTS, or steelyard-results here)",
-    )  # fmt: skip
-
-
-def add_loudness(parser: argparse.ArgumentParser) -> None:
-    """The options that say how much is told meanwhile."""
-    either = parser.add_mutually_exclusive_group()
-    either.add_argument("--quiet", action="store_true", help="print the result and nothing on the way to it")
-    either.add_argument(
-        "--verbose", action="store_true", help="also tell command lines, paths and what is being waited for"
-    )
-
-
-def assignment(option: str, text: str) -> tuple[str, Any]:
-    """Key and value of an option such as `--model size=13B`; a value is JSON, or else a text."""
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        problem = Problem(option, f"{text!r} assigns nothing", "KEY=VALUE")
-        raise InputError("an option is not valid", problems=(problem,))
-    try:
-        return key, json.loads(value)
-    except (ValueError, RecursionError):
-        return key, value

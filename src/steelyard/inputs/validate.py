@@ -178,7 +178,7 @@ def describe(hint: Any) -> str:
     if dataclasses.is_dataclass(hint):
         return "a table with " + ", ".join(f.name for f in dataclasses.fields(hint))
     words = {int: "an integer", float: "a finite number", str: "text", bool: "true or false"}
-    return words.get(hint, "see `steelyard schema`")
+    return words.get(hint, "see `steelyard explain`")
 
 
 def _describe_limit(limit: Any) -> str:

@@ -217,7 +217,7 @@ def provenance_section(subjects: Sequence[Subject], downloads: Sequence[str]) ->
     where = "each with its SHA-256 in the record. They are in the result folder, under runs/STUDY/RUN_ID/raw."
     told = [f"{made}, {where}", *downloads]
     commands = [f"steelyard report {entry.text}" for entry in subjects]
-    commands += [f"steelyard show {rows[0][0].text}", "steelyard derive --help"]
+    commands += [f"steelyard show {rows[0][0].text}", f"steelyard show {rows[0][0].text} --derive"]
     table = Table("runs", "Every run", columns, tuple(rows))
     return Section(
         "provenance", "Provenance", "Which runs is this made of?", "",

@@ -189,7 +189,7 @@ class OtherInput(_OtherSettings):
         "A,ResNet50,8,throughput,2400,images/s\nB,ResNet50,8,throughput,2600,images/s\n",
         "Both sides have the same loader.",
     )
-    fix = "give both sides the same loader, or show with `steelyard loader` that neither waits for data"
+    fix = "give both sides the same loader, or show with `steelyard run --mode load` that neither waits for data"
 
 
 class OtherImplementation(_OtherSettings):

@@ -1,0 +1,1 @@
+"""The options of each verb, apart from what the verb does: help and option errors need none of its libraries."""

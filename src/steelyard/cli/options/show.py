@@ -1,0 +1,19 @@
+"""Show results: all studies, the configurations of one study, or one run in full.
+
+$ steelyard show
+$ steelyard show RUN_ID --derive
+"""
+
+from steelyard.cli.arguments import add_common
+from steelyard.cli.parser import Parser
+
+
+def configure(parser: Parser) -> None:
+    """Add the options of the verb."""
+    parser.add_argument("what", nargs="?", metavar="STUDY|RUN_ID", help="study or run to show (default: all studies)")
+    parser.add_argument(
+        "--derive", action="store_true",
+        help="derive the record of RUN_ID (or of the folder of a run) again from its raw files and report whether it "
+        "is the same",
+    )  # fmt: skip
+    add_common(parser)

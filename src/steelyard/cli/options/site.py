@@ -1,0 +1,21 @@
+"""Manage the sites that studies can be submitted to: list, create, show and check site files."""
+
+from steelyard.cli.arguments import add_action, add_common
+from steelyard.cli.parser import Parser
+from steelyard.inputs.site_kinds import site_kinds
+
+
+def configure(parser: Parser) -> None:
+    """Add the options of the verb."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", title="actions", prog=parser.prog)
+    lists = add_action(actions, "list", "list your sites and the templates for new ones")
+    new = add_action(actions, "new", "write a site file from a template, to be filled in")
+    new.add_argument("kind", metavar="KIND", help=f"template: {', '.join(site_kinds())}")
+    new.add_argument("--output", metavar="FILE", help="file to write (default: KIND.toml; - prints it)")
+    show = add_action(actions, "show", "show what a site file says")
+    show.add_argument("site", metavar="SITE", help="name that `steelyard site list` shows, or a file")
+    check = add_action(actions, "check", "check a site for problems before anything is submitted")
+    check.add_argument("site", metavar="SITE[:POOL]", help="name or file; without POOL all pools are checked")
+    for inner in (lists, new, show, check):
+        add_common(inner, results=inner is check, inner=True)
+    add_common(parser, results=False)

@@ -1,0 +1,15 @@
+"""Show the status of studies that were submitted to a site, and collect finished runs.
+
+Says what is waiting, running or failed, and why.
+"""
+
+from steelyard.cli.arguments import add_common
+from steelyard.cli.parser import Parser
+
+
+def configure(parser: Parser) -> None:
+    """Add the options of the verb."""
+    parser.add_argument("study", nargs="?", metavar="STUDY", help="study name (default: all submitted studies)")
+    parser.add_argument("--wait", action="store_true", help="wait until all runs have ended and are collected")
+    parser.add_argument("--cancel", action="store_true", help="cancel the waiting and running jobs of STUDY")
+    add_common(parser, loudness=True)

@@ -1,0 +1,48 @@
+"""Run a sweep from a study file, here or at a site.
+
+Every combination is run, in random order. The same command continues a study where it stopped: runs that have a result
+are skipped.
+
+$ steelyard study scaling.toml --dry-run
+$ steelyard study scaling.toml --site olive:gh200 --wait
+"""
+
+import argparse
+from pathlib import Path
+
+from steelyard.cli.arguments import add_common
+from steelyard.cli.parser import Parser, did_you_mean
+
+# What a run can end with, but for completed.
+STATUSES = (
+    "not_converged", "out_of_memory", "time_limit", "hung", "failed", "killed", "node_failure", "preempted", "refused",
+    "cancelled",
+)  # fmt: skip
+
+
+def configure(parser: Parser) -> None:
+    """Add the options of the verb."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="study file (TOML; steelyard explain study)")
+    parser.add_argument(
+        "--dry-run", action="store_true",
+        help="run nothing: show configurations, order and cost; with --site also write the job scripts",
+    )  # fmt: skip
+    parser.add_argument(
+        "--site", metavar="SITE[:POOL]", help="submit the missing runs to this site instead of running them here"
+    )
+    parser.add_argument("--wait", action="store_true", help="wait until all submitted runs are collected")
+    parser.add_argument(
+        "--again", type=statuses, metavar="STATUS",
+        help=f"rerun runs that ended with this status: {', '.join(STATUSES)}; several with commas. The old results "
+        "move to RESULTS/superseded",
+    )  # fmt: skip
+    add_common(parser, loudness=True)
+
+
+def statuses(text: str) -> str:
+    """Statuses with commas between them."""
+    for status in text.split(","):
+        if status.strip() not in STATUSES:
+            hint = did_you_mean(status.strip(), STATUSES)
+            raise argparse.ArgumentTypeError(f"must be one or more of {', '.join(STATUSES)}{hint}")
+    return text
