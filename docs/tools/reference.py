@@ -154,7 +154,7 @@ def _words(parser: argparse.ArgumentParser) -> str:
     described = f"{' '.join((parser.description or '').split())}\n\n" if parser.description else ""
     inner = " ACTION" if sub_parsers(parser) else ""
     places = "".join(f" {_place(action)}" for action in plain if not action.option_strings)
-    text = f"{described}```text\n{parser.prog} [options]{inner}{places}\n```\n"
+    text = f"{described}```bash\n{parser.prog} [options]{inner}{places}\n```\n"
     rows = [f"| `{_name(action)}` | {_help(action, parser.prog)} |" for action in plain]
     return text + "\n" + "\n".join(["| option | meaning |", "| --- | --- |", *rows]) + "\n"
 
