@@ -28,18 +28,12 @@ from pathlib import Path
 import generated
 from console import PageError, run_page, steelyard
 
-from steelyard.cli.main import VERBS
+from steelyard.cli import main as command
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FIGURE = re.compile(r"<!-- figure: (?P<name>.+?) -->.*?<!-- end -->", re.DOTALL)
 EXTRAS = re.compile(r"<!-- extras -->\n.*?<!-- end of extras -->", re.DOTALL)
 VERB_TABLE = re.compile(r"<!-- verbs -->\n.*?<!-- end of verbs -->", re.DOTALL)
-QUESTIONS = {
-    "Measure": ("doctor", "workloads", "data", "run", "loader", "study", "site", "status"),
-    "Decide": ("compare", "scaling", "batch", "energy"),
-    "Check": ("verify", "audit", "explain", "selftest", "derive"),
-    "Share": ("show", "report", "pack", "schema"),
-}
 PURPOSES = {
     "torch": "run models",
     "images": "read image files as data",
@@ -91,13 +85,12 @@ def with_extras(text: str) -> str:
 
 
 def with_verbs(text: str) -> str:
-    """Return the page with the current verbs, grouped by the question they answer."""
-    grouped = [verb for verbs in QUESTIONS.values() for verb in verbs]
-    if set(grouped) != set(VERBS):
-        raise PageError(f"QUESTIONS in build.py and VERBS in cli/main.py differ: {set(grouped) ^ set(VERBS)}")
+    """Return the page with the current verbs, in the groups of `steelyard --help`."""
+    groups: dict[str, dict[str, str]] = getattr(command, "GROUPS", {"": command.VERBS})
     rows = []
-    for question, verbs in QUESTIONS.items():
-        rows += [f"| {'' if n else f'**{question}**'} | `{verb}` | {VERBS[verb]} |" for n, verb in enumerate(verbs)]
+    for group, verbs in groups.items():
+        heads = [f"**{group}**" if group else "", *[""] * (len(verbs) - 1)]
+        rows += [f"| {head} | `{verb}` | {text} |" for head, (verb, text) in zip(heads, verbs.items(), strict=True)]
     table = "\n".join(["| | verb | what it does |", "| --- | --- | --- |", *rows])
     return VERB_TABLE.sub(lambda _: f"<!-- verbs -->\n{table}\n<!-- end of verbs -->", text)
 
