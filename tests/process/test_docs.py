@@ -345,7 +345,7 @@ def test_a_figure_or_a_piece_of_code_that_is_gone_is_an_error() -> None:
         build.with_figures("<!-- figure: startup: --help over python -->0<!-- end -->")
     with pytest.raises(console.PageError, match="no class or function Gone"):
         generated.fill("<!-- code: src/steelyard/plugins.py Gone -->")
-    with pytest.raises(console.PageError, match="nothing is made for"):
+    with pytest.raises(console.PageError, match="unknown marker"):
         generated.fill("<!-- table: gone -->")
 
 
