@@ -78,8 +78,8 @@ CONTRACTS = {
     "scheme": ContractPage(
         Scheme,
         "A scheme file",
-        "A TOML file for `steelyard pack --scheme`: the questions of a proposal form. `steelyard pack --schemes` lists\n"
-        "the known schemes and the folder for yours.",
+        "A TOML file for `steelyard pack --scheme`: the questions of a proposal form. `steelyard pack --schemes`\n"
+        "lists the known schemes and the folder for yours.",
     ),
 }
 
