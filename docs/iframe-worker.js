@@ -1,5 +1,5 @@
-// A page that was opened as a file may not start a worker. A hidden frame does the same work, so that search needs no
-// server. Only what the theme's search asks of a worker is here: messages to it and from it.
+// A page that was opened as a file cannot start a worker. A hidden frame does the same work, so search needs no server.
+// This class has only what the theme's search uses: messages in both directions.
 if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
     constructor(address) {

@@ -1,13 +1,18 @@
-"""Makes what pages in git show of the program: the output of every command, measured figures, the package's extras.
+"""Refresh README.md and docs/*.md: output of commands, measured figures, the tables of verbs and extras.
 
-`python docs/tools/build.py` writes README.md and docs/*.md anew; page names (such as `docs/tables.md`) do only those.
-`--check` compares instead of writing; `--check --fast` runs no command. In a page
+    python docs/tools/build.py --update               run every command of every page and write what it prints
+    python docs/tools/build.py --update docs/tables.md   only this page
+    python docs/tools/build.py --update --pictures    everything that git holds and a program makes
+    python docs/tools/build.py --check                compare and write nothing; --fast runs no command
 
-    ```console                                   commands that are run; see console.py
+These parts of a page are made by this script:
+
+    ```console                                   commands and their output; see console.py
     <!-- figure: NAME -->8.5<!-- end -->         a measured figure of figures.json
-    <!-- extras -->                              the package's extras, up to <!-- end of extras -->
+    <!-- extras --> ... <!-- end of extras -->   the extras of the package
+    <!-- verbs --> ... <!-- end of verbs -->     the verbs, grouped by question
 
-are made anew. What git does not hold is made by `mkdocs build`; see generated.py.
+`mkdocs build` makes the pages that git does not hold; see generated.py.
 """
 
 from __future__ import annotations
@@ -23,41 +28,44 @@ from pathlib import Path
 import generated
 from console import PageError, run_page, steelyard
 
+from steelyard.cli import main as command
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 FIGURE = re.compile(r"<!-- figure: (?P<name>.+?) -->.*?<!-- end -->", re.DOTALL)
 EXTRAS = re.compile(r"<!-- extras -->\n.*?<!-- end of extras -->", re.DOTALL)
-WHAT_FOR = {
-    "torch": "to run models at all",
-    "images": "picture files as data",
+VERB_TABLE = re.compile(r"<!-- verbs -->\n.*?<!-- end of verbs -->", re.DOTALL)
+PURPOSES = {
+    "torch": "run models",
+    "images": "read image files as data",
     "timm": "the workload `timm`",
     "transformers": "Llama, BERT and the detection transformer",
     "segmentation": "the segmentation workloads",
     "quality": "metrics of detection and segmentation",
     "nvidia": "energy of NVIDIA devices",
     "kubernetes": "studies on Kubernetes",
-    "report": "pictures in reports; tables need nothing",
+    "report": "charts in reports; tables work without it",
 }
 # The tutorial's commands are checked in a fresh environment, by try_tutorial.py.
-TRIED_FRESH = "tutorial.md"
+CHECKED_ELSEWHERE = "tutorial.md"
 INSTALLING = ("python3", ".", "pip")
 THOUSAND = 1000
 SHOWN_LINES = 100
 
 
 def written_pages() -> list[Path]:
-    """The pages that people write."""
+    """Return every page that is written by hand."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def with_figures(text: str) -> str:
-    """The page with current figures."""
+    """Return the page with the current figures."""
     figures = generated.measured()
 
     def put(found: re.Match[str]) -> str:
         name = " ".join(found["name"].split())
         if name not in figures:
             near = difflib.get_close_matches(name, figures, n=1)
-            raise PageError(f"no figure is called {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            raise PageError(f"unknown figure {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         value = figures[name]
         shown = f"{value:,.0f}" if abs(value) >= THOUSAND else f"{value:.3g}"
         return f"<!-- figure: {found['name']} -->{shown}<!-- end -->"
@@ -66,21 +74,32 @@ def with_figures(text: str) -> str:
 
 
 def with_extras(text: str) -> str:
-    """The page with the extras that the package has now."""
+    """Return the page with the current extras of the package."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = {name: what for name, what in project["optional-dependencies"].items() if name not in ("all", "dev")}
-    if set(extras) != set(WHAT_FOR):
-        raise PageError(f"what these extras are for is not said, or they are gone: {set(extras) ^ set(WHAT_FOR)}")
-    rows = [f"| `{name}` | {WHAT_FOR[name]} | {', '.join(f'`{each}`' for each in extras[name])} |" for name in extras]
-    table = "\n".join(["| extra | for | brings |", "| --- | --- | --- |", *rows])
+    extras = {name: needs for name, needs in project["optional-dependencies"].items() if name not in ("all", "dev")}
+    if set(extras) != set(PURPOSES):
+        raise PageError(f"PURPOSES in build.py and the extras in pyproject.toml differ: {set(extras) ^ set(PURPOSES)}")
+    rows = [f"| `{name}` | {PURPOSES[name]} | {', '.join(f'`{each}`' for each in extras[name])} |" for name in extras]
+    table = "\n".join(["| extra | for | installs |", "| --- | --- | --- |", *rows])
     return EXTRAS.sub(lambda _: f"<!-- extras -->\n{table}\n<!-- end of extras -->", text)
 
 
+def with_verbs(text: str) -> str:
+    """Return the page with the current verbs, in the groups of `steelyard --help`."""
+    groups: dict[str, dict[str, str]] = getattr(command, "GROUPS", {"": command.VERBS})
+    rows = []
+    for group, verbs in groups.items():
+        heads = [f"**{group}**" if group else "", *[""] * (len(verbs) - 1)]
+        rows += [f"| {head} | `{verb}` | {text} |" for head, (verb, text) in zip(heads, verbs.items(), strict=True)]
+    table = "\n".join(["| | verb | what it does |", "| --- | --- | --- |", *rows])
+    return VERB_TABLE.sub(lambda _: f"<!-- verbs -->\n{table}\n<!-- end of verbs -->", text)
+
+
 def with_outputs(text: str) -> str:
-    """The page with every command run anew, in a folder of its own."""
+    """Return the page with the output of every command, run in an empty folder."""
 
     def run(words: list[str], folder: Path) -> str:
-        # Whoever runs this has installed already what a page tells to install.
+        # This environment already has what a page installs.
         return "" if words[0] in INSTALLING else steelyard(words, folder)
 
     with tempfile.TemporaryDirectory() as name:
@@ -88,43 +107,73 @@ def with_outputs(text: str) -> str:
 
 
 def make_page(path: Path, *, check: bool, fast: bool) -> str:
-    """A page as it should be."""
-    text = with_extras(with_figures(path.read_text(encoding="utf-8")))
-    generated.fill(text)  # A marker that nothing can be made for is found here, not first by mkdocs.
-    return text if fast or (check and path.name == TRIED_FRESH) else with_outputs(text)
+    """Return a page as it should be."""
+    text = with_verbs(with_extras(with_figures(path.read_text(encoding="utf-8"))))
+    generated.fill(text)  # Fails here, not only in mkdocs, if a marker is unknown.
+    return text if fast or (check and path.name == CHECKED_ELSEWHERE) else with_outputs(text)
 
 
 def difference(path: Path, new: str) -> str:
-    """How a page differs from what it should be; empty: it does not."""
+    """Return how a page differs from what it should be, or an empty text."""
     old = path.read_text(encoding="utf-8")
     name = str(path.relative_to(ROOT))
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), name, "as it should be", lineterm="")
     return "\n".join(list(lines)[:SHOWN_LINES])
 
 
-def main() -> int:
-    """Write the pages, or say what is not current."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    parser.add_argument("--fast", action="store_true", help="run no command")
-    parser.add_argument("pages", nargs="*", metavar="PAGE", help="only these, such as docs/tables.md")
-    arguments = parser.parse_args()
-    only = [Path(name).resolve() for name in arguments.pages]
-    wrong = []
-    for path in written_pages():
-        if only and path not in only:
-            continue
+def update(pages: list[Path]) -> list[str]:
+    """Write the pages; return one problem per page that could not be made. Such a page stays as it was."""
+    problems = []
+    for path in pages:
+        old = path.read_text(encoding="utf-8")
         try:
-            made = make_page(path, check=arguments.check, fast=arguments.fast)
+            new = make_page(path, check=False, fast=False)
         except PageError as error:
-            wrong.append(f"{path.relative_to(ROOT)}: {error}")
+            problems.append(f"{_name(path)}: {error}")
             continue
-        if not arguments.check:
-            path.write_text(made, encoding="utf-8")
-        elif text := difference(path, made):
-            wrong += [text, f"next: python docs/tools/build.py {path.relative_to(ROOT)}"]
-    print("\n".join(wrong), end="\n" if wrong else "", file=sys.stderr)
-    return 1 if wrong else 0
+        if new != old:
+            path.write_text(new, encoding="utf-8")
+        print(f"{_name(path)}: {'unchanged' if new == old else 'updated'}", flush=True)
+    return problems
+
+
+def check(pages: list[Path], *, fast: bool) -> list[str]:
+    """Return one problem per page that is not current."""
+    problems = []
+    for path in pages:
+        try:
+            text = difference(path, make_page(path, check=True, fast=fast))
+        except PageError as error:
+            text = f"{_name(path)}: {error}"
+        if text:
+            problems.append(f"{text}\nnext: python docs/tools/build.py --update {_name(path)}")
+    return problems
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
+def main() -> int:
+    """Update or check the pages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    mode = parser.add_mutually_exclusive_group(required=True)
+    mode.add_argument("--update", action="store_true", help="write the pages")
+    mode.add_argument("--check", action="store_true", help="compare the pages, write nothing")
+    parser.add_argument("--fast", action="store_true", help="with --check: run no command")
+    parser.add_argument("--pictures", action="store_true", help="with --update: take the pictures too (needs Chromium)")
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help="only these pages, such as docs/tables.md")
+    arguments = parser.parse_args()
+    if (arguments.fast and not arguments.check) or (arguments.pictures and not arguments.update):
+        parser.error("--fast needs --check, and --pictures needs --update")
+    if arguments.pictures:
+        import make_pictures
+
+        make_pictures.main()
+    pages = [Path(name).resolve() for name in arguments.pages] or written_pages()
+    problems = update(pages) if arguments.update else check(pages, fast=arguments.fast)
+    print("\n".join(problems), end="\n" if problems else "", file=sys.stderr)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
-"""Runs the commands that a page shows and puts what they print below them. Knows Markdown's fences, and no page.
+"""Run the commands of a page and put what they print below them.
 
-A fenced block `console` holds commands behind `$ `; each is run in the page's own empty directory, in order, and what
-it prints to standard output follows it. A block of another kind whose first line is a comment with a file name becomes
-that file; so does one below a line that ends in such a name and a colon. The node calls itself `NODE` wherever this
-runs.
+A fenced block `console` holds commands after `$ `. Each runs in order, in the page's own empty folder, and its
+standard output follows it. A block of another kind whose first line is a comment with a file name becomes that file;
+so does a block below a line that ends in a file name and a colon. The node is called `NODE` on every machine.
 
-A block may say in its title what is special about it, and readers see that, too:
+The title of a block says what is special about it. Readers see it too:
 
-    ```console title="not executed in CI"          nothing is run
-    ```console title="numbers differ by machine"   run; digits, and what comes after a line `...`, may be others
+    ```console title="not executed in CI"          no command runs
+    ```console title="numbers differ by machine"   run; only the words must be the same
+
+In a block whose numbers differ, a line `...` leaves out the rest of the output.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ CUT = "..."
 BLOCK = re.compile(r'^```(?P<kind>\w+)(?: title="(?P<title>[^"\n]*)")?\n(?P<body>.*?)^```\n', re.DOTALL | re.MULTILINE)
 FILE_NAME = re.compile(r"[\w.-]+\.(?:toml|csv|py|json)")
 NAMED_ABOVE = re.compile(r"`([\w.-]+\.(?:toml|csv))`[^`\n]{0,40}:\n\n$")
-# What would make the output depend on where it is made.
+# Variables that would make the output depend on the machine.
 OTHER_PLACES = ("STEELYARD_RESULTS", "STEELYARD_SITES", "SLURMD_NODENAME", "COLUMNS", "LINES", "FORCE_COLOR")
 NUMBER = re.compile(r"\d[\d,.]*(?:e[+-]?\d+)?")
 
 
 class PageError(Exception):
-    """A command of a page does not do what the page needs of it."""
+    """A page cannot be made: a command fails, or a block or marker is not valid."""
 
 
 def run_page(text: str, folder: Path, run: Callable[[list[str], Path], str]) -> str:
-    """The page with every command run anew by `run`, in `folder`."""
+    """Return the page with the output of every command, as `run` returns it for the words and the folder."""
     return BLOCK.sub(lambda block: _run_block(block, folder, run), text)
 
 
@@ -53,11 +54,14 @@ def _run_block(block: re.Match[str], folder: Path, run: Callable[[list[str], Pat
     if title == NOT_EXECUTED:
         return block.group(0)
     if title not in (None, VARIES):
-        raise PageError(f"no block may be called {title!r}; valid: {NOT_EXECUTED!r}, {VARIES!r}")
+        raise PageError(f"unknown block title {title!r}; valid: {NOT_EXECUTED!r}, {VARIES!r}")
     shown = _commands(body)
     made = [(command, run(_words(command), folder)) for command, _ in shown]
-    if title == VARIES and all(_alike(old, new) for (_, old), (_, new) in zip(shown, made, strict=True)):
-        return block.group(0)
+    if title == VARIES:
+        pairs = [(old, new) for (_, old), (_, new) in zip(shown, made, strict=True)]
+        if all(_alike(old, new) for old, new in pairs):
+            return block.group(0)
+        made = [(command, _shortened(old, new)) for (command, new), (old, _) in zip(made, pairs, strict=True)]
     lines = "".join(f"$ {command}\n{output}" for command, output in made)
     return block.group(0).partition("\n")[0] + "\n" + lines + "```\n"
 
@@ -71,10 +75,10 @@ def _file_name(block: re.Match[str]) -> str | None:
 
 
 def _commands(body: str) -> list[tuple[str, str]]:
-    """Commands, each with what the page says it prints; a command goes on after a backslash at the end of a line."""
+    """Return each command with the output that the page shows. A backslash at the end of a line continues a command."""
     parts = re.split(r"^\$ ((?:[^\n]*\\\n)*[^\n]*)\n", body, flags=re.MULTILINE)
     if parts[0]:
-        raise PageError(f"a console block begins with a command, not with {parts[0]!r}")
+        raise PageError(f"a console block must begin with '$ ', not with {parts[0]!r}")
     return list(zip(parts[1::2], parts[2::2], strict=True))
 
 
@@ -83,9 +87,15 @@ def _words(command: str) -> list[str]:
 
 
 def _alike(old: str, new: str) -> bool:
-    """Whether two outputs are the same but for numbers, the widths that follow from them, and what is left out."""
+    """Return whether two outputs differ only in numbers, column widths and what `...` leaves out."""
     before, cut, _ = old.partition(f"{CUT}\n")
     return _shape(new).startswith(_shape(before)) if cut else _shape(new) == _shape(old)
+
+
+def _shortened(old: str, new: str) -> str:
+    """Return the new output, cut after as many lines as the old one was."""
+    before, cut, _ = old.partition(f"{CUT}\n")
+    return "".join(new.splitlines(keepends=True)[: before.count("\n")]) + cut if cut else new
 
 
 def _shape(text: str) -> str:
@@ -94,18 +104,18 @@ def _shape(text: str) -> str:
 
 
 def steelyard(words: list[str], folder: Path) -> str:
-    """What our own command prints, in the environment that runs this."""
+    """Return what a steelyard command prints, in this environment."""
     if words[0] != "steelyard":
-        raise PageError(f"only our own commands are run: {shlex.join(words)}")
+        raise PageError(f"only steelyard commands can run: {shlex.join(words)}")
     return output([sys.executable, "-m", "steelyard.cli.main", *words[1:]], folder, shlex.join(words))
 
 
-def output(program: list[str], folder: Path, said: str, **more: str) -> str:
-    """What a program prints in `folder`; exit code 1 is an answer, others are not."""
+def output(program: list[str], folder: Path, typed: str, **more: str) -> str:
+    """Return what a program prints in `folder`. Exit code 1 is a valid answer, such as a failed check; 2 is not."""
     kept = {name: value for name, value in os.environ.items() if name not in OTHER_PLACES}
     environment = kept | {"NODE_NAME": "NODE", "HOME": str(folder), "NO_COLOR": "1"} | more
     done = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1) or "Traceback" in done.stderr:
-        raise PageError(f"{said}: exit code {done.returncode}\n{done.stderr}")
-    # Where the page's folder is, is nobody's business.
+        raise PageError(f"{typed}: exit code {done.returncode}\n{done.stderr}")
+    # The folder has another name each time.
     return done.stdout.replace(str(folder), "/home/you")

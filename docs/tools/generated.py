@@ -1,7 +1,7 @@
-"""Makes what the site shows and git does not hold: whole pages from code, and parts of pages where a marker stands.
+"""Make the parts of the site that are not in git: pages from code, and parts of pages in place of a marker.
 
-<!-- code: PATH NAME ... -->     classes or functions as in the code
-<!-- table: NAME -->             arithmetic of scale.py
+<!-- code: PATH NAME ... -->     the source of classes or functions
+<!-- table: NAME -->             a calculation of scale.py
 <!-- fields: site -->            the fields of a site file
 """
 
@@ -27,19 +27,19 @@ TABLES = {"facility": scale.facility, "registry": scale.registry}
 
 
 def pages() -> dict[str, str]:
-    """Every generated page by its path below docs/. Rules of installed packages are documented there, not here."""
+    """Return every generated page by its path in docs/. Rules of other packages are not included."""
     codes = [code for kind, names in plugins.BUILTIN.items() if kind.endswith("rule") for code in names]
     rules = {f"rules/{code}.md": page(rule(code)) for code in codes}
     return rules | reference.pages() | {"rules/README.md": index_page(), "figures.md": figures_page()}
 
 
 def fill(text: str) -> str:
-    """A page with what its markers stand for."""
+    """Return a page with every marker replaced."""
     return MARKER.sub(_make_part, text)
 
 
 def measured() -> dict[str, float]:
-    """The figures by name."""
+    """Return the measured figures by name."""
     return {each["name"]: each["figure"] for entry in _figures().values() for each in entry["figures"]}
 
 
@@ -58,7 +58,7 @@ def _make_part(found: re.Match[str]) -> str:
             return TABLES[name](measured())
         case "fields", ["site"]:
             return reference.site_fields()
-    raise PageError(f"a page has a marker that nothing is made for: {found[0]}")
+    raise PageError(f"unknown marker: {found[0]}")
 
 
 def _find_code(source: str, name: str, path: str) -> str:
@@ -70,12 +70,12 @@ def _find_code(source: str, name: str, path: str) -> str:
 
 
 def figures_page() -> str:
-    """Every measured figure, with the script that repeats it."""
+    """Return the page of all measured figures, with the script that repeats each."""
     out = [
         "# Figures\n",
-        "Measured by the full forms of these scripts. Each row is repeated by its script, in an environment made by",
-        "`pip install -e '.[dev,all]'`. Those of Slurm, containers, pages and packs need the Debian packages that",
-        "`.ci/run` names.\n",
+        "Measured by these scripts in their full form. To repeat a figure, run its script in an environment made with",
+        "`pip install -e '.[dev,all]'`. Figures about Slurm, containers, pages and packs need the Debian packages in",
+        "`.ci/run`.\n",
     ]
     for name, entry in _figures().items():
         script = next((ROOT / "benchmarks").rglob(f"{name}.py"))

@@ -1,4 +1,4 @@
-"""What `mkdocs build` calls: adds the generated pages to the site, and fills the markers of the others."""
+"""Hooks of `mkdocs build`: add the generated pages to the site, and replace the markers in the others."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """With every generated page."""
+    """Add every generated page."""
     for path, text in generated.pages().items():
         files.append(File.generated(config, path, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, **_others: Any) -> str:
-    """With what markers stand for."""
+    """Replace the markers of a page."""
     return generated.fill(markdown)

@@ -1,14 +1,15 @@
-"""Takes the pictures of docs/pictures.md: every plot and the report at three widths, in a real browser.
+"""Take the pictures of the documentation: a terminal, every plot, and a report at several widths.
 
-`python docs/tools/make_pictures.py` draws the gallery's studies anew, opens each picture and a study's report in
-Chromium, and writes docs/pictures/*.png and docs/pictures.md. Fonts differ by machine: CI checks only that every
-kind of plot has its picture there.
+`python docs/tools/make_pictures.py` records real commands in a terminal, draws the studies of the gallery, opens each
+plot and a report in Chromium, and writes docs/pictures/ and docs/pictures.md. Fonts differ by machine; CI checks only
+that every kind of plot has a picture.
 """
 
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import terminal
 from PIL import Image
 
 import gallery_studies
@@ -23,10 +24,22 @@ DOCS = Path(__file__).resolve().parent.parent
 PICTURES = DOCS / "pictures"
 REPORT = "energy"
 COLOURS = 128
+FIRST_SCREEN = 1280
+SIMULATED = "--repeats 5 --set sim.noise.kind=normal --set sim.noise.between_jobs_cv=0.01"
+PREPARED = [
+    f"steelyard run sim --study old {SIMULATED}",
+    f"steelyard run sim --study new {SIMULATED} --set sim.step_time_s=0.008",
+    f"steelyard run sim --study new-bf16 {SIMULATED} --set sim.step_time_s=0.008 --precision bf16",
+]
+RECORDED = ["steelyard compare old new", "steelyard compare old new-bf16"]
 HEADER = """# Pictures
 
-Every kind of plot, and the report of a study at three widths, as Chromium shows them. All of it is simulated.
-Made by `python docs/tools/make_pictures.py`.
+A recorded terminal, every kind of plot, and the report of a study. All data is simulated.
+`python docs/tools/make_pictures.py` makes this page.
+
+## The terminal
+
+![Two comparisons in a terminal: one with a ratio, one refused](pictures/terminal.svg)
 """
 
 
@@ -34,6 +47,9 @@ def main() -> None:
     """Take all pictures and write the page."""
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch, chromium() as browser:
+        terminal.record(PREPARED, Path(scratch))
+        recorded = terminal.record(RECORDED, Path(scratch))
+        (PICTURES / "terminal.svg").write_text(terminal.svg(recorded, "steelyard"), encoding="utf-8")
         folder = ResultFolder(Path(scratch) / "results")
         folder.path.mkdir()
         gallery_studies.make_studies(folder)
@@ -46,14 +62,16 @@ def main() -> None:
             lines += [f"### {title} {{ #{name} }}\n", f"![{title}](pictures/{name}.png)\n", f"{alt}\n"]
         report = Path(scratch) / "report.html"
         report.write_text(html(study_page(folder, REPORT)), encoding="utf-8")
-        lines.append("## A report\n")
+        with visit(browser, report, FIRST_SCREEN) as found:
+            found.page.screenshot(path=PICTURES / "report-first.png")
+        lines += ["## A report\n", "![The first screen of a report](pictures/report-first.png)\n"]
         for name, width in WIDTHS.items():
             with visit(browser, report, width) as found:
                 found.page.screenshot(path=PICTURES / f"report-{name}.png", full_page=True)
             text = f"The report of a study at {width} pixels"
             lines += [f"### {text} {{ #report-{name} }}\n", f"![{text}](pictures/report-{name}.png)\n"]
     for path in PICTURES.glob("*.png"):
-        # Few colours are in them, and the repository keeps every version.
+        # They have few colours, and the repository keeps every version.
         with Image.open(path) as picture:
             picture.convert("RGB").quantize(COLOURS).save(path, optimize=True)
     (DOCS / "pictures.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")

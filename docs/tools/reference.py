@@ -1,6 +1,6 @@
-"""Makes the reference pages from code: verbs from their parsers, contracts from their dataclasses, metrics from a list.
+"""Make the reference pages from code: verbs from their parsers, contracts from their dataclasses, metrics from a list.
 
-Knows argparse and JSON Schema. A test compares docs/metrics.toml with real records.
+A test compares docs/metrics.toml with real records.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from steelyard.inputs.study import Study
 from steelyard.inputs.validate import json_schema
 
 DOCS = Path(__file__).resolve().parent.parent
-HEAD = ("| field | value | if left out | meaning |", "|---|---|---|---|")
+HEAD = ("| field | value | default | meaning |", "|---|---|---|---|")
 READ_HEAD = ("| field | value | meaning |", "|---|---|---|")
-# A larger bound is there to stop nonsense; it tells nobody anything.
+# A larger bound only rejects nonsense; it does not help the reader.
 TELLING_BOUND = 10**6
 KINDS = {"integer": "whole number", "boolean": "true or false", "array": "list", "string": "text"}
 SITE_TABLES = {
@@ -43,7 +43,7 @@ SITE_TABLES = {
 
 
 class ContractPage(NamedTuple):
-    """A contract and what is said above its tables."""
+    """A contract, with the title and the text above its tables."""
 
     contract: type
     title: str
@@ -54,41 +54,40 @@ CONTRACTS = {
     "study": ContractPage(
         Study,
         "A study file",
-        "A study is a TOML file. `run` takes the fields of a [run](run-spec.md), `sweep` lists of values for them.\n"
-        "`steelyard explain study` prints the same as JSON Schema. Unknown fields are refused.",
+        "A study is a TOML file. `run` has the fields of a [run](run-spec.md), `sweep` has lists of values for them.\n"
+        "`steelyard explain study` prints the JSON Schema. Unknown fields are errors.",
     ),
     "run-spec": ContractPage(
         RunSpec,
         "A run's settings",
-        "All that one run is asked to do. A study's table `[run]` and `steelyard run --set KEY=VALUE` take these\n"
-        "fields; nested ones have dotted names, such as `budget.max_seconds`. `run_id`, `study`, `cell`, `repeat` and\n"
-        "`seed` are set for you. `steelyard explain run-spec` prints the same as JSON Schema.",
+        "The settings of one run, for a study's table `[run]` and `steelyard run --set KEY=VALUE`. Nested fields have\n"
+        "dotted names, such as `budget.max_seconds`. `run_id`, `study`, `configuration`, `repeat` and `seed` are set\n"
+        "automatically. `steelyard explain run-spec` prints the JSON Schema.",
     ),
     "record": ContractPage(
         RunRecord,
         "A record",
-        "What is known of one run: `RESULTS/runs/STUDY/RUN_ID/record.json`. It is derived from the raw files beside\n"
-        "it, and `steelyard show RUN_ID --derive` does that again. The names in `quantities` are on the page of\n"
-        "[metrics](metrics.md).\n"
-        "`steelyard explain run-record` prints the same as JSON Schema.",
+        "The result of one run: `RESULTS/runs/STUDY/RUN_ID/record.json`. It is derived from the raw files in the same\n"
+        "folder; `steelyard show RUN_ID --derive` derives it again. The names in `quantities` are on the page of\n"
+        "[metrics](metrics.md). `steelyard explain run-record` prints the JSON Schema.",
     ),
     "recipe": ContractPage(
         Recipe,
         "A recipe file",
-        "What `steelyard verify` reads: a documented run and the figure it is documented to reach. TOML.\n"
-        "`steelyard explain recipe` prints the same as JSON Schema.",
+        "A TOML file for `steelyard verify`: a run, and the figure that its documentation states.\n"
+        "`steelyard explain recipe` prints the JSON Schema.",
     ),
     "scheme": ContractPage(
         Scheme,
         "A scheme file",
-        "What `steelyard pack --scheme` reads: what the form of a proposal demands. TOML. `steelyard pack --schemes`\n"
-        "lists those there are and where yours go.",
+        "A TOML file for `steelyard pack --scheme`: the questions of a proposal form. `steelyard pack --schemes`\n"
+        "lists the known schemes and the folder for yours.",
     ),
 }
 
 
 def pages() -> dict[str, str]:
-    """Every page by its path below docs/."""
+    """Return every reference page by its path in docs/."""
     made = {f"reference/{name}.md": contract_page(name) for name in CONTRACTS}
     return made | {"reference/verbs.md": verbs_page(), "reference/metrics.md": metrics_page()}
 
@@ -97,7 +96,7 @@ def pages() -> dict[str, str]:
 
 
 def verbs_page() -> str:
-    """Every verb with all its options, from the parsers themselves."""
+    """Return the page of all verbs and options, from their parsers."""
     intro = """# Verbs
 
 `steelyard VERB --help` prints the same. Results go to standard output, progress and errors to standard error.
@@ -214,14 +213,14 @@ def site_fields() -> str:
 
 
 def table(facts: dict[str, Any], links: dict[str, str] | None = None, *, written: bool = True) -> str:
-    """The fields of one contract. `links`: where to find the tables of the contracts in it, by name.
+    """Return the table of the fields of one contract.
 
-    `written`: by people, who may leave fields out; else it is only read.
+    `links` maps the contracts inside it to the places of their tables. `written`: people write it; show defaults.
     """
     required = facts.get("required", ())
     rows = []
     for name, each in facts.get("properties", {}).items():
-        left_out = f" {'must be there' if name in required else _default(each)} |" if written else ""
+        left_out = f" {'required' if name in required else _default(each)} |" if written else ""
         rows.append(f"| `{name}` | {_value(each, links or {})} |{left_out} {_meaning(each, written=written)} |")
     return "\n".join([*(HEAD if written else READ_HEAD), *rows])
 
@@ -266,12 +265,12 @@ def _plain(facts: dict[str, Any]) -> str:
 
 
 def metrics() -> dict[str, Any]:
-    """The list of metrics."""
+    """Return the list of metrics."""
     return tomllib.loads((DOCS / "metrics.toml").read_text(encoding="utf-8"))
 
 
 def metrics_page() -> str:
-    """Every quantity of a record: what it is, its formula, unit, scope, window and aggregation."""
+    """Return the page of all quantities, with formula, unit, scope, window and aggregation."""
     data = metrics()
     parts = ["# Metrics\n", data["words"].strip()]
     for group in data["group"]:

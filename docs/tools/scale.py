@@ -1,6 +1,6 @@
-"""Makes the arithmetic of the page on scale from measured figures and stated assumptions.
+"""Calculate the tables of the page on scale from measured figures and stated assumptions.
 
-Every line of a table says whether its number was measured, assumed, or worked out from the lines above it.
+Every line of a table says whether its number was measured, assumed, or calculated from the lines above it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ class Sheet:
     rows: list[str] = field(default_factory=list)
 
     def line(self, what: str, value: float, unit: str, how: str) -> float:
-        """One line; its value, for those below."""
+        """Add one line and return its value, for the lines below."""
         self.rows.append(f"| {what} | {f'{_shown(value)} {unit}'.strip()} | {how} |")
         return value
 
     def table(self) -> str:
-        """As Markdown."""
+        """Return the lines as a Markdown table."""
         return "\n".join(["| what | how much | how |", "| --- | ---: | --- |", *self.rows])
 
 
@@ -34,42 +34,42 @@ def _shown(value: float) -> str:
 
 
 def facility(figures: dict[str, float]) -> str:
-    """A national facility: every node verified every night, and its users' studies."""
+    """A national facility: verification of every node every night, and the studies of its users."""
     sheet, job = Sheet(), "simulated, 8 devices with sensors"
     nodes = sheet.line("nodes, of 8 devices", 1000, "", "assumed")
-    nightly = sheet.line("verification", nodes * 5, "runs a day", "5 jobs a node and night")
-    users = sheet.line("users' studies", 1000, "runs a day", "assumed: 50 groups, 20 runs each")
-    runs = sheet.line("together", (nightly + users) * DAYS, "runs a year", "sum x 365")
+    nightly = sheet.line("verification", nodes * 5, "runs per day", "5 jobs per node and night")
+    users = sheet.line("users' studies", 1000, "runs per day", "assumed: 50 groups, 20 runs each")
+    runs = sheet.line("together", (nightly + users) * DAYS, "runs per year", "sum x 365")
     record = sheet.line("record of a job", figures[f"at_rest: record, {job}"], "kB", "measured")
-    sheet.line("records", runs * record / 1e6, "GB a year", "runs x record")
+    sheet.line("records", runs * record / 1e6, "GB per year", "runs x record")
     short = sheet.line("raw files of 100 steps", figures[f"at_rest: raw files of 100 steps, {job}"], "kB", "measured")
     step = sheet.line(
-        "raw samples", figures["at_rest: raw bytes of a step and rank"], "bytes a step and rank", "measured"
+        "raw samples", figures["at_rest: raw bytes of a step and rank"], "bytes per step and rank", "measured"
     )
     raw = sheet.line("raw files of a job", short + 1900 * 8 * step / 1e3, "kB", "with 1,900 more steps x 8 ranks")
-    sheet.line("raw files", runs * raw / 1e9, "TB a year", "runs x raw files")
+    sheet.line("raw files", runs * raw / 1e9, "TB per year", "runs x raw files")
     files = sheet.line("files of a run", figures[f"at_rest: files, {job}"], "", "measured")
-    sheet.line("files", runs * files, "a year", "runs x files: **too many** for inode quotas")
+    sheet.line("files", runs * files, "per year", "runs x files: **too many** for inode quotas")
     rate = figures["at_rest: records read in a second of one processor"]
-    sheet.line("records read", rate, "a second", "measured, one processor")
-    sheet.line("to read a year", runs / rate / 60, "minutes", "**too slow** to ask a question")
-    sheet.line("files after compaction", runs / PLANNED_SEGMENT_RUNS, "a year", "planned: 10,000 runs a segment")
+    sheet.line("records read", rate, "per second", "measured, one processor")
+    sheet.line("to read a year", runs / rate / 60, "minutes", "**too slow** for a query")
+    sheet.line("files after compaction", runs / PLANNED_SEGMENT_RUNS, "per year", "planned: 10,000 runs per segment")
     return sheet.table()
 
 
 def registry(figures: dict[str, float]) -> str:
-    """A public registry: records of many, without raw files."""
+    """A public registry: records of many contributors, without raw files."""
     sheet = Sheet()
     people = sheet.line("contributors", 10_000, "", "assumed")
-    records = sheet.line("records", people * 100, "a year", "assumed: 100 each")
+    records = sheet.line("records", people * 100, "per year", "assumed: 100 each")
     size = sheet.line("record", figures["at_rest: record, training on the CPU, 2 ranks"], "kB", "measured")
-    sheet.line("records", records * size / 1e6, "GB a year", "records x size")
+    sheet.line("records", records * size / 1e6, "GB per year", "records x size")
     packed = sheet.line("compressed", figures["at_rest: record of the training, compressed"], "kB", "measured, alone")
-    sheet.line("records, compressed", records * packed / 1e6, "GB a year", "records x size")
-    arriving = sheet.line("submissions", records / DAYS / 86_400, "a second", "mean of a year")
-    sheet.line("busiest hour", arriving * 100, "a second", "assumed: 100 times the mean")
+    sheet.line("records, compressed", records * packed / 1e6, "GB per year", "records x size")
+    arriving = sheet.line("submissions", records / DAYS / 86_400, "per second", "mean of a year")
+    sheet.line("busiest hour", arriving * 100, "per second", "assumed: 100 times the mean")
     rate = figures["at_rest: records read in a second of one processor"]
-    sheet.line("validated", rate, "a second", "measured, one processor")
-    views = sheet.line("readers", 100_000, "questions a day", "assumed")
-    sheet.line("busiest hour", views / 86_400 * 10, "a second", "assumed: 10 times the mean; static files")
+    sheet.line("validated", rate, "per second", "measured, one processor")
+    views = sheet.line("readers", 100_000, "queries per day", "assumed")
+    sheet.line("busiest hour", views / 86_400 * 10, "per second", "assumed: 10 times the mean; static files")
     return sheet.table()

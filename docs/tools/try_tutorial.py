@@ -1,8 +1,8 @@
-"""Runs the tutorial as a newcomer would: the wheel in a fresh environment, and every command as it stands there.
+"""Run the tutorial as a new user would: install the wheel into a fresh environment and run every command of the page.
 
-The wheel is built from the source; `pip install .` installs it, with what it needs, into the environment that the page
-makes. Torch alone is lent by the environment that runs this, because fetching it again takes minutes: it is put at the
-end of the path, so that nothing else of ours is found before what was installed. Needs what `pip` can reach.
+The wheel is built from the source. `pip install .` installs it with its dependencies into the environment that the page
+makes. Only torch is shared with the current environment, because downloading it takes minutes; it goes to the end of
+the path, so that installed packages come first. Needs the package index of `pip`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ PAGE = ROOT / "docs" / "tutorial.md"
 
 
 class Newcomer:
-    """Types the page's commands."""
+    """Run the commands of the page in a fresh environment."""
 
     def __init__(self, wheel: Path) -> None:
         self._wheel = wheel
         self._programs: Path | None = None
 
     def run(self, words: list[str], folder: Path) -> str:
-        """What one command prints."""
+        """Return what one command prints."""
         begin_s = time.monotonic()
         said = self._run(words, folder)
         print(f"{time.monotonic() - begin_s:6.1f} s  {' '.join(words)[:100]}", flush=True)
@@ -50,7 +50,7 @@ class Newcomer:
                 path = f"{self._programs}{os.pathsep}{os.environ.get('PATH', '')}"
                 program = [str(self._programs / "steelyard"), *options]
                 return output(program, folder, " ".join(words), PATH=path, PYTHONPATH="")
-        raise PageError(f"a newcomer's environment does not know how to do this: {words}")
+        raise PageError(f"the fresh environment cannot run this command: {words}")
 
     def _install(self, what: str) -> str:
         assert self._programs is not None, "the page installs before it has an environment"
@@ -61,10 +61,10 @@ class Newcomer:
         return ""
 
     def _lend_torch(self) -> str:
-        """As if it had been installed."""
+        """Make the current torch importable in the fresh environment."""
         found = importlib.util.find_spec("torch")
         if found is None or found.origin is None:
-            raise PageError("torch is not installed here, so that it cannot be lent")
+            raise PageError("torch is not installed; next: pip install torch")
         assert self._programs is not None
         packages = next(self._programs.parent.glob("lib/python*/site-packages"))
         (packages / "lent-torch.pth").write_text(f"{Path(found.origin).parent.parent}\n", encoding="utf-8")
@@ -72,14 +72,14 @@ class Newcomer:
 
 
 def build(folder: Path) -> Path:
-    """The wheel of this source."""
+    """Build the wheel of this source."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
     subprocess.run([*command, str(folder), str(ROOT)], check=True)
     return next(folder.glob("steelyard-*.whl"))
 
 
 def main() -> int:
-    """Follow the page, and say where it does not tell what happens."""
+    """Run the page and print where its output differs."""
     begin_s = time.monotonic()
     old = PAGE.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as dist, tempfile.TemporaryDirectory() as folder:

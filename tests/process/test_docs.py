@@ -24,6 +24,7 @@ from steelyard.contracts.spec import Budget, Data, Loader, Quality
 from steelyard.derive.epochs import quality_quantities
 from steelyard.derive.record import derive
 from steelyard.results.store import record_text
+from steelyard.version import VERSION
 from steelyard.worker.engine.run import run_directory
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+OWN_MODEL = (ROOT / "docs" / "howto" / "workloads.md").read_text(encoding="utf-8")
 ADDING = (ROOT / "docs" / "adding-a-workload.md").read_text(encoding="utf-8")
 EXAMPLE = ROOT / "docs" / "examples" / "steelyard-mixer"
 
@@ -39,12 +40,12 @@ EXAMPLE = ROOT / "docs" / "examples" / "steelyard-mixer"
 def test_the_example_of_an_own_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = re.search(r"```python\n(# my\.py\n.*?)```", README, re.DOTALL)
+    found = re.search(r"```python\n(# my\.py\n.*?)```", OWN_MODEL, re.DOTALL)
     assert found is not None
     assert len(found[1].splitlines()) <= 20
     (tmp_path / "my.py").write_text(found[1], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    command = re.search(r"^steelyard (run \./my\.py:build .*)$", README, re.MULTILINE)
+    command = re.search(r"^steelyard (run \./my\.py:build .*)$", OWN_MODEL, re.MULTILINE)
     assert command is not None
     quick = ["--max-steps", "30", "--min-steps", "30", "--min-seconds", "0", "--json"]
     assert main([*command[1].split(), *quick]) == 0
@@ -126,9 +127,18 @@ def test_figures_and_extras_in_the_pages_are_current() -> None:
     build = _made("build")
     for path in build.written_pages():
         text = path.read_text(encoding="utf-8")
-        assert build.make_page(path, check=True, fast=True) == text, f"{_short(path)}; next: python docs/tools/build.py"
+        assert build.make_page(path, check=True, fast=True) == text, (
+            f"{_short(path)}; next: python docs/tools/build.py --update"
+        )
         # A comment that begins a line ends the paragraph.
         assert "\n<!-- figure" not in text, _short(path)
+
+
+def test_the_readme_is_short_and_has_its_sources() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 200
+    links = set(re.findall(r"^\[([\w-]+)\]: https://", text, re.MULTILINE))
+    assert links == set(re.findall(r"\]\[([\w-]+)\]", text))
 
 
 def test_every_page_of_commands_is_executed_or_says_that_it_is_not() -> None:
@@ -151,11 +161,11 @@ def test_verbs_and_options_that_pages_name_exist() -> None:
         options[verb] = {word for each in parsers for action in each._actions for word in action.option_strings}
     named = 0
     for path in ALL_PAGES:
-        text = path.read_text(encoding="utf-8")
-        for command in re.findall(r"(?:^\s*(?:\$ )?|`)steelyard ((?:[^`\n]*\\\n)*[^`\n]*)", text, re.MULTILINE):
+        code = "\n".join(re.findall(r"```.*?```|`[^`]+`", path.read_text(encoding="utf-8"), re.DOTALL))
+        for command in re.findall(r"(?:^\s*(?:\$ )?|`)steelyard ((?:[^`\n]*\\\n)*[^`\n]*)", code, re.MULTILINE):
             words = command.replace("\\\n", " ").split()
-            # `lost` is what the page on verbs adds.
-            if not words or not re.fullmatch(r"[a-z]+", words[0]) or words[0] in ("is", "measures", "has", "lost"):
+            # The page on verbs adds `lost`.
+            if not words or not re.fullmatch(r"[a-z]+", words[0]) or words[0] == "lost":
                 continue
             assert words[0] in VERBS, (_short(path), command)
             for option in (word.partition("=")[0] for word in words[1:] if word.startswith("--")):
@@ -292,6 +302,25 @@ def test_where_numbers_differ_the_words_are_held(old: str, new: str, *, stays: b
     assert (made == page) is stays
 
 
+def test_an_update_keeps_what_a_page_leaves_out(tmp_path: Path) -> None:
+    page = _page('```console title="numbers differ by machine"\n$ steelyard run\nhead\n...\n```\n')
+    made = _made("console").run_page(page, tmp_path, lambda _words, _folder: "new head\nnew\nmore\n")
+    assert made == page.replace("\nhead\n", "\nnew head\n")
+
+
+def test_update_writes_pages_and_reports_those_that_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build = _made("build")
+    good, bad = tmp_path / "good.md", tmp_path / "bad.md"
+    good.write_text(_page("```console\n$ steelyard --version\nold\n```\n"), encoding="utf-8")
+    bad.write_text(_page("```console\n$ steelyard no-such-verb\nold\n```\n"), encoding="utf-8")
+    (problem,) = build.update([bad, good])
+    assert "bad.md: steelyard no-such-verb: exit code 2" in problem
+    assert "\nold\n" in bad.read_text(encoding="utf-8")
+    assert f"$ steelyard --version\nsteelyard {VERSION}\n" in good.read_text(encoding="utf-8")
+    assert build.update([good]) == []
+    assert [line.rpartition(" ")[2] for line in capsys.readouterr().out.splitlines()] == ["updated", "unchanged"]
+
+
 @pytest.mark.parametrize(
     "block",
     ['```console title="now and then"\n$ steelyard run\n```\n', "```console\nno command\n```\n"],
@@ -304,7 +333,7 @@ def test_a_block_that_cannot_be_read_is_an_error(block: str, tmp_path: Path) -> 
 
 def test_only_our_own_commands_are_run_and_a_wrong_one_stops(tmp_path: Path) -> None:
     console = _made("console")
-    with pytest.raises(console.PageError, match="only our own"):
+    with pytest.raises(console.PageError, match="only steelyard"):
         console.steelyard(["rm", "-r"], tmp_path)
     with pytest.raises(console.PageError, match="exit code 2"):
         console.steelyard(["steelyard", "no-such-verb"], tmp_path)
@@ -316,7 +345,7 @@ def test_a_figure_or_a_piece_of_code_that_is_gone_is_an_error() -> None:
         build.with_figures("<!-- figure: startup: --help over python -->0<!-- end -->")
     with pytest.raises(console.PageError, match="no class or function Gone"):
         generated.fill("<!-- code: src/steelyard/plugins.py Gone -->")
-    with pytest.raises(console.PageError, match="nothing is made for"):
+    with pytest.raises(console.PageError, match="unknown marker"):
         generated.fill("<!-- table: gone -->")
 
 

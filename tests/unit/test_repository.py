@@ -1,0 +1,82 @@
+"""The files around the code are valid: workflow, hooks, issue templates, citation, source package."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from steelyard.version import VERSION
+
+ROOT = Path(__file__).parents[2]
+TEMPLATES = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+FIELDS = {"markdown", "textarea", "input", "dropdown", "checkboxes"}
+
+
+def _read(path: str) -> Any:
+    return yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+
+
+def _exists(program: str) -> bool:
+    return shutil.which(program) is not None or (Path(sys.executable).parent / program).exists()
+
+
+def test_the_workflow_runs_commands_that_exist() -> None:
+    workflow = _read(".github/workflows/ci.yml")
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    assert all(re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"]) for step in steps if "uses" in step)
+    commands = [line for step in steps for line in step.get("run", "").splitlines()]
+    assert "bash .ci/run" in commands
+    for command in commands:
+        words = shlex.split(command)
+        # pip installs uv in the step that uses it.
+        assert _exists(words[0]) or words[0] == "uv", command
+        assert words[0] != "bash" or (ROOT / words[1]).is_file(), command
+
+
+def test_the_hooks_run_tools_of_the_development_environment() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    development = " ".join(project["optional-dependencies"]["dev"])
+    packages = {"lint-imports": "import-linter"}
+    hooks = [hook for repo in _read(".pre-commit-config.yaml")["repos"] for hook in repo["hooks"]]
+    assert len(hooks) >= 3
+    for hook in hooks:
+        program = hook["entry"].split()[0]
+        assert packages.get(program, program) in development, hook["id"]
+        assert _exists(program), hook["id"]
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
+def test_issue_templates_are_valid(path: Path) -> None:
+    form = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if path.stem == "config":
+        assert set(form) <= {"blank_issues_enabled", "contact_links"}
+        return
+    assert form["name"]
+    assert form["description"]
+    ids = [field["id"] for field in form["body"]]
+    assert len(ids) == len(set(ids))
+    assert all(field["type"] in FIELDS and field["attributes"]["label"] for field in form["body"])
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = _read("CITATION.cff")
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["version"] == VERSION
+    assert citation["authors"] == [{"name": "The steelyard authors"}]
+    assert citation["title"]
+    assert citation["message"]
+
+
+def test_the_source_package_names_files_that_exist() -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
+    included = build["targets"]["sdist"]["include"]
+    assert [name for name in included if not (ROOT / name).exists()] == []
+    assert {"src", "tests", "docs", "README.md", "LICENSE", "CITATION.cff", ".ci"} <= set(included)
