@@ -1,10 +1,10 @@
-"""[allocation_pack] Device-hours of a plan hold the truth as often as they say, and a pack answers what forms demand.
+"""[allocation_pack] The intervals of device-hours cover the truth, and a pack answers the demands of the forms.
 
-Jobs go through the real worker loop, raw files and derivation on the simulated accelerator, whose step time, links,
-set-up and spread between jobs are scripted, so that the true cost of a plan is known. Coverage: of many studies, each
-of a few jobs, how many intervals hold the true mean cost of a training, and how many hold what trainings made
-afterwards really took (the jobs of another study). The pack: one study over devices for all schemes at once, its
-figures audited from the files that were written, its LaTeX set by pdflatex, its pages counted.
+Jobs run through the real worker loop, raw files and derivation on the simulated accelerator. Its step time, links,
+set-up and spread between jobs are scripted, so the true cost of a plan is known. Coverage: how many intervals, each
+from a study of a few jobs, contain the true mean cost of a training, and how many contain the cost of later trainings
+(the jobs of another study). The pack: one study over devices for all schemes, audited from the written files, with its
+LaTeX compiled and its pages counted.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ EPOCHS, EPOCH_SAMPLES, TRAININGS = 90, 1_281_167, JOBS
 COUNTS = (1, 2, 4, 8)
 FIRST_SEED = 9_000_000
 HOUR_S, JOULES_PER_KWH = 3600.0, 3.6e6
-# What no measurement tells, by scheme: read off the files by hand. A simulated device has no peak and no data.
+# Demands that no measurement answers, by scheme, read from the files by hand. A simulated device has no peak, no data.
 OPEN = {
     "juqueen": {"production", "storage"},
     "marlowe": {"mfu", "experience"},
@@ -83,19 +83,19 @@ def run_job(spec: RunSpec) -> RunRecord:
 
 
 def true_training_s(devices: int) -> float:
-    """What a training takes in the mean over all jobs that could be launched."""
+    """True mean cost of a training, over all possible jobs."""
     step_s = STEP_S + TRUTH.collective.seconds(devices)
     return EPOCHS * EPOCH_SAMPLES / (BATCH * devices) * step_s + SETUP_S
 
 
 def spent_s(records: list[RunRecord]) -> float:
-    """What a training took on the mean of these very jobs."""
+    """Cost of a training with the mean of these jobs."""
     rates = [record.quantities["throughput_job"].value or 0.0 for record in records]
     return sum(EPOCHS * EPOCH_SAMPLES / rate + SETUP_S for rate in rates) / len(rates)
 
 
 def covered(studies: int) -> tuple[float, float]:
-    """Shares of studies, in per cent, whose interval holds the true mean, and what trainings made later took."""
+    """Percentage of studies whose interval contains the true mean, and the cost of later trainings."""
     made = [
         [run_job(spec_of(f"s{number}", RANKS, job, FIRST_SEED + JOBS * number + job)) for job in range(JOBS)]
         for number in range(studies)
@@ -103,7 +103,7 @@ def covered(studies: int) -> tuple[float, float]:
     true_h = true_training_s(RANKS) * RANKS / HOUR_S
     mean = later = 0
     for number, records in enumerate(made):
-        # So many trainings that their own spread is nothing: the interval is that of the mean.
+        # With this many trainings their own spread vanishes: the interval is that of the mean.
         many = request(plan_of(RANKS, 10**6), summarise(records), None).worked_out.amount.scaled(1e-6)
         mean += _within(many.low, true_h, many.high)
         few = request(plan_of(RANKS), summarise(records), None).worked_out.amount
@@ -159,14 +159,14 @@ def pack_figures(root: Path) -> list[Figure]:
     return [
         at_most("demands judged otherwise than by hand", wrong, "demands", 0),
         at_least("claims of the pack that a reviewer's audit upholds", held, "claims", len(COUNTS) - 1),
-        at_most("findings that block, in the pack's own figures", blocking, "findings", 0),
+        at_most("errors in the numbers of the pack", blocking, "findings", 0),
         at_most("pages of the part to hand in, set by TeX", pack.pages or 99, "pages", PAGES),
         at_most("energy of the plan against the truth", 100 * abs(amount.value / true_kwh - 1), "%", 5.0),
     ]  # fmt: skip
 
 
 def true_energy_kwh(devices: int, trainings: int) -> float:
-    """Devices draw as much when they communicate as when they compute."""
+    """True energy of the plan: devices draw the same power for communication and computation."""
     step_s = STEP_S + TRUTH.collective.seconds(devices)
     steps = EPOCHS * EPOCH_SAMPLES / (BATCH * devices)
     return trainings * steps * step_s * devices * COMPUTE_W / JOULES_PER_KWH

@@ -1,10 +1,10 @@
-"""Apptainer for real, where the system has none: training in a SIF image, started by the scripts of a campaign.
+"""Real Apptainer on a system without it: training in a SIF image, started by the scripts of a campaign.
 
-Debian's unstable release has Apptainer. It is bootstrapped into a folder (a minute, 400 MB) and entered with a mount
-namespace of its own and pivot_root, which Apptainer needs where chroot would not do. In it an image is built from
-containers/local.def on the root file system of rootfs.py. Outside, where there is no Apptainer, the image is looked at
-and a campaign is written; inside, its scripts are run by hand as a node would; outside again, the records are derived.
-Needs root and debootstrap. Not a part of CI; what it printed is in docs/containers.md.
+Debian unstable has Apptainer. It is bootstrapped into a folder (a minute, 400 MB) and entered with its own mount
+namespace and pivot_root, because chroot is not enough for Apptainer. Inside, an image is built from
+containers/local.def on the root file system of rootfs.py. Outside, without Apptainer, the image is inspected and a
+campaign is written; inside, its scripts run as on a node; outside again, the records are derived. Needs root and
+debootstrap. Not part of CI; its output is in docs/containers.md.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ budget = { min_steps = 50, max_steps = 50, min_seconds = 0.0, max_seconds = 30.0
 [sweep]
 ranks = [1, 2]
 """
-# Apptainer asks the kernel for its own mounts: a root that was only chrooted into has none it could change.
+# Apptainer changes mounts, which needs a real root mount: chroot is not enough.
 ENTER: Final = """
 set -e
 root=$1; shift
@@ -84,7 +84,7 @@ def unstable(cache: Path) -> Path:
         begin_s = time.monotonic()
         command = ["debootstrap", "--variant=minbase", "--include=apptainer", "sid", str(part), rootfs.MIRROR]
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        # Apptainer copies it into every container, and ranks meet by the name of this machine.
+        # Apptainer copies this file into every container, and ranks find each other by the name of this machine.
         shutil.copy("/etc/hosts", part / "etc/hosts")
         part.rename(root)
         print(f"debootstrap of sid: {time.monotonic() - begin_s:.0f} s")
@@ -92,7 +92,7 @@ def unstable(cache: Path) -> Path:
 
 
 def inside(root: Path, folders: list[Path], *command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in it; the folders are there at their own paths."""
+    """Run a command in the root; the folders are mounted at their own paths."""
     words = ["unshare", "--mount", "bash", "-c", ENTER, "bash", str(root), *map(str, folders), "--", *command]
     # Not the variables of this environment: its Python and its torch are not to be found by accident.
     kept = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "TERM": "dumb"}
@@ -106,7 +106,7 @@ def build(root: Path, base: Path, scratch: Path) -> Path:
     """An image from the definition file."""
     image = scratch / "image.sif"
     begin_s = time.monotonic()
-    # Without its test: that wants all capabilities, and a machine that is a container itself lacks some.
+    # Without its test, which needs all capabilities; a machine that is itself a container lacks some.
     command = ["apptainer", "build", "--notest", f"--build-arg=root={base}", str(image), str(DEFINITION)]
     inside(root, [base, scratch, DEFINITION.parent], *command)
     print(f"apptainer build: {time.monotonic() - begin_s:.0f} s, {image.stat().st_size / 2**20:.0f} MiB")

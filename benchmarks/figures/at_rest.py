@@ -1,9 +1,9 @@
-"""[at_rest] What results take at rest: bytes and files of a run, bytes of a step, and the time to read records back.
+"""[at_rest] Storage of results: bytes and files per run, bytes per step, and the time to read records.
 
-Jobs go through the real command: simulated ones of one and of eight devices with sensors, and a training of two ranks
-on the CPU. A step's bytes are the growth of the sample files from a short to a long job. Reading is measured on a
-folder of copied records (copied_study.py), as processor time, so that a busy machine does not count. Compressed is one
-real record alone, by zlib; many of them together take less.
+Jobs run through the real command: simulated with one and eight devices and sensors, and a training of two ranks on the
+CPU. Bytes per step are the growth of the sample files from a short to a long job. Reading is measured on a folder of
+copied records (copied_study.py) as processor time, so that a busy machine does not matter. The compressed size is that
+of one real record with zlib; many together take less.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ JOBS = {
 
 
 def run(folder: Path, name: str, options: list[str]) -> Path:
-    """One run by the command; where it is kept."""
+    """Run one job with the command and return its folder."""
     command = [sys.executable, "-m", "steelyard.cli.main", "run", *options, "--study", name, "--results", str(folder)]
     subprocess.run(command, check=True, capture_output=True)
     return next((folder / "runs" / name).iterdir())
@@ -49,7 +49,7 @@ def raw_bytes(place: Path) -> int:
 
 
 def of_runs(folder: Path) -> list[Figure]:
-    """Bytes and files of each kind of job, and bytes of a step."""
+    """Bytes and files of each kind of job, and bytes per step."""
     figures = []
     for number, (name, options) in enumerate(JOBS.items()):
         place = run(folder, f"job{number}", options)
@@ -71,7 +71,7 @@ def of_runs(folder: Path) -> list[Figure]:
 
 
 def of_reading(folder: ResultFolder, runs: int) -> list[Figure]:
-    """Records a second of a processor."""
+    """Records read per second of processor time."""
     begin_s = time.process_time()
     read = sum(1 for _ in folder.records())
     rate = read / (time.process_time() - begin_s)

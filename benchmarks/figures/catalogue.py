@@ -1,10 +1,10 @@
-"""[catalogue] Whether the workloads are the published models, and the shipped catalogue is what they count to today.
+"""[catalogue] The workloads match the published models, and the shipped catalogue matches a fresh count.
 
-Every registered model at its full size: its parameters against the published figure, whose source is printed. Those
-that torchvision publishes operations for, their forward pass against that. GPT and Llama at several sizes: parameters
-against what their configurations say or their authors publish. Then the whole catalogue is counted anew and compared
-with the shipped file, entry by entry. Nothing is computed and no memory taken. The quick form leaves out the sizes
-above 20 billion, and takes what is slowest to count from the shipped file.
+Every registered model at full size: its parameters are compared with the published number, whose source is printed.
+Where torchvision publishes operations, the forward pass is compared too. GPT and Llama at several sizes: parameters are
+compared with their configurations or the authors' numbers. Then the whole catalogue is counted again and compared with
+the shipped file, entry by entry. Models are built on the meta device, without computing. The quick form leaves out
+sizes above 20 billion, and takes the slowest counts from the shipped file.
 """
 
 from __future__ import annotations
@@ -105,12 +105,12 @@ def of_sizes(*, quick: bool) -> list[Figure]:
 
 
 def differing(fresh: dict[str, dict[str, Any]]) -> Figure:
-    """Entries of the shipped file that differ from the fresh ones, and those that only one of them has."""
+    """Count entries of the shipped file that differ from a fresh count, or that only one of them has."""
     shipped = load()["workloads"]
     wrong = 0
     for name in sorted({*shipped, *ours()}):
         if name in fresh and shipped.get(name) != json.loads(json.dumps(fresh[name])):
-            print(f"{name}: the shipped entry differs; python -m steelyard.worker.catalogue --write makes it anew")
+            print(f"{name}: the shipped entry differs; to update it: python -m steelyard.worker.catalogue --write")
             wrong += 1
         elif name not in plugins.BUILTIN["workload"] or name not in shipped:
             wrong += 1

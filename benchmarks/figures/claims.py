@@ -1,10 +1,9 @@
-"""[claims] How many of the 32 known claims of the reference documents `steelyard audit` judges as they are known.
+"""[claims] How many of the 32 known claims of the reference documents `steelyard audit` judges as expected.
 
-The claims and the tables they speak of come with the package. What each verdict should be stands in
-claims_expected.csv, which only this script and the tests read. The verb is run as a user would, with --json; a table
-shows what was printed, what the rows give, the verdict and the known one. Where they differ, the reason stands in
-OTHERWISE: why the known verdict is the wrong one. A second figure counts altered claims: every single printed figure,
-made 10 % larger, must no longer hold.
+The claims and their tables are part of the package. The expected verdicts are in claims_expected.csv, which only this
+script and the tests read. The command runs as for a user, with --json; a table shows the printed value, what the rows
+give, the verdict and the expected one. Where they differ, OTHERWISE gives the reason why the expected verdict is wrong.
+A second figure counts altered claims: every printed number, made 10 % larger, must no longer hold.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from steelyard.terminal.text import table
 
 EXPECTED = Path(__file__).parents[1] / "lib" / "claims_expected.csv"
 OTHERWISE: dict[str, str] = {}
-"""By claim: why the known verdict is the wrong one."""
+"""Why the expected verdict is wrong, by claim."""
 SHOWN = 60
 SCALE = 1.1
 
 
 def audited(*words: str) -> list[dict[str, Any]]:
-    """What the verb says, as machines read it."""
+    """Run the command and return its JSON output."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         steelyard(["audit", *words, "--json"])
@@ -42,7 +41,7 @@ def audited(*words: str) -> list[dict[str, Any]]:
 
 
 def altered() -> tuple[int, int]:
-    """How many single figures of the documents were made larger, and how many of those still hold."""
+    """Make single printed numbers larger; return how many were changed, and how many still hold."""
     text = documents.claims_text().decode("utf-8")
     single = re.compile(r'published = "(-?[\d.]+)( %|x)"')
     larger = single.sub(lambda found: f'published = "{_scaled(found[1])}{found[2]}"', text)

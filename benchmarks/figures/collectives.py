@@ -1,10 +1,10 @@
-"""[collectives] A collective that gives a wrong result is caught, whatever is wrong with it; a right one passes.
+"""[collectives] Every collective with a wrong result is caught, and every correct one passes.
 
-Two ranks of gloo; and of a backend (models/corrupt.py) that is gloo but spoils what it gives: one element of one rank
-off by one, two neighbours swapped, one rank's part missing, a NaN, no exchange at all, and one element off in every
-50th call only. Each case is a run by the command line, which must end as `failed` with the rank and the element; the
-honest ones must complete. The quick form runs three of them so, and all by the same work and look in one pair of
-processes, without the command line.
+Two ranks run gloo, and a backend (models/corrupt.py) that corrupts the results of gloo: one element of one rank off by
+one, two neighbours swapped, the part of one rank missing, a NaN, no exchange at all, and one element wrong in every
+50th call only. Each case is a run with the command line, which must end as `failed` and name the rank and the element; the
+correct ones must complete. The quick form runs three cases this way, and all cases with the same work and check in one
+pair of processes, without the command line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FAULTS = {
     "nothing": "wrong result on rank",
     "rare": "rank 1: element 1237",
 }
-"""Each with words that the run's last ones must hold."""
+"""Faults, with a text that the last message of the run must contain."""
 STEPS = 120
 SIZE_MB = 0.01
 PAIR_REPEATS, PAIR_LOOKS = 60, 7
@@ -39,7 +39,7 @@ PAIR_REPEATS, PAIR_LOOKS = 60, 7
 
 @dataclass(frozen=True)
 class Case:
-    """One collective, by gloo itself or by the backend with a fault."""
+    """One collective, with gloo or with the corrupt backend."""
 
     kind: str
     fault: str = ""
@@ -55,7 +55,7 @@ QUICK = [Case("all_reduce", backend="gloo"), Case("all_reduce", "rare"), Case("r
 
 
 def by_command(case: Case) -> str | None:
-    """What is wrong with the outcome of a run; None: nothing."""
+    """Return the problem with the outcome of a run, or None."""
     with tempfile.TemporaryDirectory(prefix="steelyard-collectives-") as folder:
         command = [
             sys.executable, "-m", "steelyard.cli.main", "run", f"{MODEL}:{case.kind}", "--mode", "ceiling", "--json",
@@ -78,7 +78,7 @@ def by_command(case: Case) -> str | None:
 
 
 def in_one_pair() -> dict[str, str | None]:
-    """The same for every case, in one pair of processes."""
+    """Run every case in one pair of processes."""
     with tempfile.TemporaryDirectory(prefix="steelyard-collectives-") as folder:
         command = [
             sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__,
@@ -93,7 +93,7 @@ def in_one_pair() -> dict[str, str | None]:
     for case in [case for case in (*HONEST, *CORRUPTED) if case.backend == "corrupt"]:
         words = [f"rank {rank}: {found[str(case)]}" for rank, found in enumerate(ranks) if found[str(case)]]
         if case.fault:
-            # The part of the words that names the rank is the engine's.
+            # The engine adds the rank to the message; here it is missing.
             wanted = FAULTS[case.fault].removeprefix("wrong result on ")
             outcomes[str(case)] = None if any(wanted in text for text in words) else f"not caught: {words}"
         else:
@@ -102,7 +102,7 @@ def in_one_pair() -> dict[str, str | None]:
 
 
 def pair(folder: Path) -> None:
-    """One of the two: what its looks found in each case."""
+    """One of the two processes: return the result of its checks in each case."""
     import torch
     import torch.distributed as dist
 

@@ -1,12 +1,11 @@
-"""[container] Real training inside Podman containers that Slurm starts, in an image with Python alone, without network.
+"""[container] Real training in Podman containers started by Slurm, in an image with only Python, without network.
 
-The image is a root file system made by debootstrap; numpy and torch are mounted from this environment with what torch
-itself imports; our worker is mounted read-only, the root is read-only, there is no network. A study of the `tiny`
-workload with 1 and 2 ranks goes through `steelyard study --site` and a real Slurm, in the image of this machine's
-architecture that is found in an index of two, and in the root file system itself. In the full form two nodes, too,
-each with a container of its own. Then: what a process inside can write and import; what has changed outside; and that
-an image for another architecture is refused before anything is queued. In the full form also a run that goes on past
-its time limit: nothing of it is left.
+The image is a root file system made by debootstrap. numpy, torch and the imports of torch are mounted from this
+environment; the worker is mounted read-only, the root is read-only, there is no network. A study of the `tiny` workload
+with 1 and 2 ranks runs through `steelyard study --site` and a real Slurm, in the image for this architecture from an
+index of two, and in the root file system itself; in the full form also on two nodes, each with its own container. Then
+it checks what a process inside can write and import, what changed outside, and that an image for another architecture
+is refused before anything is queued. The full form also checks that a run beyond its time limit leaves no processes.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ OWN = platform.machine()
 OTHER = rootfs.OTHERS[OWN]
 LIMIT_S = 300
 
-# Run inside: where can be written, what can be reached, what can be imported.
+# Runs inside: which places are writable, which networks exist, which modules can be imported.
 INSIDE = """
 import importlib.util, json, os, sys
 written = []
@@ -73,7 +72,7 @@ print(json.dumps({"written": written, "network": sorted(os.listdir("/sys/class/n
 
 
 def site(cluster: Cluster, made: rootfs.Made, image: str, *, ranks: int = 2, network: str = "none") -> Path:
-    """A site of that cluster whose nodes run containers of an image."""
+    """Write a site for the cluster whose nodes run containers of an image."""
     pool = {"devices_per_node": ranks, "cpus_per_node": 2, "memory_per_node_mib": 3000, "architecture": OWN}
     options = [*rootfs.PODMAN_OPTIONS, *made.storage, f"--network={network}"]
     container = {"runtime": "podman", "images": {OWN: image}, "options": options}
@@ -87,7 +86,7 @@ def site(cluster: Cluster, made: rootfs.Made, image: str, *, ranks: int = 2, net
 def study(
     cluster: Cluster, scratch: Path, name: str, text: str, place: Path, *more: str
 ) -> subprocess.CompletedProcess[str]:
-    """The command a person would type."""
+    """Run the command as a user types it."""
     file = scratch / f"{name}.toml"
     file.write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "steelyard.cli.main", "study", str(file), "--site", str(place), *more]
@@ -103,7 +102,7 @@ def study(
 
 
 def tree(folder: Path) -> dict[str, tuple[int, int]]:
-    """Every file and folder below, with what changes when it is written."""
+    """List all files and folders below, with attributes that change when they are written."""
     found = {}
     for path in folder.rglob("*"):
         status = path.lstat()
@@ -112,7 +111,7 @@ def tree(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def records(scratch: Path, name: str, digest: str | None) -> tuple[int, int]:
-    """Completed runs of a study, and those whose record has the digest."""
+    """Count the completed runs of a study, and those whose record has the digest."""
     there = [record for record in ResultFolder(scratch / "results").records() if record.spec.study == name]
     done = [record for record in there if record.status.code == "completed" and record.steps_seen >= 50]
     for record in there:
@@ -129,7 +128,7 @@ def run_studies(cluster: Cluster, made: rootfs.Made, scratch: Path, *, quick: bo
         ("root", str(made.root), [1] if quick else [1, 2], {}, None),
     ]
     if not quick:
-        # Two nodes meet by the host's network.
+        # Two nodes need the network of the host.
         cases.append(("nodes", index, [2], {"ranks": 1, "network": "host"}, made.digests[OWN]))
     before = tree(made.root)
     wanted = completed = digests = 0
@@ -149,7 +148,7 @@ def run_studies(cluster: Cluster, made: rootfs.Made, scratch: Path, *, quick: bo
 
 
 def over_time(cluster: Cluster, made: rootfs.Made, scratch: Path) -> Figure:
-    """A run that goes on past its limit: its record says so, and no container of it is left."""
+    """A run beyond its time limit: the record has the status, and no container is left."""
     text = STUDY.format(name="late", ranks=[2]).replace("[sweep]", "time_limit_s = 12.0\n[sweep]")
     text = text.replace("= 50", "= 1000000000").replace("max_seconds = 30.0", "max_seconds = 100000.0")
     study(cluster, scratch, "late", text, site(cluster, made, str(made.root)), "--wait")
@@ -162,7 +161,7 @@ def over_time(cluster: Cluster, made: rootfs.Made, scratch: Path) -> Figure:
 
 
 def processes(word: str) -> list[int]:
-    """Those that were started with a word, also inside containers: a node sees them as its own."""
+    """Count processes with a word in their command line, including those inside containers."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -173,7 +172,7 @@ def processes(word: str) -> list[int]:
 
 
 def look_inside(scratch: Path) -> list[Figure]:
-    """What a process inside can do, by the words of the product itself."""
+    """Check what a process inside can do, started with the command that steelyard writes."""
     campaign = campaigns(ResultFolder(scratch / "results"), "root")[0]
     folder = campaign.path
     places = ["/", "/usr/lib/python3/dist-packages", "/etc", "/root", "/var/tmp", str(folder / "worker"), "/tmp",
@@ -195,7 +194,7 @@ def look_inside(scratch: Path) -> list[Figure]:
 
 
 def refuse(cluster: Cluster, made: rootfs.Made, scratch: Path) -> list[Figure]:
-    """An image for another architecture alone."""
+    """Check that an image for another architecture is refused."""
     alone = f"oci:{scratch / 'alone'}:{rootfs.TAG}"
     copy = ["skopeo", "copy", "--quiet", f"--override-arch={rootfs.GO_NAMES[OTHER]}"]
     subprocess.run([*copy, f"oci:{made.index}:{rootfs.TAG}", alone], check=True, capture_output=True)
@@ -211,7 +210,7 @@ def refuse(cluster: Cluster, made: rootfs.Made, scratch: Path) -> list[Figure]:
 
 
 def choose(cluster: Cluster, made: rootfs.Made) -> Figure:
-    """For either architecture the image that skopeo says is its."""
+    """Check that each architecture gets the image that skopeo reports for it."""
     right = 0
     for architecture in (OWN, OTHER):
         image = f"oci:{made.index}:{rootfs.TAG}"

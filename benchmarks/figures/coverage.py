@@ -1,13 +1,13 @@
-"""[coverage] How often a 95 % interval holds the truth, under the default stopping rule.
+"""[coverage] How often a 95 % interval contains the truth, under the default stopping rule.
 
-Every job goes through the real worker loop, sample files and derivation, on the simulated accelerator; nothing is
-computed from a formula for the sampling distribution. For each kind of noise 2,000 studies of five jobs are made.
-One job: does the interval from its own steps hold that job's true mean (the scripted mean times the factor which
-the job drew)? Five jobs: does Student's t over the job means hold the mean over all jobs?
+Every job runs through the real worker loop, sample files and derivation on the simulated accelerator; no formula for
+the sampling distribution is used. For each kind of noise, 2,000 studies of five jobs are made. One job: does the
+interval from its steps contain the true mean of that job (the scripted mean times the random factor of the job)? Five
+jobs: does Student's t over the job means contain the mean over all jobs?
 
-Beyond the proven range (correlation 0.95, Pareto tails) an interval need not hold, but must say that it is
-approximate; inside it, it should not say so without need. (Over five jobs a correlation of 0.95 inside a job does no
-harm: each job gives one mean. Tails do reach the means.)
+Outside the tested range (correlation 0.95, Pareto tails) an interval may miss the truth, but must be marked as
+approximate; inside, it should not be marked without need. (With five jobs, a correlation of 0.95 inside a job does not
+matter, as each job gives one mean. Tails do affect the means.)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 STEP_S = 0.010
 JOBS = 5
-# The generator's seeds; the statistics were tuned on other ones.
+# Seeds of the generator; the statistics were tuned on others.
 FIRST_SEED = 5_000_000
 
 
@@ -79,7 +79,7 @@ class Tally:
 
 
 def study(kind: Kind, seed: int) -> Tally:
-    """Five jobs; the first also stands for one job alone."""
+    """Run five jobs; the first is also the case of one job."""
     truth = SimTruth(step_time_s=STEP_S, noise=kind.noise, shape=kind.shape)
     population = BATCH / (STEP_S * kind.shape_mean)
     records = [run_job(truth, seed * JOBS + number) for number in range(JOBS)]

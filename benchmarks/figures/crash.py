@@ -1,9 +1,9 @@
-"""[crash] SIGKILL at random moments of studies, then resume: nothing lost, nothing doubled, nothing half written.
+"""[crash] SIGKILL at random moments of a study, then resume: no run is lost, doubled or half written.
 
-Studies of 50 runs run side by side, each in its own folder. The launcher is killed at random moments; after each kill
-every record in the folder is read and validated, and the time until the last worker of the dead launcher is
-gone is taken. Then the study is started again. At the end each of the 50 cells and repeats has exactly one record,
-and the scratch space is empty.
+Studies of 50 runs run in parallel, each in its own folder. The launcher is killed at random moments. After each kill,
+every record in the folder is read and validated, and the time until the last worker of the dead launcher ends is
+measured. Then the study is started again. At the end each of the 50 runs has exactly one record, and the scratch space
+is empty.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LONGEST_S = 5.0
 
 @dataclass(frozen=True)
 class Result:
-    """What one study showed."""
+    """Results of one study."""
 
     kills: int
     unreadable: int
@@ -108,7 +108,7 @@ def workers(results: Path) -> list[int]:
 
 
 def count_unreadable(results: Path) -> int:
-    """Run directories that a reader can see but not use."""
+    """Count run folders that are visible but unreadable."""
     bad = 0
     for run in (results / "runs").glob("*/*"):
         try:

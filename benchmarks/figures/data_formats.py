@@ -1,11 +1,10 @@
-"""[data_formats] Whether every data format is read as it is, and refused where a stranger has spoiled it.
+"""[data_formats] Every data format is read correctly, and damaged or hostile data is refused.
 
-Every registered format is made in its true layout and read back; every example is compared with what another reader
-gives that shares no code with ours (json, numpy, Pillow, tarfile, struct as anybody would use them). Then the hostile
-cases: a sound data set, one thing spoiled, opened and read to the end. Each must end in an error for people that names
-what is wrong. Each runs in a process of its own, so that no memory of one hides that of another; the growth is
-the highest resident size above that at the start. Last, annotations of COCO as large as a fifth of the real file.
-Quick: the same cases, smaller data sets.
+Every registered format is written in its real layout and read back; every example is compared with an independent
+reader (plain json, numpy, Pillow, tarfile, struct). Then the hostile cases: a valid data set with one change, read to
+the end. Each must end with an error message that names the problem. Each runs in its own process, so that its memory
+can be measured; the growth is the highest resident size above that at the start. Last, COCO annotations as large as a
+fifth of the real file. Quick: the same cases with smaller data sets.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ REFUSAL_LIMIT_S = 2
 # The real file in less than a minute, and in less memory than its size.
 SPEED_MB_S = 8
 LARGE_GROWTH_MB = 100
-# A case that goes wrong must not take the machine with it.
+# A failing case must not bring down the machine.
 ADDRESS_LIMIT_BYTES = 8 << 30
 ALARM_S = 30
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of reading a spoiled data set."""
+    """Outcome of reading a damaged data set."""
 
     error: str
     text: str
@@ -59,12 +58,12 @@ class Outcome:
 
 
 def read(name: str, root: Path) -> None:
-    """Everything of both splits."""
+    """Read all examples of both splits."""
     (structured.read_structured if name in structured.REFERENCE else images.read_all)(name, root)
 
 
 def apart(work: Callable[[], Outcome | None]) -> Outcome | None:
-    """The work in a forked process; None where it ends without an answer."""
+    """Run the work in a forked process; None if it ends without a result."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -89,7 +88,7 @@ def apart(work: Callable[[], Outcome | None]) -> Outcome | None:
 
 
 def refusal(name: str, root: Path) -> Outcome:
-    """How reading ends."""
+    """Read a data set and return the outcome."""
     before_kb = rss_kb()
     begin_s = time.perf_counter()
     error, text = "none", "it was read"
@@ -104,7 +103,7 @@ def refusal(name: str, root: Path) -> Outcome:
 
 
 def grown_mb(before_kb: int) -> float:
-    """How far the resident size has been above what it was."""
+    """Return the growth of the highest resident size."""
     return max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb) * 1024 / 1e6
 
 
@@ -113,12 +112,12 @@ def rss_kb() -> int:
 
 
 def right(case: Case, outcome: Outcome) -> bool:
-    """Whether it was refused with the words that help."""
+    """Whether it was refused with the expected message."""
     return outcome.error == "refused" and re.search(case.says, outcome.text, re.DOTALL) is not None
 
 
 def hostile(case: Case, sound: Path, folder: Path) -> Outcome:
-    """A copy of a sound data set spoiled, in one process, and read in another."""
+    """Damage a copy of a valid data set in one process, and read it in another."""
     root = folder / "spoiled"
     shutil.copytree(sound, root)
     try:
@@ -131,7 +130,7 @@ def hostile(case: Case, sound: Path, folder: Path) -> Outcome:
 
 
 def large_annotations(folder: Path, size_mb: int) -> list[Figure]:
-    """A file of COCO as large as a part of the real one, which has 470 MB: how fast, and with how much memory."""
+    """Read a COCO file as large as a part of the real one (470 MB): speed and memory."""
     root = folder / "large"
     root.mkdir()
     count = structured.large_coco(root, size_mb * 1_000_000)
@@ -155,7 +154,7 @@ def large_annotations(folder: Path, size_mb: int) -> list[Figure]:
 
 
 def sound_formats(folder: Path, samples: int) -> tuple[int, int, int]:
-    """How many formats were read, how many examples, and how many of these were not as they should be."""
+    """Return how many formats and examples were read, and how many examples were wrong."""
     formats = examples = wrong = 0
     for name in plugins.names("data"):
         module = structured if name in structured.REFERENCE else images
@@ -178,7 +177,7 @@ def main() -> None:
         folder = Path(place)
         for name in sorted({case.format for case in cases}):
             plugins.load("data", name).make(folder / "sound" / name, images.SAMPLES, 1)
-        # What the readers import is in memory before the first case.
+        # Import what the readers need before the first case, so that it does not count as growth.
         for name in sorted({case.format for case in cases}):
             read(name, folder / "sound" / name)
         failed = 0
@@ -188,7 +187,7 @@ def main() -> None:
             if not right(case, outcome):
                 failed += 1
                 print(f"WRONG {case.format}, {case.name}: {outcome.error}: {outcome.text[:300]}", file=sys.stderr)
-        print(f"{len(cases)} hostile cases, {failed} not refused as they should be")
+        print(f"{len(cases)} hostile cases, {failed} not refused as expected")
         large = large_annotations(folder, 10 if options.quick else 100)
         formats, examples, wrong = sound_formats(folder, QUICK_SAMPLES if options.quick else SAMPLES)
     known = len(plugins.names("data"))

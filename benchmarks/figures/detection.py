@@ -1,8 +1,8 @@
-"""[detection] How often a 2 % slowdown is found among 1 % job-to-job noise, and how often one is seen where none is.
+"""[detection] How often a 2 % slowdown is found with 1 % noise between jobs, and the rate of false alarms.
 
-Eight jobs a side, each through the real worker and derivation. The difference is four times the standard error of the
-difference of two means of eight (1 % times the square root of 2/8 is 0.5 %), against a Student t quantile of 2.14:
-power 96 % in theory, and by construction 5 % false alarms, half of them in each direction.
+Eight jobs per side, each through the real worker and derivation. The difference is four times the standard error of the
+difference of two means of eight (1 % times the square root of 2/8 is 0.5 %); the Student t quantile is 2.14. In theory
+the power is 96 %, and there are 5 % false alarms, half of them in each direction.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ FIRST_SEED = 7_000_000
 
 
 def side(step_s: float, first_seed: int) -> list[float]:
-    """The mean step times of eight jobs."""
+    """Return the mean step times of eight jobs."""
     truth = SimTruth(step_time_s=step_s, noise=NOISE)
     records = [run_job(truth, seed) for seed in range(first_seed, first_seed + JOBS_A_SIDE)]
     return [value for record in records if (value := record.quantities["step_time_mean"].value) is not None]
 
 
 def comparison(number: int) -> tuple[bool, bool]:
-    """Whether a slowdown was found, and whether one was seen between equals."""
+    """Return whether a slowdown was found, and whether there was a false alarm."""
     seed = FIRST_SEED + 3 * JOBS_A_SIDE * number
     base, equal = side(STEP_S, seed), side(STEP_S, seed + JOBS_A_SIDE)
     slow = side(STEP_S * (1 + SLOWDOWN), seed + 2 * JOBS_A_SIDE)

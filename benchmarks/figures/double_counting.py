@@ -1,9 +1,8 @@
-"""[double_counting] Whether each joule of a job is counted once: 64 ranks on 8 simulated nodes.
+"""[double_counting] Each joule of a job is counted once: 64 ranks on 8 simulated nodes.
 
-Every job goes through the real worker loop, sensor files and derivation. Sensors without noise read the same joules on
-several levels at once: dies and the cards that hold them (MI250), devices and the modules that hold them with their
-CPU (GH200), hosts and whole nodes. The truth is worked out by hand here, from the script alone: watts times seconds.
-Which ranks the counted domains hold is worked out from their names alone.
+Every job runs through the real worker loop, sensor files and derivation. Sensors without noise read the same joules on
+several levels: dies and cards (MI250), devices and modules with their CPU (GH200), hosts and whole nodes. The truth is
+computed here from the script alone: watts times seconds. The ranks of each counted domain follow from its name.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def gauge(scope: str) -> Sensor:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One machine: what its sensors read, and what of a node belongs into the job's energy and the host's."""
+    """One machine: its sensors, and which parts of a node belong to the energy of the job and of the host."""
 
     node: Node
     sensors: tuple[Sensor, ...]
@@ -102,7 +101,7 @@ def run(scenario: Scenario, steps: int) -> RunRecord:
 
 
 def truths(scenario: Scenario, record: RunRecord) -> dict[str, float]:
-    """Joules of the steady steps and of the compilation, by hand."""
+    """Return the true joules of the steady steps and of the compilation."""
     assert record.steady is not None
     steps = record.steady.stop_step - record.steady.start_step
     host = NODES if scenario.host_in_job else 0
@@ -118,7 +117,7 @@ def truths(scenario: Scenario, record: RunRecord) -> dict[str, float]:
 
 
 def held(name: str, node: Node) -> range:
-    """The ranks that a counted domain holds: `sim3/die5` is the die of rank 29."""
+    """Return the ranks of a counted domain: `sim3/die5` is the die of rank 29."""
     place, _, domain = name.partition("/")
     first = A_NODE * int(place.removeprefix("sim"))
     if domain == "node":

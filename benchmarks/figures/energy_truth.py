@@ -1,15 +1,15 @@
-"""[energy_truth] Does the stated interval hold the true energy, and does the verdict say where the sensor cannot know?
+"""[energy_truth] The stated interval contains the true energy, and the verdict marks what the sensor cannot know.
 
-Power in closed form (constant, steps, ramps, square waves near the beat of the sensor or its reader, bursts) is read
-through simulated counters and gauges: averaging, part-time, of an instant; window, period, phase, gain, noise,
-quantisation, dropouts, wraps, resets and standstill are drawn at random. What the sensor's maker states (resolution,
-averaging window, tolerance, and mostly the period and the limit) is known to the estimator; all else is not.
-The estimator was tuned on other seeds. The quick form has 2,000 cases, the full one 20,000, under the same bars.
+Power in closed form (constant, steps, ramps, square waves near the period of the sensor or its reader, bursts) is read
+through simulated counters and gauges: averaging, part-time, instantaneous. Window, period, phase, gain, noise,
+quantisation, dropouts, wraps, resets and frozen values are random. The estimator knows what the vendor of the sensor
+states (resolution, averaging window, tolerance, and mostly the period and the limit) and nothing else. It was tuned on
+other seeds. The quick form has 2,000 cases, the full one 20,000, with the same limits.
 
-A number is "apart from gain" when it is held against the truth as a sensor without gain would see it, and the
-interval without the part that is the gain's. Counter errors are those of all numbers, doubtful ones too, and a tick
-is a new value as the reader saw it: dropouts make ticks longer. Windows are drawn from a third of a tick on, so many
-can have no number; why each has none is counted on stderr.
+"Apart from gain" compares a number with what a sensor without gain error would read, and uses the interval without the
+part for gain. Counter errors are those of all numbers, including doubtful ones. A tick is a new value as the reader saw
+it, so dropouts make ticks longer. Windows start at a third of a tick, so many have no number; the reasons are counted
+on stderr.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ MANY_TICKS = 100
 SHAPES = ("constant", "steps", "ramps", "square", "bursts")
 KINDS = ("counter", "average", "instant", "part-time", "random part-time")
 KIND_SHARES = (0.4, 0.3, 0.1, 0.08, 0.12)
-# A sensor resolves a window of so many of its ticks, readings or averages, if it sees all of the time.
+# A sensor that sees all of the time resolves a window of at least this many ticks, readings or averages.
 RESOLVED = 20
-# Random looks are a survey: their error goes with the root of their number.
+# Random readings are a survey: their error falls with the square root of their number.
 RESOLVED_LOOKS = 200
 
 
 @dataclass(frozen=True)
 class Case:
-    """A window with its truth, and what an estimator gets to see of it."""
+    """A window with its truth, and what an estimator sees of it."""
 
     setting: Setting
     nature: Nature
@@ -59,12 +59,12 @@ class Case:
     """The most energy between two new values of a counter, as they were read, in the window and at its edges."""
     ticks: int
     cannot_know: str
-    """Why nobody could tell from these readings; empty where somebody could."""
+    """Why the energy cannot be known from these readings; empty if it can."""
     resolved: bool
     """Whether the sensor resolves the window."""
 
     def energy(self) -> WindowEnergy:
-        """What is stated of it."""
+        """The estimate."""
         setting = self.setting
         return energy_of(
             self.nature, *self.table, setting.start_s, setting.stop_s, random_phase=setting.random_phase
@@ -73,7 +73,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is drawn first."""
+    """The random choices that come first."""
 
     kind: str
     shape: str
@@ -85,12 +85,12 @@ class Setting:
 
     @property
     def counter(self) -> bool:
-        """Whether joules are read, and not watts."""
+        """Whether it counts joules, rather than reading watts."""
         return self.kind == "counter"
 
     @property
     def random_phase(self) -> bool:
-        """Whether it looks at random moments."""
+        """Whether it reads at random moments."""
         return self.kind == "random part-time"
 
     @property
@@ -105,7 +105,7 @@ class Setting:
 
     @property
     def blind(self) -> bool:
-        """Whether a load at the sensor's own beat may hide: it must not be called valid."""
+        """Whether a load with the period of the sensor may be invisible; then the verdict must not be valid."""
         return not self.counter and not self.random_phase and self.average_s < 0.9 * max(self.period_s, self.read_s)
 
 
@@ -120,7 +120,7 @@ def draw_setting(random: np.random.Generator) -> Setting:
     kind = str(random.choice(KINDS, p=KIND_SHARES))
     shape = str(random.choice(SHAPES))
     period_s = log_uniform(random, 0.005, 0.5)
-    # One random look in each period; others are read more or less often than they make values.
+    # One random reading per period; other sensors are read more or less often than they make values.
     read_s = period_s * (
         1.0 if kind == "random part-time" else log_uniform(random, 0.2, 3 if kind == "counter" else 1.5)
     )
@@ -131,7 +131,7 @@ def draw_setting(random: np.random.Generator) -> Setting:
 
 
 def draw_power(random: np.random.Generator, setting: Setting) -> Power:
-    """A load; its fast parts are near the beat of the sensor or of its reader."""
+    """A load; its fast parts are near the period of the sensor or of its reader."""
     low_w, high_w = np.sort([log_uniform(random, 20, 700), log_uniform(random, 20, 700)])
     beat_s = float(random.choice([setting.period_s, setting.read_s]))
     begin_s, end_s = setting.start_s - 24 * setting.block_s, setting.stop_s + 24 * setting.block_s
@@ -143,7 +143,7 @@ def draw_power(random: np.random.Generator, setting: Setting) -> Power:
         corner_w = random.uniform(low_w, high_w, count + (setting.shape == "ramps"))
         return levels(corner_s, corner_w) if setting.shape == "steps" else ramps(corner_s, corner_w)
     if setting.shape == "square":
-        # Half of them close to the beat, where a slow beat of the two is all that can be seen.
+        # Half of them close to the period, where only a slow beat is visible.
         ratio = random.uniform(0.97, 1.03) if random.random() < 0.5 else log_uniform(random, 0.5, 2.0)
         first_s, duty = begin_s - ratio * beat_s * random.random(), random.uniform(0.2, 0.8)
         return square_wave(first_s, end_s, ratio * beat_s, duty, low_w, high_w)
@@ -191,7 +191,7 @@ def draw(seed: int) -> Case:
 
 
 def resolves(setting: Setting, sensor: Sensor, reader: Reader, truth_j: float) -> bool:
-    """Long enough for the sensor, which sees all of the time or looks at random; nothing broken, no long silence."""
+    """Whether the window is long enough for the sensor, and the readings have no fault and no long gap."""
     if reader.silence_s is not None or sensor.freezes_s is not None:
         return False
     if setting.counter:
@@ -204,7 +204,7 @@ def resolves(setting: Setting, sensor: Sensor, reader: Reader, truth_j: float) -
 
 
 def draw_sensor(random: np.random.Generator, setting: Setting, truth_j: float, factor: float) -> tuple[Sensor, bool]:
-    """A sensor, and whether its maker states the range of its counter."""
+    """A sensor, and whether its vendor states the range of its counter."""
     counter, window_s = setting.counter, setting.window_s
     resolution, wrap_j = draw_steps(random, setting, truth_j / window_s)
     freezes = counter and random.random() < 0.04
@@ -238,7 +238,7 @@ def draw_steps(random: np.random.Generator, setting: Setting, mean_w: float) -> 
     resolution = float(random.choice([6.1e-5, 1e-3, 0.1 * tick_j, 2 * tick_j]))
     if random.random() < 0.5:
         return resolution, None
-    # A range shorter than some ticks cannot be followed by any reader, and no such counter is made.
+    # No reader can follow a range of a few ticks, and no such counter exists.
     wrap_j = max(mean_w * setting.window_s / random.uniform(0.2, 5), 100 * tick_j)
     return resolution, float(np.ceil(wrap_j / resolution) * resolution)
 
@@ -270,7 +270,7 @@ def draw_reader(random: np.random.Generator, setting: Setting) -> Reader:
 
 
 def seen_ticks(power: Power, sensor: Sensor, setting: Setting, moment_s: Floats, value: Floats) -> tuple[float, int]:
-    """The largest energy between two new values around the window, as they were read, and how many are in it."""
+    """Return the largest energy between two new values around the window, and how many values are in it."""
     new = np.append(len(value) > 0, np.diff(value) != 0)[: len(value)]
     tick_s = sensor.made_s(moment_s[new])
     first = max(0, int(np.searchsorted(tick_s, setting.start_s)) - 1)
@@ -281,7 +281,7 @@ def seen_ticks(power: Power, sensor: Sensor, setting: Setting, moment_s: Floats,
 
 
 def why_not(sensor: Sensor, nature: Nature, setting: Setting, moment_s: Floats, value: Floats) -> str:
-    """Why these readings do not hold the energy of the window."""
+    """Return why these readings do not determine the energy of the window."""
     made_s = sensor.made_s(moment_s)
     near_s = setting.period_s / 2
     if not np.any((made_s > setting.start_s - near_s) & (made_s < setting.stop_s + near_s)):
@@ -300,7 +300,7 @@ def why_not(sensor: Sensor, nature: Nature, setting: Setting, moment_s: Floats, 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A case with what was stated of it."""
+    """A case with its estimate."""
 
     case: Case
     energy: WindowEnergy
@@ -314,13 +314,13 @@ class Outcome:
 
     @property
     def error_j(self) -> float:
-        """How far the number is from the truth."""
+        """Distance of the number from the truth."""
         assert self.energy.value_j is not None
         return abs(self.energy.value_j - self.case.truth_j)
 
     @property
     def error_without_gain_j(self) -> float:
-        """How far it is from what the sensor would say if it knew all but its gain."""
+        """Distance from the truth as a sensor without gain error reads it."""
         assert self.energy.value_j is not None
         return abs(self.energy.value_j - self.case.without_gain_j)
 
@@ -342,7 +342,7 @@ def outcomes(seeds: range) -> list[Outcome]:
 
 
 def told(title: str, rows: list[Outcome]) -> None:
-    """One line of a breakdown."""
+    """Print one line of a breakdown."""
     numbers = [row for row in rows if row.energy.value_j is not None]
     valid = [row for row in numbers if row.energy.verdict == "valid"]
     held = sum(row.error_j <= row.half_j for row in numbers)
@@ -368,7 +368,7 @@ def breakdown(rows: list[Outcome]) -> None:
 
 
 def reason_family(reason: str) -> str:
-    """A reason without its numbers."""
+    """Remove the numbers from a reason."""
     return " ".join(word for word in reason.split() if not any(sign.isdigit() for sign in word))
 
 

@@ -1,16 +1,15 @@
-"""[extend] Each page docs/adding-a-*.md is followed to the letter on a copy of the tree, and its checks pass then.
+"""[extend] Each page docs/adding-a-*.md is followed exactly on a copy of the tree, and its checks pass.
 
-The copy holds the files that git tracks. A page is applied exactly as it says, its commands are run, and git must then
-see the files that the page names as new or changed, and no other. A page speaks in one form; the line above a block of
-code says what the block is:
+The copy contains the files that git tracks. The page is applied, its commands are run, and git must then report
+exactly the files that the page names as new or changed. The line above a code block says what the block is:
 
     New file `PATH`:                           the whole file
     In `PATH`, after the line `TEXT`:          lines to add, indented as the line that follows TEXT
     This writes `PATH`:                        a command that changes the file
     Check:                                     commands that must succeed
 
-Other blocks are examples and change nothing. `--quick` runs no command of a page; at the end it follows all pages on
-one tree and runs their own tests together. `--page NAME` follows one page, such as `verb`.
+Other blocks are examples. `--quick` runs no commands of the pages; at the end it applies all pages to one tree and runs
+their tests together. `--page NAME` follows one page, such as `verb`.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class PageError(Exception):
 
 @dataclass
 class Page:
-    """What a page says to do, in its order."""
+    """The instructions of a page, in order."""
 
     new: dict[str, str] = field(default_factory=dict)
     """Text of each new file, by its path."""
@@ -58,16 +57,16 @@ class Page:
 
     @property
     def files(self) -> set[str]:
-        """All that the page says it changes."""
+        """All files that the page names."""
         return {*self.new, *(path for path, _, _ in self.lines), *(path for path, _ in self.writes)}
 
     def shorten(self) -> None:
-        """Leave out all commands: what is left is new files and lines."""
+        """Return the page without commands: only new files and lines."""
         self.writes, self.checks = [], []
 
 
 def read_page(text: str) -> Page:
-    """What a page says to do."""
+    """Parse the instructions of a page."""
     page = Page()
     for block in BLOCK.finditer(text):
         said, body = block["said"], block["body"]
@@ -80,12 +79,12 @@ def read_page(text: str) -> Page:
         elif said == "Check:":
             page.checks += body.splitlines()
     if not page.new or not page.lines or not page.checks:
-        raise PageError("it names no new file, no line to add or no check")
+        raise PageError("a new file, a line to add or a check is missing")
     return page
 
 
 def add_lines(text: str, after: str, lines: str) -> str:
-    """The text with lines added after the only line that reads `after`, indented as the line below it."""
+    """Add lines after the only line that equals `after`, indented like the line below it."""
     old = text.splitlines(keepends=True)
     places = [number for number, line in enumerate(old) if line.strip() == after]
     if len(places) != 1:
@@ -97,7 +96,7 @@ def add_lines(text: str, after: str, lines: str) -> str:
 
 
 class Copy:
-    """A copy of the tree, in which pages are followed one after the other."""
+    """A copy of the tree, to which pages are applied one after the other."""
 
     def __init__(self, folder: Path) -> None:
         self.tree = folder / "tree"
@@ -105,7 +104,7 @@ class Copy:
         self._scratch.mkdir()
         tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
         for name in filter(None, tracked.split("\0")):
-            # What was deleted here and not committed yet is tracked still.
+            # Files that were deleted but not committed are still tracked.
             if (ROOT / name).exists():
                 (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, self.tree / name)
@@ -114,10 +113,10 @@ class Copy:
         self._git("-c", "user.name=copy", "-c", "user.email=copy@localhost", "commit", "--quiet", "--message=copy")
 
     def follow(self, page: Page) -> None:
-        """Do what the page says, but for its checks."""
+        """Apply the page, without its checks."""
         for path, text in page.new.items():
             if (self.tree / path).exists():
-                raise PageError(f"{path} is there already")
+                raise PageError(f"{path} already exists")
             (self.tree / path).parent.mkdir(parents=True, exist_ok=True)
             (self.tree / path).write_text(text, encoding="utf-8")
         for path, after, lines in page.lines:
@@ -125,10 +124,10 @@ class Copy:
             (self.tree / path).write_text(add_lines(old, after, lines), encoding="utf-8")
         for path, command in page.writes:
             if failure := self.run(command):
-                raise PageError(f"{path} is not written: {failure}")
+                raise PageError(f"{path} was not written: {failure}")
 
     def run(self, command: str) -> str:
-        """Run one command in the tree; what it said when it failed, else nothing."""
+        """Run one command in the tree; return its output if it failed, else an empty string."""
         begin_s = time.monotonic()
         environment = {
             **os.environ,
@@ -145,12 +144,12 @@ class Copy:
         return "" if done.returncode == 0 else f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
 
     def changed(self) -> set[str]:
-        """The files that git sees as new or changed."""
+        """Return the files that git reports as new or changed."""
         said = self._git("status", "--porcelain", "--untracked-files=all", "-z")
         return {entry[3:] for entry in said.split("\0") if entry}
 
     def restore(self) -> None:
-        """As before the page."""
+        """Undo the page."""
         self._git("reset", "--quiet", "--hard")
         self._git("clean", "--quiet", "--force", "-d", "-x")
 
@@ -159,7 +158,7 @@ class Copy:
 
 
 def try_page(copy: Copy, name: str, *, quick: bool) -> list[str]:
-    """Follow one page; what went wrong."""
+    """Follow one page; return the problems."""
     print(f"  {name}", flush=True)
     try:
         page = read_page((ROOT / "docs" / f"adding-a-{name}.md").read_text(encoding="utf-8"))
@@ -167,7 +166,7 @@ def try_page(copy: Copy, name: str, *, quick: bool) -> list[str]:
             page.shorten()
         copy.follow(page)
         wrong = [failure for command in page.checks if (failure := copy.run(command))]
-        # After the checks: they may leave nothing behind that the page does not name.
+        # After the checks, because they must not leave files that the page does not name.
         wrong += [f"{path} is changed, and the page does not name it" for path in sorted(copy.changed() - page.files)]
         wrong += [f"{path} is named, and was not changed" for path in sorted(page.files - copy.changed())]
     except (PageError, OSError) as error:
@@ -180,7 +179,7 @@ def try_page(copy: Copy, name: str, *, quick: bool) -> list[str]:
 
 
 def try_tests(copy: Copy, names: Sequence[str]) -> list[str]:
-    """Follow all pages on one tree and run their own tests in one process; what went wrong."""
+    """Apply all pages to one tree and run their tests in one process; return the problems."""
     print("  all pages together", flush=True)
     tests = []
     for name in names:

@@ -1,10 +1,9 @@
-"""[family_overhead] What the harness adds to a step stays within the engine's figure for every family of workloads.
+"""[family_overhead] The harness keeps at least 0.99 of the bare throughput for every family of workloads.
 
-The same model, optimizer and data are used in turn: a short block of steps as the worker makes them, with events, and
-as many by the loop that one writes by hand. The machine's speed wanders by several percent within a second, so that the
-turns are short and the median step of each is what is compared. What the harness does between blocks (files, progress,
-looks at results) is measured apart, and counts as it does in a run, once in a block of 5 s. What is asked is 0.99 of
-the bare throughput. Sizes are those of the tests.
+The same model, optimizer and data run in turns: a short block of steps in the worker, with events, and as many steps in
+a hand-written loop. The speed of the machine varies by several percent within a second, so turns are short and median
+steps are compared. The work of the harness between blocks (files, progress, checks of results) is measured separately,
+and counts as in a run, once per block of 5 s. Sizes are those of the tests.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ TURN_S = 0.08
 
 @dataclass(frozen=True)
 class Family:
-    """One workload that stands for its family."""
+    """One workload that represents its family."""
 
     name: str
     workload: str
@@ -57,7 +56,7 @@ FAMILIES = (
 
 
 def by_hand(workload: Any) -> Callable[[], Any]:
-    """A step without a harness, on the very same objects."""
+    """A step without the harness, on the same objects."""
     if isinstance(workload, CeilingSteps):
         work, repeats = workload._work, workload._batch.computed  # noqa: SLF001
         return lambda: [work.step() for _ in range(repeats)]

@@ -1,10 +1,10 @@
-"""[faults] Whatever ends a run ends it soon, as the status it is, with nothing left running and the study resumable.
+"""[faults] Every fault ends its run quickly and with the right status; no process is left, and the study can resume.
 
-Faults are real and go through the command line: memory refused by an address-space limit, a rank that is killed, hangs
-with and without the interpreter's lock, a disk that fills, orders to end at every level, errors in the user's file, a
-time limit. The model (models/faulty.py) leaves the moment of its fault; the figure is the longest time from
-there (for hangs and time limits: from the limit on) to the end of the command, or of the run where others follow.
-After each fault the study is started again: what has a record is not made again, and what has none completes.
+The faults are real and go through the command line: memory refused by an address-space limit, a killed rank, hangs with
+and without the interpreter lock, a full disk, signals at every level, errors in the user's file, a time limit. The
+model (models/faulty.py) records the time of its fault. The figure is the longest time from there (for hangs and time
+limits: from the limit) to the end of the command, or of the run if others follow. After each fault the study is started
+again: runs with a record are not repeated, and the others complete.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ COMPILE_LIMIT_S = 1.0
 LIMIT_S = 5.0
 BAR_S = 15.0
 LONGEST_S = 120.0
-# From the time of day to the clock of the stamps.
+# Offset from the time of day to the clock of the stamps.
 BOOT_S = time.monotonic() - time.time()
 LIMITED = """
 import os, resource, sys
@@ -71,13 +71,13 @@ LOADER = 'loader = { place = "host", workers = 1 }'
 
 @dataclass(frozen=True)
 class Case:
-    """A fault, and what should come of it."""
+    """A fault and its expected outcome."""
 
     name: str
     status: str | None
-    """Of the run with the fault; None: interrupted, so that there is no record."""
+    """Status of the run with the fault; None: interrupted, without a record."""
     evidence: tuple[str, ...] = ()
-    """Words that the record's status must hold."""
+    """Texts that the status of the record must contain."""
     fault: str = ""
     rank: int = 0
     ranks: int = 1
@@ -85,20 +85,20 @@ class Case:
     batches: tuple[int, ...] = (8,)
     steps: int = 30
     cause: Callable[[Play], float] | None = None
-    """Brings the fault about from outside, and says when; None: the model does."""
+    """Causes the fault from outside and returns its time; None: the model does."""
     limit_s: float = 0.0
-    """What the run is given before it counts as late."""
+    """Time limit after which the delay counts."""
     limited: tuple[str, int] | None = None
-    """A limit of the system under which the command is started."""
+    """A resource limit for the command."""
     disk: bool = False
     exit_code: int = 1
     others: int = 0
-    """Runs of the first start that complete all the same."""
+    """Runs of the first start that complete despite the fault."""
 
 
 @dataclass
 class Play:
-    """A case on the stage."""
+    """One case while it runs."""
 
     case: Case
     folder: Path
@@ -111,7 +111,7 @@ class Play:
         return self.folder / "disk" / "results"
 
     def check(self, what: str, found: Any, wanted: Any) -> None:
-        """Note what is not as it should be."""
+        """Record a problem if a value is not as expected."""
         if found != wanted:
             self.wrong.append(f"{what}: {found!r}, not {wanted!r}")
 
@@ -122,7 +122,7 @@ class Play:
         if fault and self.case.limited:
             command = [sys.executable, "-c", LIMITED, *map(str, self.case.limited), *command]
         added = {"FAULTS": str(self.folder), "FAULT_DISK": str(self.folder / "disk")}
-        # Of its own, so that compilation is never a look into what an earlier one left.
+        # Its own cache, so that compilation never uses the result of an earlier one.
         added["TORCHINDUCTOR_CACHE_DIR"] = str(self.folder / "compiled")
         if fault:
             added |= {"FAULT": self.case.fault, "FAULT_RANK": str(self.case.rank)}
@@ -136,7 +136,7 @@ class Play:
         )
 
     def end(self) -> tuple[int, str, str]:
-        """Wait for the command; nothing of it may be left."""
+        """Wait for the command and check that no process is left."""
         assert self.process is not None
         try:
             out, err = self.process.communicate(timeout=LONGEST_S)
@@ -149,7 +149,7 @@ class Play:
         return self.process.returncode, out, err
 
     def processes(self) -> Iterator[tuple[int, str]]:
-        """Everything that the command started and that lives: its surroundings are handed down."""
+        """Return all live processes of the command, found by an inherited environment variable."""
         wanted = f"FAULTS={self.folder}".encode()
         for entry in Path("/proc").iterdir():
             try:
@@ -159,37 +159,37 @@ class Play:
                 continue
 
     def wait_for(self, what: Callable[[], bool]) -> None:
-        """Until something is there, or the command has ended without it."""
+        """Wait until something appears, or the command ends."""
         assert self.process is not None
         begin_s = time.monotonic()
         while not what():
             if self.process.poll() is not None or time.monotonic() - begin_s > LONGEST_S:
                 self.wrong.append("the moment of the fault never came")
                 return
-            time.sleep(0.005)  # nothing else tells that a file or a process has come; it adds to no delay
+            time.sleep(0.005)  # polling: no event announces a file or a process
 
     def stamp_s(self) -> float:
-        """When the first rank met its fault."""
+        """Return the time of the first fault."""
         stamps = [float(path.read_text().split()[0]) for path in self.folder.glob("stamp_*")]
-        # A file that may not grow leaves no stamp; its last write is the moment.
+        # If files cannot grow there is no stamp; use the time of the last write.
         files = self.results.glob("runs/*/*/raw/steps-*.bin")
         return min(stamps or [path.stat().st_mtime + BOOT_S for path in files])
 
     def records(self) -> list[RunRecord]:
-        """In the study's order."""
+        """Return the records in the order of the study."""
         folder, file = ResultFolder(self.results), self.folder / "study.toml"
         runs = expand(load_study(file), self.folder).runs
         return [folder.read(folder.run_path(spec)) for spec in runs if folder.has(spec)]
 
 
 def terminate_in_steps(play: Play) -> float:
-    """SIGTERM to the command while a rank stands in a step and the others wait for it."""
+    """Send SIGTERM to the command while one rank is stuck in a step and the others wait for it."""
     play.wait_for(lambda: any(play.folder.glob("stamp_*")))
     return terminate(play)
 
 
 def terminate_at_start(play: Play) -> float:
-    """SIGTERM to the command while torchrun is starting."""
+    """Send SIGTERM to the command while torchrun is starting."""
     play.wait_for(lambda: any("torch.distributed.run" in words for _, words in play.processes()))
     return terminate(play)
 
@@ -197,7 +197,7 @@ def terminate_at_start(play: Play) -> float:
 def terminate(play: Play) -> float:
     assert play.process is not None
     now_s = time.monotonic()
-    # Twice, as the impatient do: the second must not disturb what the first has begun.
+    # Twice, as impatient users do: the second must not disturb the shutdown.
     for _ in range(2):
         play.process.send_signal(signal.SIGTERM)
     return now_s
@@ -215,7 +215,7 @@ MEMORY = Case(
 DISK = Case("a disk that fills", "failed", ("disk", "full"), fault="fill", batches=(8, 16), steps=300, disk=True)
 LATE = Case("the time limit", "time_limit", fault="stand", more="time_limit_s = 8.0", limit_s=8.0)
 HANG = f"hang_limit_s = {LIMIT_S}"
-# The last batch of an epoch is smaller, and compiled anew in the middle of the steps.
+# The last batch of an epoch is smaller, so it is compiled again between steps.
 COMPILED = f'compile = "default"\nhang_limit_s = {COMPILE_LIMIT_S}\nepoch_samples = 60\nlast_batch = "keep"'
 CASES = [
     MEMORY,
@@ -259,7 +259,7 @@ WITHOUT_DISK: dict[str, Any] = {
 
 
 def play(case: Case) -> tuple[list[str], float]:
-    """Bring one fault about; what was wrong, and how long the end took."""
+    """Run one case; return the problems and the time until the end."""
     with tempfile.TemporaryDirectory(prefix="steelyard-faults-") as name:
         disk = Path(name) / "disk"
         disk.mkdir()
@@ -268,7 +268,7 @@ def play(case: Case) -> tuple[list[str], float]:
         mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "steelyard-faults", str(disk)]
         mounted = subprocess.run(mount, capture_output=True, check=False)
         if mounted.returncode:
-            print("a disk may not be mounted here: the size of a file is limited instead, and nothing is freed")
+            print("mounting is not permitted here: the file size is limited instead")
             return perform(Play(replace(case, **WITHOUT_DISK), Path(name)))
         try:
             return perform(Play(case, Path(name)))
@@ -317,13 +317,13 @@ def perform(stage: Play) -> tuple[list[str], float]:
 
 
 def end_of_run(record: RunRecord) -> float:
-    """On the clock of the stamps."""
+    """Return a time of day on the clock of the stamps."""
     assert record.launch is not None
     return dt.datetime.fromisoformat(record.launch.started_at).timestamp() + record.launch.wall_s + BOOT_S
 
 
 def resume(stage: Play, missing: int) -> None:
-    """The same command again, without the fault."""
+    """Run the command again, without the fault."""
     before = {record.run_id: record for record in stage.records()}
     stage.start(fault=False)
     code, out, err = stage.end()
@@ -338,10 +338,10 @@ def resume(stage: Play, missing: int) -> None:
 
 
 def main() -> None:
-    options = arguments(__doc__, only={"default": "", "help": "only the cases whose name holds this"})
+    options = arguments(__doc__, only={"default": "", "help": "only cases whose name contains this"})
     cases = QUICK if options.quick else [case for case in CASES if options.only in case.name]
     wrong, longest_s = 0, 0.0
-    # Side by side only where the time is short: delays of the full form are those of an idle machine.
+    # In parallel only in the quick form: the full form measures delays on an idle machine.
     with ThreadPoolExecutor(3 if options.quick else 1) as pool:
         for case, (faults, delay_s) in zip(cases, pool.map(play, cases), strict=True):
             print(f"{delay_s:6.2f} s  {case.name}: {case.status or 'interrupted'}", flush=True)

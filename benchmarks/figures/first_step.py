@@ -1,9 +1,9 @@
-"""[first_step] What a user waits for: from the command to the first step, against the bare script.
+"""[first_step] Time from the command to the first step, compared with a bare script.
 
-Both train the same small model, started in turn; the model itself writes down when its first loss is computed, on the
-system's monotonic clock. Importing torch takes more or less long from start to start: 15 pairs differed by -0.44 to
-1.60 s, which is a standard deviation of 0.59 s (a range of 3.47 of them). The median of the quick form's three pairs
-has 0.67 of that as its standard error, 0.39 s, and may miss the bar by three of these. The full form may not.
+Both train the same small model, started in turn; the model records when its first loss is computed, on the monotonic
+clock. The time to import torch varies: 15 pairs differed by -0.44 to 1.60 s, a standard deviation of 0.59 s (the range
+is 3.47 of them). The median of the three pairs of the quick form has a standard error of 0.67 of that, 0.39 s, and may
+miss the limit by three of these. The full form may not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ QUICK_NOISE_S = 3 * 0.39
 
 
 def seconds_to_first(command: list[str], folder: Path) -> float:
-    """From the start of the command to its first loss."""
+    """Return the seconds from the start of the command to its first loss."""
     environment = surroundings(folder)
     begin_s = time.monotonic()
     subprocess.run(command, env=environment, check=True, capture_output=True)
@@ -35,7 +35,7 @@ def main() -> None:
     options = arguments(__doc__)
     bare_script = [sys.executable, str(MODELS / "by_hand.py"), "0", "5", "16", "1"]
     bare_s, ours_s = [], []
-    # The first pair finds cold files and is not counted.
+    # The first pair reads cold files and does not count.
     for number in range(4 if options.quick else 16):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)

@@ -1,10 +1,9 @@
-"""[flops] Whether the operations counted on the meta device are those the models take.
+"""[flops] The operations counted on the meta device are correct.
 
-ResNet-50's forward pass against torchvision's published 4.089 billion multiply-adds, twice as many operations;
-WideResNet-28-10 against a count by hand, layer by layer; GPT, training and inference at several sizes and lengths,
-against the closed formula. A network of images trains with 3 times its forward pass less the gradient of the images,
-which nobody needs: that is counted by hand too. Nothing is computed, so the quick form is the full one but for the
-largest GPT.
+The forward pass of ResNet-50 is compared with torchvision's published 4.089 billion multiply-adds (two operations
+each), WideResNet-28-10 with a count by hand, layer by layer, and GPT, training and inference at several sizes and
+lengths, with the closed formula. Training an image network takes 3 times its forward pass minus the unneeded gradient
+of the images, which is also counted by hand. Nothing is computed; the quick form only leaves out the largest GPT.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def counted(make: Callable[[], ModelBundle], *, train: bool) -> float:
 
 
 def deviation(measured: float, expected: float) -> float:
-    """In percent of what is expected."""
+    """Return the deviation in percent of the expected value."""
     return 100 * abs(measured / expected - 1)
 
 

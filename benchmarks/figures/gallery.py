@@ -1,7 +1,7 @@
-"""[gallery] Every kind of chart, drawn from simulated studies: PNG and SVG in a folder, to be looked at.
+"""[gallery] Every kind of chart, drawn from simulated studies, as PNG and SVG in a folder for visual inspection.
 
-The studies go through the real worker loop, raw files and derivation. Each picture is drawn twice: the SVG must be the
-same, and a later drawing quick. A trace of many steps must become few points in bounded memory.
+The studies run through the real worker loop, raw files and derivation. Each chart is drawn twice: the SVG must be the
+same, and the second drawing fast. A trace of many steps must become few points in bounded memory.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from steelyard.report.render import draw
 from steelyard.results.store import ResultFolder
 
 FIRST_S, LATER_S = 5.0, 0.4
-"""How long a picture may take: the first loads the library."""
+"""Time limit of the first drawing, which loads the library."""
 AGAIN = 3
-"""Later drawings; the quickest counts, because others may use the machine."""
+"""Number of later drawings; the fastest counts, because the machine may be busy."""
 MANY_STEPS, FEW_STEPS = 10_000_000, 1_000_000
 MEBIBYTE = 1 << 20
 
 
 def draw_all(folder: ResultFolder, output: Path) -> dict[str, tuple[float, float, bool]]:
-    """First and later time of each picture, and whether both drawings are the same."""
+    """Return the first and the later time of each chart, and whether both drawings are the same."""
     found = {}
     for name, make in pictures(folder):
         picture = make()
@@ -57,11 +57,11 @@ def draw_all(folder: ResultFolder, output: Path) -> dict[str, tuple[float, float
     return found
 
 
-# -- a trace that is long
+# -- a long trace
 
 
 def long_trace(steps: int) -> tuple[int, float, float]:
-    """Points, seconds and mebibytes that it takes to reduce so many steps."""
+    """Return the points, seconds and mebibytes for reducing this number of steps."""
     random = np.random.default_rng(8)
     with tempfile.TemporaryDirectory() as scratch:
         with (Path(scratch) / "steps-00000.bin").open("wb") as file:

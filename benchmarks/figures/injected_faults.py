@@ -1,13 +1,13 @@
 """[injected_faults] How many consistent tables get an arithmetic finding, and how many injected faults are found.
 
-A generator makes random tables as papers print them: several systems, device counts and models; times in s, min or h,
-energies in Wh, kJ or kWh, rates with and without a prefix; figures of a job, a node or a device; missing cells; two to
-five digits; sublinear scaling with noise between runs; an epoch that may drop its last batch. All figures of a row come
-from one set of true amounts by the generator's own arithmetic and its own units; it shares no code with the rules.
+A generator makes random tables as in papers: several systems, device counts and models; times in s, min or h, energies
+in Wh, kJ or kWh, rates with and without a prefix; values per job, node or device; missing values; two to five digits;
+sublinear scaling with noise between runs; an epoch that may drop its last batch. All values of a row come from one set
+of true amounts, with the generator's own arithmetic and units; it shares no code with the rules.
 
-Then each of eight faults is put into one row of such a table. A fault counts as shown by the table when a relation that
-a reader can compute from printed figures is off by more than twice its rounding interval; one that no relation can show
-is counted apart, and its share is printed. A shown fault is found when a finding of a fitting code names its row.
+Then each of eight faults is put into one row of a table. A fault is visible if a relation between printed values is off
+by more than twice its rounding interval. Invisible faults are counted separately, and their share is printed. A visible
+fault is found if a finding with a fitting code names its row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.record import Finding
 
-# The rules were worked out on tables of other seeds.
+# The rules were developed on tables of other seeds.
 FIRST_SEED = 31_000_000
 UNIT = {
     "time": {"s": 1.0, "min": 60.0, "h": 3600.0},
@@ -65,17 +65,17 @@ Bounds = tuple[float, float]
 
 @dataclass
 class Line:
-    """One row: its settings, its true amounts in base units, and its cells as printed."""
+    """One row: its settings, its true amounts in base units, and its printed values."""
 
     settings: dict[str, object]
     truth: dict[str, float] = field(default_factory=dict)
     cells: dict[str, str] = field(default_factory=dict)
-    """Empty: the cell is missing."""
+    """Empty: the value is missing."""
 
 
 @dataclass
 class Style:
-    """How a table prints: metrics with their units and digits."""
+    """Format of a table: metrics with their units and digits."""
 
     units: dict[str, str]
     digits: dict[str, int]
@@ -86,7 +86,7 @@ class Style:
 
 @dataclass
 class Sheet:
-    """A table, and what was done to it."""
+    """A table, and the fault put into it."""
 
     style: Style
     lines: list[Line]
@@ -99,14 +99,14 @@ class Sheet:
 
 
 def consistent(rng: random.Random) -> Sheet:
-    """A table whose every figure follows from the same true amounts."""
+    """A table whose values all follow from the same true amounts."""
     precisions = rng.choice([["fp16"], ["bf16"], ["fp32", "bf16"]])
     style = a_style(rng, ("system", "devices", "model", *(["precision"] if len(precisions) > 1 else [])))
     lines: list[Line] = []
     counts = sorted(rng.sample([1, 2, 4, 8, 16, 32, 64], rng.randint(2, 5)))
     samples = rng.choice([50_000, 60_000, 101_000, 118_287, 1_281_167])
     strong, batch = rng.random() < 0.3, rng.choice([16, 20, 32, 64, 128])
-    # Where the batch is not printed, an epoch without its last batch would be other work that nobody can explain.
+    # If the batch is not printed, the missing last batch of an epoch could not be explained.
     drops = rng.random() < 0.5 and ("global_batch" in style.stated or "batch_per_device" in style.stated)
     by_rate = any(metric.startswith("throughput") for metric in style.units)
     machines = [
@@ -116,7 +116,7 @@ def consistent(rng: random.Random) -> Sheet:
     for model in rng.sample(MODELS, rng.choice([1, 1, 2, 3, 8])):
         work = math.exp(rng.uniform(math.log(0.02), math.log(2.0)))
         for machine in machines:
-            # What a machine is good at differs from model to model.
+            # The speed of a machine depends on the model.
             suits = math.exp(rng.gauss(0, 0.2))
             for precision in precisions:
                 factor = work * suits * (1.0 if precision == "fp32" else 1.9)
@@ -132,7 +132,7 @@ def consistent(rng: random.Random) -> Sheet:
 
 
 class Machine:
-    """A system: how fast, how hungry and how well it scales."""
+    """A system: its speed, power and scaling."""
 
     def __init__(
         self, rng: random.Random, name: str, counts: list[int], samples: int, *, drops: bool, strong: bool, batch: int
@@ -145,7 +145,7 @@ class Machine:
         self.load, self.loss = rng.uniform(0.4, 0.9), rng.uniform(0.005, 0.10)
 
     def series(self, rng: random.Random, model: str, precision: str, factor: float, *, by_rate: bool) -> list[Line]:
-        """One row for each number of devices; speed-ups are over the first, by rate where the table has rates."""
+        """One row per number of devices; speed-ups are relative to the first, by rate if the table has rates."""
         made: list[Line] = []
         for devices in self.counts:
             doublings = math.log2(devices / self.counts[0])
@@ -190,7 +190,7 @@ def amounts(rate: float, work: float, power: float, devices: int, nodes: int) ->
 
 
 def a_style(rng: random.Random, varied: tuple[str, ...]) -> Style:
-    """Metrics and columns of a table; what varies always has a column."""
+    """Choose metrics and columns of a table; settings that vary always have a column."""
     some = ["throughput", "epoch_time"]
     some += [name for name in KIND if name not in some and rng.random() < 0.45]
     if rng.random() < 0.3:
@@ -202,7 +202,7 @@ def a_style(rng: random.Random, varied: tuple[str, ...]) -> Style:
 
 
 def print_line(style: Style, line: Line) -> None:
-    """The cells of a row from its amounts."""
+    """Print the amounts of a row."""
     for metric, unit in style.units.items():
         line.cells[metric] = shown(
             line.truth[metric] / UNIT[KIND[metric]][unit], style.digits[metric], fixed=style.fixed
@@ -210,7 +210,7 @@ def print_line(style: Style, line: Line) -> None:
 
 
 def shown(value: float, digits: int, *, fixed: bool) -> str:
-    """A number rounded as papers do: to so many significant digits, or to whole numbers where it is large."""
+    """Round a number as papers do: to this many significant digits, or to a whole number if it is large."""
     magnitude = math.floor(math.log10(value))
     places = digits - 1 - magnitude
     if fixed:
@@ -221,7 +221,7 @@ def shown(value: float, digits: int, *, fixed: bool) -> str:
 
 
 def as_csv(sheet: Sheet) -> str:
-    """The table in the form that the tool reads, one line a figure."""
+    """Write the table in the form that the tool reads, one line per value."""
     lines = [",".join([*sheet.style.stated, "metric", "value", "unit"])]
     for row in sheet.lines:
         head = [str(row.settings[key]) for key in sheet.style.stated]
@@ -234,7 +234,7 @@ def as_csv(sheet: Sheet) -> str:
 
 
 def bounds(sheet: Sheet, row: int, metric: str) -> Bounds | None:
-    """Logarithms of what a cell may be; zeros of a whole number after its second digit may be padding."""
+    """Return the range of a printed value as logarithms; zeros after the second digit may be padding."""
     text = sheet.lines[row].cells.get(metric, "")
     if not text:
         return None
@@ -267,7 +267,7 @@ WORKS: tuple[tuple[Part, ...], ...] = (
 
 
 def product(sheet: Sheet, row: int, parts: tuple[Part, ...]) -> Bounds | None:
-    """A product of printed figures of a row."""
+    """Return the product of printed values of a row."""
     low = high = 0.0
     for metric, sign in parts:
         entry = bounds(sheet, row, metric)
@@ -278,7 +278,7 @@ def product(sheet: Sheet, row: int, parts: tuple[Part, ...]) -> Bounds | None:
 
 
 def off(one: Bounds, other: Bounds) -> bool:
-    """Whether two intervals for the same amount are apart by more than twice their lengths together."""
+    """Whether two intervals for the same amount differ by more than twice the sum of their lengths."""
     length = one[1] - one[0] + other[1] - other[0]
     middle = (one[0] + one[1] - other[0] - other[1]) / 2
     return abs(middle) > 2 * length + 1e-9
@@ -289,7 +289,7 @@ def exact(value: float) -> Bounds:
 
 
 def shown_in_row(sheet: Sheet, row: int) -> bool:
-    """Whether figures of one row contradict each other."""
+    """Whether values of one row contradict each other."""
     for parts, count in RELATIONS:
         entry = product(sheet, row, parts)
         if entry is None or (count and count not in sheet.style.stated):
@@ -300,7 +300,7 @@ def shown_in_row(sheet: Sheet, row: int) -> bool:
 
 
 def shown_by_work(sheet: Sheet, row: int) -> bool:
-    """Whether rate x time contradicts every other row of the model, of which there are two at least, or a statement."""
+    """Whether rate x time contradicts all other rows of the model (at least two), or a statement."""
     own, line = work_of(sheet, row), sheet.lines[row]
     if own is None:
         return False
@@ -353,7 +353,7 @@ def shown_anyhow(sheet: Sheet, row: int) -> bool:
 
 
 def reprint(sheet: Sheet, row: int, factors: dict[str, float]) -> None:
-    """Change figures of a row by a factor, as if they had been measured so."""
+    """Change values of a row by a factor, as if measured."""
     style, line = sheet.style, sheet.lines[row]
     for metric, factor in factors.items():
         if line.cells.get(metric):
@@ -366,7 +366,7 @@ def printed_metrics(sheet: Sheet, row: int) -> list[str]:
 
 
 def wrong_base(rng: random.Random, sheet: Sheet, row: int) -> bool:
-    """A speed-up or an efficiency that is divided by another row of the table."""
+    """A speed-up or efficiency relative to the wrong row."""
     ratios = [metric for metric in printed_metrics(sheet, row) if metric in ("speedup", "efficiency")]
     series = series_of(sheet, row)
     others = [index for index in range(len(sheet.lines)) if index not in (row, series[0])]
@@ -381,7 +381,7 @@ def wrong_base(rng: random.Random, sheet: Sheet, row: int) -> bool:
 
 
 def swapped_unit(rng: random.Random, sheet: Sheet, row: int) -> bool:
-    """A figure with the digits of another unit than its column has."""
+    """A value in another unit than its column."""
     metric = rng.choice([m for m in printed_metrics(sheet, row) if m != "speedup"] or ["throughput"])
     units = UNIT[KIND[metric]]
     unit = sheet.style.units.get(metric, "")
@@ -391,7 +391,7 @@ def swapped_unit(rng: random.Random, sheet: Sheet, row: int) -> bool:
 
 
 def other_work(rng: random.Random, sheet: Sheet, row: int) -> bool:
-    """An epoch of the row holds more or fewer samples than that of the others."""
+    """An epoch with more or fewer samples than in the other rows."""
     factor = math.exp(rng.choice([-1, 1]) * rng.uniform(math.log(1.08), math.log(3)))
     times = ("epoch_time", "energy_per_epoch", "energy_per_epoch_per_device")
     reprint(sheet, row, dict.fromkeys(times, factor))
@@ -399,7 +399,7 @@ def other_work(rng: random.Random, sheet: Sheet, row: int) -> bool:
 
 
 def wrong_count(rng: random.Random, sheet: Sheet, row: int) -> bool:
-    """The number of devices in the row is that of another one."""
+    """A row with the number of devices of another row."""
     line = sheet.lines[row]
     devices = devices_of(sheet, row)
     line.settings["devices"] = rng.choice([n for n in (1, 2, 3, 4, 6, 8, 12, 16, 32, 64) if n != devices])
@@ -408,7 +408,7 @@ def wrong_count(rng: random.Random, sheet: Sheet, row: int) -> bool:
 
 
 def confounded(rng: random.Random, sheet: Sheet, row: int) -> bool:
-    """A row of more devices was measured with other settings, which changed its rate too."""
+    """A row with more devices and other settings, which also changed its rate."""
     line, base = sheet.lines[row], series_of(sheet, row)[0]
     keys = [key for key in ("precision", "batch_per_device", "workers_per_device") if key in sheet.style.stated]
     if row == base or not keys or not {"throughput", "epoch_time"} & set(printed_metrics(sheet, row)):
@@ -422,12 +422,12 @@ def confounded(rng: random.Random, sheet: Sheet, row: int) -> bool:
     rates = ("throughput", "throughput_per_device", "throughput_per_node", "speedup", "efficiency")
     reprint(sheet, row, dict.fromkeys(rates, faster) | {"epoch_time": 1 / faster, "images_per_energy": faster})
     reprint(sheet, row, dict.fromkeys(("energy_per_epoch", "energy_per_epoch_per_device"), 1 / faster))
-    # It is shown where the base has a figure of the same kind; a batch alone could be either kind of scaling.
+    # Visible if the base has a value of the same kind; a batch alone could be either kind of scaling.
     return any(line.cells.get(m) and sheet.lines[base].cells.get(m) for m in ("throughput", "epoch_time"))
 
 
 def other_scope(rng: random.Random, sheet: Sheet, row: int) -> bool:
-    """A figure of a node under the name of a device, or of a device under the name of the job."""
+    """A value per node labelled as per device, or per device labelled as per job."""
     line = sheet.lines[row]
     devices, nodes = devices_of(sheet, row), int(str(line.settings["nodes"]))
     slips = {
@@ -444,7 +444,7 @@ def other_scope(rng: random.Random, sheet: Sheet, row: int) -> bool:
 
 
 def impossible_power(rng: random.Random, sheet: Sheet, row: int) -> bool:
-    """All figures of energy in the row speak of more power than its devices can draw."""
+    """All energies of the row imply more power than its devices can draw."""
     line = sheet.lines[row]
     limit_w = float(str(line.settings["power_limit_w"]))
     factor = limit_w * math.exp(rng.uniform(math.log(1.2), math.log(20))) / line.truth["power_per_device"]
@@ -464,7 +464,7 @@ def impossible_power(rng: random.Random, sheet: Sheet, row: int) -> bool:
 
 
 def stale_row(rng: random.Random, sheet: Sheet, row: int) -> bool:
-    """Some figures were left from an earlier run, or all were copied from another row and never filled in."""
+    """Some values are left from an earlier run, or all are copied from another row."""
     line = sheet.lines[row]
     if rng.random() < 0.5:
         old = math.exp(rng.choice([-1, 1]) * rng.uniform(math.log(1.08), math.log(2)))
@@ -490,7 +490,7 @@ FAULTS: dict[str, tuple[Callable[[random.Random, Sheet, int], bool], frozenset[s
     "impossible power": (impossible_power, frozenset({"SY401"}), frozenset()),
     "stale row": (stale_row, frozenset({"SY503", "SY504", "SY704"}), ARITHMETIC),
 }
-"""By fault: how it is made, the codes that name it, and codes that fit because figures alone allow both readings."""
+"""By fault: how it is made, the codes that name it, and codes that also fit because the values are ambiguous."""
 
 
 def faulty(kind: str, rng: random.Random) -> Sheet:
@@ -506,7 +506,7 @@ def faulty(kind: str, rng: random.Random) -> Sheet:
 
 
 def findings(sheet: Sheet) -> tuple[tuple[Finding, ...], dict[int, int]]:
-    """What the tool says, and which line of the CSV text each row begins at."""
+    """Return the findings, and the line of the CSV text where each row begins."""
     metrics = len(sheet.style.units)
     begins = {row: 2 + row * metrics for row in range(len(sheet.lines))}
     return check_table(parse_table(as_csv(sheet), "table.csv")), begins
@@ -517,7 +517,7 @@ def names_row(finding: Finding, line: int) -> bool:
 
 
 def clean_tables(count: int) -> tuple[float, Counter[str]]:
-    """Share of consistent tables with an arithmetic finding, and how many have a finding of each code."""
+    """Return the share of consistent tables with an arithmetic finding, and counts by code."""
     codes: Counter[str] = Counter()
     arithmetic = 0
     for number in range(count):
@@ -530,7 +530,7 @@ def clean_tables(count: int) -> tuple[float, Counter[str]]:
 
 @dataclass
 class Tally:
-    """What became of the faults of one kind."""
+    """Counts for faults of one kind."""
 
     made: int = 0
     shown: int = 0
@@ -540,7 +540,7 @@ class Tally:
 
 
 def count_faults(kind: str, wanted: int, first: int) -> Tally:
-    """Faults of one kind until enough of them are shown by their tables."""
+    """Make faults of one kind until enough of them are visible."""
     tally = Tally()
     _, named, fitting = FAULTS[kind]
     while tally.shown < wanted:

@@ -1,11 +1,11 @@
-"""[injection] Hostile names, paths, images, variables and arguments in rendered scripts that are really run by bash.
+"""[injection] Hostile names, paths, images, variables and arguments in rendered scripts, run by a real bash.
 
-A campaign is drawn by chance: its folder, its study, the site's variables, modules, image, mounts, Python and meeting
-host hold quotes, newlines, `$()`, semicolons, leading dashes and bytes that are no text, and most try to create a file.
-What the contracts refuse is refused. Of the rest the scripts are rendered and run by bash. Every command that they
-start is a stub that records its arguments and its environment byte for byte. Slurm's lines and Kubernetes' manifests,
-which no shell reads, are read as their readers do. Counted are values that arrived changed, and files that an injected
-command made: there may be none of either.
+Campaigns are random: folder, study, variables of the site, modules, image, mounts, Python and rendezvous host contain
+quotes, newlines, `$()`, semicolons, leading dashes and bytes that are not text, and most try to create a file. Values
+that the contracts refuse are left out. The scripts are rendered and run by bash. Every command is a stub that records
+its arguments and environment byte for byte. Slurm directives and Kubernetes manifests, which no shell reads, are parsed
+as Slurm and Kubernetes do. The figures count values that arrive changed and files created by injected commands; both
+must be 0.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""[input_wait] Delays put into loader, computation and communication are each found in their own column.
+"""[input_wait] Delays in loader, computation and communication are each found in the right column.
 
-Each run is a real one, by the command line, of a small model with delays of known length. What a column has more than
-in the run without delays is held against what was put in. Throughput with data on the device, on the host and from a
-slow loader is printed beside it.
+Each run is real, with the command line, of a small model with delays of known length. The increase of a column over the
+run without delays is compared with the delay. Throughput with data on the device, on the host and from a slow loader is
+printed too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COLUMNS = ("input_wait", "compute", "exposed_comm")
 
 @dataclass(frozen=True)
 class Case:
-    """One run and what must be found more in each column, in seconds a step."""
+    """One run and the expected increase of each column, in seconds per step."""
 
     name: str
     truth: tuple[float, float, float]
@@ -42,7 +42,7 @@ CASES = (
     Case("data on the host", (0, 0, 0)),
     Case("slow loader", (0.06, 0, 0), loader_s=0.06),
     Case("slow computation", (0, 0.06, 0), compute_s=0.06),
-    # A loader process has made a few batches before the first step: more steps, so that they do not count.
+    # A loader process makes a few batches before the first step; with more steps they do not matter.
     Case(
         "slow loader behind a faster computation",
         (0.06, 0.04, 0),
@@ -55,13 +55,13 @@ CASES = (
     Case("2 ranks, slow network", (0, 0, 0.15), ranks=2, communication_s=0.15),
     Case("2 ranks, all three", (0.1, 0.1, 0.15), ranks=2, compute_s=0.1, loader_s=0.1, communication_s=0.15),
 )
-# The quick form holds the columns of one run against the delays as they are, without taking off a run without any.
+# The quick form compares the columns of one run with the delays, without subtracting a run without delays.
 QUICK = ("2 ranks, all three",)
 NOTHING = dict.fromkeys(COLUMNS, 0.0)
 
 
 def measured(case: Case, folder: Path, steps: int) -> tuple[dict[str, float], float]:
-    """Seconds a step in each column, and samples a second."""
+    """Return the seconds per step in each column, and the samples per second."""
     command = [
         sys.executable, "-m", "steelyard.cli.main", "run", f"{MODEL}:build", "--json", "--results", str(folder),
         "--nproc", str(case.ranks), "--threads", "1", "--data", case.place, "--loader-workers", str(case.workers),
@@ -98,10 +98,10 @@ def main() -> None:
         shown = []
         for column, truth in zip(COLUMNS, case.truth, strict=True):
             more = found[column] - base.get(case.ranks, NOTHING)[column]
-            # A column without a delay must not have taken any part of one: held against the largest put in.
+            # A column without a delay must not contain part of another: compare with the largest delay.
             scale = truth or max(case.truth)
             errors.append(100 * abs(more - truth) / scale if scale else 0.0)
-            shown.append(f"{column} {1e3 * found[column]:.2f} ms ({1e3 * truth:g} put in)")
+            shown.append(f"{column} {1e3 * found[column]:.2f} ms ({1e3 * truth:g} ms delay)")
         worst = max(worst, *errors)
         print(f"{case.name}: {rate:,.0f} samples/s; {', '.join(shown)}; worst {max(errors):.2f} %")
     finish([at_most("input_wait: a delay in its own column, largest error", worst, "% of the delay", 5.0)])

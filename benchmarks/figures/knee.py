@@ -1,12 +1,11 @@
 """[knee] How often the knee of a batch-size curve is found within one step of the sweep.
 
-A step of the simulated device takes a fixed time and the same time for each sample. Random curves are swept by powers
-of 2 or of the root of 2, with 1 to 5 jobs at each batch that vary by 0 to 3 %, and cut off where memory ends; some are
-computed in tiles, so that a step takes as long as the next full tile. Others have another form altogether: they rise
-by a power of the batch, or fall after their best. The truth is the smallest batch that reaches 90 %
-of the asymptote (of tiles: in the tile where that is). An answer that the knee lies beyond or below the sweep is
-counted apart, and is right when the truth lies there or within one step of it. Some curves go through the simulated
-device and the whole product: worker, records, cells, `analysis.batch`.
+A step of the simulated device takes a fixed time plus a constant time per sample. Random curves are swept by powers of
+2 or of its square root, with 1 to 5 jobs per batch that vary by 0 to 3 %, up to the end of memory. Some are computed in
+tiles, so that a step takes as long as the next full tile. Others rise with a power of the batch, or fall after their
+maximum. The truth is the smallest batch that reaches 90 % of the asymptote (for tiles: any batch in that tile). The
+answer that the knee is beyond or below the sweep is counted separately, and is right if the truth is there or within
+one step. Some curves run through the simulated device and the whole product: worker, records, cells, `analysis.batch`.
 """
 
 from __future__ import annotations
@@ -46,18 +45,18 @@ PUBLISHED = (65.0, 97.2, 130.0, 155.7, 172.9, 183.4, 188.9, 191.9, 193.4)
 
 @dataclass(frozen=True)
 class Curve:
-    """A random curve and how it is swept."""
+    """A random curve and its sweep."""
 
     fixed_s: float
     sample_s: float
     tile: int
-    """Samples that are computed together; 1: each alone."""
+    """Samples that are computed together; 1: no tiles."""
     batches: tuple[int, ...]
     step: float
     jobs: int
     cv: float
     limit: int | None
-    """The largest batch that fits, where the sweep goes beyond it."""
+    """The largest batch that fits, if the sweep goes beyond it."""
 
     @property
     def knee(self) -> float:
@@ -66,7 +65,7 @@ class Curve:
 
     @property
     def fitting(self) -> tuple[int, ...]:
-        """Swept batches that can be run."""
+        """Swept batches that fit into memory."""
         return tuple(batch for batch in self.batches if self.limit is None or batch <= self.limit)
 
     def time_s(self, batch: int) -> float:
@@ -75,7 +74,7 @@ class Curve:
 
 
 def random_curve(rng: np.random.Generator, *, tiled: bool) -> Curve:
-    """The knee lies anywhere from the first swept batch to twice the last that fits."""
+    """Make a random curve; its knee is between the first swept batch and twice the last that fits."""
     fine = rng.random() < 0.5
     step = math.sqrt(2) if fine else 2.0
     count = int(rng.integers(7, 16)) if fine else int(rng.integers(5, 10))
@@ -91,7 +90,7 @@ def random_curve(rng: np.random.Generator, *, tiled: bool) -> Curve:
 
 
 def measured(curve: Curve, rng: np.random.Generator) -> Knee:
-    """The knee of a curve from jobs as the simulated device would vary them."""
+    """Find the knee of a curve from random jobs with the noise of the simulated device."""
     points = [
         BatchTimes(float(batch), tuple(curve.time_s(batch) * (1 + curve.cv * rng.standard_normal(curve.jobs))))
         for batch in curve.fitting
@@ -117,7 +116,7 @@ def score(tally: Counter[str], curve: Curve, found: Knee) -> None:
 
 
 def other_form(count: int, *, falls: bool) -> Counter[str]:
-    """Curves of another form: within one step of the truth, or rightly said to lie outside."""
+    """Curves of another form: the answer is within one step of the truth, or correctly outside the sweep."""
     tally: Counter[str] = Counter()
     for seed in range(FIRST_SEED, FIRST_SEED + count):
         rng = np.random.default_rng([seed, 10 + int(falls)])
@@ -175,7 +174,7 @@ def job(spec: RunSpec, folder: Path) -> RunRecord:
 
 
 def through_the_product(seed: int) -> tuple[Curve, Knee | None, bool]:
-    """A curve by the simulated device, its records and their analysis; and whether what fits is named rightly."""
+    """Analyse a curve of the simulated device; return the answer and whether the batch that fits is right."""
     rng = np.random.default_rng([seed, 99])
     curve = random_curve(rng, tiled=False)
     truth = SimTruth(
@@ -239,7 +238,7 @@ def main() -> None:
         held = 100 * tally["held"] / tally["intervals"]
         slack = slack_percent(95, tally["intervals"], quick=quick)
         label = f"knee: interval holds the truth, {name}"
-        # Tiles are no noise: where they lie cannot be seen in a sweep that hits few of them.
+        # Tiles are not noise: a sweep that hits few of them cannot show where they are.
         figures.append(at_least(label, held, "%", 90) if tiled else between(label, held, "%", 93 - slack, 97 + slack))
     for name, falls in (("slow rise", False), ("fall after the best", True)):
         tally = other_form(count // 2, falls=falls)

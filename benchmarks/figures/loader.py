@@ -1,9 +1,9 @@
-"""[loader] The input pipeline, measured without the model, foretells whether the full run waits for its data.
+"""[loader] `steelyard run --mode load` predicts correctly whether the full run waits for its data.
 
-For every case `steelyard run --mode load` measures the model alone and the pipeline alone and says what the full run
-would be; then the full run is made and what it was is read from its record. Some cases have delays of known length in
-loader and computation, which use no CPU; two read real formats: JPEG pictures for a model of no size, and small
-pictures for a network of some. A forecast of "cannot tell" counts as wrong: the cases are built to be one or the other.
+For every case, `steelyard run --mode load` measures the model alone and the pipeline alone and predicts the full run; then the
+full run is made and compared with the prediction. Some cases have delays of known length in loader and computation,
+which use no CPU; two read real formats: JPEG pictures for a trivial model, and small pictures for a network. The
+prediction "cannot tell" counts as wrong, because the cases are clear.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DELAYED = f"{Path(__file__).parents[1] / 'lib' / 'models' / 'delayed.py'}:build"
 
 @dataclass(frozen=True)
 class Case:
-    """A full run and what it is built to be."""
+    """A full run and its expected bound."""
 
     name: str
     truth: str
@@ -69,7 +69,7 @@ def told(words: list[str]) -> dict[str, Any]:
 
 
 def outcome(case: Case, results: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The forecast, and the record of the full run."""
+    """Return the prediction and the record of the full run."""
     common = [*case.words, "--device", "cpu", "--threads", "1", "--results", str(results), "--json"]
     common += ["--min-seconds", "0", "--min-steps", str(case.steps), "--max-steps", str(case.steps)]
     forecast = told(["run", *common, "--mode", "load", "--loader-workers", str(case.workers)])["pipelines"][0][
@@ -93,10 +93,10 @@ def main() -> None:
             wrong += not right
             largest = max(largest, abs(forecast["wait_share"] - waits))
             print(
-                f"{'ok  ' if right else 'MISS'} {case.name}: foretold {forecast['bound']}, waiting "
+                f"{'ok  ' if right else 'MISS'} {case.name}: predicted {forecast['bound']}, waiting "
                 f"{forecast['wait_share']:.0%}; was {was}, waiting {waits:.0%}"
             )
-    print(f"largest difference of foretold and seen share of waiting: {100 * largest:.1f} points")
+    print(f"largest difference of predicted and measured share of waiting: {100 * largest:.1f} points")
     finish([at_most(f"loader: wrong forecasts of {len(chosen)}", wrong, "cases", 0)])
 
 

@@ -1,9 +1,9 @@
-"""[malformed] Specs, studies and records from strangers: a clear error that names field and valid values, or nothing.
+"""[malformed] Malformed specs, studies and records give a clear error that names the field and its valid values.
 
-Property-based: Hypothesis takes valid documents apart (fields removed, renamed, retyped, out of range, nested, turned
-into noise) until so many malformed ones have been refused. Each must end in an InputError whose problems name
-a field and what is valid there; any other exception, or an empty message, is a fault. A part of them goes
-through the command line itself, whose output must hold no traceback and whose exit code must be 2.
+Property-based: Hypothesis changes valid documents (fields removed, renamed, retyped, out of range, nested, random)
+until enough malformed ones were refused. Each must end in an InputError whose problems name a field and what is valid
+there; any other exception, or an empty message, is a failure. Some of them go through the command line, whose output
+must contain no traceback and whose exit code must be 2.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ junk = st.recursive(
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The paths of all values inside a document."""
+    """Return the paths of all values in a document."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     found = []
     for key, item in inner:
@@ -72,7 +72,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @st.composite
 def malformed(draw: st.DrawFn) -> tuple[str, Any]:
-    """A kind of document and one that has been tampered with; sometimes still valid."""
+    """A kind of document, and a changed document that may still be valid."""
     kind = draw(st.sampled_from(sorted(DOCUMENTS)))
     document = json.loads(json.dumps(DOCUMENTS[kind]))
     for _ in range(draw(st.integers(1, 3))):
@@ -102,7 +102,7 @@ def tamper(draw: st.DrawFn, document: Any) -> None:
 
 @dataclass
 class Counts:
-    """What came of all the documents."""
+    """Counts over all documents."""
 
     refused: int = 0
     accepted: int = 0
@@ -140,7 +140,7 @@ def try_text(text: bytes, counts: Counts) -> None:
 
 
 def try_cli(document: Any, folder: Path, counts: Counts) -> None:
-    """A tampered study through the verb that reads it, as TOML written by hand would arrive."""
+    """Give a changed study to the command that reads it, as TOML."""
     text = "\n".join(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in document.items())
     (folder / "study.toml").write_bytes(text.encode("utf-8", "surrogatepass"))
     run_verb(["study", str(folder / "study.toml"), "--dry-run"], counts)
@@ -160,7 +160,7 @@ def run_verb(words: list[str], counts: Counts) -> None:
 
 
 def try_show(document: Any, results: Path, counts: Counts) -> None:
-    """A tampered record in a result folder, through the verb that lists it."""
+    """Put a changed record into a result folder and run the command that lists it."""
     place = results / "runs" / "adhoc" / "run"
     place.mkdir(parents=True, exist_ok=True)
     (place / "record.json").write_text(json.dumps(document), encoding="utf-8")

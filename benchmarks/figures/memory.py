@@ -1,9 +1,8 @@
-"""[memory] Peak memory of worker and collector does not grow with steps or ranks, and time grows no faster than them.
+"""[memory] Peak memory of worker and collector does not grow with steps or ranks, and time grows at most linearly.
 
-A worker process runs 10 million steps, and another 1,024 ranks, as a study would; a second process derives the
-record. Peak resident memory is the system's own account (VmHWM), and what the same process has before its work is
-taken off. Linearity: the CPU time for a sample at the largest size over that at a smaller one, as the median of
-several interleaved pairs.
+A worker process runs 10 million steps, and another 1,024 ranks, as in a study; a second process derives the record.
+Peak resident memory is VmHWM of the kernel, minus the value before the work. Linearity: CPU time per sample at the
+largest size divided by that at a smaller size, as the median of several interleaved pairs.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from steelyard.contracts.spec import Budget, RunSpec
 from steelyard.results.store import record_text
 
 LIMIT_MB = 200.0
-# Ten times the samples in ten times the time is 1; CPU time of identical runs strays by some 10 % on these machines.
+# Ten times the samples in ten times the time is 1; CPU time of identical runs varies by some 10 % on these machines.
 LINEAR_LIMIT = 1.25
 
-# Both parts run in processes of their own: peak memory belongs to a process.
+# Both parts run in their own processes, because peak memory is per process.
 PROBE = """
 import json, sys, time
 from pathlib import Path

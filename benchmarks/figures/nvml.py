@@ -1,8 +1,8 @@
-"""[nvml] NVIDIA's sensors through the real nvidia-ml-py, over a fake library with programmed truth: wrong cases.
+"""[nvml] NVIDIA sensors through the real nvidia-ml-py and a fake library with programmed truth.
 
-Every case runs in a fresh process: the package loads libnvidia-ml.so.1 as it would load NVIDIA's, and the sensors
-are opened and read as on a node. A counter must stand at the true integral of the programmed power, to a millijoule; a
-power reading at the true mean of what its sensor looked at, to a milliwatt. What fails must say why, by code and words.
+Every case runs in a fresh process: the package loads a fake libnvidia-ml.so.1, and the sensors are opened and read as
+on a node. A counter must match the integral of the programmed power to a millijoule; a power reading must match the
+mean over its window to a milliwatt. Failures must give a code and a reason.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from nvml_cases import CASES, tried
 
 
 def main() -> None:
-    arguments(__doc__)  # The quick form is the whole: it takes less than half a minute.
+    arguments(__doc__)  # The quick form is the full form: it takes less than half a minute.
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(4) as pool:
         built = Path(folder) / "built"
         build(built)
         build(built / "old", old=True)
-        # Each waits for processes most of the time, one of them for a call that blocks.
+        # Each case mostly waits for processes, one of them for a blocking call.
         benches = list(pool.map(lambda case: tried(case, Path(folder) / case.__name__, built), CASES))
     for case, bench in zip(CASES, benches, strict=True):
         print(f"{case.__name__:26} {len(bench.wrong)} wrong", file=sys.stderr)

@@ -1,9 +1,8 @@
-"""[overhead] What the harness adds to a step, against a loop written by hand, interleaved in one process.
+"""[overhead] Time that the harness adds to a step, compared with a hand-written loop, interleaved in one process.
 
-The harness side is the whole of it: blocks, timer, sample file, stop rule, progress. Tiny steps give the microseconds
-that it adds, in turns of 30 ms, because the machine's speed wanders more than that from second to second; what happens
-between blocks counts once in 300 steps. Steps of about 50 ms give its share of the throughput, for one rank and for
-two ranks of DDP.
+The harness side includes everything: blocks, timer, sample file, stop rule, progress. Tiny steps show the added
+microseconds, in turns of 30 ms, because the speed of the machine varies from second to second; the work between blocks
+counts once per 300 steps. Steps of about 50 ms show the share of the throughput, for one rank and for two ranks of DDP.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ LONG_BATCH = 512
 
 
 class ByHarness:
-    """Steps as the worker makes them: one block at a time, with all that belongs to it."""
+    """Steps as in the worker: one block at a time, with all the work around it."""
 
     def __init__(self, spec: RunSpec, folder: Path) -> None:
         job = open_job(spec)
@@ -56,14 +55,14 @@ class ByHarness:
         self._loop = BlockLoop(spec, [timer], writer, folder, job.team, lambda: None, between)
 
     def seconds(self, steps: int) -> float:
-        """For so many steps."""
+        """Run the steps and return the seconds."""
         begin_s = time.perf_counter()
         self._loop.advance(steps)
         return time.perf_counter() - begin_s
 
 
 class ByHand:
-    """The loop without a harness, on the very same model, optimizer and batch: memory laid out alike."""
+    """The loop without the harness, on the same model, optimizer and batch, so that the memory layout is the same."""
 
     def __init__(self, workload: Any) -> None:
         workload.take()
@@ -78,7 +77,7 @@ class ByHand:
         self.step = step
 
     def seconds(self, steps: int) -> float:
-        """For so many steps."""
+        """Run the steps and return the seconds."""
         begin_s = time.perf_counter()
         for _ in range(steps):
             self.step()
@@ -86,7 +85,7 @@ class ByHand:
 
 
 def bare_steps(step: Callable[[], Any], count: int) -> list[float]:
-    """Seconds of each of so many steps by hand."""
+    """Return the seconds of each step."""
     times = [time.perf_counter()]
     for _ in range(count):
         step()
@@ -102,14 +101,14 @@ def turns(
     turn_s: float,
     middle: Callable[[Any], float],
 ) -> tuple[list[float], list[float], list[float]]:
-    """Of every round the middle step by hand and by the harness, and the seconds that a block has beside its steps."""
-    # What is laid out and chosen in the first steps is not counted.
+    """Return the median step of each round for both sides, and the seconds of a block outside its steps."""
+    # The first steps choose the memory layout and do not count.
     bare_steps(step, 3)
     count = max(1, round(turn_s / statistics.median(bare_steps(step, 5))))
     harness.seconds(count)
     bare, walls = [], []
     for number in range(rounds):
-        # Each first every other time.
+        # Each side comes first every other time.
         if number % 2:
             bare.append(middle(bare_steps(step, count)))
             walls.append(harness.seconds(count))
@@ -124,12 +123,12 @@ def turns(
 
 
 def pairs(spec: RunSpec, count: int, steps: int) -> list[tuple[float, float]]:
-    """Seconds a step of both, in turn, each first every other time."""
+    """Return the seconds per step of both sides, in turns; each side comes first every other time."""
     found = []
     with tempfile.TemporaryDirectory() as name:
         harness = ByHarness(spec, Path(name))
         hand = ByHand(harness.workload)
-        # The first of each is not counted: the model's memory is laid out then.
+        # The first turn sets the memory layout and does not count.
         for number in range(-2, count):
             if number % 2:
                 bare_s = hand.seconds(steps)
@@ -148,7 +147,7 @@ def spec(**settings: Any) -> RunSpec:
 
 
 def microseconds(rounds: int, *, quick: bool) -> Figure:
-    """In a step, and what happens between blocks spread over the 300 steps that a block of such a run has at least."""
+    """Time added to a step. The work between blocks is spread over 300 steps, the minimum of a block."""
     with tempfile.TemporaryDirectory() as name:
         harness = ByHarness(spec(), Path(name))
         hand = ByHand(harness.workload)
@@ -158,7 +157,7 @@ def microseconds(rounds: int, *, quick: bool) -> Figure:
     added = statistics.median(inside) + outside
     error, half = spread(inside)
     print(
-        f"tiny: bare step {1e3 * statistics.median(bare):.3f} ms, added {added:.2f} us a step, {outside:.2f} of them "
+        f"tiny: bare step {1e3 * statistics.median(bare):.3f} ms, added {added:.2f} us per step, {outside:.2f} of them "
         f"between blocks, standard error {error:.2f}, {half}"
     )
     return at_most("overhead: added to a step of a tiny model", added, "us", 15.0 + (3 * error if quick else 0.0))
@@ -174,7 +173,7 @@ def share(ranks: int, found: list[tuple[float, float]], *, quick: bool) -> Figur
 
 
 def spread(values: list[float]) -> tuple[float, str]:
-    """Standard error of the median, by the middle half. A quick run may miss a bar by three of them, a full one not."""
+    """Return the standard error of the median, from the middle half. A quick run may miss a limit by three of them."""
     low, high = values[len(values) // 4], values[-1 - len(values) // 4]
     error = 1.25 * (high - low) / 1.35 / math.sqrt(len(values))
     return error, f"middle half of {len(values)} pairs {low:.4g} to {high:.4g}"
@@ -206,7 +205,7 @@ def main() -> None:
     torch.set_num_threads(1)
     quick = options.quick
     one = pairs(spec(batch=LONG_BATCH, model=LONG), *((15, 4) if quick else (101, 8)))
-    # Ranks agree after each block, and a block of a real run lasts up to 5 s: short ones would count that too often.
+    # Ranks synchronise after each block. A real block lasts up to 5 s, so short blocks would count this too often.
     two = two_ranks(*((11, 6) if quick else (61, 20)))
     tiny = microseconds(121 if quick else 901, quick=quick)
     finish([tiny, share(1, one, quick=quick), share(2, two, quick=quick)])

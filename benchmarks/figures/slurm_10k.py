@@ -182,8 +182,8 @@ def show(seen: Seen) -> None:
 def cost(seen: Seen, *, quick: bool) -> list[Figure]:
     """Processor time is the same on a busy machine; wall time, with the waiting for the disk, needs a quiet one."""
     name = "slurm_10k: launcher and collector"
-    figures = [at_most(f"{name}, processor", seen.processor_ms, "ms a run", 20)]
-    return figures if quick else [*figures, at_most(f"{name}, wall", seen.per_run_ms, "ms a run", 20)]
+    figures = [at_most(f"{name}, processor", seen.processor_ms, "ms per run", 20)]
+    return figures if quick else [*figures, at_most(f"{name}, wall", seen.per_run_ms, "ms per run", 20)]
 
 
 def main() -> None:

@@ -273,8 +273,8 @@ def test_the_ideal_line_goes_from_the_base_to_the_largest_count(scaled: Any) -> 
 def test_a_blocked_analysis_gives_plain_rates_and_says_so(scaled: Any, make: Any) -> None:
     found = replace(scaling(scaled)[0], findings=(blocking(),))
     chart: Chart = make(found, runs=run_ids(scaled))
-    assert chart.alt.startswith("Plain rates only: SY103")
-    assert chart.notes[0].startswith("Plain rates only")
+    assert chart.alt.startswith("Throughput only; for ratios, fix SY103")
+    assert chart.notes[0].startswith("Throughput only")
     assert [column.name for column in chart.table.columns] == ["devices", "jobs", "throughput"]
     assert not [layer for layer in chart.spec["layer"] if layer["mark"]["type"] in ("line", "bar")]
     words = "".join(ET.fromstring(draw.svg(chart)).itertext())
@@ -286,8 +286,8 @@ def test_counts_without_a_figure_and_without_an_interval_are_seen(scaled: Any) -
     found = replace(scaling(summarise(r for cell in first for r in cell.records))[0], missing=((8, "1 out_of_memory"),))
     chart = efficiency_chart(found)
     words = draw.svg(chart)
-    assert "no figure" in words
-    assert "no interval" in words
+    assert "no result" in words
+    assert "no CI" in words
     assert "8 devices: 1 out of memory" in chart.alt
     assert chart.table.rows[-1][2].text == "none: 1 out of memory"
 
@@ -297,7 +297,7 @@ def test_the_parts_of_a_bar_add_up_to_its_time(scaled: Any) -> None:
     table = loss_chart(found).table
     names = [column.name for column in table.columns]
     parts = names[3:-1]
-    assert {"computation", "communication, not hidden", "waiting for slower devices"} <= set(parts)
+    assert {"computation", "exposed communication", "waiting for slower devices"} <= set(parts)
     for row, point in zip(table.rows, found.points, strict=True):
         total = float(row[2].value or 0)
         assert sum(float(row[names.index(part)].value or 0) for part in parts) == pytest.approx(total, rel=1e-9)
@@ -317,11 +317,11 @@ def test_what_is_not_told_apart_is_one_part(scaled: Any) -> None:
     records = [record for cell in scaled for record in cell.records]
     names = ["exposed_transfer_share"]
     together = loss_chart(scaling(summarise(without(record, *names) for record in records))[0])
-    assert "communication and waiting for slower devices" in [column.name for column in together.table.columns]
+    assert "exposed communication and waiting for slower devices" in [column.name for column in together.table.columns]
     names += ["compute_share", "exposed_comm_share", "input_wait_share"]
     rest = loss_chart(scaling(summarise(without(record, *names) for record in records))[0])
-    assert "not told apart" in [column.name for column in rest.table.columns]
-    assert any("Not told apart" in note for note in rest.notes)
+    assert "not split" in [column.name for column in rest.table.columns]
+    assert any("Not split" in note for note in rest.notes)
 
 
 # -- batch and heat
@@ -337,7 +337,7 @@ def test_the_knee_and_what_ran_out_of_memory_are_drawn(swept: Any) -> None:
     assert "logarithmic axis" in words
     assert "out of memory" in words
     blocked = batch_chart(replace(curve, knee=None, asymptote=None, findings=(blocking(),)))
-    assert blocked.alt.startswith("Plain rates only, no knee")
+    assert blocked.alt.startswith("No knee")
     assert not [layer for layer in blocked.spec["layer"] if layer["mark"]["type"] == "line"]
     assert "knee" not in draw.svg(blocked, titled=False).split("</desc>")[1]
 
@@ -392,7 +392,7 @@ def test_a_long_trace_has_few_points_and_says_what_is_beyond_its_axis(tmp_path: 
 
 
 def test_a_run_without_steps_or_with_damaged_ones_has_no_trace(tmp_path: Path, made: Any) -> None:
-    with pytest.raises(InputError, match="no trace to draw"):
+    with pytest.raises(InputError, match="no step times to draw"):
         trace_chart(tmp_path, made("n1", 0))
     record = written_trace(tmp_path, made("n1", 0), 500)
     file = tmp_path / "steps-00000.bin"
@@ -411,7 +411,7 @@ def test_an_energy_that_is_doubtful_is_hollow_and_one_that_is_not_there_is_named
     assert "device only, valid" in draw.svg(valid) or "accelerators of the job, valid" in draw.svg(valid)
     assert "doubtful" in draw.svg(doubtful, titled=False)
     assert any(note.startswith("Not drawn: batch=2048") for note in valid.notes)
-    with pytest.raises(InputError, match="no cell has an energy"):
+    with pytest.raises(InputError, match="no configuration has an energy"):
         energy_chart(energy_cells(swept, {}))
 
 
@@ -449,10 +449,10 @@ def test_the_power_of_a_run_is_a_drawing_with_ids_of_its_own(swept: Any) -> None
 def test_ratios_come_after_their_verdict_with_intervals(charts: dict[str, Chart]) -> None:
     chart = charts["ratios"]
     columns = [column.name for column in chart.table.columns]
-    assert columns.index("verdict") < columns.index("B over A")
+    assert columns.index("verdict") < columns.index("B / A")
     assert chart.alt.startswith("Comparable")
     assert chart.notes[0].startswith("Comparable")
-    assert "1: as the base A" in draw.svg(chart)
+    assert "1: equal to A, the base" in draw.svg(chart)
     names = [row[0].text for row in chart.table.rows]
     assert names[:2] == ["batch per device 16", "batch per device 64"]
 
@@ -461,8 +461,8 @@ def test_what_may_not_be_compared_has_figures_and_no_ratio(pair: Any) -> None:
     a, b = (row_of(side[0]) for side in pair)
     other = replace(b, settings={**b.settings, "precision": "bf16"})
     blocked = ratio_chart(compare([a], [other]), runs=run_ids([cell for side in pair for cell in side]))
-    assert blocked.alt.startswith("Plain figures only, no ratio: Not comparable (SY103")
-    assert "over A" not in draw.svg(blocked)
+    assert blocked.alt.startswith("No ratio: not comparable (SY103")
+    assert "B / A" not in draw.svg(blocked)
     assert [column.name for column in blocked.table.columns] == ["side", "row", "throughput"]
     forced = ratio_chart(compare([a], [other], force=True))
     assert "FORCED" in draw.svg(forced)
@@ -503,8 +503,8 @@ def test_a_change_is_dated() -> None:
     assert [row[3].text for row in chart.table.rows].count("") == 11
     assert "change" in draw.svg(chart)
     flat = history_chart(weekly(12, slower_from=12))
-    assert "No change is shown" in flat.alt
-    assert "days it may be on" not in draw.svg(flat)
+    assert "No change found" in flat.alt
+    assert "possible days" not in draw.svg(flat)
     with pytest.raises(InputError, match="no history"):
         history_chart(weekly(1, slower_from=9))
 

@@ -164,7 +164,7 @@ def test_cells_without_a_figure_are_shown_with_their_cause(both: Page) -> None:
     assert [row[0] for row in lost] == ["batch=512, ranks=1", "batch=512, ranks=2", "batch=512, ranks=4"]
     assert {row[1] for row in lost} == {"out of memory"}
     assert all(row[2] == "3" and "the device has" in row[3] for row in lost)
-    cells = texts(table(both, "cells-table"))
+    cells = texts(table(both, "configurations-table"))
     assert len(cells) == 9
     assert sum("none: 3 out of memory" in row for row in cells) == 3
     assert "18 completed, 9 out of memory" in section(both, "overview").answer
@@ -184,7 +184,7 @@ def test_a_failed_and_a_missing_run_are_told(folder: ResultFolder) -> None:
     rows = texts(table(page, "not-completed"))
     assert "the node &lt;b&gt;is lost" in html(page)
     assert ["ranks=2", "node failure", "1", "the node <b>is lost", "rank 3"] in rows
-    assert any(row[:3] == ["ranks=4", "not there", "1"] and "lost without a record" in row[3] for row in rows)
+    assert any(row[:3] == ["ranks=4", "missing", "1"] and "left no record" in row[3] for row in rows)
 
 
 def test_every_run_is_in_the_provenance(results: ResultFolder, both: Page) -> None:
@@ -208,35 +208,35 @@ def test_a_blocked_scaling_has_no_ratio(folder: ResultFolder) -> None:
     assert [chart.name for chart in charts] == ["scaling-throughput"]
     assert "speed-up" not in {column.name for column in charts[0].table.columns}
     assert any(found.severity == "error" for found in part.findings)
-    assert "forbids" in section(page, "findings").answer
+    assert "Do not use results with SY103" in section(page, "findings").answer
 
 
 def test_figures_that_may_not_be_used_are_never_called_the_highest(folder: ResultFolder) -> None:
-    """Not in the map, not of a curve; and each is marked where it stands."""
-    wrong = Finding(code="SY501", severity="error", message="clocks disagree", fix="mend them")
+    """Neither in the map nor in a curve; each is marked as not reliable."""
+    wrong = Finding(code="SY501", severity="error", message="clocks disagree", fix="fix them")
     page = study_page(folder, altered(folder, "both", lambda record: dataclasses.replace(record, findings=(wrong,))))
     assert "highest" not in " ".join(part.answer for part in page.sections).lower()
-    assert section(page, "heat").answer.startswith("Not told: no cell has a figure that may be used")
+    assert section(page, "heat").answer.startswith("No configuration has a reliable result")
     assert "The first (" in section(page, "scaling").answer
-    found = table(page, "cells-table")
+    found = table(page, "configurations-table")
     place = [column.name for column in found.columns].index("step time")
-    assert {row[place].rpartition(", ")[2] for row in texts(found)} == {"not to be used", "-"}
+    assert {row[place].rpartition(", ")[2] for row in texts(found)} == {"not reliable", "-"}
     rows = list(csv.DictReader(io.StringIO(csv_table(found))))
     assert all(row["findings"] == "SY501" for row in rows if row["throughput of the job (samples/s)"])
     part = figures_section([next(record for record in folder.records("altered") if record.status.code == "completed")])
     assert part is not None
-    assert part.answer.endswith("(not to be used: SY501).")
+    assert part.answer.endswith("(not reliable: SY501).")
     assert "not to be used: SY501 forbids the figures of 6 of 6 cells" in section(page, "energy").answer
 
 
 def test_a_comparison_begins_with_its_verdict(results: ResultFolder, folder: ResultFolder) -> None:
     part = section(study_page(results, "modes"), "compare-compile")
-    assert part.question == "What does compile change, against off?"
+    assert part.question == "What does compile change, compared with off?"
     assert part.answer.startswith("Comparable with disclosures. ")
-    assert "compile default is" in part.answer
+    assert "compile default" in part.answer
     blocked = section(study_page(folder, altered(folder, "modes", in_another_precision)), "compare-compile")
-    assert blocked.answer.startswith("Not comparable. No ratio is given: ")
-    assert not any("over" in column.name for block in blocked.blocks if isinstance(block, Chart)
+    assert blocked.answer.startswith("Not comparable. No ratio: fix ")
+    assert not any("/" in column.name for block in blocked.blocks if isinstance(block, Chart)
                    for column in block.table.columns)  # fmt: skip
 
 
@@ -245,9 +245,9 @@ def test_several_selections_are_held_against_the_first(results: ResultFolder) ->
     part = section(page, "selections")
     assert part.answer.startswith("Comparable with disclosures.")
     assert page.title == "Two batches"
-    assert section(page, "cells-1").question.startswith("both:batch=32: ")
+    assert section(page, "configurations-1").question.startswith("both:batch=32: ")
     chart = next(block for block in part.blocks if isinstance(block, Chart))
-    assert chart.title.endswith("both:batch=128 over both:batch=32")
+    assert chart.title.endswith("both:batch=128 / both:batch=32")
 
 
 def test_a_study_is_read_once(results: ResultFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +271,7 @@ def test_only_some_curves_are_looked_at(results: ResultFolder, monkeypatch: pyte
     monkeypatch.setattr(study_curves, "DRAWN", 0)
     part = section(study_page(results, "both"), "batch")
     words = " ".join(text for block in part.blocks for text in getattr(block, "paragraphs", ()))
-    assert "2 more curves are not in the table either" in words
+    assert "2 more curves are not analysed" in words
     assert "steelyard report both:ranks=VALUE" in words
 
 
@@ -335,7 +335,7 @@ def test_records_go_with_the_page_up_to_a_bound(results: ResultFolder, monkeypat
     kept = [json.loads(line) for line in page.downloads[study_back.RECORDS_FILE].splitlines()]
     assert len({record["spec"]["configuration"] for record in kept}) == 3
     told = " ".join(text for block in section(page, "provenance").blocks for text in getattr(block, "paragraphs", ()))
-    assert re.search(r"Left out of it: \d records", told)
+    assert re.search(r"\d records are left out", told)
 
 
 # -- the verb
@@ -346,7 +346,7 @@ def test_the_verb_writes_one_page(results: ResultFolder, tmp_path: Path, capsys:
     assert main(["report", "line", "--results", str(results.path), "-o", str(file), "--title", "A <b>"]) == 0
     out, err = capsys.readouterr()
     assert out == f"{file}: {file.stat().st_size:,} bytes\n"
-    assert "9 runs in 3 cells" in err
+    assert "9 runs in 3 configurations" in err
     text = file.read_text(encoding="utf-8")
     assert "<h1>A &lt;b&gt;</h1>" in text
 
@@ -365,7 +365,7 @@ def test_the_default_file_is_called_by_the_study(
 def test_csv_and_latex_are_folders(results: ResultFolder, tmp_path: Path) -> None:
     common = ["report", "both", "--results", str(results.path)]
     assert main([*common, "--format", "csv", "-o", str(tmp_path / "csv")]) == 0
-    assert (tmp_path / "csv" / "cells-table.csv").read_text().startswith("batch,ranks,ended,")
+    assert (tmp_path / "csv" / "configurations-table.csv").read_text().startswith("batch,ranks,runs,")
     assert main([*common, "--format", "latex", "-o", str(tmp_path / "tex")]) == 0
     figures = sorted(path.name for path in (tmp_path / "tex" / "figures").iterdir())
     assert {"scaling-throughput.pdf", "energy-power.pdf"} <= set(figures)
@@ -383,7 +383,7 @@ def test_a_run_has_a_page(results: ResultFolder, tmp_path: Path) -> None:
     [
         (["nothing-such"], "nothing is selected"),
         (["line", "-o", "."], "this format is one file"),
-        (["line", "-o", "no/such/folder/x.html"], "there is no folder"),
+        (["line", "-o", "no/such/folder/x.html"], "does not exist"),
         (["line", "modes", "--factor", "colour"], "unknown factor"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Turns analyses into what people look at. Measures nothing."""
+"""Turns analyses into reports, packs and audit pages. Measures nothing."""

@@ -1,7 +1,7 @@
-"""What a report is made of, before anybody decides how it looks: pages of sections of tables, charts and findings.
+"""The content of a report, independent of its format: pages of sections with tables, charts and findings.
 
-Knows structure and words. Renderers (HTML, Markdown, LaTeX, CSV) know how to write it, and nothing of what it means.
-Every text may come from a stranger: a renderer escapes all of them.
+The renderers (HTML, Markdown, LaTeX, CSV) write it without knowing what it means. Every text is untrusted, so renderers
+escape all of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Align = Literal["left", "right"]
 Value = str | int | float | None
-"""None: there is none; a cell says why in its text."""
+"""None: no value; the text of the cell gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -28,49 +28,49 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry: what people read, and what machines are given."""
+    """One table entry: text for people, and the value for machines."""
 
     text: str
     value: Value = None
     low: float | None = None
     high: float | None = None
-    """Ends of the 95 % interval, where it has one."""
+    """Ends of the 95 % CI, if any."""
     runs: tuple[str, ...] = ()
-    """Ids of the runs it rests on."""
+    """Ids of the runs behind the value."""
     codes: tuple[str, ...] = ()
-    """Of the findings that concern it."""
+    """Codes of the findings that apply to it."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table with its own name, so that it can be found, linked and exported."""
+    """A table. Its name is unique, so that it can be linked and exported."""
 
     name: str
-    """Letters, digits and dashes: becomes an anchor and a file's name."""
+    """Letters, digits and dashes: used as anchor and file name."""
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
-    """Base, intervals, what is left out: below the table."""
+    """Footnotes: base, intervals, what is left out."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture with its data as a table and its content in words: who cannot see it misses nothing."""
+    """A chart with its data as a table and a text description, for readers who cannot see it."""
 
     name: str
     title: str
     spec: dict[str, Any]
-    """Vega-Lite, with its data inside."""
+    """Vega-Lite specification, including the data."""
     table: Table
     alt: str
-    """What the picture shows, in one to three sentences with its figures."""
+    """What the chart shows, with numbers, in one to three sentences."""
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture that is SVG already, of our own making."""
+    """A chart that steelyard draws directly as SVG."""
 
     name: str
     title: str
@@ -81,17 +81,17 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Prose:
-    """Paragraphs; `facts` are names with values, such as the environment."""
+    """Paragraphs, and `facts`: names with values, such as the environment."""
 
     paragraphs: tuple[str, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
     code: str = ""
-    """To be shown as it is: a study file, a command."""
+    """Shown verbatim: a study file, a command."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """One question, its answer, and what the answer rests on."""
+    """One question, its answer, and the evidence."""
 
     name: str
     title: str
@@ -99,9 +99,9 @@ class Section:
     answer: str = ""
     blocks: tuple[Table | Chart | Drawing | Prose, ...] = ()
     findings: tuple[Finding, ...] = ()
-    """Shown beside the figures."""
+    """Shown next to the tables and charts."""
     folded: bool = False
-    """Method and environment: there for who looks for it."""
+    """Collapsed by default: method, environment, provenance."""
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,11 @@ class Page:
     """UTC, ISO 8601."""
     made_by: str
     downloads: dict[str, bytes] = field(default_factory=dict)
-    """Raw data that goes with it, by file name; inside the HTML file."""
+    """Raw data by file name, embedded in the HTML file."""
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """All tables, those of charts too, each once by its name."""
+        """All tables, including those of charts, without duplicate names."""
         found: dict[str, Table] = {}
         for section in self.sections:
             for block in section.blocks:

@@ -1,4 +1,4 @@
-// Downloads of what the file holds, and folds that open when something inside them is wanted. Reading needs none of it.
+// Saves embedded files, and opens folded parts when a link or printing needs them. Reading works without it.
 "use strict";
 document.documentElement.classList.add("js");
 

@@ -1,1 +1,1 @@
-"""The pages of an audit and of the built-in documents."""
+"""Pages for audits and for the built-in documents."""

@@ -1,4 +1,4 @@
-"""Tables, curves and comparisons of a document's rows. Knows kinds of blocks, no document; divides nothing."""
+"""Tables, curves and comparisons of the rows of a built-in document."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from steelyard.report.audit.published import JudgedDocument
 
     Made = tuple[list[Table | Chart | Prose], str]
-    """What is shown, and what it says in words."""
+    """Blocks, and a sentence that summarises them."""
 
-NO_REPEATS = "One figure a row, as printed: no repeats are told of, so that there is no interval."
-KNEE = "The knee: the smallest batch with 90 % of the throughput that no batch passes. 95 % intervals of the fit."
+NO_REPEATS = "One value per row, as printed. No repeats are reported, so there is no CI."
+KNEE = "Knee: the smallest batch with 90 % of the maximum throughput. [ ] = 95 % CI of the fit."
 
 
 class SectionBlocks:
@@ -60,7 +60,7 @@ class SectionBlocks:
         return RowGroup(entry.label, tuple(rows), compared)
 
     def section(self, judgements: Sequence[Judgement]) -> Section:
-        """The whole section, with the claims that stand in it."""
+        """Return the whole section, with its claims."""
         make = {"table": self._table, "curve": self._curve, "knees": self._knees, "pairs": self._pairs}
         blocks: list[Table | Chart | Prose] = []
         answers = []
@@ -82,7 +82,7 @@ class SectionBlocks:
         return Section(self.name, title, self.layout.question, " ".join(answers), tuple(blocks), merged(found))
 
     def _cells(self, groups: Iterable[RowGroup], column: str) -> tuple[list[Cell], str]:
-        """One column of some groups, and its unit; where the rows have several units, each cell has its own."""
+        """Return one column of some groups and its unit; with several units, each text has its own."""
         rows = [(group, row) for group in groups for row in group.rows]
         cells = [row_cell(self.document, group, row, column, self.layout.figure) for group, row in rows]
         units = [row.figures[column].unit if column in row.figures else "" for _, row in rows]
@@ -99,11 +99,11 @@ class SectionBlocks:
         rows = tuple(zip(*(cells for cells, _ in made), strict=True))
         compared = [entry for group in groups for entry in group.compared.values()]
         blocked = sum(entry.verdict == BLOCKED for entry in compared)
-        words = f"{len(rows)} rows, none of them compared with another here"
+        words = f"{len(rows)} rows, without comparison"
         if compared:
             words = f"{blocked} of {len(compared)} rows are not comparable with their base"
         unprinted = any(cell.text == "-" for row in rows for cell in row)
-        notes = (NO_REPEATS, "-: not printed.") if unprinted else (NO_REPEATS,)
+        notes = (NO_REPEATS, "- = not printed.") if unprinted else (NO_REPEATS,)
         return [Table(name, block.title, tuple(columns), rows, notes)], words
 
     def _curve(self, block: BlockLayout, groups: Sequence[RowGroup], name: str) -> Made:
@@ -119,13 +119,13 @@ class SectionBlocks:
             ]
             series[group.label] = tuple(spot for spot, _ in known)
             (first, start), (last, end) = known[0], max(known, key=lambda entry: (entry[0].x, entry[0].y))
-            told = [self._standing(group), f"{up} {start} {unit} at {along} {first.x:,g}, {end} at {last.x:,g}"]
+            told = [self._status(group), f"{up} {start} {unit} at {along} {first.x:,g}, {end} at {last.x:,g}"]
             told += [f"none at {group.rows[-1].number(over):,g}"] if cells[-1].value is None else []
             words.append(f"{group.label}: {'; '.join(filter(None, told))}")
-        if column == "power of a device":
+        if column == "power per device":
             level = self.document.power_limit_w(groups[0].rows)
-            notes.append("Power is worked out, not measured; the line is the limit of a device.")
-            words += [f"the limit of a device is {level:g} W"] if level else []
+            notes.append("Power is derived, not measured; the line is the power limit of the device.")
+            words += [f"the power limit of the device is {level:g} W"] if level else []
         said = ". ".join(map(capital, words))
         curves = PublishedCurves(
             name, block.title, f"{said}.", tuple(notes), along, up, unit, series,
@@ -133,46 +133,46 @@ class SectionBlocks:
         )  # fmt: skip
         return [curve_chart(curves)], said
 
-    def _standing(self, group: RowGroup) -> str:
-        """The verdicts on its ratios with their codes; without ratios, what blocks its rows."""
+    def _status(self, group: RowGroup) -> str:
+        """Return the verdicts on the ratios of a group with their codes; without ratios, the errors of its rows."""
         entries = group.compared.values()
         verdicts = " and ".join(dict.fromkeys(entry.verdict for entry in entries))
         codes = dict.fromkeys(code for entry in entries for code in codes_of(entry))
         if not entries:
-            verdicts = "blocked"
+            verdicts = "not reliable"
             codes = dict.fromkeys(found.code for row in group.rows for found in self.document.blocking(row))
         return f"{verdicts} ({', '.join(codes)})" if codes else ""
 
     def _knees(self, block: BlockLayout, groups: Sequence[RowGroup], name: str) -> Made:
-        """Where each curve stops paying, found as for our own runs; none where a finding blocks."""
+        """Find the knee of each curve, as for measured runs; none if there is an error."""
         rows: list[tuple[Cell, ...]] = []
         words = []
         for group in groups:
             worst = max(group.compared.values(), key=lambda entry: entry.verdict == BLOCKED)
             start = (Cell(group.label, group.label), verdict_cell(worst))
             if worst.verdict == BLOCKED:
-                why = "a finding blocks"
+                why = "not comparable"
                 rows.append((*start, Cell("none"), Cell("-"), Cell("-"), Cell(why, why)))
-                words.append(f"{group.label}: no knee, {self._standing(group)}")
+                words.append(f"{group.label}: no knee, {self._status(group)}")
                 continue
             batches = [(row.number(self.layout.over) or math.nan, row) for row in group.rows]
             found = knee([BatchTimes(b, (b / row.figures[self.layout.figure].value,)) for b, row in batches])
             value = found.answer if found.value is None else number(found.value, 3)
             ends = [
-                Cell("-") if end is None else Cell(number(end, 3), end) if math.isfinite(end) else Cell("no bound")
+                Cell("-") if end is None else Cell(number(end, 3), end) if math.isfinite(end) else Cell("none")
                 for end in (found.low, found.high)
             ]
             how = f"{found.method}: {found.reason}"
             rows.append((*start, Cell(value, found.value), *ends, Cell(how, how)))
-            words.append(f"{group.label}: {self._standing(group)}; knee {value}: {found.reason}")
+            words.append(f"{group.label}: {self._status(group)}; knee {value}: {found.reason}")
         columns = (
             Column("curve", align="left"), Column("comparable", align="left"), Column("knee", "samples", align="left"),
-            Column("from"), Column("to"), Column("how it was found, or why not", align="left"),
+            Column("CI low"), Column("CI high"), Column("method or reason", align="left"),
         )  # fmt: skip
         return [Table(name, block.title, columns, tuple(rows), (KNEE,))], ". ".join(map(capital, words))
 
     def _pairs(self, block: BlockLayout, _: Sequence[RowGroup], name: str) -> Made:
-        """Rows compared with others, what the document prints of each pair, and the same as commands."""
+        """Compare pairs of rows, with the printed claims about them and the commands to repeat the comparison."""
         figure, document = self.layout.figure, self.document
         made = [(pair, document.compare(document.select(pair.a), document.select(pair.b), pair.factor, figure))
                 for pair in block.pairs]  # fmt: skip
@@ -185,7 +185,7 @@ class SectionBlocks:
         columns = (
             Column("pair", align="left"), Column("comparable", align="left"), Column("A, the base", amount.unit),
             Column("B", amount.unit), Column(ratio), *(Column(share, "%") for share in shares),
-            Column("printed, and its verdict", align="left"),
+            Column("printed claim and verdict", align="left"),
         )  # fmt: skip
         rows = tuple(
             (
@@ -196,7 +196,7 @@ class SectionBlocks:
             for label, entry in entries
         )  # fmt: skip
         notes = [NO_REPEATS]
-        notes += ["Both shares are given: neither `faster` nor `slower` says what it is a share of."] * is_time
+        notes += ["Both shares are shown, because `faster` and `slower` do not name their base."] * is_time
         commands = [
             f"steelyard compare '{selection(document.name, pair.a)}' '{selection(document.name, pair.b)}' "
             f"--factor {pair.factor} --metric {figure}"
@@ -208,7 +208,7 @@ class SectionBlocks:
             chart = ratio_chart(compared, f"{name}-ratios", sides=(pair.a, pair.b))
             blocks.append(replace(chart, title=f"{block.title}: {ratio}"))
         blocks.append(Table(name, block.title, columns, rows, tuple(notes)))
-        blocks.append(Prose(("The same in a terminal:",), code="\n".join(commands)))
+        blocks.append(Prose(("In a terminal:",), code="\n".join(commands)))
         known = [(label, entry.ratios[0].value) for label, entry in entries if entry.ratios]
         verdicts = " and ".join(dict.fromkeys(entry.verdict for _, entry in entries))
         said = "; ".join(f"{label} {number(value, 3)}" for label, value in known) or "no ratio"
@@ -218,7 +218,7 @@ class SectionBlocks:
 
 
 def _name_pair(entry: Comparison) -> str:
-    """By what its rows share, where there are several of a kind; else by what changes."""
+    """Name a pair by the settings its rows share, or by the setting that changes."""
     if entry.shared:
         return ", ".join(entry.shared).replace("_", " ")
     before, after = (shown(row.get(entry.factor)) for row in (entry.a, entry.b))
@@ -227,7 +227,7 @@ def _name_pair(entry: Comparison) -> str:
 
 
 def _share_cells(entry: Comparison, *, is_time: bool) -> list[Cell]:
-    """The difference of two times as a share of the longer and of the shorter one; of rates, the efficiency."""
+    """Return the difference of two times as a share of the longer and of the shorter; for rates, the efficiency."""
     whole = ratio_cell(entry, "job")
     if not is_time:
         grew = entry.a.number("devices") != entry.b.number("devices")
@@ -239,9 +239,9 @@ def _share_cells(entry: Comparison, *, is_time: bool) -> list[Cell]:
 
 
 def _printed_claims(document: JudgedDocument, entry: Comparison) -> Cell:
-    """What the document prints of a pair of rows, and the verdict on that."""
+    """Return what the document prints about a pair of rows, with the verdict."""
     told = document.judged(entry.a, entry.b)
     if not told:
         return Cell("not printed")
-    words = "; ".join(f"{each.claim.published or 'no figure'} ({each.claim.id}): {each.verdict}" for each in told)
+    words = "; ".join(f"{each.claim.published or 'no number'} ({each.claim.id}): {each.verdict}" for each in told)
     return Cell(words, words, codes=tuple(dict.fromkeys(found.code for each in told for found in each.findings)))

@@ -1,4 +1,4 @@
-"""Judged claims as a table for a page. Knows columns, no verdict."""
+"""Table of judged claims."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ if TYPE_CHECKING:
     from steelyard.audit.judge import Judgement
 
 
-def claims_table(
-    judgements: Sequence[Judgement], name: str, title: str = "What the document says of it, judged"
-) -> Table:
-    """Claims with what is printed, what the rows give and the verdict, for a page."""
+def claims_table(judgements: Sequence[Judgement], name: str, title: str = "Claims of the document") -> Table:
+    """Return a table of claims: what is printed, what the rows give, and the verdict."""
     columns = (
         Column("claim", align="left"), Column("verdict", align="left"), Column("printed", align="left"),
-        Column("what it says", align="left"), Column("what its rows give, and why", align="left"),
+        Column("text", align="left"), Column("recomputed from the rows", align="left"),
     )  # fmt: skip
     return Table(name, title, columns, tuple(map(_claim_row, judgements)))
 
@@ -33,7 +31,7 @@ def _claim_row(entry: Judgement) -> tuple[Cell, ...]:
     return (
         Cell(claim.id, claim.id),
         Cell(entry.verdict, entry.verdict, codes=codes),
-        Cell(claim.published or "no figure", claim.published or None),
+        Cell(claim.published or "no number", claim.published or None),
         Cell(said, said),
         Cell(words, words),
     )

@@ -1,4 +1,4 @@
-"""What stands on a page of a built-in document, as pages.toml says it. Knows the form; draws nothing."""
+"""Layout of the pages of the built-in documents, read from pages.toml."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class RowsLayout(Contract):
 
     label: Text
     select: Text
-    """As `steelyard compare` takes it, without the name of the document; empty: all rows."""
+    """A selection as in `steelyard compare`, without the name of the document; empty: all rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairLayout(Contract):
-    """Rows B compared with rows A, of which one setting is meant to differ."""
+    """Rows B compared with rows A; `factor` is the setting that differs."""
 
     factor: Text
     a: Text
@@ -39,9 +39,9 @@ class BlockLayout(Contract):
     name: Text
     title: Text
     of: Texts = ()
-    """Labels of its groups; empty: all of the section."""
+    """Labels of its groups; empty: all groups of the section."""
     columns: Texts = ()
-    """Of a curve the one that is drawn."""
+    """For a curve, the one column to draw."""
     pairs: Annotated[tuple[PairLayout, ...], Length(50)] = ()
     answers: bool = False
     ideal: bool = False
@@ -51,7 +51,7 @@ class BlockLayout(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class SectionLayout(Contract):
-    """One question on a document, and what answers it."""
+    """One question about a document, and the blocks that answer it."""
 
     name: Text
     title: Text
@@ -67,7 +67,7 @@ class SectionLayout(Contract):
 
 @cache
 def layouts(document: str) -> tuple[SectionLayout, ...]:
-    """Sections of a document in the order of the page; none for a document that has no entry."""
+    """Return the sections of a document in the order of the page; none if it has no entry."""
     text = (resources.files("steelyard") / "reference" / "pages.toml").read_bytes()
     entries = parse_toml(text, "the built-in pages").get(document, ())
     return tuple(parse_object(SectionLayout, entry, f"the page of {document}") for entry in entries)

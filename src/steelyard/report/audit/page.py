@@ -1,7 +1,4 @@
-"""The audit of tables, claims and results as a page for a reviewer: does it hold, row by row and claim by claim.
-
-Knows words and columns; judges nothing.
-"""
+"""Page for a reviewer with the audit of tables, claims and results, row by row and claim by claim."""
 
 from __future__ import annotations
 
@@ -29,27 +26,27 @@ if TYPE_CHECKING:
     from steelyard.rules.table.row import RowTable as Rows
 
 MAX_ROWS = 2000
-"""Rows of one table on a page; findings on all of them are told anyway."""
+"""Rows of one table on a page. Findings on all rows are listed."""
 MAX_FIGURES = 8
-"""Figures of a row that have columns of their own; those that most rows have."""
+"""Metrics with their own columns: those that most rows have."""
 MAX_CELL, MAX_NOTE = 200, 1000
 FEW_ROWS = 10
-NOTHING_FOUND = "No row has a finding."
+NOTHING_FOUND = "No findings."
 UNJUDGED = ("not shown",)
-"""Verdicts that say that something cannot be told, and not that it is wrong."""
+"""Verdicts for claims that cannot be checked, as opposed to wrong ones."""
 STATED = ("batch_per_device", "global_batch", "precision", "jobs", "dataset", "framework", "phase")
-"""Settings without which most comparisons cannot be judged."""
+"""Settings that most comparisons need."""
 
 
 def audit_page(audits: Sequence[Audit]) -> Page:
-    """One page for everything that was judged."""
+    """Return one page for all audits."""
     several = len(audits) > 1
     sections: list[Section] = []
     for place, entry in enumerate(audits, 1):
         sections += _sections(entry, f"a{place}-" if several else "", several=several)
-    held = sum(entry.passes for entry in audits)
+    passed = sum(entry.passes for entry in audits)
     names = ", ".join(entry.name for entry in audits[:5]) + (", ..." if len(audits) > 5 else "")
-    subtitle = f"{held} of {len(audits)} hold." if several else _verdict(audits[0])
+    subtitle = f"{passed} of {len(audits)} pass." if several else _verdict(audits[0])
     return Page(
         title=f"Audit: {names}",
         subtitle=subtitle,
@@ -65,11 +62,11 @@ def audit_page(audits: Sequence[Audit]) -> Page:
 def _sections(entry: Audit, prefix: str, *, several: bool) -> list[Section]:
     tables = entry.tables
     about = f": {entry.name}" if several else ""
-    # Findings on no row that is shown: of runs, of whole tables.
+    # Findings that are not about a row: on runs or whole tables.
     elsewhere = tuple(found for found in entry.findings if not any(rows_meant(found, table) for table in tables))
     made = [
         Section(
-            f"{prefix}verdict", f"Does it hold{about}?", f"Does {entry.name} hold?", _verdict(entry),
+            f"{prefix}verdict", f"Verdict{about}", f"Does {entry.name} pass the audit?", _verdict(entry),
             (Prose((entry.about,)),), elsewhere,
         )
     ]  # fmt: skip
@@ -77,7 +74,7 @@ def _sections(entry: Audit, prefix: str, *, several: bool) -> list[Section]:
         made.append(_table_section(entry, table, f"{prefix}table{f'-{place}' if len(tables) > 1 else ''}", about))
     if entry.judgements:
         name = f"{prefix}claims"
-        claims = claims_table(entry.judgements, f"{name}-table", "Claims, each worked out again")
+        claims = claims_table(entry.judgements, f"{name}-table", "Claims, recomputed")
         made.append(
             Section(name, f"Claims{about}", "Which claims hold?", f"{claim_tally(entry.judgements)}.", (claims,))
         )
@@ -86,26 +83,26 @@ def _sections(entry: Audit, prefix: str, *, several: bool) -> list[Section]:
 
 
 def _verdict(entry: Audit) -> str:
-    """In one or two sentences, the gravest first."""
-    blocking = sorted({found.code for found in entry.findings if found.severity == "error"})
+    """State the verdict in one or two sentences, errors first."""
+    errors = sorted({found.code for found in entry.findings if found.severity == "error"})
     wrong = [one for one in entry.judgements if one.verdict != "holds" and one.verdict not in UNJUDGED]
     open_ = sum(one.verdict in UNJUDGED for one in entry.judgements)
     if entry.passes:
         told = f" {claim_tally(entry.judgements)}." if entry.judgements else ""
-        return f"Yes, as far as its figures tell: nothing blocks.{told} {_counts(entry.findings)}"
+        return f"Yes: no errors.{told} {_counts(entry.findings)}"
     said = []
-    if blocking:
-        said.append(f"{', '.join(blocking)} block{'s' * (len(blocking) == 1)}")
+    if errors:
+        said.append(f"errors {', '.join(errors)}")
     if wrong:
         said.append(f"{many(len(wrong), 'claim')} of {len(entry.judgements)} do{'es' * (len(wrong) == 1)} not hold")
     if open_:
-        said.append(f"{many(open_, 'claim')} cannot be shown by the rows")
-    start = "No" if blocking or wrong else "Not shown"
+        said.append(f"{many(open_, 'claim')} cannot be checked with the rows")
+    start = "No" if errors or wrong else "Unclear"
     return f"{start}: {'; '.join(said)}. {_counts(entry.findings)}"
 
 
 def _counts(findings: Sequence[Finding]) -> str:
-    return f"Findings on rows: {tally(findings).partition(';')[0]}."
+    return f"Findings: {tally(findings).partition(';')[0]}."
 
 
 def _table_section(entry: Audit, table: Rows, name: str, about: str) -> Section:
@@ -119,9 +116,10 @@ def _table_section(entry: Audit, table: Rows, name: str, about: str) -> Section:
     findings = tuple(sorted(listed, key=lambda found: list(SEVERITIES).index(found.severity)))
     shown = [_rows_table(table.rows, by_row, f"{name}-rows", f"Rows of {table.name}")]
     if concerned and len(table.rows) > FEW_ROWS:
-        # Those that a reader looks for; in the long table they are hard to see.
+        # First, because they are hard to find in the long table.
         shown.insert(0, _rows_table(concerned, by_row, f"{name}-concerned", "Rows with findings"))
-    return Section(name, f"As published: {table.name}{about}", "What do its rows say?", answer, tuple(shown), findings)
+    title = f"As published: {table.name}{about}"
+    return Section(name, title, "What was found in its rows?", answer, tuple(shown), findings)
 
 
 def _rows_table(every: Sequence[Row], by_row: dict[str, list[Finding]], name: str, title: str) -> Table:
@@ -132,7 +130,7 @@ def _rows_table(every: Sequence[Row], by_row: dict[str, list[Finding]], name: st
         for metric in row.figures:
             counts[metric] += 1
     metrics = sorted(counts, key=lambda metric: (-counts[metric], list(counts).index(metric)))[:MAX_FIGURES]
-    columns = [Column("row", align="left"), Column("what was found", align="left")]
+    columns = [Column("row", align="left"), Column("findings", align="left")]
     columns += [Column(metric.replace("_", " ")) for metric in metrics]
     columns += [Column(key.replace("_", " "), align="left") for key in keys]
     made = []
@@ -157,9 +155,9 @@ def _figure(row: Row, metric: str) -> Cell:
     found = row.figures.get(metric)
     if found is None:
         return Cell("-" if row.status == "completed" else row.status.replace("_", " "))
-    # As printed; a measured figure has its interval.
+    # As printed; measured values have an interval.
     unit = f" {found.unit}" if found.unit not in ("", "1") else ""
-    # Figures are kept in base units, and shown in the one that they name.
+    # Values are stored in base units and shown in their own unit.
     factor = (unit_of(found.unit) or ("", 1.0))[1]
     text = found.text or number(found.value / factor)
     if not found.text and found.low < found.high:
@@ -174,27 +172,25 @@ def _notes(rows: Sequence[Row], total: int, keys: Sequence[str], counts: dict[st
     if told:
         notes.append(f"All rows: {told[:MAX_NOTE]}.")
     if len(counts) > MAX_FIGURES:
-        notes.append(f"{len(counts) - MAX_FIGURES} more kinds of figures are in the table's file.")
+        notes.append(f"{len(counts) - MAX_FIGURES} more metrics are in the file of the table.")
     if total > len(rows):
         notes.append(f"{total - len(rows):,} more rows are not shown.")
     return tuple(notes)
 
 
-# -- what could not be judged
+# -- what could not be checked
 
 
 def _open_section(entry: Audit, tables: Sequence[Rows], name: str, about: str) -> Section:
-    """What the rows leave open: settings that are not stated, rows without repeats, claims that nothing shows."""
+    """List what could not be checked: missing settings, rows without repeats, claims without data."""
     said = [line for table in tables for line in _unstated(table, named=len(tables) > 1)]
     for one in entry.judgements:
         if one.verdict in UNJUDGED:
-            said.append(f"Claim {one.claim.id}: {one.recomputed or 'nothing in the rows tells'}.")
+            said.append(f"Claim {one.claim.id}: {one.recomputed or 'no data in the rows'}.")
         said += [f"Claim {one.claim.id}: {note}." for note in one.notes]
-    answer = (
-        "What is not stated is unknown, and never taken for equal." if said else "Nothing was left open by the rows."
-    )
+    answer = "The points below. Missing settings count as unknown, not as equal." if said else "Everything was checked."
     blocks: tuple[Any, ...] = (Prose(tuple(dict.fromkeys(said))),) if said else ()
-    return Section(name, f"What could not be judged{about}", "What do the figures leave open?", answer, blocks)
+    return Section(name, f"Not checked{about}", "What could not be checked?", answer, blocks)
 
 
 def _unstated(table: Rows, *, named: bool) -> list[str]:
@@ -208,7 +204,5 @@ def _unstated(table: Rows, *, named: bool) -> list[str]:
             said.append(f"{start}{words} {key.replace('_', ' ')}.")
     alone = [row for row in rows if row.figures and not any(len(amount.jobs) > 1 for amount in row.figures.values())]
     if alone and all(row.get("jobs") is None for row in alone):
-        said.append(
-            f"{start}{len(alone)} of {len(rows)} rows have one figure and no repeats: nothing tells their spread."
-        )
+        said.append(f"{start}{len(alone)} of {len(rows)} rows have no repeats: their spread is unknown.")
     return said

@@ -1,7 +1,7 @@
-"""Rows of a built-in document with what was found about them, as cells. Knows whom to ask; judges nothing.
+"""Rows of a built-in document with their findings, as table cells.
 
-A figure is shown as it was printed. A ratio of two rows is shown with its verdict, and not at all where a finding on
-the pair or on one of its rows blocks.
+Values are shown as printed. A ratio of two rows is shown with its verdict, unless the pair or one of its rows has an
+error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from steelyard.audit.energy import device_power
 from steelyard.audit.recompute import digits, unit_factor
 from steelyard.audit.selecting import pairs_of
 from steelyard.audit.subject import audit_reference
-from steelyard.report.charts.style import blocking_codes
+from steelyard.report.charts.style import error_codes
 from steelyard.report.page import Cell
 from steelyard.results.store import ResultFolder
 from steelyard.rules.claim import Span
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 BLOCKED: Final = "not comparable"
 BETWEEN = "SY3"
-"""How codes of rules on scaling begin. They are about a row and its base, and say nothing of it beside other rows."""
+"""Prefix of the rules on scaling. They are about a row and its base, and do not apply to other pairs of the row."""
 VERDICTS = {"comparable": "yes", "comparable with disclosures": "warning", BLOCKED: "no"}
-"""A column has little room; what is to be disclosed, or blocks, are the codes beside it."""
-WORKED_UNITS = {"efficiency": "%", "power of a device": "W"}
+"""Short forms of the verdicts; the codes of the warnings and errors are next to them."""
+WORKED_UNITS = {"efficiency": "%", "power per device": "W"}
 PER_ENERGY = "items_per_energy"
 
 
@@ -55,7 +55,7 @@ class RowGroup:
     label: str
     rows: tuple[Row, ...]
     compared: dict[str, Comparison]
-    """By place; the base is not in it, and nothing is where the rows are not compared."""
+    """Comparisons by place, without the base; empty if the rows are not compared."""
 
 
 class JudgedDocument:
@@ -68,28 +68,28 @@ class JudgedDocument:
 
     @cached_property
     def audit(self) -> Audit:
-        """Findings on its rows, and its claims judged."""
+        """Findings on its rows, and its judged claims."""
         return audit_reference(self.name)
 
     def select(self, wanted: str) -> list[Row]:
-        """Rows by their settings, in the words of `steelyard compare`; the built-in rows need no result folder."""
+        """Select rows by their settings, as in `steelyard compare`; built-in rows need no result folder."""
         return rows_beside(ResultFolder(Path()), selection(self.name, wanted))
 
     def findings_on(self, rows: Iterable[Row]) -> tuple[Finding, ...]:
-        """Every finding that is about one of these rows, each once."""
+        """Return the distinct findings on these rows."""
         return tuple(dict.fromkeys(found for row in rows for found in self._by_row.get(row.place, ())))
 
     def codes_on(self, row: Row) -> tuple[str, ...]:
-        """Codes of the findings on a row that are more than notes."""
+        """Return the codes of the errors and warnings on a row."""
         return tuple(dict.fromkeys(entry.code for entry in self.findings_on([row]) if entry.severity != "note"))
 
     def blocking(self, row: Row) -> tuple[Finding, ...]:
-        """Findings that forbid every ratio with this row, whatever it is compared with."""
+        """Return the errors that rule out every ratio with this row."""
         found = self.findings_on([row])
         return tuple(entry for entry in found if entry.severity == "error" and not entry.code.startswith(BETWEEN))
 
     def compare(self, a: Sequence[Row], b: Sequence[Row], factor: str, metric: str) -> Compared:
-        """B against its base A, by the rules on pairs and by what was found on the rows."""
+        """Compare B with its base A, by the rules on pairs and the findings on the rows."""
         made = compare(a, b, factor=factor, metric=metric)
         return replace(made, comparisons=tuple(map(self._with_own_findings, made.comparisons)))
 
@@ -98,22 +98,22 @@ class JudgedDocument:
         between = (found for found in both if found.code.startswith(BETWEEN))
         every = (*self.blocking(entry.a), *self.blocking(entry.b), *between, *entry.findings)
         found = tuple(replace(each, place=each.place.removeprefix(f"{self.name}, ")) for each in every)
-        if blocking_codes(found):
+        if error_codes(found):
             return replace(entry, verdict=BLOCKED, findings=found, ratios=())
         return replace(entry, findings=found)
 
     def judged(self, row: Row, other: Row) -> list[Judgement]:
-        """Claims on exactly these two rows, whichever comes first."""
+        """Return the claims about exactly these two rows, in either order."""
         return self._by_pair.get(frozenset((row.place, other.place)), [])
 
     def power_limit_w(self, rows: Iterable[Row]) -> float | None:
-        """Of one device of their machines, where these have one limit."""
+        """Return the power limit of one device, if all machines of the rows have the same."""
         limits = {platform.power_limit_w for row in rows if (platform := self.table.platform(row)) is not None}
         return limits.pop() if len(limits) == 1 else None
 
     @cached_property
     def _by_row(self) -> dict[str, list[Finding]]:
-        """Findings by the place of a row as a selection has it."""
+        """Findings by place of a row, as in a selection."""
         found: dict[str, list[Finding]] = {}
         for entry in self.audit.findings:
             for place in rows_meant(entry, self.table):
@@ -131,7 +131,7 @@ class JudgedDocument:
 
 
 def selection(name: str, wanted: str) -> str:
-    """Rows of a document as the verbs take them."""
+    """Return the selection of rows of a document for the command line."""
     return f"{REFERENCE}:{name}:{wanted}" if wanted else f"{REFERENCE}:{name}"
 
 
@@ -139,21 +139,21 @@ def selection(name: str, wanted: str) -> str:
 
 
 def row_cell(document: JudgedDocument, group: RowGroup, row: Row, column: str, figure: str) -> Cell:
-    """What a row has in a column: a setting, a printed figure or what is worked out. Codes stand beside `figure`."""
+    """Return the cell of a row: a setting, a printed value or a derived one. Only `figure` has codes."""
     entry = group.compared.get(row.place)
     match column:
         case "comparable":
             return verdict_cell(entry)
-        case "times the base":
+        case "ratio to base":
             return ratio_cell(entry, "job")
         case "efficiency":
             return ratio_cell(entry, "device", percent=True)
-        case "work per energy" | "follows":
+        case "work per energy" | "matches":
             return _per_energy_cell(row, column)
-        case "power of a device":
+        case "power per device":
             power = device_power(row)
             codes = document.codes_on(row)
-            return Cell("not known") if power is None else Cell(number(power.middle, 4), power.middle, codes=codes)
+            return Cell("unknown") if power is None else Cell(number(power.middle, 4), power.middle, codes=codes)
         case "table":
             return Cell(row.table, row.table)
     if column in SETTINGS:
@@ -168,37 +168,37 @@ def row_cell(document: JudgedDocument, group: RowGroup, row: Row, column: str, f
 
 
 def _per_energy_cell(row: Row, column: str) -> Cell:
-    """Work per energy from the other figures of a row, or whether the printed one may be that."""
+    """Return the work per energy that follows from the other values of a row, or whether the printed value matches."""
     metric = next((name for name in row.figures if variable(row, name) == PER_ENERGY), "")
     others = {name: bounds for name, bounds in observed(row).items() if name != PER_ENERGY}
     reached = solve(others).known.get(PER_ENERGY)
     if not metric or reached is None:
-        return Cell("cannot be told: an epoch is stated in samples")
+        return Cell("unknown: samples of an epoch not stated")
     amount = row.figures[metric]
     if column == "work per energy":
         value = reached.middle / unit_factor(amount)
         return Cell(number(value, 6), value)
     fits = Span(math.exp(reached.low), math.exp(reached.high)).meets(Span(amount.low, amount.high))
-    said = "yes, within the digits" if fits else "no"
+    said = "yes, within rounding" if fits else "no"
     return Cell(said, said)
 
 
 def codes_of(entry: Comparison) -> tuple[str, ...]:
-    """Codes of what forbids a ratio; where nothing does, of what must be said with it."""
+    """Return the codes of the errors of a comparison; without errors, those of the warnings."""
     told = dict.fromkeys(found.code for found in entry.findings if found.severity != "note")
-    return blocking_codes(entry.findings) or tuple(told)
+    return error_codes(entry.findings) or tuple(told)
 
 
 def verdict_cell(entry: Comparison | None) -> Cell:
-    """Whether a row may be divided by its base, with the codes that say so; None: it is the base."""
+    """Return the verdict of a comparison with its codes; None: the row is the base."""
     if entry is None:
-        return Cell("the base", "the base")
+        return Cell("base", "base")
     return Cell(VERDICTS[entry.verdict], entry.verdict, codes=codes_of(entry))
 
 
 def ratio_cell(entry: Comparison | None, scope: str, *, percent: bool = False) -> Cell:
-    """A ratio of one scope to the base; the verdict beside it says why there is none."""
+    """Return the ratio to the base for one scope; the verdict next to it gives the reason if there is none."""
     value = 1.0 if entry is None else next((ratio.value for ratio in entry.ratios if ratio.scope == scope), None)
     if value is None:
-        return Cell("none: blocked" if entry is not None and entry.verdict == BLOCKED else "not known")
+        return Cell("not reported" if entry is not None and entry.verdict == BLOCKED else "unknown")
     return Cell(f"{100 * value:.1f}", 100 * value) if percent else Cell(number(value, 3), value)

@@ -1,6 +1,6 @@
-"""The built-in documents as a page: their main tables and figures made again from the catalogue, with our verdicts.
+"""Page of the built-in documents: their main tables and charts from the catalogue, with verdicts.
 
-Knows no document: which rows make which table, curve or comparison is said in pages.toml (`layout`).
+pages.toml (`layout`) defines which rows make which table, curve or comparison.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 
 def reference_page(names: Sequence[str] = (), *, title: str = "", made_at: str = "") -> Page:
-    """A page on some documents of the catalogue, or on all of them; InputError for a name that it does not have."""
+    """Return a page on some documents of the catalogue, or on all; InputError for an unknown name."""
     for name in names:
         documents.provenance(name)
     chosen = [JudgedDocument(name) for name in dict.fromkeys(names or documents.names())]
     held = sum(entry.verdict == "holds" for document in chosen for entry in document.audit.judgements)
     claims = sum(len(document.audit.judgements) for document in chosen)
     return Page(
-        title=title or f"Published tables, made again: {', '.join(document.name for document in chosen)}",
-        subtitle=f"{held} of {claims} claims hold. Figures are as printed; every ratio comes with its verdict.",
+        title=title or f"Published tables, checked: {', '.join(document.name for document in chosen)}",
+        subtitle=f"{held} of {claims} claims hold. Values are as printed; every ratio has a verdict.",
         sections=tuple(section for document in chosen for section in _sections(document)),
         made_at=made_at or datetime.now(UTC).isoformat(timespec="seconds"),
         made_by=f"steelyard {VERSION}",
@@ -54,7 +54,7 @@ def _sections(document: JudgedDocument) -> list[Section]:
 
 
 def _belongs(judgement: Judgement, layout: SectionLayout) -> bool:
-    """Whether a claim speaks of the tables of a section alone, and is of its kinds."""
+    """Whether a claim is only about the tables of a section, and of one of its kinds."""
     claim = judgement.claim
     sides = (claim.rows, claim.a, claim.b) if isinstance(claim, PairClaim) else (claim.rows,)
     tables = {str(side["table"]) for side in sides if "table" in side}
@@ -62,25 +62,25 @@ def _belongs(judgement: Judgement, layout: SectionLayout) -> bool:
 
 
 def _document_section(document: JudgedDocument, left: Sequence[Judgement]) -> Section:
-    """Where the rows come from, what is unknown of them, and the claims that no section is about."""
+    """Source of the rows, what is unknown about them, and the claims that belong to no other section."""
     source = document.provenance
     facts = [
         ("document", source.title), ("authors", ", ".join(source.authors)),
         ("published", source.published), ("year", str(source.year or "unknown")),
-        ("address", source.address or "unknown"), ("measured", source.measured), ("typed in", source.typed_in),
-        ("rows", f"{len(document.table.rows)}; steelyard audit {document.name} judges them in a terminal"),
+        ("address", source.address or "unknown"), ("measured", source.measured), ("transcribed", source.typed_in),
+        ("rows", f"{len(document.table.rows)}; in a terminal: steelyard audit {document.name}"),
         *(("unknown", text) for text in source.unknown),
     ]  # fmt: skip
-    # A power limit is no measurement: without a printed energy there is none.
+    # A power limit is not a measurement, so no energy is derived from it.
     if not any("energy" in metric or "power" in metric for row in document.table.rows for metric in row.figures):
-        facts.append(("unknown", "energy: no row prints any, and none is made out of a power limit"))
+        facts.append(("unknown", "energy: no row states it, and it is not derived from a power limit"))
     blocks: list[Prose | Table] = [Prose(facts=tuple(facts))]
     blocks += [claims_table(left, f"{document.name}-claims")] if left else []
     return Section(
         f"{document.name}-document",
-        f"{document.name}: where it comes from, and what it leaves open",
-        f"Do the figures of {document.name} hold?",
-        f"{capital(claim_tally(document.audit.judgements))}. Findings on its rows: "
+        f"{document.name}: source and open points",
+        f"Are the numbers of {document.name} correct?",
+        f"{capital(claim_tally(document.audit.judgements))}. Findings: "
         f"{tally(document.audit.findings).partition(';')[0]}.",
         tuple(blocks),
     )

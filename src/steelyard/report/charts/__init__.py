@@ -1,1 +1,1 @@
-"""Charts, one file a kind: what an analysis found goes in, Vega-Lite with its table and its words comes out."""
+"""Charts, one module per kind: each turns an analysis into Vega-Lite with a data table and a text description."""

@@ -1,4 +1,4 @@
-"""Throughput over the batch size, with its knee and what ran out of memory. Knows what to draw; finds no knee."""
+"""Chart of throughput over the batch size, with the knee and the batches that ran out of memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from steelyard.report.charts.style import (
     Axes,
     Sign,
     bars_up,
-    blocking_codes,
     crosses,
+    error_codes,
     figure_cell,
     hollow,
     in_unit,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from steelyard.report.charts.style import Layer
     from steelyard.stats.knee import Knee
 
-# A sweep that grows more than this many times would press its small batches together on a linear axis.
+# Beyond this ratio of largest to smallest batch, a linear axis would crowd the small ones.
 WIDE_SWEEP = 8
 MAX_TICKS = 12
 DRAWN = 80
@@ -50,9 +50,9 @@ GIB = 1 << 30
 
 
 def batch_chart(curve: BatchCurve, name: str = "batch-throughput") -> Chart:
-    """Rates with their intervals; the knee with its interval as a band; crosses where memory did not do.
+    """Draw throughput with intervals, the knee with its interval as a band, and crosses where memory ran out.
 
-    Cells that do not differ in the batch alone are shown as plain rates: no line, no knee, no asymptote.
+    If the configurations differ in more than the batch, draw only points: no line, no knee, no asymptote.
     """
     measured = [entry for entry in curve.cells if entry.throughput.value is not None]
     largest = max([entry.throughput.value or 0.0 for entry in measured] + [_drawn_asymptote(curve) or 0.0])
@@ -68,12 +68,12 @@ def batch_chart(curve: BatchCurve, name: str = "batch-throughput") -> Chart:
     batches = sorted({entry.batch for entry in curve.cells})
     ticks = batches if len(batches) <= MAX_TICKS else None
     if _logarithmic(curve):
-        title = "samples in the batch of a device (logarithmic axis)"
+        title = "batch per device, samples (logarithmic axis)"
         along = number_axis(title, *_ends(curve), logarithmic=True, values=ticks, format=",d")
     else:
-        along = number_axis("samples in the batch of a device", *_ends(curve), format=",d", tickMinStep=1)
+        along = number_axis("batch per device, samples", *_ends(curve), format=",d", tickMinStep=1)
     axes = Axes(along, number_axis(f"throughput of the job, {unit}", 0, top))
-    # The form that was fitted, where there is one; else from point to point. Plain rates are not joined.
+    # The fitted curve if there is one, else lines between the points. Points with errors are not joined.
     layers = _knee(curve, axes, factor)
     if not curve.blocked:
         layers.append(layer(_form(curve, factor) or values, "line", axes.at(), color=BLUE, strokeWidth=1.6))
@@ -127,7 +127,7 @@ def _knee(curve: BatchCurve, axes: Axes, factor: float) -> list[Layer]:
 
 
 def _drawn_asymptote(curve: BatchCurve) -> float | None:
-    """None also where it is so far above all that was measured that it would press the points to the ground."""
+    """Return the asymptote, or None if it is too far above the points to share an axis with them."""
     most = max((entry.throughput.value or 0.0 for entry in curve.cells), default=0.0)
     return curve.asymptote if curve.asymptote is not None and curve.asymptote <= FAR * most else None
 
@@ -152,26 +152,26 @@ def _signs(curve: BatchCurve, values: Sequence[dict[str, Any]]) -> list[Sign]:
     line = bool(_form(curve, 1.0)) or not curve.blocked
     signs = []
     if any(value["low"] is not None for value in values):
-        signs.append(Sign("measured, with 95 % interval", BLUE, "circle"))
+        signs.append(Sign("measured, with 95 % CI", BLUE, "circle"))
     if any(value["low"] is None for value in values):
-        signs.append(Sign("measured, no interval", BLUE, "circle", filled=False))
+        signs.append(Sign("measured, no CI", BLUE, "circle", filled=False))
     if line and _form(curve, 1.0):
-        signs.append(Sign("fitted form", BLUE, line=True))
+        signs.append(Sign("fitted curve", BLUE, line=True))
     found = curve.knee
     if found is not None and found.value is not None and _ends(curve)[0] <= found.value <= _ends(curve)[1]:
-        signs.append(Sign(f"knee: {_share(found)} of the most", RED, line=True, dash=DASHED))
+        signs.append(Sign(f"knee: {_share(found)} of the maximum", RED, line=True, dash=DASHED))
     if found is not None and found.low is not None and found.high is not None and found.low < _ends(curve)[1]:
-        signs.append(Sign("its 95 % interval", QUIET, area=PALE))
+        signs.append(Sign("95 % CI of the knee", QUIET, area=PALE))
     if found is not None and _drawn_asymptote(curve) is not None:
         signs.append(Sign(_most(found), QUIET, line=True, dash=DOTTED))
     if any(entry.out_of_memory for entry in curve.cells):
         signs.append(Sign("out of memory", INK, DIAGONAL))
     if any(_failed(entry) for entry in curve.cells):
-        signs.append(Sign("no figure", INK, "square", filled=False))
+        signs.append(Sign("no result", INK, "square", filled=False))
     return signs
 
 
-# -- words and figures
+# -- texts and table
 
 
 def _share(found: Knee) -> str:
@@ -199,8 +199,8 @@ def _words(curve: BatchCurve) -> str:
 
 
 def _refusal(curve: BatchCurve) -> str:
-    codes = ", ".join(blocking_codes(curve.findings))
-    return f"Plain rates only, no knee: the cells differ in more than the batch{f' ({codes})' if codes else ''}."
+    codes = ", ".join(error_codes(curve.findings))
+    return f"No knee: the configurations differ in more than the batch{f' ({codes})' if codes else ''}."
 
 
 def _rate(entry: BatchCell) -> str:
@@ -214,11 +214,11 @@ def _knee_words(curve: BatchCurve) -> str:
     if found.value is None and found.answer in ("beyond the sweep", "below the sweep"):
         return f"The knee is {found.answer}: {found.reason}."
     if found.value is None:
-        return f"Where the knee is cannot be told: {found.reason}."
+        return f"Knee unknown: {found.reason}."
     ends = ""
     if found.low is not None and found.high is not None:
-        high = number(found.high, 3) if math.isfinite(found.high) else "without bound"
-        ends = f" (95 % interval {number(found.low, 3)} to {high})"
+        high = number(found.high, 3) if math.isfinite(found.high) else "no upper bound"
+        ends = f" (95 % CI {number(found.low, 3)} to {high})"
     most = "" if curve.asymptote is None else f", {number(curve.asymptote, 4)} samples/s"
     where = {"beyond the sweep": ", beyond the sweep", "below the sweep": ", below the sweep"}.get(found.answer, "")
     return f"Knee at batch {number(found.value, 3)}{ends}{where}: {_share(found)} of the {_most(found)}{most}."
@@ -229,21 +229,21 @@ def _notes(curve: BatchCurve) -> tuple[str, ...]:
     spec_of = curve.cells[0].cell.records[0].spec
     if spec_of.step_samples != spec_of.batch:
         count = spec_of.step_samples // spec_of.batch
-        notes.append(f"The batch is that of one micro-batch on one device; a step of the job has {count:,} of them.")
+        notes.append(f"Batch: one micro-batch on one device; a step of the job has {count:,} of them.")
     if all(entry.throughput.interval is None for entry in curve.cells):
-        notes.append("No intervals: they need several jobs, or one with enough steps.")
+        notes.append("No CI: needs several jobs, or one job with more steps.")
     return tuple(notes)
 
 
 def _table(curve: BatchCurve, name: str) -> Table:
     columns = (
-        Column("batch of a device", "samples"), Column("runs", align="left"),
-        Column("throughput of the job", "samples/s"), Column("share of the most", "%"), Column("peak memory", "GiB"),
+        Column("batch per device", "samples"), Column("runs", align="left"),
+        Column("throughput of the job", "samples/s"), Column("share of the maximum", "%"), Column("peak memory", "GiB"),
     )  # fmt: skip
     rows = []
     for entry in curve.cells:
         ids = tuple(record.run_id for record in entry.cell.records)
-        codes = blocking_codes(entry.cell.findings)
+        codes = error_codes(entry.cell.findings)
         share = None if entry.of_asymptote is None else 100 * entry.of_asymptote
         memory = None if entry.memory_bytes is None else entry.memory_bytes / GIB
         statuses = ", ".join(f"{count} {code.replace('_', ' ')}" for code, count in sorted(entry.cell.statuses.items()))

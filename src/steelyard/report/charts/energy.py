@@ -1,4 +1,4 @@
-"""Throughput against the energy of a sample. Knows cells with an energy; judges no sensor."""
+"""Chart of throughput against energy per sample."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from steelyard.report.charts.style import (
     Sign,
     bars_along,
     bars_up,
+    counted,
     figure_cell,
     hollow,
     in_unit,
@@ -51,23 +52,23 @@ class _Dot:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The largest of both figures."""
+        """Upper ends of both values, for the axes."""
         return max(self.cost.value or 0.0, interval_of(self.cost)[1] or 0.0), max(
             self.rate.value or 0.0, interval_of(self.rate)[1] or 0.0
         )
 
 
 def energy_chart(cells: Sequence[CellEnergy], name: str = "throughput-energy") -> Chart:
-    """A dot a cell: to the left is thrifty, up is fast. What counts other domains has another colour and shape."""
+    """Draw one dot per configuration. Each measured scope has its own colour and shape."""
     dots, left_out = _dots(cells)
     if not dots:
         raise InputError(
-            "no cell has an energy of a sample to be drawn",
-            next_step="steelyard doctor says what can be measured here and how to be allowed to",
+            "no configuration has an energy per sample",
+            next_step="steelyard doctor shows which sensors work here and how to get access",
         )
     factor, unit = in_unit(max(dot.ends[1] for dot in dots), dots[0].rate.unit)
     right, top = ROOM * max(dot.ends[0] for dot in dots), ROOM * max(dot.ends[1] for dot in dots) / factor
-    axes = Axes(number_axis("energy of a sample, J", 0, right), number_axis(f"throughput of the job, {unit}", 0, top))
+    axes = Axes(number_axis("energy per sample, J", 0, right), number_axis(f"throughput of the job, {unit}", 0, top))
     scopes = list(dict.fromkeys(dot.entry.scope for dot in dots))
     layers = [part for dot in dots for part in _marks(dot, axes, factor, scopes)]
     if len(dots) <= MAX_LABELS:
@@ -80,7 +81,7 @@ def energy_chart(cells: Sequence[CellEnergy], name: str = "throughput-energy") -
                 signs.append(Sign(f"{short(scope)}, {verdict}", colour, shape, filled=filled))
     return Chart(
         name=name,
-        title="Throughput against the energy of a sample",
+        title="Throughput and energy per sample",
         spec=spec([*layers, *key(signs)]),
         table=_table(cells, name),
         alt=_words(dots, left_out),
@@ -95,7 +96,7 @@ def _dots(cells: Sequence[CellEnergy]) -> tuple[list[_Dot], list[str]]:
         cost, rate = entry.figures.get(COST), entry.cell.throughput
         label = names[entry.cell.cell]
         if cost is None or cost.value is None or rate.value is None:
-            reason = (cost.reason if cost is not None else entry.main.reason) or rate.reason or "no energy of a sample"
+            reason = (cost.reason if cost is not None else entry.main.reason) or rate.reason or "no energy per sample"
             left_out.append(f"{short(label)}: {short(reason.replace('_', ' '), 80)}")
         else:
             dots.append(_Dot(entry, label, cost, rate))
@@ -126,34 +127,34 @@ def _label(dot: _Dot, factor: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# -- words and figures
+# -- texts and table
 
 
 def _words(dots: Sequence[_Dot], left_out: Sequence[str]) -> str:
     scopes = {dot.entry.scope for dot in dots}
     fastest = max(dots, key=lambda dot: dot.rate.value or 0.0)
-    text = f"{len(dots)} cells. Fastest: {_both(fastest)}."
+    text = f"{counted(len(dots), 'configuration')}. Fastest: {_both(fastest)}."
     if len(scopes) == 1 and len(dots) > 1:
         least = min(dots, key=lambda dot: dot.cost.value or 0.0)
         text += " It also has the lowest energy." if least is fastest else f" Lowest energy: {_both(least)}."
-    return text + (f" {len(left_out)} without an energy." if left_out else "")
+    return text + (f" {len(left_out)} without energy." if left_out else "")
 
 
 def _both(dot: _Dot) -> str:
     cost = named(dot.cost.value or 0.0, *interval_of(dot.cost))
     rate = named(dot.rate.value or 0.0, *interval_of(dot.rate))
-    return f"{short(dot.label)} with {rate} {dot.rate.unit} at {cost} J a sample"
+    return f"{short(dot.label)} with {rate} {dot.rate.unit} at {cost} J per sample"
 
 
 def _notes(dots: Sequence[_Dot], scopes: list[str], left_out: Sequence[str]) -> tuple[str, ...]:
-    notes = ["Bars: 95 % intervals of both figures. Hollow: an energy that is doubtful."]
+    notes = ["Bars: 95 % CI. Hollow: doubtful energy."]
     if len(scopes) > 1:
-        notes.append("Cells that count different parts of the machine are not to be compared by energy.")
+        notes.append("Do not compare the energy of configurations that include different parts of the machine.")
     bare = [short(dot.label) for dot in dots if dot.cost.interval is None or dot.rate.interval is None]
     if bare:
-        notes.append(f"No interval of one figure or both: {', '.join(bare[:4])}{' ...' if len(bare) > 4 else ''}.")
+        notes.append(f"CI missing: {', '.join(bare[:4])}{' ...' if len(bare) > 4 else ''}.")
     if len(dots) > MAX_LABELS:
-        notes.append("The cells' names are in the table.")
+        notes.append("Names are in the table.")
     if left_out:
         notes.append(f"Not drawn: {'; '.join(left_out[:3])}{' ...' if len(left_out) > 3 else ''}.")
     return tuple(notes)
@@ -162,8 +163,8 @@ def _notes(dots: Sequence[_Dot], scopes: list[str], left_out: Sequence[str]) -> 
 def _table(cells: Sequence[CellEnergy], name: str) -> Table:
     names = labels([entry.cell for entry in cells])
     columns = (
-        Column("configuration", align="left"), Column("jobs"), Column("energy of a sample", "J"),
-        Column("throughput of the job", "samples/s"), Column("counted", align="left"), Column("verdict", align="left"),
+        Column("configuration", align="left"), Column("jobs"), Column("energy per sample", "J"),
+        Column("throughput of the job", "samples/s"), Column("includes", align="left"), Column("verdict", align="left"),
     )  # fmt: skip
     rows = []
     for entry in cells:
@@ -177,4 +178,4 @@ def _table(cells: Sequence[CellEnergy], name: str) -> Table:
             judged = (Cell("-"), Cell("-", codes=codes))
         jobs, rate = Cell(str(entry.jobs), entry.jobs), figure_cell(entry.cell.throughput, ids)
         rows.append((Cell(label, label), jobs, energy, rate, *judged))
-    return Table(f"{name}-data", "Throughput against the energy of a sample", columns, tuple(rows))
+    return Table(f"{name}-data", "Throughput and energy per sample", columns, tuple(rows))

@@ -1,4 +1,4 @@
-"""Throughput by two settings as a heat map, with what ran out of memory. Knows cells and their settings."""
+"""Heat map of throughput by two settings, with the configurations that ran out of memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from steelyard.report.charts.style import (
     QUIET,
     Axes,
     Sign,
-    blocking_codes,
     crosses,
+    error_codes,
     figure_cell,
     in_unit,
     interval_of,
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 MAX_SIDE = 40
 CELL_WIDE, CELL_HIGH = 92, 52
-# With more columns than this there is no room for figures in the cells; they stay in the table.
+# With more columns there is no room for numbers in the map; they are in the table.
 MAX_TEXTS = 9
-# One hue from light to dark: it reads in grey as it does in colour. Words are white on the dark half.
+# One hue from light to dark, which also works in grey. Text is white on the dark half.
 LIGHT, DARK = (228, 240, 248), (0, 61, 107)
-# From this share on white words have more contrast than black ones: 4.5 to 1 at the least, as black ones before it.
+# From this share on, white text has more contrast than black. The contrast is at least 4.5 to 1 on both sides.
 WHITE_FROM = 0.66
-WORDS = {"batch": "samples in the batch of a device", "devices": "devices", "ranks": "devices"}
+WORDS = {"batch": "batch per device, samples", "devices": "devices", "ranks": "devices"}
 SHORT = {"ranks": "devices", "batch_per_device": "batch"}
 LOST = {"out_of_memory": "out of memory"}
 
@@ -64,29 +64,27 @@ class _Field:
 
     @property
     def ended(self) -> str:
-        """Why there is no figure."""
+        """Why there is no result."""
         if "out_of_memory" in self.cell.statuses:
             return LOST["out_of_memory"]
         return ", ".join(self.cell.statuses).replace("_", " ")
 
 
 def heat_chart(cells: Sequence[CellSummary], x: str = "batch", y: str = "devices", name: str = "heat-map") -> Chart:
-    """Plain rates: darker is faster. `x` and `y` are settings by any name that a selection knows."""
+    """Draw throughput as colour: darker is faster. `x` and `y` are settings by any name that a selection accepts."""
     fields = _fields(cells, x, y)
     columns, rows = _ordered([field.x for field in fields]), _ordered([field.y for field in fields])
     if max(len(columns), len(rows)) > MAX_SIDE:
         problem = Problem(f"{x} by {y}", f"{len(columns)} x {len(rows)} values", f"at most {MAX_SIDE} on a side")
-        raise InputError("a heat map would be too large", problems=(problem,), next_step="select fewer cells")
+        raise InputError("the heat map is too large", problems=(problem,), next_step="select fewer configurations")
     known = [field.shown for field in fields if field.shown is not None]
     factor, unit = in_unit(max(known, default=1.0), fields[0].quantity.unit)
     title = f"Throughput by {SHORT.get(x, x)} and {SHORT.get(y, y)}"
-    notes = [f"Throughput of the whole job in {unit}: plain rates, held against nothing."]
-    notes.append(
-        "±: half of the 95 % interval." if len(columns) <= MAX_TEXTS else "Figures and intervals are in the table."
-    )
+    notes = [f"Throughput of the whole job in {unit}."]
+    notes.append("±: half of the 95 % CI." if len(columns) <= MAX_TEXTS else "Values with 95 % CI are in the table.")
     codes = dict.fromkeys(code for field in fields for code in field.codes)
     if codes:
-        notes.append(f"Blocked by {', '.join(codes)}: the figure is not to be used.")
+        notes.append(f"Not reliable: {', '.join(codes)}.")
     return Chart(
         name=name,
         title=title,
@@ -103,20 +101,20 @@ def _fields(cells: Sequence[CellSummary], x: str, y: str) -> list[_Field]:
         settings = all_settings(cell)
         missing = [key for key in (x, y) if key not in settings]
         if missing:
-            problem = Problem(missing[0], f"{cell.study}/{cell.cell} has no such setting", "a setting of every cell")
-            raise InputError("no heat map can be made of these cells", problems=(problem,))
+            name = f"{cell.study}/{cell.cell}"
+            problem = Problem(missing[0], f"{name} has no such setting", "a setting of every configuration")
+            raise InputError("no heat map of these configurations is possible", problems=(problem,))
         field = _Field(
             short(_text(settings[x]), 24), short(_text(settings[y]), 24), cell, cell.throughput,
-            blocking_codes(cell.findings) if cell.throughput.value is not None else (),
+            error_codes(cell.findings) if cell.throughput.value is not None else (),
         )  # fmt: skip
         if (field.x, field.y) in found:
-            problem = Problem(f"{x} {field.x}, {y} {field.y}", "several cells have it", "one cell a field")
-            raise InputError(
-                "the cells differ in more than two settings", problems=(problem,), next_step="select by STUDY:key=value"
-            )
+            problem = Problem(f"{x} {field.x}, {y} {field.y}", "several configurations", "one configuration")
+            what = "the configurations differ in more than two settings"
+            raise InputError(what, problems=(problem,), next_step="select by STUDY:key=value")
         found[field.x, field.y] = field
     if not found:
-        raise InputError("no heat map can be made without cells")
+        raise InputError("no configurations for a heat map")
     return list(found.values())
 
 
@@ -125,7 +123,7 @@ def _text(value: Any) -> str:
 
 
 def _ordered(names: Sequence[str]) -> list[str]:
-    """Numbers by their size, names as they come."""
+    """Sort numbers; keep other names in their order."""
     different = list(dict.fromkeys(names))
     try:
         return sorted(different, key=lambda name: float(name.replace(",", "")))
@@ -139,7 +137,7 @@ def _spec(
     columns, rows = sides
     axes = Axes(
         name_axis(WORDS.get(settings[0], settings[0]), columns, labelAngle=0, grid=False),
-        # The largest on top, as on any axis that goes up.
+        # The largest on top, as on a vertical axis.
         name_axis(WORDS.get(settings[1], settings[1]), rows[::-1], grid=False),
     )
     written = len(columns) <= MAX_TEXTS
@@ -159,7 +157,7 @@ def _spec(
         signs.append(Sign(f"fastest: {number(max(known), 3)} {unit}", INK, area=_colour(1.0)))
     signs += [Sign("out of memory", INK, DIAGONAL)] if values else []
     nothing = any(field.shown is None and "out_of_memory" not in field.cell.statuses for field in fields)
-    signs += [Sign("no figure, or blocked", QUIET, area="#ffffff")] if nothing else []
+    signs += [Sign("no result, or not reliable", QUIET, area="#ffffff")] if nothing else []
     return spec([*layers, *key(signs, max(wide, 360))], wide, high, beside)
 
 
@@ -171,7 +169,7 @@ def _squares(fields: Sequence[_Field], axes: Axes) -> Layer:
         share = None if field.shown is None else (field.shown - low) / (high - low) if high > low else 0.5
         colour = "#ffffff" if share is None else _colour(share)
         values.append({"x": field.x, "y": field.y, "colour": colour})
-    # Colours are written as they are: a scale would need a key of its own.
+    # Literal colours: a scale would need its own key.
     fill: Any = {"fill": {"field": "colour", "type": "nominal", "scale": None}}
     return layer(values, "rect", axes.at(**fill), stroke=INK, strokeWidth=0.8)
 
@@ -202,18 +200,18 @@ def _figures(fields: Sequence[_Field], axes: Axes, factor: float) -> list[Layer]
 
 
 def _words_in(field: _Field, factor: float) -> tuple[str, str]:
-    """What stands in a field: the rate and half the width of its interval, or why there is none."""
+    """Return the two lines of text in a field: the rate and half its interval, or why there is none."""
     if field.codes:
-        return "blocked", field.codes[0]
+        return "error", field.codes[0]
     if field.shown is None:
-        return "", field.ended if len(field.ended) <= 14 else "no figure"
+        return "", field.ended if len(field.ended) <= 14 else "no result"
     low, high = interval_of(field.quantity)
     if low is None or high is None:
-        return number(field.shown / factor, 3), "no interval"
+        return number(field.shown / factor, 3), "no CI"
     return number(field.shown / factor, 3), f"± {50 * (high - low) / field.shown:.1f} %"
 
 
-# -- words and figures
+# -- texts and table
 
 
 def _words(fields: Sequence[_Field], x: str, y: str) -> str:
@@ -224,12 +222,12 @@ def _words(fields: Sequence[_Field], x: str, y: str) -> str:
         for field in (known[-1], known[0]):
             rate = named(field.shown or 0.0, *interval_of(field.quantity))
             ends.append(f"{rate} {field.quantity.unit} at {x} {field.x}, {y} {field.y}")
-        parts.append(f"Fastest: {ends[0]}. Slowest: {ends[1]}." if len(known) > 1 else f"One figure: {ends[0]}.")
+        parts.append(f"Fastest: {ends[0]}. Slowest: {ends[1]}." if len(known) > 1 else f"One result: {ends[0]}.")
     lost = [f"{x} {field.x}, {y} {field.y}" for field in fields if "out_of_memory" in field.cell.statuses]
     if lost:
         more = f" and {len(lost) - 6} more" if len(lost) > 6 else ""
         parts.append(f"Out of memory at {'; '.join(lost[:6])}{more}.")
-    return " ".join(parts) or "No cell has a figure."
+    return " ".join(parts) or "No configuration has a result."
 
 
 def _table(fields: Sequence[_Field], name: str, title: str, settings: tuple[str, str]) -> Table:

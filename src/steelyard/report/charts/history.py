@@ -1,4 +1,4 @@
-"""One figure over time, with the days on which it changed. Knows days and levels; not what counts as a change."""
+"""Chart of one metric over time, with its changes."""
 
 from __future__ import annotations
 
@@ -45,32 +45,32 @@ if TYPE_CHECKING:
     from steelyard.stats.drift import Change
 
     Figure = tuple[float, float | None, float | None]
-    """With the ends of its interval, where it has one."""
+    """Value and ends of the interval, if any."""
 
 DAY_MS = 86_400_000
 SHORT_MS = 6 * DAY_MS
 MAX_OCCASIONS = 2000
-# Within this share of the middle the axis is cut, or nothing would be seen of a change.
+# If all values are within this share of the middle, the axis does not start at 0, to make changes visible.
 CALM = 0.25
 
 
 @dataclass(frozen=True)
 class HistoryPoint:
-    """An occasion on which the figure was measured."""
+    """One occasion on which the metric was measured."""
 
     day: str
-    """UTC, YYYY-MM-DD; with HH:MM:SS where a day has several."""
+    """UTC, YYYY-MM-DD; with HH:MM:SS if a day has several."""
     values: tuple[float, ...]
-    """One a job."""
+    """One value per job."""
     runs: tuple[str, ...] = ()
 
     @property
     def at_ms(self) -> float:
-        """Its begin in milliseconds, as pictures count time."""
+        """Start in milliseconds, the time unit of Vega-Lite."""
         return datetime.fromisoformat(self.day).replace(tzinfo=UTC).timestamp() * 1000
 
     def figure(self, *, rate: bool) -> Figure:
-        """Mean over its jobs with interval, where there are enough jobs for one; of rates, that of the times."""
+        """Mean over the jobs, with an interval if there are enough jobs. Rates are averaged as times."""
         across = across_jobs([1 / value for value in self.values] if rate else self.values)
         if not rate:
             return across.value, across.low, across.high
@@ -80,7 +80,7 @@ class HistoryPoint:
 
 
 def occasions(records: Iterable[RunRecord], quantity: str = "throughput_job") -> list[HistoryPoint]:
-    """The jobs of each day, oldest first. Runs without a figure or without a known start are left out."""
+    """Group the jobs by day, oldest first. Runs without a result or a known start are left out."""
     days: dict[str, list[tuple[float, str]]] = {}
     for record in records:
         found = record.quantities.get(quantity)
@@ -95,7 +95,7 @@ def occasions(records: Iterable[RunRecord], quantity: str = "throughput_job") ->
 
 
 def _is_day(text: str) -> bool:
-    """A folder may be anybody's: what is no day has no place on the axis."""
+    """Whether the text is a date. Result folders are untrusted input."""
     try:
         date.fromisoformat(text)
     except ValueError:
@@ -104,7 +104,7 @@ def _is_day(text: str) -> bool:
 
 
 def verified_chart(entry: History, name: str) -> Chart:
-    """The occasions of a recipe's figure, with the changes that its history has."""
+    """Draw the history of a recipe's metric, with its changes."""
     measured = [occasion for occasion in entry.occasions if occasion.values]
     days = [occasion.started_at[:10] for occasion in measured]
     until = 10 if len(set(days)) == len(days) else 19
@@ -129,12 +129,12 @@ def history_chart(
     unit: str = "samples/s",
     found: Sequence[Change] | None = None,
 ) -> Chart:
-    """The figure of each day with its interval, the level between changes, and each change with the days it may be on.
+    """Draw the value of each day with its interval, the level between changes, and each change with its possible days.
 
-    `found` are the changes (`stats.drift.changes`), each index that of an occasion; None: they are looked for.
+    `found` are the changes (`stats.drift.changes`) by index of the occasion; None: find them here.
     """
     if not 2 <= len(measured) <= MAX_OCCASIONS:
-        problem = Problem("days", f"there are {len(measured)}", f"2 to {MAX_OCCASIONS}")
+        problem = Problem("days", f"{len(measured)} given", f"2 to {MAX_OCCASIONS}")
         raise InputError("no history can be drawn", problems=(problem,))
     try:
         times = [entry.at_ms for entry in measured]
@@ -168,8 +168,8 @@ def history_chart(
         title=short(title, 120),
         spec=spec([*layers, *key(_signs(values, found))]),
         table=_table(measured, figures, found, name, title, unit),
-        alt=f"{span}: {named(*figures[0])} {unit} at first, {named(*figures[-1])} at last. "
-        f"{capital('; '.join(told) or 'no change is shown')}.",
+        alt=f"{span}: {named(*figures[0])} {unit} on the first, {named(*figures[-1])} on the last. "
+        f"{capital('; '.join(told) or 'no change found')}.",
         notes=_notes(told, values),
     )
 
@@ -177,7 +177,7 @@ def history_chart(
 def _axes(values: Sequence[dict[str, Any]], title: str) -> Axes:
     first, last = values[0]["x"], values[-1]["x"]
     room = 0.03 * (last - first) or DAY_MS
-    # Ticks of a short history would all show the same day.
+    # All ticks of a short history would show the same day.
     title_x, form = ("day (UTC)", "%Y-%m-%d") if last - first >= SHORT_MS else ("time (UTC)", "%m-%d %H:%M:%S")
     time = {
         "type": "temporal",
@@ -194,7 +194,7 @@ def _axes(values: Sequence[dict[str, Any]], title: str) -> Axes:
 
 
 def _bands(times: Sequence[float], found: Sequence[Change], axes: Axes) -> list[Layer]:
-    """Where each change may be: after the last day before it, up to the first day with it."""
+    """Draw the possible days of each change: from the last day before it to the first day after it."""
     bands = [{"x": times[max(0, step.earliest - 1)], "x2": times[step.latest]} for step in found]
     lines = [{"x": (times[step.index - 1] + times[step.index]) / 2} for step in found]
     if not bands:
@@ -209,17 +209,17 @@ def _bands(times: Sequence[float], found: Sequence[Change], axes: Axes) -> list[
 def _signs(values: Sequence[dict[str, Any]], found: Sequence[Change]) -> list[Sign]:
     signs = []
     if any(value["low"] is not None for value in values):
-        signs.append(Sign("mean of the jobs, with 95 % interval", BLUE, "circle"))
+        signs.append(Sign("mean of the jobs, with 95 % CI", BLUE, "circle"))
     if any(value["low"] is None for value in values):
-        signs.append(Sign("no interval", BLUE, "circle", filled=False))
+        signs.append(Sign("no CI", BLUE, "circle", filled=False))
     signs.append(Sign("level", INK, line=True))
     if found:
         signs.append(Sign("change", RED, line=True, dash=DASHED))
-        signs.append(Sign("days it may be on", QUIET, area=PALE))
+        signs.append(Sign("possible days of the change", QUIET, area=PALE))
     return signs
 
 
-# -- words and figures
+# -- texts and table
 
 
 def _describe_change(measured: Sequence[HistoryPoint], step: Change) -> str:
@@ -227,16 +227,15 @@ def _describe_change(measured: Sequence[HistoryPoint], step: Change) -> str:
     between = ""
     if step.earliest != step.latest:
         between = f" (between {measured[step.earliest].day} and {measured[step.latest].day})"
-    word = "higher" if percent > 0 else "lower"
-    chance = f"chance alone does this in at most {100 * step.p_value:.2g} % of histories"
-    return f"{abs(percent):.1f} % {word} since {measured[step.index].day}{between}; {chance}"
+    direction = "higher" if percent > 0 else "lower"
+    return f"{abs(percent):.1f} % {direction} since {measured[step.index].day}{between}; p <= {step.p_value:.2g}"
 
 
 def _notes(told: Sequence[str], values: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    notes = [f"{capital(text)}." for text in told[:3]] or ["No change is shown."]
+    notes = [f"{capital(text)}." for text in told[:3]] or ["No change found."]
     notes += [f"And {len(told) - 3} more changes."] if len(told) > 3 else []
     if any(value["low"] is None for value in values):
-        notes.append("Hollow: too few jobs for an interval.")
+        notes.append("Hollow: too few jobs for a CI.")
     return tuple(notes)
 
 

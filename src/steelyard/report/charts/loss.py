@@ -1,8 +1,8 @@
-"""Where a device's time for a sample goes, as stacked bars over devices. Knows parts of steps; judges none of them.
+"""Chart of the device time per sample, split into parts, as stacked bars over devices.
 
-A factor is a share, and shares of shares do not stack. Their times do: waiting for input, the transfer, waiting for
-slower devices and computation add up to the time that a device spends on a sample. What stands above the line of the
-base is what the efficiency lost.
+The efficiency factors multiply, so they cannot be stacked. Times can: waiting for input, communication, waiting for
+slower devices and computation add up to the device time per sample. The part of a bar above the line of the base is
+the lost efficiency.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from steelyard.analysis.scaling import Point, Scaling
     from steelyard.report.charts.style import Runs
 
-# From the ground up. Their greys are far apart in this order: 46, 72, 89, 12 and 100 of 100.
+# From bottom to top. In this order their grey values are far apart: 46, 72, 89, 12 and 100 of 100.
 PARTS = {
     "computation": ("computation", "#0072b2"),
-    "communication": ("communication, not hidden", "#e69f00"),
+    "communication": ("exposed communication", "#e69f00"),
     "balance": ("waiting for slower devices", "#f0e442"),
-    "together": ("communication and waiting for slower devices", "#e69f00"),
+    "together": ("exposed communication and waiting for slower devices", "#e69f00"),
     "input": ("waiting for input", "#222222"),
-    "rest": ("not told apart", "#ffffff"),
+    "rest": ("not split", "#ffffff"),
 }
-# A part below this share of its bar cannot be seen.
+# A part below this share of its bar is not visible.
 LEAST = 1e-4
 
 
@@ -59,23 +59,23 @@ class _Bar:
 
 
 def loss_chart(found: Scaling, name: str = "scaling-loss", *, runs: Runs | None = None) -> Chart:
-    """A bar a device count, as high as a device's time for a sample; a blocked analysis gives the plain rates."""
+    """Draw one bar per device count, as high as the device time per sample; only the rates if there are errors."""
     if found.blocked:
         return rates_chart(found, name, runs=runs)
     bars = [_bar(found, point) for point in found.points]
     factor, unit = in_time(max(bar.total_s for bar in bars))
     used = [part for part in PARTS if any(_seen(bar, part) for bar in bars)]
-    notes = ["Above each bar: its efficiency. What stands above the dashed line is lost against the base."]
+    notes = ["Above each bar: parallel efficiency. Time above the dashed line is lost, compared with the base."]
     if any(point.from_crosscheck for point in found.points):
-        notes.append("The parts were seen in the cross-check pass alone, for a few steps of each job.")
+        notes.append("The split comes from the cross-check, which covers a few steps of each job.")
     if all(bar.low_s is None for bar in bars):
-        notes.append("No intervals: too few jobs.")
+        notes.append("No CI: too few jobs.")
     if "rest" in used:
         reasons = dict.fromkeys(f.reason for point in found.points for f in point.split.factors if f.reason)
-        notes.append(f"Not told apart: {'; '.join(filter(None, reasons))}.")
+        notes.append(f"Not split: {'; '.join(filter(None, reasons))}.")
     return Chart(
         name=name,
-        title=f"Where the time of a device goes{about(found)}",
+        title=f"Device time per sample{about(found)}",
         spec=_spec(bars, used, factor, unit),
         table=_table(found, name, bars, used, (factor, unit), runs or {}),
         alt=_words(found, bars),
@@ -101,7 +101,7 @@ def _bar(found: Scaling, point: Point) -> _Bar:
 
 
 def _parts_s(found: Scaling, point: Point, total_s: float) -> dict[str, float]:
-    """Seconds of each part that is known; they add up to the total."""
+    """Return the seconds of each known part; they add up to the total."""
     own = {factor.name: factor.own for factor in point.split.factors}
     fed, arrived, balanced = own["input"], own["communication"], own["balance"]
     if fed is None:
@@ -119,7 +119,7 @@ def _parts_s(found: Scaling, point: Point, total_s: float) -> dict[str, float]:
 
 
 def _from_base(found: Scaling, point: Point) -> float | None:
-    """Computation by that of the base, where the base tells its own and both are held against each other."""
+    """Return the computation time relative to the base, if both are known."""
     base = found.base
     own = [factor.own for factor in base.split.factors if factor.name != "computation"]
     changes = [factor.change for factor in point.split.factors if factor.name == "computation"]
@@ -140,7 +140,7 @@ def _spec(bars: list[_Bar], used: list[str], factor: float, unit: str) -> dict[s
     axes = Axes(
         name_axis("devices", names, labelAngle=0)
         | {"scale": {"domain": names, "paddingInner": 0.35, "paddingOuter": 0.2}},
-        number_axis(f"device time for a sample, {unit}", 0, top),
+        number_axis(f"device time per sample, {unit}", 0, top),
     )
     layers = [
         layer(_segments(bars, part, factor), "bar", {**axes.at(y="from"), "y2": {"field": "to"}},
@@ -161,8 +161,8 @@ def _spec(bars: list[_Bar], used: list[str], factor: float, unit: str) -> dict[s
     base = layer([{"y": totals[0]["y"]}], "rule", {"y": {"field": "y", **axes.y}}, color=QUIET, strokeDash=DASHED,
                  strokeWidth=1.8)  # fmt: skip
     signs = [Sign(PARTS[part][0], INK, area=PARTS[part][1]) for part in used]
-    signs.append(Sign("total of the base", QUIET, line=True, dash=DASHED))
-    signs += [Sign("95 % interval of the total", INK, BEAM)] if any(bar.low_s for bar in bars) else []
+    signs.append(Sign("base", QUIET, line=True, dash=DASHED))
+    signs += [Sign("95 % CI of the total", INK, BEAM)] if any(bar.low_s for bar in bars) else []
     labels = texts(totals, axes.at(y="above"), align="center", baseline="bottom", dx=0, dy=-5)
     return spec([*layers, base, *bars_up(totals, axes, INK), *labels, *key(signs)])
 
@@ -182,7 +182,7 @@ def _segments(bars: list[_Bar], part: str, factor: float) -> list[dict[str, Any]
     return values
 
 
-# -- words and figures
+# -- texts and table
 
 
 def _words(found: Scaling, bars: list[_Bar]) -> str:
@@ -194,17 +194,17 @@ def _words(found: Scaling, bars: list[_Bar]) -> str:
     ]
     total = last.point.split.total.scaled(100)
     return (
-        f"At {counted(last.point.devices, 'device')} the time of a device for a sample is {', '.join(shares)}; it is "
-        f"{number(last.total_s / bars[0].total_s, 3)} times that at {counted(found.base.devices, 'device')}, an "
-        f"efficiency of {number(total.value, 3)} %."
+        f"At {counted(last.point.devices, 'device')}, the device time per sample is {', '.join(shares)}. It is "
+        f"{number(last.total_s / bars[0].total_s, 3)} times the time at {counted(found.base.devices, 'device')}: a "
+        f"parallel efficiency of {number(total.value, 3)} %."
     )
 
 
 def _table(found: Scaling, name: str, bars: list[_Bar], used: list[str], unit: tuple[float, str], runs: Runs) -> Table:
     factor, word = unit
     columns = (
-        Column("devices"), Column("jobs"), Column("device time for a sample", word),
-        *(Column(PARTS[part][0], word) for part in used), Column("efficiency", "%"),
+        Column("devices"), Column("jobs"), Column("device time per sample", word),
+        *(Column(PARTS[part][0], word) for part in used), Column("parallel efficiency", "%"),
     )  # fmt: skip
     rows = []
     for bar in bars:
@@ -215,7 +215,7 @@ def _table(found: Scaling, name: str, bars: list[_Bar], used: list[str], unit: t
         cells += [_time(bar.parts_s[part], factor, ids) if part in bar.parts_s else Cell("-") for part in used]
         cells.append(Cell(f"{total.value:.1f}", total.value, total.low, total.high, ids))
         rows.append(tuple(cells))
-    return Table(f"{name}-data", f"Where the time of a device goes{about(found)}", columns, tuple(rows))
+    return Table(f"{name}-data", f"Device time per sample{about(found)}", columns, tuple(rows))
 
 
 def _time(

@@ -1,4 +1,4 @@
-"""Power over time of one run as a drawing with its table. Knows the existing picture; computes no energy."""
+"""Drawing of the power of one run over time, with its table."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ROWS = 100
 
 
 def power_drawing(entry: CellEnergy, trace: PowerTrace, name: str = "power") -> Drawing:
-    """The picture of a run of this cell, as `analysis.energy.plotted` finds both."""
+    """Draw the power of a run of this cell; `analysis.energy.plotted` returns both arguments."""
     title = f"Power of run {trace.run_id}"
     summary = summary_of(entry, trace)
-    # Several pictures may stand on one page. Texts of others are escaped and cannot hold these attributes.
+    # A page may have several drawings, so ids get unique names. Untrusted texts are escaped and cannot contain them.
     svg = power_svg(trace, title, summary)
     svg = svg.replace('aria-labelledby="title desc"', f'aria-labelledby="{name}-title {name}-desc"', 1)
     for tag in ("title", "desc"):
@@ -32,7 +32,7 @@ def power_drawing(entry: CellEnergy, trace: PowerTrace, name: str = "power") -> 
         Column("domain", align="left"), Column("time", "s"), Column("smallest", "W"), Column("mean", "W"),
         Column("largest", "W"),
     )  # fmt: skip
-    notes = ("Of the run's clock. Joules are made of all readings, never of these points.", *trace.notes[:20])
+    notes = ("Time on the clock of the run. Energy comes from all readings, not from these points.", *trace.notes[:20])
     table = Table(f"{name}-data", f"Power of run {trace.run_id}", columns, tuple(rows), notes)
     lines = shown_lines(trace.lines)
     each = [

@@ -1,6 +1,6 @@
-"""Power over time as an SVG: phases shaded, one line a domain. Knows shapes and words, computes no energy.
+"""Power over time as SVG: shaded phases, one line per domain.
 
-The same trace gives the same bytes. Nothing is loaded from elsewhere, and every text is escaped.
+The same trace gives the same bytes. The file loads nothing, and every text is escaped.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ LEGEND_COLUMNS, LEGEND_ROW = 3, 22
 MAX_LINES = 6
 MAX_PHASES = 400
 MAX_NAME = 24
-# Points of a drawn line: more would blur its dashes with the sensor's noise, which the band around it shows.
+# Points per line. With more, sensor noise would blur the dashes; the band shows the noise.
 DRAWN = 340
-# Of M. Okabe and K. Ito's palette for all kinds of colour vision, those that are dark enough on white; each with a
-# dash pattern of its own, for print in grey.
+# Colours of the colour-blind safe palette by M. Okabe and K. Ito that are dark enough on white. Each has its own dash
+# pattern, for print in grey.
 STYLES = (
     ("#0072b2", ""), ("#d55e00", "9 4"), ("#000000", "2 3"), ("#009e73", "14 4 2 4"), ("#a0508c", "5 2 1 2 1 2"),
     ("#7a6000", "1 4"),
@@ -45,7 +45,7 @@ SHADES = {
     "steps": "#ffffff", "evaluation": "#dcdcdc", "crosscheck": "#ececec",
 }  # fmt: skip
 PHASE_WORDS = {"warmup": "warm-up", "crosscheck": "cross-check"}
-# A letter of 13 units height is on average so wide.
+# Mean width of a letter of 13 units height.
 LETTER = 7.2
 
 
@@ -63,13 +63,13 @@ class _Axes:
 
 
 def power_svg(trace: PowerTrace, title: str, summary: str) -> str:
-    """The picture; `summary` says in words what it shows, for those who do not see it."""
+    """Return the SVG; `summary` describes it for readers who cannot see it."""
     lines = shown_lines(trace.lines)
     highest = max((float(line.high_w.max()) for line in lines), default=1.0)
     limit = max((line.limit_w for line in lines if line.limit_w), default=0.0)
-    # A limit far above all readings would press them to the ground.
+    # A limit far above all readings would flatten them.
     top = max(highest, limit if limit <= 2.5 * highest else 0.0, 1.0)
-    # Also where all readings are of one moment, however large its number.
+    # A minimum width for the time axis, even if all readings are from one moment.
     least_s = 1e-6 * max(1.0, abs(trace.start_s))
     axes = _Axes(trace.start_s, max(trace.end_s, trace.start_s + least_s), 1.06 * top)
     legend = _legend(lines)
@@ -94,7 +94,7 @@ def power_svg(trace: PowerTrace, title: str, summary: str) -> str:
 
 
 def shown_lines(lines: Sequence[PowerLine]) -> list[PowerLine]:
-    """As many lines as can be told apart: where there are more, domains of one kind are put together."""
+    """Return at most as many lines as can be distinguished; with more, domains of one kind are merged."""
     if len(lines) <= MAX_LINES:
         return list(lines)
     kinds: dict[tuple[str, bool], list[PowerLine]] = {}
@@ -105,16 +105,16 @@ def shown_lines(lines: Sequence[PowerLine]) -> list[PowerLine]:
 
 
 def _text(text: str, longest: int) -> str:
-    """A stranger's text, of bounded length, as content or attribute."""
+    """Escape an untrusted text as content or attribute, with bounded length."""
     text = printable(text)
     short = text if len(text) <= longest else text[: longest - 3] + "..."
-    # XML has no place at all for some code points, not even escaped.
+    # XML does not allow some code points, even escaped.
     allowed = "".join(c if c.isprintable() else "?" for c in short)
     return escape(allowed, {'"': "&quot;", "'": "&#39;"})
 
 
 def ticks(low: float, high: float, about: int) -> list[float]:
-    """Round values between `low` and `high`."""
+    """Return round values between `low` and `high`."""
     rough = (high - low) / about
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
@@ -139,7 +139,7 @@ def _grid(axes: _Axes) -> list[str]:
 
 
 def _phases(phases: Sequence[Phase], axes: _Axes) -> list[str]:
-    """Bands, each with its name above it; a name wider than its band stands higher, or is left to the tooltip."""
+    """Draw bands with names above them. A name wider than its band is raised, or only in the tooltip."""
     parts: list[str] = []
     taken, named = float(LEFT), set()
     for phase in phases[:MAX_PHASES]:
@@ -155,7 +155,7 @@ def _phases(phases: Sequence[Phase], axes: _Axes) -> list[str]:
         wide, middle = LETTER * len(name), (left + right) / 2
         at = min(max(middle, LEFT + wide / 2), LEFT + INSIDE - wide / 2)
         fits = wide <= right - left
-        # A phase that comes again and again is named where it first is.
+        # A repeated phase is named once.
         if fits or (at - wide / 2 >= taken and name not in named):
             named.add(name)
             taken = taken if fits else at + wide / 2 + 6
@@ -167,7 +167,7 @@ def _phases(phases: Sequence[Phase], axes: _Axes) -> list[str]:
 
 
 def _limits(lines: Sequence[PowerLine], axes: _Axes) -> list[str]:
-    """A line at every limit that lies in the picture, each named once."""
+    """Draw a line at every limit inside the picture, each labelled once."""
     parts = []
     for limit in sorted({line.limit_w for line in lines if line.limit_w and line.limit_w <= axes.top_w}):
         y, whose = axes.y(limit), [line.name for line in lines if line.limit_w == limit]
@@ -177,7 +177,7 @@ def _limits(lines: Sequence[PowerLine], axes: _Axes) -> list[str]:
             f'<path d="M{LEFT} {y:.1f}H{LEFT + INSIDE}" stroke="#b00000" stroke-width="1.2" stroke-dasharray="1 3" '
             'fill="none"/>'
         )
-        # Where beside a line at `y` a label hides as little as can be: right or left, above or below.
+        # Put the label where it hides least: right or left, above or below the line.
         wide = LETTER * len(label)
         places = [
             (LEFT + INSIDE - wide - 4 - share * max(0.0, INSIDE - wide - 8), baseline)
@@ -192,7 +192,7 @@ def _limits(lines: Sequence[PowerLine], axes: _Axes) -> list[str]:
 
 
 def _touches(line: PowerLine, x: float, baseline: float, wide: float, axes: _Axes) -> int:
-    """How many stretches between two points of a line cross a label's box."""
+    """Count the segments of a line that cross a label's box."""
     at = LEFT + INSIDE * (line.time_s - axes.start_s) / (axes.end_s - axes.start_s)
     inside = (at[1:] >= x - 4) & (at[:-1] <= x + wide + 4)
     bottom_w, top_w = (axes.top_w * (1 - (edge - TOP) / PLOT_HEIGHT) for edge in (baseline + 4, baseline - 13))
@@ -201,7 +201,7 @@ def _touches(line: PowerLine, x: float, baseline: float, wide: float, axes: _Axe
 
 
 def drawn(line: PowerLine) -> PowerLine:
-    """With as many points as can be seen: means of neighbours, between the smallest and the largest of them."""
+    """Reduce a line to the points that can be seen: mean, minimum and maximum of neighbours."""
     every = -(-line.time_s.size // DRAWN)
     starts = np.arange(0, line.time_s.size, every)
     if every == 1 or line.gaps():
@@ -217,7 +217,7 @@ def drawn(line: PowerLine) -> PowerLine:
 
 
 def _line(line: PowerLine, style: tuple[str, str], axes: _Axes) -> list[str]:
-    """The mean; behind it what lies between smallest and largest, where a point stands for several readings."""
+    """Draw the mean, and behind it the range from minimum to maximum if a point covers several readings."""
     colour, dash = style
     pieces = np.split(np.arange(line.time_s.size), line.gaps())
     parts = []
@@ -229,7 +229,7 @@ def _line(line: PowerLine, style: tuple[str, str], axes: _Axes) -> list[str]:
     path = ""
     for piece in pieces:
         spots = [f"{axes.x(line.time_s[i]):.1f} {axes.y(line.mean_w[i]):.1f}" for i in piece]
-        # A reading alone is a dot, as wide as the line.
+        # A single reading is a dot as wide as the line.
         path += "M" + "L".join(spots) + ("h0.1" if len(spots) == 1 else "")
     parts.append(
         f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.8" stroke-linejoin="round"{_dashes(dash)}/>'
@@ -246,7 +246,7 @@ def _legend(lines: Sequence[PowerLine]) -> list[str]:
     for i, (line, (colour, dash)) in enumerate(zip(lines, STYLES, strict=False)):
         x = LEFT + (i % LEGEND_COLUMNS) * (INSIDE / LEGEND_COLUMNS)
         y = TOP + PLOT_HEIGHT + 62 + LEGEND_ROW * (i // LEGEND_COLUMNS)
-        # Which of several wholes and parts the job's energy is made of cannot be seen otherwise.
+        # Otherwise readers cannot see which domains are part of the energy of the job.
         told = " (counted)" if line.counted and not all(other.counted for other in lines) else ""
         if line.of > 1:
             label = f"{line.of} x {line.scope}{told}"

@@ -1,7 +1,6 @@
-"""Printed figures over a setting: devices, batch. Knows points; divides nothing.
+"""Charts of published values over a setting, such as devices or batch.
 
-A published figure is one run with no interval: its mark is hollow. A row that a finding blocks has a cross, and no line
-leads to it.
+A published value has no interval, so its mark is hollow. A row with an error has a cross, and no line leads to it.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ if TYPE_CHECKING:
 
 ROOM = 1.06
 LOG_ROOM = 1.25
-# A range that grows more than this many times would press its small values together on a linear axis.
+# Beyond this ratio of largest to smallest value, a linear axis would crowd the small ones.
 WIDE_RANGE = 8
 NEAR = 0.035
-# A reader without the font that widths are measured by may have one that is so much wider.
+# The reader's font may be wider than the font that widths are measured with.
 KEY = round(WIDTH / 1.2)
 
 
 @dataclass(frozen=True)
 class Spot:
-    """One figure; `lost`: a finding on its row blocks, so that nothing may be compared with it."""
+    """One value; `lost`: its row has an error, so nothing can be compared with it."""
 
     x: float
     y: float
@@ -52,7 +51,7 @@ class Spot:
 
 @dataclass(frozen=True)
 class PublishedCurves:
-    """What is drawn, and what is said beside it."""
+    """Data and texts of one chart."""
 
     name: str
     title: str
@@ -62,24 +61,24 @@ class PublishedCurves:
     up: str
     unit: str
     series: dict[str, tuple[Spot, ...]]
-    """By name, each in the order of `x`."""
+    """Points by name of the series, in the order of `x`."""
     ideal: bool = False
-    """Whether the first figure of each, times the count, is drawn beside the others."""
+    """Whether to draw the ideal line: the first value of each series times the count."""
     level: float | None = None
-    """A value that all are compared with, such as a limit."""
+    """A reference value, such as a limit."""
     logarithmic: bool = False
-    """Up; the axis says so."""
+    """Logarithmic vertical axis; its title says so."""
 
 
 def curve_chart(told: PublishedCurves) -> Chart:
-    """Curves of hollow points with crosses where a finding blocks; over devices on linear axes."""
+    """Draw curves of hollow points, with crosses for rows with errors. The axis of devices is always linear."""
     axes = _axes(told)
     ideals: list[Layer] = []
     layers: list[Layer] = []
     signs: list[Sign] = []
     for (name, spots), colour, shape in zip(told.series.items(), COLOURS, SHAPES, strict=False):
         values = [{"x": spot.x, "y": spot.y} for spot in spots if not spot.lost]
-        # Of several figures at one place the line goes through the highest.
+        # With several values at one place, the line goes through the highest.
         highest = {value["x"]: value for value in sorted(values, key=lambda value: value["y"])}
         line = [highest[x] for x in sorted(highest)]
         if line:
@@ -91,10 +90,10 @@ def curve_chart(told: PublishedCurves) -> Chart:
         layers.append(crosses([{"x": spot.x, "y": spot.y} for spot in spots if spot.lost], axes.at()))
     if any(spot.lost for spots in told.series.values() for spot in spots):
         names = [name for name, spots in told.series.items() if all(spot.lost for spot in spots)]
-        signs.append(Sign(": ".join([*names, "a finding blocks"]), INK, DIAGONAL))
+        signs.append(Sign(": ".join([*names, "not reliable"]), INK, DIAGONAL))
     if told.ideal:
         layers = [*ideals, *layers]
-        signs.append(Sign("ideal: the base times the count", QUIET, line=True, dash=DASHED))
+        signs.append(Sign("ideal scaling", QUIET, line=True, dash=DASHED))
     if told.level is not None:
         rule = {"y": {"field": "y", **axes.y}}
         layers.append(layer([{"y": told.level}], "rule", rule, color=QUIET, strokeDash=DASHED, strokeWidth=1.8))
@@ -117,7 +116,7 @@ def _axes(told: PublishedCurves) -> Axes:
     if told.along != "devices" and places[-1] > WIDE_RANGE * places[0]:
         title, ends = f"{told.along} (logarithmic axis)", (places[0] / LOG_ROOM, places[-1] * LOG_ROOM)
         return Axes(number_axis(title, *ends, logarithmic=True, values=places, format=",d"), up)
-    # Two marks of an axis nearer than this share of it would have their numbers run together.
+    # Ticks closer than this share of the axis would have overlapping labels.
     apart: list[float] = []
     for place in reversed(places):
         if not apart or apart[-1] - place >= NEAR * places[-1]:
@@ -127,13 +126,13 @@ def _axes(told: PublishedCurves) -> Axes:
 
 def _table(told: PublishedCurves) -> Table:
     columns = (
-        Column("figures of", align="left"), Column(told.along), Column(told.up, told.unit),
+        Column("series", align="left"), Column(told.along), Column(told.up, told.unit),
         Column("drawn as", align="left"),
     )  # fmt: skip
     rows = tuple(
         (
             Cell(name, name), Cell(f"{spot.x:,g}", spot.x), Cell(number(spot.y), spot.y),
-            Cell(said := "cross: a finding blocks" if spot.lost else "point", said),
+            Cell(said := "cross: not reliable" if spot.lost else "point", said),
         )
         for name, spots in told.series.items()
         for spot in spots

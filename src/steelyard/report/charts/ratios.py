@@ -1,6 +1,6 @@
-"""Ratios of a comparison as dots with intervals beside a line at 1. Knows verdicts and shapes; divides nothing.
+"""Chart of the ratios of a comparison: dots with intervals and a line at 1.
 
-What may not be compared has a line with its reason and no dot; where nothing may, the plain figures are drawn.
+A pair that is not comparable has a line with the reason and no dot. If no pair is comparable, the values are drawn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from steelyard.report.charts.style import (
     Axes,
     Sign,
     bars_along,
-    blocking_codes,
+    error_codes,
     hollow,
     key,
     layer,
@@ -51,7 +51,7 @@ SHOWN = ("faster", "slower", "more", "less")
 
 @dataclass(frozen=True)
 class _Line:
-    """One line of the picture: a pair of rows, or one of the ratios of the only pair."""
+    """One line of the chart: a pair of rows, or one of the ratios of the only pair."""
 
     name: str
     entry: Comparison
@@ -60,13 +60,13 @@ class _Line:
 
     @property
     def says(self) -> str:
-        """To the right of the line."""
+        """Text to the right of the line."""
         if self.ratio is None:
-            codes = ", ".join(blocking_codes(self.entry.findings)[:3])
-            return f"not comparable: {codes}" if codes else "no ratio: a figure is zero"
+            codes = ", ".join(error_codes(self.entry.findings)[:3])
+            return f"not comparable: {codes}" if codes else "no ratio: a value is zero"
         text = ("FORCED " if self.entry.forced else "") + number(self.ratio.value, 4)
         if self.ratio.low is None or self.ratio.high is None:
-            return f"{text}, no interval"
+            return f"{text}, no CI"
         return f"{text} [{number(self.ratio.low, 4)}, {number(self.ratio.high, 4)}]"
 
 
@@ -78,14 +78,13 @@ def ratio_chart(
     logarithmic: bool = False,
     sides: tuple[str, str] | None = None,
 ) -> Chart:
-    """B over A for each pair; for a single pair also per device, node and watt.
+    """Draw B / A for each pair; for a single pair also per device, node and watt.
 
-    `runs` has run ids by the rows' places (`style.run_ids`). A logarithmic axis says that it is one. `sides` are what A
-    and B are called; None: as their rows are.
+    `runs` are run ids by place of a row (`style.run_ids`). `sides` are the names of A and B; None: those of the rows.
     """
     if not compared.comparisons:
-        raise InputError("there is no pair to draw")
-    about = f": {sides[1]} over {sides[0]}" if sides else ""
+        raise InputError("no pair to draw")
+    about = f": {sides[1]} / {sides[0]}" if sides else ""
     if not compared.made:
         return _plain(compared, name, f"{_capital(compared.metric)} of both sides{about}", runs or {})
     lines = _lines(compared)
@@ -95,7 +94,7 @@ def ratio_chart(
     more = f" and {len(made) - 6} more" if len(made) > 6 else ""
     blocked = len(lines) - len(made)
     left = f" {blocked} of {len(lines)} pairs have no ratio." if blocked else ""
-    title = f"{_capital(compared.metric)} of B over A"
+    title = f"{_capital(compared.metric)}, B / A"
     words = f"{_verdicts(compared)} {title}: {'; '.join(each)}{more}.{left}"
     notes = _notes(compared, lines, sides)
     columns, rows = _columns_and_rows(lines, runs or {})
@@ -117,14 +116,14 @@ def _lines(compared: Compared) -> list[_Line]:
 
 
 def _natural(text: str) -> list[tuple[bool, float, str]]:
-    """Numbers in a name by their size."""
+    """Sort key: numbers in a name are ordered by value."""
     return [
         (not part.isdigit(), float(part) if part.isdigit() else 0.0, part) for part in re.split(r"(\d{1,15})", text)
     ]
 
 
 def _distinct(lines: Sequence[_Line]) -> list[_Line]:
-    """Names that an axis can tell apart."""
+    """Make the names unique, as an axis needs."""
     seen: dict[str, int] = {}
     out = []
     for line in lines:
@@ -140,7 +139,7 @@ def _spec(lines: Sequence[_Line], compared: Compared, *, logarithmic: bool) -> d
     low, high = min(ends), max(ends)
     room = 0.08 * (high - low or 0.2)
     first, last = (low / 1.1, high * 1.1) if logarithmic else (max(0.0, low - room), high + room)
-    title = f"{compared.metric}, B over A" + (" (logarithmic axis)" if logarithmic else "")
+    title = f"{compared.metric}, B / A" + (" (logarithmic axis)" if logarithmic else "")
     axes = Axes(
         number_axis(title, first, last, logarithmic=logarithmic),
         name_axis("", [line.name for line in lines], grid=True, labelPadding=8),
@@ -166,7 +165,7 @@ def _beside(names: Iterable[str]) -> int:
 
 
 def _look(line: _Line) -> tuple[str, str, bool]:
-    """Colour, shape and whether it is filled."""
+    """Return colour, shape and whether the mark is filled."""
     assert line.ratio is not None
     if line.entry.forced:
         return RED, "square", False
@@ -178,14 +177,14 @@ def _look(line: _Line) -> tuple[str, str, bool]:
 def _signs(lines: Sequence[_Line]) -> list[Sign]:
     words = {
         (BLUE, "circle", True): "difference shown", (BLUE, "circle", False): "no difference shown",
-        (INK, "diamond", False): "not ranked: too few jobs", (RED, "square", False): "forced: findings forbid it",
+        (INK, "diamond", False): "not ranked: too few jobs", (RED, "square", False): "forced despite errors",
     }  # fmt: skip
     looks = dict.fromkeys(_look(line) for line in lines if line.ratio is not None)
     signs = [Sign(words[look], look[0], look[1], filled=look[2]) for look in looks]
-    return [*signs, Sign("1: as the base A", QUIET, line=True, dash=DASHED)]
+    return [*signs, Sign("1: equal to A, the base", QUIET, line=True, dash=DASHED)]
 
 
-# -- words and figures
+# -- texts and table
 
 
 def _verdicts(compared: Compared) -> str:
@@ -200,24 +199,24 @@ def _verdicts(compared: Compared) -> str:
 def _notes(compared: Compared, lines: Sequence[_Line], sides: tuple[str, str] | None) -> tuple[str, ...]:
     ratios = [line.ratio for line in lines if line.ratio is not None]
     first, notes = compared.comparisons[0], [_verdicts(compared)]
-    # A side is named by its table where it has several rows.
+    # With several rows, a side is named by its table.
     one = len(compared.comparisons) == 1
     a, b = (short(row.place if one else row.table or row.place, 70) for row in (first.a, first.b))
     a, b = sides or (a, b)
     notes.append(f"A, the base: {a}; B: {b}.")
-    # At which level the intervals are: those of a choice have a higher one.
+    # Levels of the intervals: the best of several choices has a higher one.
     levels: dict[str, list[str]] = {}
     for line in lines:
         if line.ratio is not None and line.ratio.level is not None and line.ratio.low is not None:
             levels.setdefault(level_percent(line.ratio.level), []).append(line.name)
-    told = [f"{level} for {names[0]}" if n else f"{level} intervals" for n, (level, names) in enumerate(levels.items())]
+    told = [f"{level} CI for {names[0]}" if n else f"{level} CI" for n, (level, names) in enumerate(levels.items())]
     notes += [f"Bars: {', '.join(told)}."] if told else []
     if any(ratio.level is None and ratio.low is not None for ratio in ratios):
-        notes.append("Bars of printed figures: what their digits allow; no test of chance.")
+        notes.append("Bars of printed values: their rounding, not a CI.")
     if any(ratio.low is None for ratio in ratios):
-        notes.append(f"No interval: fewer than {MIN_JOBS} jobs on a side, or a figure that is not above zero.")
+        notes.append(f"No CI: fewer than {MIN_JOBS} jobs on a side, or a value that is not above zero.")
     if any(sense(ratio.unit) == "time" for ratio in ratios):
-        notes.append("Times: under 1, B is faster.")
+        notes.append("Times: below 1, B is faster.")
     if len(lines) > MAX_LINES:
         notes.append(f"{len(lines) - MAX_LINES} more pairs are in the table.")
     return tuple(notes)
@@ -227,7 +226,7 @@ def _columns_and_rows(lines: Sequence[_Line], runs: Runs) -> tuple[tuple[Column,
     unit = next((line.ratio.unit for line in lines if line.ratio is not None), "")
     columns = (
         Column("pair", align="left"), Column("verdict", align="left"), Column("A", unit), Column("B", unit),
-        Column("B over A"), Column("B is", align="left"), Column("jobs of A"), Column("jobs of B"),
+        Column("B / A"), Column("B is", align="left"), Column("jobs of A"), Column("jobs of B"),
     )  # fmt: skip
     rows = []
     for line in lines:
@@ -254,11 +253,11 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-# -- nothing may be divided
+# -- values without ratios
 
 
 def _plain(compared: Compared, name: str, title: str, runs: Runs) -> Chart:
-    """The figures of both sides, each by itself."""
+    """Draw the values of both sides, without ratios."""
     metric = compared.metric
     rows: dict[str, tuple[str, Row]] = {}
     for entry in compared.comparisons:
@@ -273,7 +272,8 @@ def _plain(compared: Compared, name: str, title: str, runs: Runs) -> Chart:
     unit = next(iter(rows.values()))[1].figures[metric].unit
     top = 1.08 * max([value["high"] or value["x"] for value in values] + [1e-12])
     axes = Axes(number_axis(f"{metric}, {unit}", 0, top), name_axis("", list(drawn), labelPadding=8))
-    said = f"Plain figures only, no ratio: {_verdicts(compared)}"
+    verdicts = _verdicts(compared)
+    said = f"No ratio: {verdicts[:1].lower()}{verdicts[1:]}"
     words = "; ".join(f"{value['y']} {number(value['x'])}" for value in values[:8])
     known, bare = [v for v in values if v["low"] is not None], [v for v in values if v["low"] is None]
     layers = [*bars_along(values, axes, INK), points(known, axes.at(), INK, "circle"), hollow(bare, axes.at(), INK)]
@@ -283,7 +283,7 @@ def _plain(compared: Compared, name: str, title: str, runs: Runs) -> Chart:
         spec=spec(layers, WIDTH, max(2, len(values)) * LINE, _beside(drawn)),
         table=_plain_table(rows, metric, name, title, runs),
         alt=f"{said} {words} {unit}.",
-        notes=(said, "Bars: what each side's jobs or printed digits allow. Hollow: no interval."),
+        notes=(said, "Bars: CI over the jobs, or rounding of printed values. Hollow: no CI."),
     )
 
 

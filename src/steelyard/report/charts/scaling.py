@@ -1,4 +1,4 @@
-"""Throughput and efficiency over the number of devices. Knows what to draw; computes no speed-up."""
+"""Charts of throughput and parallel efficiency over the number of devices."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from steelyard.report.charts.style import (
     Axes,
     Sign,
     bars_up,
-    blocking_codes,
     counted,
     crosses,
+    error_codes,
     figure_cell,
     hollow,
     in_unit,
@@ -45,9 +45,9 @@ KINDS = {"strong": "strong scaling", "weak": "weak scaling"}
 
 
 def throughput_chart(found: Scaling, name: str = "scaling-throughput", *, runs: Runs | None = None) -> Chart:
-    """Rates with their intervals on linear axes, and the line that the base would give without any loss.
+    """Draw throughput with intervals on linear axes, and the line of ideal scaling.
 
-    A blocked analysis gives the plain rates alone. `runs` has run ids by cell (`style.run_ids`).
+    With errors, draw only the points. `runs` are run ids by cell (`style.run_ids`).
     """
     if found.blocked:
         return rates_chart(found, name, runs=runs)
@@ -62,7 +62,7 @@ def throughput_chart(found: Scaling, name: str = "scaling-throughput", *, runs: 
         *_marks(found, values, axes),
     ]
     base = counted(found.base.devices, "device")
-    signs = [*_signs(found, values, line=True), Sign(f"ideal: {base} times the count", QUIET, line=True, dash=DASHED)]
+    signs = [*_signs(found, values, line=True), Sign(f"ideal scaling from {base}", QUIET, line=True, dash=DASHED)]
     return Chart(
         name=name,
         title=f"Throughput over devices{about(found)}",
@@ -74,11 +74,11 @@ def throughput_chart(found: Scaling, name: str = "scaling-throughput", *, runs: 
 
 
 def rates_chart(found: Scaling, name: str = "scaling-rates", *, runs: Runs | None = None) -> Chart:
-    """Plain rates: no line between them and none to hold them against, because a finding forbids any ratio."""
+    """Draw only the throughputs, without lines, because errors rule out any ratio."""
     _, unit, values = _values(found)
     axes = _axes(found, unit, ROOM * max(_top(value) for value in values))
-    codes = ", ".join(blocking_codes(found.findings))
-    said = f"Plain rates only: {codes} forbids any ratio between them." if codes else "Plain rates only."
+    codes = ", ".join(error_codes(found.findings))
+    said = f"Throughput only; for ratios, fix {codes} first." if codes else "Throughput only."
     rates = "; ".join(f"{counted(point.devices, 'device')}: {_rate(point)}" for point in found.points)
     return Chart(
         name=name,
@@ -91,14 +91,14 @@ def rates_chart(found: Scaling, name: str = "scaling-rates", *, runs: Runs | Non
 
 
 def efficiency_chart(found: Scaling, name: str = "scaling-efficiency", *, runs: Runs | None = None) -> Chart:
-    """Efficiency against the base, with its intervals; a blocked analysis has none and gives the plain rates."""
+    """Draw parallel efficiency with intervals; with errors, only the throughputs."""
     if found.blocked:
         return rates_chart(found, name, runs=runs)
     totals = [(point.devices, point.split.total.scaled(100)) for point in found.points]
     values = [{"x": count, "y": total.value, "low": total.low, "high": total.high} for count, total in totals]
     bar = 100 * found.threshold
     top = max([100.0, bar, *(_top(value) for value in values)])
-    axes = Axes(_devices_axis(found), number_axis("efficiency, % of the base's", 0, ROOM * top))
+    axes = Axes(_devices_axis(found), number_axis("parallel efficiency, %", 0, ROOM * top))
     ends = [0, ROOM * max(_counts(found))]
     lines = [
         layer([{"x": x, "y": y} for x in ends], "line", axes.at(), color=QUIET, strokeDash=dash, strokeWidth=1.6)
@@ -115,14 +115,14 @@ def efficiency_chart(found: Scaling, name: str = "scaling-efficiency", *, runs: 
         *_missing(found, axes),
     ]
     signs = [
-        # The base is 100 % by definition, with or without an interval.
+        # The base is 100 % by definition.
         *_signs(found, values[1:], line=True),
-        Sign("100 %: nothing lost", QUIET, line=True, dash=DASHED),
+        Sign("100 %: ideal", QUIET, line=True, dash=DASHED),
         Sign(f"{number(bar, 2)} %: threshold", QUIET, line=True, dash=DOTTED),
     ]
     return Chart(
         name=name,
-        title=f"Efficiency over devices{about(found)}",
+        title=f"Parallel efficiency over devices{about(found)}",
         spec=spec([*layers, *key(signs)]),
         table=_table(found, name, runs or {}),
         alt=_efficiency_words(found),
@@ -130,7 +130,7 @@ def efficiency_chart(found: Scaling, name: str = "scaling-efficiency", *, runs: 
     )
 
 
-# -- parts of the picture
+# -- parts of the charts
 
 
 def _values(found: Scaling) -> tuple[float, str, list[dict[str, Any]]]:
@@ -182,17 +182,17 @@ def _missing(found: Scaling, axes: Axes) -> list[Layer]:
 def _signs(found: Scaling, values: Sequence[dict[str, Any]], *, line: bool) -> list[Sign]:
     signs = []
     if any(value["low"] is not None for value in values):
-        signs.append(Sign("measured, with 95 % interval", BLUE, "circle", line=line))
+        signs.append(Sign("measured, with 95 % CI", BLUE, "circle", line=line))
     if any(value["low"] is None for value in values):
-        signs.append(Sign("measured, no interval", BLUE, "circle", line=line, filled=False))
-    return [*signs, *([Sign("no figure", INK, DIAGONAL)] if found.missing else [])]
+        signs.append(Sign("measured, no CI", BLUE, "circle", line=line, filled=False))
+    return [*signs, *([Sign("no result", INK, DIAGONAL)] if found.missing else [])]
 
 
-# -- words and figures
+# -- texts and table
 
 
 def about(found: Scaling) -> str:
-    """What kind of scaling it is, and which curve, in brackets."""
+    """Return the kind of scaling and the label of the curve, in brackets."""
     words = [KINDS[found.kind]] if found.kind in KINDS else []
     words += [short(found.label, 80)] if found.label else []
     return f" ({'; '.join(words)})" if words else ""
@@ -207,8 +207,8 @@ def _throughput_words(found: Scaling) -> str:
     speedup = named(last.speedup.value, last.speedup.low, last.speedup.high, 3)
     return (
         f"From {counted(found.base.devices, 'device')} at {_rate(found.base)} {unit} to "
-        f"{counted(last.devices, 'device')} at {_rate(last)} {unit}: {speedup} times the throughput, where the ideal "
-        f"line has {number(last.devices / found.base.devices, 3)}.{_lost(found)}"
+        f"{counted(last.devices, 'device')} at {_rate(last)} {unit}: a speed-up of {speedup}; ideal: "
+        f"{number(last.devices / found.base.devices, 3)}.{_lost(found)}"
     )
 
 
@@ -217,12 +217,13 @@ def _efficiency_words(found: Scaling) -> str:
     for point in found.points[1:]:
         total = point.split.total.scaled(100)
         each.append(f"{number(total.value, 3)} % at {counted(point.devices, 'device')}")
-    enough = (
-        "No count" if found.enough is None else f"{counted(found.enough.devices, 'device')} is the largest count that"
-    )
+    least = f"{number(100 * found.threshold, 2)} %"
+    enough = f"No number of devices reaches {least}."
+    if found.enough is not None:
+        enough = f"{counted(found.enough.devices, 'device')}: the largest number that reaches {least}."
     return (
-        f"Efficiency against {counted(found.base.devices, 'device')}: {', '.join(each)}. "
-        f"{enough} reaches {number(100 * found.threshold, 2)} %.{_lost(found)}"
+        f"Parallel efficiency relative to {counted(found.base.devices, 'device')}: {', '.join(each)}. "
+        f"{enough}{_lost(found)}"
     )
 
 
@@ -232,7 +233,7 @@ def _ended(text: str) -> str:
 
 def _lost(found: Scaling) -> str:
     lost = [f"{counted(count, 'device')}: {_ended(ended)}" for count, ended in found.missing]
-    return f" No figure at {'; '.join(lost)}." if lost else ""
+    return f" No result at {'; '.join(lost)}." if lost else ""
 
 
 def _notes(found: Scaling) -> tuple[str, ...]:
@@ -243,21 +244,21 @@ def _notes(found: Scaling) -> tuple[str, ...]:
 def _interval_notes(found: Scaling) -> tuple[str, ...]:
     few = [str(point.devices) for point in found.points if point.jobs < MIN_JOBS]
     if not few:
-        return ("Intervals: 95 %, from the spread between jobs.",)
+        return ("Intervals: 95 % CI over jobs.",)
     listed = ", ".join(few[:8]) + (", ..." if len(few) > 8 else "")
-    said = f"Fewer than {MIN_JOBS} jobs at {listed} devices: no interval of a ratio there"
+    said = f"No CI of speed-up and efficiency at {listed} devices: fewer than {MIN_JOBS} jobs"
     alone = any(point.jobs == 1 for point in found.points)
-    return (f"{said}; that of one job's rate speaks for that job." if alone else f"{said}.",)
+    return (f"{said}. The CI of a single job's throughput applies to that job only." if alone else f"{said}.",)
 
 
 def _table(found: Scaling, name: str, runs: Runs, *, ratios: bool = True) -> Table:
     unit = found.base.throughput.unit
     columns = [Column("devices"), Column("jobs"), Column("throughput", unit)]
-    columns += [Column("speed-up"), Column("efficiency", "%")] if ratios else []
+    columns += [Column("speed-up"), Column("parallel efficiency", "%")] if ratios else []
     codes = tuple(dict.fromkeys(entry.code for entry in found.findings if entry.severity != "note"))
     rows: list[tuple[Cell, ...]] = []
     for point in found.points:
-        # The base's runs are in its own row.
+        # The runs of the base are in its own row.
         ids = runs.get(point.cell, ())
         cells = [Cell(str(point.devices), point.devices), Cell(str(point.jobs), point.jobs)]
         cells.append(figure_cell(point.throughput, ids, codes))

@@ -1,7 +1,7 @@
-"""How charts look: colours, shapes, axes, intervals, keys and labels as parts of Vega-Lite. Knows no figures.
+"""Style of charts: colours, shapes, axes, intervals, keys and labels as parts of Vega-Lite.
 
-Colours are of M. Okabe and K. Ito's palette for all kinds of colour vision, those that are dark enough on white; each
-comes with a shape or dashes of its own, for print in grey.
+The colours are those of the colour-blind safe palette by M. Okabe and K. Ito that are dark enough on white. Each has
+its own shape or dashes, for print in grey.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ COLOURS = (BLUE, RED, BLACK, GREEN, PURPLE, BROWN)
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 INK, QUIET, PALE = "#222222", "#555555", "#ebebeb"
 DIAGONAL = "M-0.8,-0.8L0.8,0.8M-0.8,0.8L0.8,-0.8"
-"""A cross that lies: no figure."""
+"""A diagonal cross: no result."""
 BEAM = "M-0.5,-1H0.5M0,-1V1M-0.5,1H0.5"
 """An interval."""
 DASHED, DOTTED = [7, 4], [2, 3]
 POINT = 80
 KEY_ROW, KEY_LINE = 20, 26
 LOG_TICKS = tuple(lead * 10.0**power for power in range(-6, 10) for lead in (1, 1.25, 1.5, 2, 3, 5, 7))
-# Widths of letters in units of their height, of Helvetica's kind.
+# Widths of letters relative to their height, as in Helvetica.
 NARROW, WIDE = "fijlrtI.,:;'|![]()/- ", "mwMW%@"
 MAX_LABEL = 40
 
 
 @dataclass(frozen=True)
 class Axes:
-    """What is along and what is up, so that every layer says it in the same words."""
+    """The horizontal and the vertical axis, shared by all layers of a chart."""
 
     x: dict[str, Any]
     y: dict[str, Any]
 
     def at(self, x: str = "x", y: str = "y", **more: Any) -> dict[str, Any]:
-        """Where a layer's marks are, by the names of its columns."""
+        """Return the position encoding of a layer, by the names of its columns."""
         return {"x": {"field": x, **self.x}, "y": {"field": y, **self.y}, **more}
 
 
@@ -62,11 +62,11 @@ def number_axis(
     values: Sequence[float] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """An axis of numbers between two ends."""
+    """Return an axis of numbers between two ends."""
     scale: dict[str, Any] = {"domain": [low, high], "nice": False, "zero": False}
     if logarithmic:
         scale |= {"type": "log", "base": 2}
-        # Of the marks of a logarithmic axis Vega names only so many, and where it may choose it makes too many.
+        # Vega labels too few ticks of a logarithmic axis, and draws too many if it chooses them itself.
         values = values or [tick for tick in LOG_TICKS if low <= tick <= high]
         more = {"tickCount": 60, **more}
     axis = {
@@ -81,41 +81,41 @@ def number_axis(
 
 
 def name_axis(title: str, names: Sequence[str], **more: Any) -> dict[str, Any]:
-    """An axis of names, in their order."""
+    """Return an axis of names, in the given order."""
     return {"type": "ordinal", "sort": None, "scale": {"domain": list(names)}, "axis": {"title": title, **more}}
 
 
 def spec(layers: Sequence[Layer], width: int = WIDTH, height: int = HEIGHT, beside: int = 70) -> dict[str, Any]:
-    """A whole picture; `beside`: what stands to the left and right of it, for the titles to be as wide."""
+    """Return a whole chart; `beside` is the width of the axes and labels left and right of it, which titles may use."""
     meta = {"whole_width": width + beside}
     return {"$schema": SCHEMA, "usermeta": meta, "width": width, "height": height, "layer": list(layers)}
 
 
 def layer(values: Values, mark: str, encoding: Mapping[str, Any], **look: Any) -> Layer:
-    """Marks of one kind, with their data."""
+    """Return marks of one kind, with their data."""
     return {"data": {"values": [dict(value) for value in values]}, "mark": {"type": mark, **look}, "encoding": encoding}
 
 
 def points(
     values: Values, encoding: Mapping[str, Any], colour: str = BLUE, shape: str = "circle", **look: Any
 ) -> Layer:
-    """Filled marks."""
+    """Return filled marks."""
     given = {"filled": True, "color": colour, "shape": shape, "size": POINT, "opacity": 1, **look}
     return layer(values, "point", encoding, **given)
 
 
 def hollow(values: Values, encoding: Mapping[str, Any], colour: str = BLUE, shape: str = "circle") -> Layer:
-    """Marks with a white inside, for figures without an interval or without a test."""
+    """Return hollow marks, for values without an interval or without a test."""
     return points(values, encoding, colour, shape, filled=False, fill="#ffffff", stroke=colour, strokeWidth=2)
 
 
 def crosses(values: Values, encoding: Mapping[str, Any]) -> Layer:
-    """Marks where there is no figure."""
+    """Return crosses, for missing results."""
     return points(values, encoding, INK, DIAGONAL, filled=False, stroke=INK, strokeWidth=2.2)
 
 
 def bars_up(values: Values, axes: Axes, colour: str = BLUE, x: str = "x") -> list[Layer]:
-    """Upright intervals from `low` to `high`, with ends; those without are left out."""
+    """Return vertical interval bars from `low` to `high`; values without an interval get none."""
     known = [value for value in values if value.get("low") is not None and value.get("high") is not None]
     if not known:
         return []
@@ -129,7 +129,7 @@ def bars_up(values: Values, axes: Axes, colour: str = BLUE, x: str = "x") -> lis
 
 
 def bars_along(values: Values, axes: Axes, colour: str = BLUE, y: str = "y") -> list[Layer]:
-    """The same for intervals that lie."""
+    """Return horizontal interval bars from `low` to `high`; values without an interval get none."""
     known = [value for value in values if value.get("low") is not None and value.get("high") is not None]
     if not known:
         return []
@@ -143,7 +143,7 @@ def bars_along(values: Values, axes: Axes, colour: str = BLUE, y: str = "y") -> 
 
 
 def texts(values: Values, encoding: Mapping[str, Any], text: str = "text", **look: Any) -> list[Layer]:
-    """Words beside marks, on white where they cross a line."""
+    """Return labels beside marks, with a white outline where they cross a line."""
     given = {"align": "left", "baseline": "middle", "dx": 8, "fontSize": 13, "color": INK, **look}
     named = {**encoding, "text": {"field": text, "type": "nominal"}}
     halo = {**given, "color": "#ffffff", "stroke": "#ffffff", "strokeWidth": 4, "strokeJoin": "round"}
@@ -151,16 +151,16 @@ def texts(values: Values, encoding: Mapping[str, Any], text: str = "text", **loo
 
 
 def cut_title(title: str, *, cut: bool) -> str | list[str]:
-    """An axis that does not begin at 0 says so."""
-    return [title, "(axis does not begin at 0)"] if cut else title
+    """Return the title of an axis, with a note if it does not start at 0."""
+    return [title, "(axis does not start at 0)"] if cut else title
 
 
-# -- a key, because one of Vega's knows either lines or points
+# -- a key of our own, because a key of Vega has either lines or points
 
 
 @dataclass(frozen=True)
 class Sign:
-    """One entry of a key: a shape, a line or a filled square, and its words."""
+    """One entry of a key: a shape, a line or a filled square, and its text."""
 
     text: str
     colour: str = BLUE
@@ -169,11 +169,11 @@ class Sign:
     line: bool = False
     filled: bool = True
     area: str | None = None
-    """Colour of a square; its outline has `colour`."""
+    """Fill colour of a square; its outline has `colour`."""
 
 
 def key(signs: Sequence[Sign], width: int = WIDTH, gap: int = 14) -> list[Layer]:
-    """Signs with their words in rows above the picture."""
+    """Return the entries of a key in rows above the chart."""
     rows: list[list[tuple[float, Sign]]] = [[]]
     at = 0.0
     for sign in signs:
@@ -215,11 +215,11 @@ def _sign(sign: Sign, x: float, y: float) -> list[Layer]:
     return out
 
 
-# -- figures as cells, and words that all charts use
+# -- quantities as cells, and texts that all charts use
 
 
 def run_ids(cells: Sequence[CellSummary]) -> dict[str, tuple[str, ...]]:
-    """Ids of the runs of each cell, by the cell's name and by its place in comparisons."""
+    """Return the run ids of each cell, by its id and by its place in comparisons."""
     found: dict[str, tuple[str, ...]] = {}
     for cell in cells:
         ids = tuple(record.run_id for record in cell.records)
@@ -228,34 +228,34 @@ def run_ids(cells: Sequence[CellSummary]) -> dict[str, tuple[str, ...]]:
 
 
 def figure_cell(quantity: Quantity, runs: tuple[str, ...] = (), codes: tuple[str, ...] = ()) -> Cell:
-    """A quantity with its interval, or the reason why there is none."""
+    """Format a quantity with its interval, or the reason why it has no value."""
     low, high = interval_of(quantity)
     return Cell(with_interval(quantity), quantity.value, low, high, runs, codes)
 
 
 def interval_of(quantity: Quantity) -> tuple[float | None, float | None]:
-    """Ends of the interval, where there is one."""
+    """Return the ends of the interval, or None twice."""
     interval = quantity.interval
     return (None, None) if interval is None else (interval.low, interval.high)
 
 
 def named(value: float, low: float | None, high: float | None, digits: int = 4) -> str:
-    """A figure with its interval, in words for a sentence."""
+    """Format a value with its interval for a sentence."""
     if low is None or high is None:
         return number(value, digits)
-    return f"{number(value, digits)} (95 % interval {number(low, digits)} to {number(high, digits)})"
+    return f"{number(value, digits)} (95 % CI {number(low, digits)} to {number(high, digits)})"
 
 
 def in_unit(largest: float, unit: str) -> tuple[float, str]:
-    """What to divide by, and the unit in words, so that an axis needs no seven digits."""
-    for factor, word in ((1e9, "thousand million"), (1e6, "million"), (1e3, "thousand")):
+    """Return a divisor and the unit with its prefix, to keep axis labels short."""
+    for factor, word in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
         if largest >= 100 * factor:
             return factor, f"{word} {unit}"
     return 1.0, unit
 
 
 def in_time(longest_s: float) -> tuple[float, str]:
-    """The same for seconds."""
+    """Return a divisor for seconds and its unit, from s to ns."""
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if longest_s >= factor:
             return factor, unit
@@ -263,20 +263,20 @@ def in_time(longest_s: float) -> tuple[float, str]:
 
 
 def text_width(text: str, size: float = 13) -> float:
-    """About so wide is a text of this height."""
+    """Estimate the width of a text of this height."""
     share = sum(0.3 if c in NARROW else 0.85 if c in WIDE else 0.67 if c.isupper() else 0.55 for c in text)
-    # Letters of DejaVu Sans, which is there where Arial and Liberation Sans are not, are so much wider.
+    # Letters are wider in DejaVu Sans, which replaces Arial and Liberation Sans where these are missing.
     return 1.14 * size * share
 
 
 def short(text: str, longest: int = MAX_LABEL) -> str:
-    """A text of bounded length for a label."""
+    """Shorten a text for a label."""
     clean = "".join(c if c.isprintable() else " " for c in text)
     return clean if len(clean) <= longest else clean[: longest - 3] + "..."
 
 
-def blocking_codes(findings: Sequence[Finding]) -> tuple[str, ...]:
-    """Codes of the findings that forbid any ratio, each once."""
+def error_codes(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """Return the distinct codes of the errors."""
     return tuple(dict.fromkeys(found.code for found in findings if found.severity == "error"))
 
 
@@ -285,14 +285,14 @@ def counted(count: int, word: str) -> str:
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
 
 
-# -- names beside points, where they cover least
+# -- labels beside points, where they cover least
 
 
 def placed_texts(values: Values, axes: Axes, ends: tuple[float, float], size: tuple[int, int]) -> list[Layer]:
-    """The `text` of each point beside it, where it covers the least of other names, points and their intervals.
+    """Place the `text` of each point where it covers least of other labels, points and intervals.
 
-    `ends` are the values at the right and upper end of axes that begin at 0, `size` the picture's. An interval along
-    is `left` to `right`, one up `low` to `high`.
+    `ends` are the values at the right and upper end of axes that start at 0, `size` that of the chart. A horizontal
+    interval is `left` to `right`, a vertical one `low` to `high`.
     """
     (right, top), (wide, high) = ends, size
     dots = [(wide * value["x"] / right, high * (1 - value["y"] / top)) for value in values]
@@ -323,7 +323,7 @@ def _box(x: float, y: float, width: float, align: str) -> tuple[float, float, fl
 def _clashes(
     box: tuple[float, float, float, float], taken: Sequence[tuple[float, float, float, float]], wide: int, high: int
 ) -> float:
-    """How much of other things a name would cover; what leaves the picture counts most."""
+    """Measure how much a label would cover; leaving the chart counts most."""
     left, above, right, below = box
     covered = sum(
         max(0.0, min(right, r) - max(left, x)) * max(0.0, min(below, b) - max(above, a)) for x, a, r, b in taken

@@ -1,7 +1,7 @@
-"""Step time over the steps of one run, with warm-up, steady window and change points. Knows a run's raw step files.
+"""Chart of the step times of one run, with warm-up, steady window and change points.
 
-However many steps there are, some hundred points are drawn, and memory holds one chunk of the file: each point is the
-smallest, the mean and the largest of neighbouring steps.
+Long runs are reduced to some hundred points, each with minimum, mean and maximum of neighbouring steps. The raw file is
+read in chunks.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ if TYPE_CHECKING:
 
 POINTS = 300
 MAX_CHANGES = 40
-# Within this share of the median the axis is cut, or nothing would be seen of a drift.
+# If all steps are within this share of the median, the axis does not start at 0, to make a drift visible.
 CALM = 0.25
-# Beyond so many medians single steps would press all others to the ground: they are marked at the top instead.
+# Steps longer than this many medians would flatten all others; they are marked at the top instead.
 FAR = 5.0
 
 
 @dataclass(frozen=True)
 class StepBins:
-    """Step times of a run in points of equally many steps."""
+    """Step times of a run, reduced to points of equally many steps."""
 
     first_step: NDArray[np.int64]
     steps_per_point: int
@@ -70,18 +70,18 @@ class StepBins:
 
 
 def step_band(raw: Path, ranks: int, most: int = POINTS) -> StepBins:
-    """The step times of every rank, reduced in one pass over the files."""
+    """Read the step times of all ranks and reduce them, in one pass over the files."""
     samples = StepSamples(raw, ranks)
     if samples.steps == 0:
-        problem = Problem(raw.name, "it has no step samples of every rank", "the raw folder of a run that made steps")
-        raise InputError("there is no trace to draw", problems=(problem,))
+        problem = Problem(raw.name, "step samples of a rank are missing", "the raw folder of a run that made steps")
+        raise InputError("no step times to draw", problems=(problem,))
     each = -(-samples.steps // most)
     bins = -(-samples.steps // each)
     total, count = np.zeros(bins), np.zeros(bins)
     low, high = np.full(bins, np.inf), np.full(bins, -np.inf)
     for chunk in samples.windowed(0, samples.steps, check=True):
         times = chunk.column("step_s")
-        # Where in this chunk the next points begin.
+        # Positions in this chunk where the next points begin.
         inner = np.arange(each - chunk.first_step % each, chunk.steps, each)
         starts = np.concatenate(([0], inner)).astype(np.intp)
         at = slice(chunk.first_step // each, chunk.first_step // each + starts.size)
@@ -93,7 +93,7 @@ def step_band(raw: Path, ranks: int, most: int = POINTS) -> StepBins:
 
 
 def trace_chart(raw: Path, record: RunRecord, name: str = "step-times") -> Chart:
-    """The trace of one run; `raw` is the folder of its raw files."""
+    """Draw the step times of one run; `raw` is the folder of its raw files."""
     band = step_band(raw, record.spec.ranks)
     factor, unit = in_time(float(np.median(band.mean_s)))
     bottom, top = _range(band)
@@ -101,7 +101,7 @@ def trace_chart(raw: Path, record: RunRecord, name: str = "step-times") -> Chart
         number_axis("step", 0, band.steps, tickMinStep=1, format=",d", tickCount=7),
         number_axis(cut_title(f"step time, {unit}", cut=bottom > 0), bottom / factor, top / factor),
     )
-    # What lies before and after the steady window is shaded.
+    # Shade the steps before and after the steady window.
     values = [{"x": start, "x2": stop} for start, stop in _outside(record, band) if stop > start]
     encoding = {"x": {"field": "x", **axes.x}, "x2": {"field": "x2"}}
     phases = [layer(values, "rect", encoding, color=PALE, opacity=1)] if values else []
@@ -169,7 +169,7 @@ def _signs(record: RunRecord, band: StepBins, top: float) -> list[Sign]:
     else:
         signs = [Sign(f"mean of {band.steps_per_point:,} steps", BLUE, line=True)]
     if band.steps_per_point > 1 or _spread(band):
-        signs.append(Sign("smallest to largest", BLUE, area="#99c7e0"))
+        signs.append(Sign("minimum to maximum", BLUE, area="#99c7e0"))
     if any(stop > start for start, stop in _outside(record, band)):
         signs.append(Sign("outside the steady window", QUIET, area=PALE))
     if record.steady is not None and record.steady.change_steps:
@@ -179,7 +179,7 @@ def _signs(record: RunRecord, band: StepBins, top: float) -> list[Sign]:
     return signs
 
 
-# -- words and figures
+# -- texts and table
 
 
 def _words(record: RunRecord, band: StepBins) -> str:
@@ -188,7 +188,7 @@ def _words(record: RunRecord, band: StepBins) -> str:
     slowest = int(np.argmax(band.high_s))
     ends = f"from {_brief(float(band.low_s.min()))} to {_brief(float(band.high_s.max()))}"
     near = f"the slowest near step {int(band.first_step[slowest]):,}"
-    parts = [f"{counted(band.steps, 'step')} of {_brief(mean_s)} on average, {ends} ({near})."]
+    parts = [f"{counted(band.steps, 'step')}, mean {_brief(mean_s)}, {ends} ({near})."]
     found = record.steady
     if found is not None:
         window = f" from step {found.start_step:,} to {found.stop_step:,}" if found.answer == "steady" else ""
@@ -217,14 +217,14 @@ def _notes(record: RunRecord, band: StepBins, top: float) -> tuple[str, ...]:
             lengths[phase.name] = lengths.get(phase.name, 0.0) + phase.end_s - phase.start_s
     if lengths:
         beside = ", ".join(f"{name} {_brief(length)}" for name, length in lengths.items() if length)
-        notes += [f"Phases beside the steps: {beside}."] if beside else []
+        notes += [f"Other phases: {beside}."] if beside else []
     beyond = int((band.high_s > top).sum())
     if beyond:
         notes.append(f"{counted(beyond, 'point')} beyond the axis, up to {_brief(float(band.high_s.max()))}.")
     if band.steps_per_point > 1 or _spread(band):
-        notes.append("The band is the range of the steps, no confidence interval.")
+        notes.append("The band is the range of the steps, not a confidence interval.")
     else:
-        notes.append("Every step is drawn as it was; a single step has no interval.")
+        notes.append("Every step is drawn.")
     return tuple(notes)
 
 
@@ -239,7 +239,7 @@ def _table(record: RunRecord, band: StepBins, name: str, unit: tuple[float, str]
             (Cell(f"{first:,}", first), Cell(f"{last:,}", last), *(Cell(number(v, 5), v, runs=runs) for v in figures))
         )
     columns = (
-        Column("first step"), Column("last step"), Column("smallest", word), Column("mean", word),
-        Column("largest", word),
+        Column("first step"), Column("last step"), Column("minimum", word), Column("mean", word),
+        Column("maximum", word),
     )  # fmt: skip
     return Table(f"{name}-data", f"Step time of run {record.run_id}", columns, tuple(rows))

@@ -1,1 +1,1 @@
-"""The allocation pack: the part of a proposal on performance and resources."""
+"""The allocation pack: the performance and resources section of a proposal."""

@@ -1,7 +1,6 @@
-"""The allocation pack: a study and a plan as the part of a proposal that speaks of performance, and a check of itself.
+"""Build an allocation pack from a study and a plan: the performance section of a proposal, and an audit of it.
 
-Knows which analyses a pack is made of and the order of its sections; what stands in a section is for `pack_sections` to
-say, and which demand it answers for `checklist`.
+This module runs the analyses and orders the sections; `sections` writes them, and `checklist` maps them to demands.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ if TYPE_CHECKING:
     from steelyard.results.store import ResultFolder
 
 PROJECTED = "SY310"
-NOT_MEASURED = "asked for, not measured"
+NOT_MEASURED = "requested, not measured"
 MAX_CURVES_NAMED = 6
 HANDED_IN = "scaling-throughput"
-"""The one picture that forms ask for; the others are in the pack."""
+"""The one chart that forms ask for; the others are only in the pack."""
 
 
 def gather(
@@ -57,18 +56,18 @@ def gather(
     tariff: Tariff | None = None,
     declared: Declared | None = None,
 ) -> Pack:
-    """All analyses of a pack; InputError where the selection is not one curve or has no figure."""
+    """Run all analyses of a pack; InputError if the selection is not one curve or has no result."""
     cells, curve, no_curve = _one_curve(select(folder, selection), plan, declared, selection)
     energies = tuple(cells_with_energy(folder, cells))
     found = request(plan, cells, curve, tariff, energies)
     table = own_table(cells, curve, found)
     claims = own_claims(curve)
-    # Without findings on energies and on the projection, which stand in sections of their own; what blocks stays.
+    # Findings on energy and on the projection are in other sections; errors stay.
     if curve is not None:
         elsewhere = ("SY4", PROJECTED)
         kept = [found for found in curve.findings if found.severity == "error" or not found.code.startswith(elsewhere)]
         curve = replace(curve, findings=tuple(kept))
-        # A job that is asked for and was not measured is drawn as one without a figure.
+        # A requested job size that was not measured is drawn as missing.
         if plan.devices not in {*(point.devices for point in curve.points), *(count for count, _ in curve.missing)}:
             curve = replace(curve, missing=(*curve.missing, (plan.devices, NOT_MEASURED)))
     return Pack(
@@ -90,13 +89,13 @@ def gather(
 def _one_curve(
     cells: Sequence[CellSummary], plan: WorkPlan, declared: Declared | None, selection: str
 ) -> tuple[list[CellSummary], Scaling | None, str]:
-    """The cells of the one curve that is meant, by their number of devices."""
+    """Return the cells of the selected curve by number of devices, the curve, and why there is none."""
     counts = [cell.records[0].spec.ranks for cell in cells]
     if len(set(counts)) == 1:
         if len(cells) > 1:
-            raise _several([f"cell {cell.cell}" for cell in cells], selection)
+            raise _several([cell.cell for cell in cells], selection)
         basis_of(plan, cells, None)
-        return list(cells), None, f"one number of devices was measured: {counts[0]}"
+        return list(cells), None, f"only one number of devices was measured: {counts[0]}"
     largest = max((count for cell, count in zip(cells, counts, strict=True) if cell.throughput.value), default=0)
     curves = scaling(cells, declared, at=plan.devices if plan.devices > largest else None)
     if len(curves) > 1:
@@ -109,11 +108,11 @@ def _one_curve(
 
 def _several(names: Sequence[str], selection: str) -> InputError:
     listed = "; ".join(names[:MAX_CURVES_NAMED])
-    problem = Problem("STUDY", f"{len(names)} of them: {listed}", "one curve over devices, or one cell")
+    problem = Problem("STUDY", f"{len(names)} selected: {listed}", "one curve over devices, or one configuration")
     study = selection.partition(":")[0]
     return InputError(
-        "a pack speaks of one configuration", problems=(problem,),
-        next_step=f"select by a setting: steelyard pack {study}:key=value",
+        "a pack covers one configuration", problems=(problem,),
+        next_step=f"select one by a setting: steelyard pack {study}:key=value",
     )  # fmt: skip
 
 
@@ -121,14 +120,14 @@ def _several(names: Sequence[str], selection: str) -> InputError:
 
 
 def pack_page(pack: Pack) -> Page:
-    """The whole pack: what is handed in with all its pictures, the audit of it, and the checklist."""
+    """Return the whole pack: the section to submit with all charts, its audit, and the checklists."""
     sections = (*_sections(pack), audit_section(pack), *(checklist_section(pack, found) for found in pack.schemes))
     downloads = {"table.csv": pack.table_csv.encode(), "claims.toml": pack.claims_toml.encode()}
     return replace(_page(pack, "Allocation pack"), sections=sections, downloads=downloads)
 
 
 def hand_in_page(pack: Pack) -> Page:
-    """The part that goes into the proposal, kept short: one picture, and answers where they belong and not twice."""
+    """Return the section for the proposal, kept short: one chart, and no summary."""
     return replace(_page(pack, "Performance and resources"), sections=tuple(map(_short, _sections(pack))))
 
 
@@ -150,9 +149,9 @@ def _short(section: Section) -> Section:
 
 
 def _page(pack: Pack, title: str) -> Page:
-    subtitle = "; ".join(found.scheme.title for found in pack.schemes) or "for no scheme in particular"
+    subtitle = "; ".join(found.scheme.title for found in pack.schemes) or "No scheme selected"
     if pack.simulated:
-        subtitle += ". Figures of a simulated device: they say nothing of any hardware"
+        subtitle += ". Simulated device: the results do not apply to any hardware"
     return Page(
         title=f"{title}: {pack.selection}",
         subtitle=subtitle,

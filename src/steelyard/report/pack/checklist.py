@@ -1,4 +1,4 @@
-"""Which demand of a scheme is answered where in a pack, and what to do where it is not. Knows needs and sections."""
+"""Check which demands of a scheme a pack answers and where, and what to do about the others."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from steelyard.report.pack.model import Pack
 
 TITLES = {
-    "device-hours": "Resources asked for", "scaling": "Scaling", "performance": "Base performance",
-    "use": "Use of the devices", "energy": "Energy", "machine": "Hardware and software",
+    "device-hours": "Requested resources", "scaling": "Scaling", "performance": "Base performance",
+    "use": "Device utilisation", "energy": "Energy", "machine": "Hardware and software",
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether one need is met."""
+    """Answer to one need."""
 
     section: str
-    """Where the answer is, or would be."""
+    """The section for the answer."""
     todo: str = ""
-    """Empty: it is met."""
+    """What to do; empty if the need is met."""
 
 
 def _met(section: str, holds: object, todo: str) -> Answer:
@@ -36,14 +36,14 @@ def _met(section: str, holds: object, todo: str) -> Answer:
 
 def _scaling(pack: Pack) -> Answer:
     if pack.curve is None:
-        return Answer("scaling", "measure two numbers of devices or more: [sweep] ranks = [1, 2, 4, 8]")
+        return Answer("scaling", "measure at least two numbers of devices: [sweep] ranks = [1, 2, 4, 8]")
     codes = sorted({found.code for found in pack.curve.findings if found.severity == "error"})
-    return _met("scaling", not pack.curve.blocked, f"mend what blocks the scaling: {', '.join(codes)}")
+    return _met("scaling", not pack.curve.blocked, f"fix the errors of the scaling: {', '.join(codes)}")
 
 
 def _kind(pack: Pack, kind: str) -> Answer:
     found = pack.curve.kind if pack.curve is not None and not pack.curve.blocked else "none"
-    return _met("scaling", found == kind, f"measure {kind} scaling too; this study shows {found}")
+    return _met("scaling", found == kind, f"measure {kind} scaling too (this study: {found})")
 
 
 def _one_and_two(pack: Pack) -> Answer:
@@ -57,7 +57,7 @@ def _one_and_two(pack: Pack) -> Answer:
 
 def _largest(pack: Pack) -> Answer:
     asked, largest = pack.request.plan.devices, pack.request.basis.largest
-    todo = f"measure {asked} devices: {largest} are the most measured; or ask for no more than {largest}"
+    todo = f"measure {asked} devices, or request at most {largest}, the largest number measured"
     return _met("scaling", asked <= largest, todo)
 
 
@@ -65,28 +65,26 @@ def _uncertainty(pack: Pack) -> Answer:
     if pack.request.blocked_by:
         return _hours(pack)
     known = pack.request.worked_out.amount.low is not None and pack.request.measured_jobs > 1
-    todo = f"launch the job at {pack.request.plan.devices} devices at least three times: --repeats 3"
+    todo = f"run the job on {pack.request.plan.devices} devices at least three times: --repeats 3"
     return _met("device-hours", known, todo)
 
 
 def _buffer(pack: Pack, found: SchemeFile) -> Answer:
     wanted, has = found.scheme.buffer, pack.request.plan.buffer_percent
     if wanted is None:
-        return _met("device-hours", has, "give a buffer: --buffer PERCENT")
-    todo = f"give --buffer {wanted.low_percent:g} to {wanted.high_percent:g}; this pack has {has:g} %"
+        return _met("device-hours", has, "add a buffer: --buffer PERCENT")
+    todo = f"set --buffer to {wanted.low_percent:g} to {wanted.high_percent:g}; this pack has {has:g} %"
     return _met("device-hours", wanted.low_percent <= has <= wanted.high_percent, todo)
 
 
 def _production(pack: Pack) -> Answer:
     records = [record for record in pack.request.basis.cell.records if record.status.code == "completed"]
     read = bool(records) and all(record.data is not None and record.spec.loader.place == "host" for record in records)
-    return _met("machine", read, "measure with the real data read from its file system: [run.data] and loader workers")
+    return _met("machine", read, "measure with real data from its file system: [run.data] and loader workers")
 
 
 def _energy(pack: Pack) -> Answer:
-    return _met(
-        "energy", pack.request.energy, f"measure energy: {pack.request.energy_reason}; steelyard doctor says why"
-    )
+    return _met("energy", pack.request.energy, f"measure energy: {pack.request.energy_reason}; see steelyard doctor")
 
 
 def _use(pack: Pack) -> Answer:
@@ -95,17 +93,17 @@ def _use(pack: Pack) -> Answer:
         for record in pack.request.basis.cell.records
     )
     return _met(
-        "use", known or utilisation(pack) is not None, "run with crosscheck_steps = 50, which tells the parts of a step"
+        "use", known or utilisation(pack) is not None, "run with crosscheck_steps = 50 to measure the parts of a step"
     )
 
 
 def _hours(pack: Pack) -> Answer:
     codes = pack.request.blocked_by
-    return _met("device-hours", not codes, f"mend what forbids the rate that the hours rest on: {', '.join(codes)}")
+    return _met("device-hours", not codes, f"fix the errors of the throughput: {', '.join(codes)}")
 
 
 def _measured(pack: Pack) -> Answer:
-    return _met("performance", any(cell.throughput.value for cell in pack.cells), "make a run that completes")
+    return _met("performance", any(cell.throughput.value for cell in pack.cells), "complete at least one run")
 
 
 CHECKS: dict[Need, Callable[[Pack, SchemeFile], Answer]] = {
@@ -125,23 +123,23 @@ CHECKS: dict[Need, Callable[[Pack, SchemeFile], Answer]] = {
     "overhead": lambda _, __: Answer("device-hours"),
     "buffer": _buffer,
     "charge": lambda pack, _: _met(
-        "device-hours", pack.request.charge, "give the site's rate: --site SITE, or --charge '1.5 SU/device-hour'"
+        "device-hours", pack.request.charge, "set the rate of the site: --site SITE, or --charge '1.5 SU/device-hour'"
     ),
     "utilisation": lambda pack, _: _met(
-        "use", utilisation(pack), "use a workload and a device whose operations and peak are known: steelyard workloads"
+        "use", utilisation(pack), "use a workload with known FLOPs and a device with known peak: steelyard workloads"
     ),
     "device-use": lambda pack, _: _use(pack),
     "energy": lambda pack, _: _energy(pack),
     "software": lambda _, __: Answer("machine"),
     "hardware": lambda _, __: Answer("machine"),
     "production-input": lambda pack, _: _production(pack),
-    "yours": lambda _, __: Answer("", "no measurement tells this: it is yours to write"),
+    "yours": lambda _, __: Answer("", "not measurable: write it yourself"),
 }
 
 
 @dataclass(frozen=True)
 class DemandLine:
-    """One demand of a scheme, as a pack answers it."""
+    """One demand of a scheme, with the sections that answer it and what is left to do."""
 
     demand: Demand
     sections: tuple[str, ...]
@@ -149,7 +147,7 @@ class DemandLine:
 
 
 def lines(pack: Pack, found: SchemeFile) -> list[DemandLine]:
-    """Every demand of a scheme."""
+    """Check every demand of a scheme."""
     made = []
     for demand in found.scheme.demand:
         answers = [CHECKS[need](pack, found) for need in demand.needs]
@@ -161,13 +159,13 @@ def lines(pack: Pack, found: SchemeFile) -> list[DemandLine]:
 
 
 def fits(pack: Pack, found: SchemeFile) -> bool:
-    """Whether the part to be handed in keeps the limit of pages, as far as that is known."""
+    """Whether the section to submit keeps the page limit; True if the pages were not counted."""
     limit = found.scheme.page_limit
     return limit is None or pack.pages is None or pack.pages <= limit
 
 
 def checklist_section(pack: Pack, found: SchemeFile) -> Section:
-    """The demands of one scheme, each answered where, or not and what to do; and its limit of pages."""
+    """List the demands of one scheme with the answers or what to do, and the page limit."""
     scheme, made = found.scheme, lines(pack, found)
     rows: list[tuple[Cell, ...]] = []
     for line in made:
@@ -187,16 +185,16 @@ def checklist_section(pack: Pack, found: SchemeFile) -> Section:
         Column("what to do", align="left"),
     )  # fmt: skip
     address = f", {scheme.address}" if scheme.address else ""
-    notes = [f"Source: {scheme.source}{address}; seen {scheme.seen}. Forms change: read the current one."]
-    notes += ["Historic: the scheme has ended."] if scheme.state == "historic" else []
-    notes += ["Plots on linear axes: all plots of scaling here are."] if scheme.axes == "linear" else []
+    notes = [f"Source: {scheme.source}{address}; seen {scheme.seen}. Check the current form."]
+    notes += ["This scheme has ended."] if scheme.state == "historic" else []
+    notes += ["All scaling plots have linear axes, as this scheme requires."] if scheme.axes == "linear" else []
     answered = sum(not line.todo for line in made)
     name = f"checklist-{found.name.lower()}"
     table = Table(name, f"Demands of {scheme.title}", columns, tuple(rows), tuple(notes))
     missing = ", ".join(line.demand.id for line in made if line.todo)
-    answer = f"{answered} of {len(made)} demands are answered" + (f"; not: {missing}." if missing else ".")
+    answer = f"{answered} of {len(made)} demands answered" + (f"; open: {missing}." if missing else ".")
     return Section(
-        name, f"Checklist: {scheme.title}", f"Does the pack answer what {scheme.title} demands?", answer,
+        name, f"Checklist: {scheme.title}", f"Does the pack answer the demands of {scheme.title}?", answer,
         (table, *((Prose((scheme.about,)),) if scheme.about else ())),
     )  # fmt: skip
 
@@ -204,8 +202,8 @@ def checklist_section(pack: Pack, found: SchemeFile) -> Section:
 def _pages_row(pack: Pack, limit: float) -> tuple[Cell, ...]:
     demand = Cell(f"At most {limit:g} pages.", "pages")
     if pack.pages is None:
-        return demand, Cell("not counted", "not counted"), Cell("-"), Cell("make the PDF: --pdf")
+        return demand, Cell("not counted", "not counted"), Cell("-"), Cell("create the PDF: --pdf")
     if pack.pages <= limit:
-        return demand, Cell("yes", "yes"), Cell(f"{pack.pages} pages as set here", pack.pages), Cell("-")
-    todo = f"leave out what the form does not ask for: section.tex has {pack.pages} pages"
+        return demand, Cell("yes", "yes"), Cell(f"{pack.pages} pages", pack.pages), Cell("-")
+    todo = f"shorten section.tex ({pack.pages} pages): leave out what the form does not ask for"
     return demand, Cell("NOT answered", "NOT answered"), Cell(f"{pack.pages} pages", pack.pages), Cell(todo, todo)

@@ -1,4 +1,4 @@
-"""What a pack prints as a published table and claims, so that it is audited like any other. Knows digits only."""
+"""Write the numbers of a pack as a published table with claims, and audit them like any other document."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ TABLE_FILE = "table.csv"
 SETTINGS = ("system", "accelerator", "model", "phase", "precision", "batch_per_device", "global_batch")
 COLUMNS = ("source", "table", "devices", *SETTINGS, "jobs", "metric", "value", "unit")
 DIGITS = 6
-"""Of every figure here: as many as the tables of a pack print, or more."""
+"""Digits of every number: at least as many as the tables of a pack print."""
 MAX_SETTING = 200
 
 
 def own_table(cells: Sequence[CellSummary], curve: Scaling | None, request: Request) -> str:
-    """The figures of a pack in the form of docs/tables.md, one line a figure."""
+    """Return the numbers of a pack as CSV in the form of docs/tables.md, one per line."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -50,7 +50,7 @@ def own_table(cells: Sequence[CellSummary], curve: Scaling | None, request: Requ
             if cell.cell in efficiencies:
                 writer.writerow([*start, "efficiency", _printed(100 * efficiencies[cell.cell]), "%"])
     basis = row_of(request.basis.cell)
-    # The batch of a job that was not measured is not known.
+    # The batch of a job that was not measured is unknown.
     same = request.basis.kind == "measured"
     start = ["pack", "request", request.plan.devices, *_settings(basis, batches=same), ""]
     for metric, value, unit in _plan_figures(request):
@@ -72,7 +72,7 @@ def _plan_figures(request: Request) -> list[tuple[str, str, str]]:
 
 
 def own_claims(curve: Scaling | None) -> str:
-    """The efficiencies of a pack in the claims language of docs/claims.md."""
+    """Return the parallel efficiencies of a pack in the format of docs/claims.md."""
     lines = ["schema_version = 1", 'title = "Claims of an allocation pack"', f'tables = ["{TABLE_FILE}"]']
     for point in () if curve is None or curve.blocked else curve.points[1:]:
         share = _printed(100 * point.split.total.value, 4)
@@ -82,7 +82,7 @@ def own_claims(curve: Scaling | None) -> str:
             "[[claim]]",
             f'id = "efficiency-{point.devices}"',
             'kind = "efficiency"',
-            f'text = "efficiency at {point.devices} devices against {base}"',
+            f'text = "parallel efficiency on {point.devices} devices relative to {base}"',
             f'published = "{share} %"',
             'metric = "throughput"',
             'rows = { table = "scaling" }',
@@ -93,7 +93,7 @@ def own_claims(curve: Scaling | None) -> str:
 
 
 def own_audit(table_csv: str, claims_toml: str) -> Audit:
-    """What a reviewer finds in the two."""
+    """Audit the table and the claims as a reviewer would."""
     table = parse_table(table_csv, TABLE_FILE)
     entries = tomllib.loads(claims_toml).get("claim", [])
     claims = tuple(parse_claim(entry, "the pack's own claims") for entry in entries)
@@ -102,7 +102,7 @@ def own_audit(table_csv: str, claims_toml: str) -> Audit:
 
 
 def _settings(row: Row, *, batches: bool) -> list[str]:
-    """A batch that differs from job to job, or of a job that was not measured, is unknown."""
+    """Return the settings of a row. The batch is unknown if it differs between jobs or was not measured."""
     found = [_setting(row.get(key)) for key in SETTINGS[:-2]]
     numbers = [row.number(key) if batches else None for key in SETTINGS[-2:]]
     return [*found, *("" if value is None else f"{value:.0f}" for value in numbers)]
@@ -113,6 +113,6 @@ def _setting(value: object) -> str:
 
 
 def _printed(value: float, digits: int = DIGITS) -> str:
-    """Digits as they stand, without a comma; a point at the end keeps zeros from being taken for padding."""
+    """Format a number without thousands separators; a decimal point keeps zeros significant."""
     text = number(value, digits).replace(",", "") if value else f"{0:.{digits}f}"
     return text if "." in text or "e" in text else f"{text}.0"

@@ -1,7 +1,6 @@
-"""An allocation pack as files: HTML, Markdown, LaTeX with its figures, tables, and what a reviewer's audit reads.
+"""Write an allocation pack as files: HTML, Markdown, LaTeX with figures, tables, and the input of a reviewer's audit.
 
-Knows file names and how TeX is run; nothing of what is in a section. TeX is run without its shell, on text in which
-everything from a stranger is escaped.
+TeX runs without shell access, on text in which everything untrusted is escaped.
 """
 
 from __future__ import annotations
@@ -43,24 +42,24 @@ class WrittenPack:
     """A pack on disk."""
 
     pack: Pack
-    """With the pages that were counted."""
+    """Includes the page count, if a PDF was made."""
     files: tuple[str, ...]
     """Relative to the folder."""
 
 
 def write_pack(pack: Pack, folder: Path, *, pdf: bool = False) -> WrittenPack:
-    """All files of a pack. With `pdf` TeX sets them, and pages are counted before the checklist is written."""
+    """Write all files of a pack. With `pdf`, run TeX and count the pages before the checklist is written."""
     tex = _tex() if pdf else None
     _prepare(folder)
     page = pack_page(pack)
-    # Charts as PDF for TeX and SVG for Markdown; none where they cannot be drawn.
+    # Charts as PDF for TeX and SVG for Markdown, if they can be drawn.
     charts = [block for section in page.sections for block in section.blocks if isinstance(block, Chart)]
     pictures = [chart.name for chart in charts] if draw.available() else []
     for chart in charts if pictures else ():
         (folder / FIGURES / f"{chart.name}.pdf").write_bytes(draw.pdf(chart, titled=False))
         _write(folder / FIGURES / f"{chart.name}.svg", draw.svg(chart, titled=False))
     documents = {name: f"{FIGURES}/{name}.pdf" for name in pictures}
-    # The part to be handed in has no checklist, so that what it says of pages changes none of them.
+    # The section to submit has no checklist, so the page count does not change its length.
     _write(folder / f"{HAND_IN}.tex", latex(hand_in_page(pack), documents))
     if tex is not None:
         pack = replace(pack, pages=_set(tex, folder, HAND_IN))
@@ -82,7 +81,7 @@ def write_pack(pack: Pack, folder: Path, *, pdf: bool = False) -> WrittenPack:
 
 
 def pack_object(pack: Pack) -> dict[str, Any]:
-    """Plan, derivation, findings and checklists as plain data."""
+    """Return plan, derivation, findings and checklists as plain data."""
     request = pack.request
     return {
         "selection": pack.selection,
@@ -107,12 +106,12 @@ def pack_object(pack: Pack) -> dict[str, Any]:
 
 
 def _prepare(folder: Path) -> None:
-    """Make the folder; what an older pack left in it must not be taken for part of this one."""
+    """Create the folder and remove the files of an older pack."""
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file", next_step="give a folder with -o")
+        raise InputError(f"{folder} is a file", next_step="choose a folder with -o")
     old = folder / f"{WHOLE}.json"
     if folder.is_dir() and any(folder.iterdir()) and not old.is_file():
-        problem = Problem("-o", f"{folder} holds other files", "a new folder, or that of an older pack")
+        problem = Problem("-o", f"{folder} contains other files", "a new folder, or that of an older pack")
         raise InputError("the folder is not empty", problems=(problem,))
     for name in (FIGURES, "tables"):
         if (folder / name).is_dir():
@@ -134,13 +133,13 @@ def _write(path: Path, text: str) -> None:
 def _tex() -> str:
     found = shutil.which("pdflatex")
     if found is None:
-        problem = Problem("--pdf", "there is no pdflatex here", "without --pdf the .tex files are written all the same")
+        problem = Problem("--pdf", "pdflatex not found", "without --pdf, the .tex files are still written")
         raise InputError("TeX is not installed", problems=(problem,), next_step=f"Debian: {TEX_PACKAGES}")
     return found
 
 
 def _set(tex: str, folder: Path, stem: str) -> int:
-    """Set a document twice, because long tables learn their widths in the first run; how many pages it has."""
+    """Run TeX twice, because long tables get their widths in the first run, and return the number of pages."""
     command = [tex, "-no-shell-escape", "-interaction=nonstopmode", "-halt-on-error", f"{stem}.tex"]
     said = ""
     for _ in range(2):
@@ -150,10 +149,10 @@ def _set(tex: str, folder: Path, stem: str) -> int:
             raise SteelyardError(f"TeX did not finish {stem}.tex in {TEX_S:g} s") from None
         said = done.stdout.decode("utf-8", errors="replace")
         if done.returncode != 0:
-            wrong = next((line for line in said.splitlines() if line.startswith("!")), "see the log beside it")
-            raise SteelyardError(f"TeX refuses {stem}.tex: {wrong[:200]}", next_step=f"read {folder / stem}.log")
+            wrong = next((line for line in said.splitlines() if line.startswith("!")), "no message")
+            raise SteelyardError(f"TeX failed on {stem}.tex: {wrong[:200]}", next_step=f"see {folder / stem}.log")
     found = _PAGES.search(said.replace("\n", ""))
     (folder / f"{stem}.aux").unlink(missing_ok=True)
     if found is None:
-        raise SteelyardError(f"TeX made no page of {stem}.tex", next_step=f"read {folder / stem}.log")
+        raise SteelyardError(f"TeX made no pages from {stem}.tex", next_step=f"see {folder / stem}.log")
     return int(found[1])

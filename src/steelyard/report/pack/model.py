@@ -1,4 +1,4 @@
-"""What an allocation pack is written from. Knows the parts; writes none of them."""
+"""The data of an allocation pack."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pack:
-    """Everything that a pack is written from."""
+    """All analyses behind a pack."""
 
     selection: str
     cells: tuple[CellSummary, ...]
-    """One a number of devices."""
+    """One per number of devices."""
     curve: Scaling | None
     no_curve: str
-    """Why there is none."""
+    """Why there is no curve."""
     request: Request
     projected: tuple[Finding, ...]
-    """On a projection that goes far, where the plan rests on one."""
+    """On a projection far beyond the measurements, if the plan uses one."""
     energies: tuple[CellEnergy, ...]
     schemes: tuple[SchemeFile, ...]
     study_audit: Audit
     own_audit: Audit
-    """Of what the pack itself prints."""
+    """Audit of the numbers in the pack."""
     table_csv: str
     claims_toml: str
     pages: int | None = None
-    """Of the part to be handed in, where it was set; None: no PDF was made."""
+    """Pages of the section to submit; None if no PDF was made."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """On the runs, on the curve and its projection, and on what the pack prints."""
+        """Findings on the runs, the curve and its projection, and the numbers in the pack."""
         curve = self.curve.findings if self.curve else ()
         return (*self.study_audit.findings, *curve, *self.projected, *self.own_audit.findings)
 
     @property
     def simulated(self) -> bool:
-        """Whether any run is of the simulated device."""
+        """Whether any run used the simulated device."""
         return any(record.spec.device_family == "sim" for cell in self.cells for record in cell.records)

@@ -1,1 +1,1 @@
-"""Pages as files: HTML, LaTeX, Markdown, CSV, and charts as pictures."""
+"""Write pages as HTML, LaTeX, Markdown and CSV, and charts as SVG, PNG and PDF."""

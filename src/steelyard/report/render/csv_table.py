@@ -1,4 +1,4 @@
-"""A table for machines: CSV that no spreadsheet executes, and plain objects. Knows nothing of what the figures mean."""
+"""Tables for machines: CSV without active formulas, and plain objects for JSON."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
     from steelyard.report.page import Cell, Column, Table
 
-# What makes a spreadsheet compute a text, also in its full-width form (OWASP, "CSV Injection"). Where the separator is
-# a semicolon by the reader's locale, a cell may begin inside a text of ours too.
+# Characters that start a formula in a spreadsheet, also in full-width form (OWASP, "CSV Injection"). If the reader's
+# locale uses semicolons as separators, a cell can also start inside one of our texts.
 _ACTIVE = "=+\\-@\uff1d\uff0b\uff0d\uff20"
 _FORMULA = re.compile(rf"(^|[;,|])([\s'\"]*)(?=[{_ACTIVE}])")
-# How a table for people says that there is nothing.
+# Texts that mean "no value" in a table for people.
 NOTHING = ("", "-", "\u2013", "\u2014")
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
 
 def csv_table(table: Table) -> str:
-    """Values in full precision, each followed by the ends of its interval; then run ids, findings and remarks.
+    """Return the table as CSV: values in full precision with the ends of their intervals, run ids, findings, remarks.
 
-    An entry without a value is empty, and its text is among the remarks.
+    An entry without a value is empty; its text is in the remarks.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -49,18 +49,18 @@ def csv_table(table: Table) -> str:
 
 
 def inert(text: str) -> str:
-    """A text that a spreadsheet shows and does not compute; a number stays one."""
+    """Escape a text so that spreadsheets do not run it as a formula; numbers stay as they are."""
     text = one_line(text)
     return text if _NUMBER.fullmatch(text) else _FORMULA.sub(r"\1\2'", text)
 
 
 def union(parts: Any) -> tuple[str, ...]:
-    """What is in any of them, each once, in the order of its first place."""
+    """Return the distinct items of all parts, in order of first appearance."""
     return tuple(dict.fromkeys(entry for part in parts for entry in part))
 
 
 def table_object(table: Table) -> dict[str, Any]:
-    """A table as plain data for JSON: every entry with text, value, interval, run ids and codes."""
+    """Return a table as plain data for JSON: every entry with text, value, interval, run ids and codes."""
     return {
         "name": table.name,
         "title": table.title,
@@ -71,7 +71,7 @@ def table_object(table: Table) -> dict[str, Any]:
 
 
 class _Plan:
-    """Which columns of the file one column of the table becomes."""
+    """How one column of the table maps to columns of the file."""
 
     def __init__(self, column: Column, cells: Sequence[Cell]) -> None:
         self.name = f"{column.name} ({column.unit})" if column.unit else column.name
@@ -94,7 +94,7 @@ class _Plan:
         return "" if self.numbers or cell.text in NOTHING else inert(cell.text)
 
     def remark(self, cell: Cell) -> str:
-        """Why a column of numbers has none here."""
+        """Return the text of a cell without a number, for the remarks."""
         told = self.numbers and not _is_number(cell.value) and cell.text not in NOTHING
         return f"{self.name}: {cell.text}" if told else ""
 
@@ -106,7 +106,7 @@ def _is_number(value: object) -> bool:
 def _number(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return ""
-    # A float of numpy's would tell its type too.
+    # The repr of a numpy float includes its type.
     return repr(float(value)) if isinstance(value, float) else str(value)
 
 

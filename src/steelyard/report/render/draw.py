@@ -1,6 +1,6 @@
-"""Charts as SVG, PNG and PDF through vl-convert. Knows fonts, colours of axes and accessibility; not what is drawn.
+"""Draw charts as SVG, PNG and PDF with vl-convert.
 
-The same chart gives the same bytes of SVG, however many were drawn before it. Nothing is loaded from elsewhere.
+The same chart always gives the same bytes of SVG. Nothing is loaded from the network.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from steelyard.report.page import Chart
 
-# Of the Vega-Lite releases that vl-convert carries: another one may place labels elsewhere.
+# One of the Vega-Lite releases in vl-convert; pinned because others place labels differently.
 VEGA_LITE = "5.20"
 NAMESPACE = "http://www.w3.org/2000/svg"
-# Comes with vl-convert, which measures text by it; Arial and Helvetica are as wide.
+# vl-convert includes Liberation Sans and measures text with it; Arial and Helvetica have the same widths.
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 INK, QUIET, GRID = "#222222", "#555555", "#dddddd"
 THEME: dict[str, Any] = {
@@ -41,58 +41,58 @@ THEME: dict[str, Any] = {
     },
     "text": {"fontSize": 13, "color": INK},
 }  # fmt: skip
-# A letter of a title, and one below it, is on average so wide.
+# Mean widths of a letter in titles and in notes.
 TITLE_LETTER, NOTE_LETTER = 8.6, 6.9
 MAX_NOTE_LINES = 4
 WIDTH = 600
-# Where neither Liberation Sans nor Arial is, letters are up to a sixth wider (DejaVu Sans).
+# Without Liberation Sans and Arial, letters are up to a sixth wider (DejaVu Sans).
 SPARE = 0.05
-# The space between a number and its unit: no line ends there.
+# The space between a number and its unit, where lines must not break.
 UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|us|ns|W|J|GiB|jobs?|devices?)\b|%)")
 LONGEST_NUMBER = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?|-?\d+(?:\.\d+)?e-\d+")
 NOISE = ("class", "role", "font-family", "pointer-events", "opacity", "stroke-miterlimit")
 
 
 def available() -> bool:
-    """Whether pictures can be drawn here."""
+    """Whether charts can be drawn here."""
     return importlib.util.find_spec("vl_convert") is not None
 
 
 def svg(chart: Chart, *, titled: bool = True) -> str:
-    """The picture as one SVG element with title and description; `titled`: with title and notes to be seen as well."""
+    """Return the chart as one SVG element with title and description; `titled`: also draw the title and notes."""
     library = _library()
     drawn = library.vegalite_to_svg(_spec(chart, titled=titled), vl_version=VEGA_LITE, allowed_base_urls=[])
     return _cleaned(drawn, chart)
 
 
 def png(chart: Chart, scale: float = 2.0, *, titled: bool = True) -> bytes:
-    """The picture as pixels, `scale` times as many each way as the SVG is wide."""
+    """Return the chart as PNG, `scale` times the width and height of the SVG."""
     library = _library()
     found: bytes = library.svg_to_png(svg(chart, titled=titled), scale=scale)
     return found
 
 
 def pdf(chart: Chart, *, titled: bool = True) -> bytes:
-    """The picture as one page of its own size."""
+    """Return the chart as PDF, one page in its own size."""
     library = _library()
     found: bytes = library.svg_to_pdf(svg(chart, titled=titled))
     return found
 
 
 def _library() -> ModuleType:
-    # Late: the core works without it, and nobody should wait for it who draws nothing.
+    # Imported late: an optional dependency that takes long to load.
     try:
         import vl_convert
     except ImportError:
-        problem = Problem("pictures", "vl-convert-python is not installed", "tables, Markdown and CSV work without it")
+        problem = Problem("charts", "vl-convert-python is not installed", "tables, Markdown and CSV work without it")
         raise InputError(
-            "charts cannot be drawn here", problems=(problem,), next_step="pip install 'steelyard[report]'"
+            "cannot draw charts", problems=(problem,), next_step="pip install 'steelyard[report]'"
         ) from None
     return vl_convert
 
 
 def _spec(chart: Chart, *, titled: bool) -> dict[str, Any]:
-    # A zero byte in a label would end the whole process inside the library.
+    # A zero byte in a label would crash the process inside the library.
     spec: dict[str, Any] = {"config": THEME, **_readable(chart.spec)}
     if titled:
         wide = float(spec.get("usermeta", {}).get("whole_width", WIDTH))
@@ -108,7 +108,7 @@ def _spec(chart: Chart, *, titled: bool) -> dict[str, Any]:
 
 
 def _readable(value: Any) -> Any:
-    """Without characters that nobody reads, wherever they are."""
+    """Replace unprintable characters in all strings of a nested value."""
     if isinstance(value, str):
         return "".join(c if c.isprintable() else " " for c in value)
     if isinstance(value, dict):
@@ -116,14 +116,14 @@ def _readable(value: Any) -> Any:
     return [_readable(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-# -- SVG that is small, says what it shows, and can stand beside others on one page
+# -- SVG that is small, accessible, and has unique ids on a page
 
 
 def _cleaned(drawn: str, chart: Chart) -> str:
     ET.register_namespace("", NAMESPACE)
-    root = ET.fromstring(drawn)  # noqa: S314 - made by the library from our own spec, no document of a stranger
+    root = ET.fromstring(drawn)  # noqa: S314 - made by the library from our own spec, not untrusted
     _tidy(root)
-    # Ids by the chart's name and their order: the library goes on counting from one drawing to the next.
+    # Ids from the name of the chart: those of the library depend on what was drawn before.
     ids = {element.get("id"): f"{chart.name}-{n}" for n, element in enumerate(root.iterfind(".//*[@id]"))}
     for element in root.iter():
         if element.get("id") in ids:
@@ -131,7 +131,7 @@ def _cleaned(drawn: str, chart: Chart) -> str:
         clip = element.get("clip-path")
         if clip is not None:
             element.set("clip-path", f"url(#{ids[clip[5:-1]]})")
-    # Wider at both sides: a reader's letters may be wider than those that were measured, and would be cut off.
+    # Wider on both sides: the reader's font may be wider than the measured one, and text would be cut off.
     wide, high = float(root.get("width", WIDTH)), float(root.get("height", WIDTH))
     spare = round(SPARE * wide)
     root.set("viewBox", f"{-spare} 0 {wide + 2 * spare:g} {high:g}")
@@ -148,7 +148,7 @@ def _cleaned(drawn: str, chart: Chart) -> str:
 
 
 def _tidy(element: ET.Element) -> None:
-    """Without marks that show nothing, without what only a program asks for, and with digits that can be seen."""
+    """Remove invisible marks and unused attributes, and round coordinates."""
     for child in list(element):
         _tidy(child)
         if _shows_nothing(child):

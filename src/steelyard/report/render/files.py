@@ -1,4 +1,4 @@
-"""A page as files: one HTML or Markdown file, a folder for LaTeX or CSV. Knows paths and pictures, no meaning."""
+"""Write a page: one HTML or Markdown file, or a folder for LaTeX or CSV."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAIN_TEX = "report.tex"
 
 @dataclass(frozen=True)
 class Written:
-    """What was written: the file or folder, and how large it is in all."""
+    """The written file or folder, and its total size."""
 
     path: Path
     files: int
@@ -37,26 +37,26 @@ class Written:
 
 
 def default_name(words: str, kind: Format) -> str:
-    """The file or folder that a page goes to when nobody names one."""
+    """Return the default name of the file or folder."""
     return f"{file_name(words)}{ENDINGS[kind]}"
 
 
 def require_place(path: Path, kind: Format) -> None:
-    """Refuse a place that cannot be written, before anything is made."""
+    """Raise InputError if the path cannot be written, before any work is done."""
     problem = ""
     if kind in FOLDERS and path.exists() and not path.is_dir():
-        problem = "it is a file, and this format needs a folder"
+        problem = "is a file, but this format needs a folder"
     elif kind not in FOLDERS and path.is_dir():
-        problem = "it is a folder, and this format is one file"
+        problem = "is a folder, but this format is one file"
     elif not path.absolute().parent.is_dir():
-        problem = f"there is no folder {path.absolute().parent}"
+        problem = f"folder {path.absolute().parent} does not exist"
     if problem:
         name = "FOLDER" if kind in FOLDERS else f"FILE{ENDINGS[kind]}"
-        raise InputError("the report cannot be written", problems=(Problem(str(path), problem, f"-o {name}"),))
+        raise InputError("cannot write the report", problems=(Problem(str(path), problem, f"-o {name}"),))
 
 
 def write(page: Page, path: Path, kind: Format) -> Written:
-    """The page at this place. A folder's files of the same names are replaced, others in it stay."""
+    """Write the page. In a folder, files of the same names are replaced; others stay."""
     require_place(path, kind)
     if kind == "html":
         return _written(path, {"": html(page).encode()})
@@ -69,7 +69,7 @@ def write(page: Page, path: Path, kind: Format) -> Written:
 
 
 def _pictures(page: Page) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Charts as PDF where they can be drawn; without them a document has their tables."""
+    """Draw the charts as PDF if possible; otherwise the document has their tables."""
     files: dict[str, bytes] = {}
     names: dict[str, str] = {}
     if not draw.available():
@@ -81,7 +81,7 @@ def _pictures(page: Page) -> tuple[dict[str, bytes], dict[str, str]]:
                 if isinstance(block, Chart):
                     files[names[block.name]] = draw.pdf(block, titled=False)
                 else:
-                    # Late, as wherever pictures are drawn: nobody waits for it who draws none.
+                    # Imported late because it takes long to load.
                     import vl_convert
 
                     files[names[block.name]] = vl_convert.svg_to_pdf(block.svg)

@@ -1,4 +1,4 @@
-"""Findings put together by code for a page. Knows that a large study says the same thing thousands of times."""
+"""Group findings by code: a large study has thousands with the same code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Group:
 
 
 def by_code(findings: Sequence[Finding]) -> list[Group]:
-    """Groups in the order of their first finding; what is said twice in the same words is said once."""
+    """Return groups in the order of their first finding, without duplicates."""
     groups: dict[tuple[str, str, str], dict[Finding, None]] = defaultdict(dict)
     for found in findings:
         groups[found.code, found.severity, found.fix][found] = None
@@ -36,5 +36,5 @@ def by_code(findings: Sequence[Finding]) -> list[Group]:
 
 @cache
 def _rule_name(code: str) -> str:
-    # The registry looks through every installed package each time it is asked.
+    # Cached: every lookup in the registry scans the installed packages.
     return rule_name(code)

@@ -1,7 +1,7 @@
-"""A page as one HTML file that opens offline and asks for nothing. Knows markup; knows not what the figures mean.
+"""Write a page as one HTML file that opens offline.
 
-Every text is escaped. The file's own policy allows the one style sheet and the one script that it carries, by their
-hashes, and no request at all. Pictures are SVG inside image elements, where nothing in them can run or load.
+Every text is escaped. The content security policy of the file allows only its own style sheet and script, by hash, and
+no requests. Charts are SVG inside image elements, where they cannot run scripts or load anything.
 """
 
 from __future__ import annotations
@@ -26,15 +26,13 @@ if TYPE_CHECKING:
     Block = Table | Chart | Drawing | Prose
 
 NAV_SECTIONS = 3
-"""With fewer there is nothing to find one's way in."""
+"""With fewer sections, the page needs no table of contents."""
 
-NO_PICTURE = (
-    "The picture cannot be drawn where this was written. To have it: pip install 'steelyard[report]', and again."
-)
+NO_PICTURE = "The chart could not be drawn. To get it: pip install 'steelyard[report]', then make the report again."
 
 
 def html(page: Page, *, charts: bool = True) -> str:
-    """The page as one self-contained file; without `charts`, or where they cannot be drawn, their tables stand open."""
+    """Return the page as one self-contained file. Without `charts`, or if they cannot be drawn, it has their tables."""
     style, script = (files("steelyard.report").joinpath("assets", name).read_text("utf-8") for name in
                      ("report.css", "report.js"))  # fmt: skip
     book = Book()
@@ -83,7 +81,7 @@ def _hash(content: str) -> str:
 
 
 def _short(page: Page, anchors: list[str]) -> str:
-    """All questions and answers, before anything else; a page with one answer has it on top anyway."""
+    """List all questions and answers at the top; not needed for a page with one answer."""
     answered = [(part, at) for part, at in zip(page.sections, anchors, strict=True) if part.answer]
     if len(answered) < 2:
         return ""
@@ -96,9 +94,7 @@ def _short(page: Page, anchors: list[str]) -> str:
             f"<dd>{text(part.answer)}{told}</dd></div>"
         )
     inner = "".join(entries)
-    return (
-        f'<section class="short" aria-labelledby="in-short"><h2 id="in-short">In short</h2><dl>{inner}</dl></section>'
-    )
+    return f'<section class="short" aria-labelledby="in-short"><h2 id="in-short">Summary</h2><dl>{inner}</dl></section>'
 
 
 def _section(section: Section, anchor: str, book: Book, pictures: bool) -> str:
@@ -111,7 +107,7 @@ def _section(section: Section, anchor: str, book: Book, pictures: bool) -> str:
         made = [_block(block, book, pictures) for block in group]
         blocks += f'<div class="pictures">{"".join(made)}</div>' if together and len(made) > 1 else "".join(made)
     beside = " with" if found and blocks else ""
-    inside = f'<div class="inside{beside}">{found}<div class="error">{blocks}</div></div>' if found or blocks else ""
+    inside = f'<div class="inside{beside}">{found}<div class="blocks">{blocks}</div></div>' if found or blocks else ""
     if section.folded:
         inner = f'<details class="fold"><summary>{title}</summary><div class="inside">{told}{inside}</div></details>'
         return f'<section class="part" aria-labelledby="{anchor}">{inner}</section>'
@@ -137,7 +133,7 @@ def _block(block: Block, book: Book, pictures: bool) -> str:
     if pictures:
         drawn = draw.svg(block, titled=False)
         return _picture(block.title, drawn, block.alt, block.notes, block.table, block.name, book)
-    missing = "The picture is left out." if draw.available() else NO_PICTURE
+    missing = "The chart is left out." if draw.available() else NO_PICTURE
     table = table_block(block.table, book)
     return f'<div class="block"><p>{text(block.alt)}</p>{note_list([*block.notes, missing])}{table}</div>'
 
@@ -146,14 +142,14 @@ def _picture(title: str, svg: str, alt: str, notes: tuple[str, ...], table: Tabl
     anchor = book.anchor(name)
     source = f"data:image/svg+xml;base64,{base64.b64encode(svg.encode('utf-8', 'replace')).decode('ascii')}"
     save = book.save_button("Save as SVG", f"{name}.svg", "image/svg+xml", svg.encode("utf-8", "replace"))
-    under = table_block(table, book, folded="The same as a table") if table else ""
+    under = table_block(table, book, folded="Data table") if table else ""
     words = book.anchor(f"{name}-words")
     return (
         f'<figure class="block" aria-labelledby="{anchor}"><div class="head"><h3 id="{anchor}">{text(title)}</h3>{save}'
         f'</div><div class="scroll picture" role="group" tabindex="0" aria-labelledby="{anchor}">'
-        # What it shows is told once, to everybody, below it.
+        # The description is below the chart, for everybody, so that it is read only once.
         f'<img src="{source}" alt="{text(title)}" aria-describedby="{words}"></div>'
-        f'<p class="swipe">Swipe the picture sideways to see all of it.</p>'
+        f'<p class="swipe">Swipe sideways to see the whole chart.</p>'
         f'<figcaption class="alt" id="{words}">{text(alt)}</figcaption>{note_list(notes)}{under}</figure>'
     )
 
@@ -170,7 +166,7 @@ def _footer(page: Page, book: Book) -> str:
         buttons.append(book.save_button(f"{name} ({_size(len(data))})", name, kind, data))
     files_line = (
         f'<p class="files script">Save from this file: {" ".join(buttons)}</p>'
-        '<p class="plain">Tables and raw data are inside this file; saving them needs JavaScript, reading does not.</p>'
+        '<p class="plain">Tables and raw data are in this file. Saving them needs JavaScript; reading does not.</p>'
         if buttons
         else ""
     )

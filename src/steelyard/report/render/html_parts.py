@@ -1,4 +1,4 @@
-"""Tables and findings as HTML. Knows markup, anchors and run ids; knows nothing of what the figures mean."""
+"""Write tables and findings as HTML."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ if TYPE_CHECKING:
     from steelyard.report.render.grouped import Group
 
 LONG_ROWS = 40
-"""A table with more rows scrolls inside itself."""
+"""A table with more rows gets its own scroll bar."""
 WORDS = 28
-"""A column with a longer text may wrap."""
+"""A column with longer texts wraps."""
 SHOWN = 3
-"""Of one code's findings; the rest is there on request: a study of thousands of runs has thousands."""
+"""Findings of one code that are shown; the rest are folded, as a large study has thousands."""
 CODES = "codes"
-"""The table that says what codes mean."""
+"""Name of the table that explains the codes."""
 FEW = 4
-"""Codes that stay in sight while the figures beside them pass."""
+"""Up to this many codes stay visible while the reader scrolls."""
 SHORT = 48
-"""Letters of a place that is one name."""
+"""Maximum length of a place that is set in bold."""
 SEVERITY_MARKS = {"error": "\u25a0", "warning": "\u25b2", "note": "\u25cf"}
 
 
 @lru_cache(1 << 16)
 def text(words: str) -> str:
-    """A stranger's text as content or as a quoted attribute."""
+    """Escape an untrusted text as content or quoted attribute."""
     return escape(one_line(words))
 
 
 @dataclass
 class Book:
-    """What is known of the whole file while it is written: anchors in use, where runs are, what can be saved."""
+    """State of the whole file while it is written: anchors in use, rows of runs, downloads."""
 
     runs: dict[str, str] = field(default_factory=dict)
-    """Anchor of the row that is about this run alone, by run id."""
+    """Anchor of the row for this run, by run id."""
     payloads: list[str] = field(default_factory=list)
     codes: dict[str, str] = field(default_factory=dict)
-    """Anchor of a code's findings, the one in the section that is being written where there are several."""
+    """Anchor of the findings of a code; with several, the one in the current section."""
     explained: set[str] = field(default_factory=set)
-    """Codes that a table of the page explains, one a row."""
+    """Codes that a table of the page explains, one per row."""
     _taken: set[str] = field(default_factory=set)
     _placed: set[str] = field(default_factory=set)
 
     def anchor(self, name: str) -> str:
-        """An id that nothing else in the file has."""
+        """Return an id that is unique in the file."""
         plain = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:80] or "part"
         found, number = plain, 1
         while found in self._taken:
@@ -68,7 +68,7 @@ class Book:
         return found
 
     def save_button(self, label: str, name: str, kind: str, content: bytes) -> str:
-        """A button that saves `content`, which is kept compressed at the end of the file."""
+        """Return a button that saves `content`, which is stored compressed at the end of the file."""
         self.payloads.append(base64.b64encode(gzip.compress(content, 6, mtime=0)).decode("ascii"))
         return (
             f'<button type="button" class="script" data-from="payload-{len(self.payloads)}" '
@@ -76,7 +76,7 @@ class Book:
         )
 
     def find_runs(self, page: Page) -> None:
-        """Which row is about which run: the first table with one run a row."""
+        """Find the row of each run, in the first table with one run per row."""
         for table in page.tables:
             alone = [union(cell.runs for cell in row) for row in table.rows]
             if len(alone) > 1 and all(len(runs) == 1 for runs in alone):
@@ -85,20 +85,20 @@ class Book:
         self._taken.update(self.runs.values())
 
     def find_explanations(self, page: Page) -> None:
-        """Which codes the page itself explains: the rows of the table of that name."""
+        """Find the codes that the page explains, in the table of that name."""
         self.explained = {code for table in page.tables if table.name == CODES for row in table.rows
                           for code in row[0].codes}  # fmt: skip
         self._taken.update(f"code-{code.lower()}" for code in self.explained)
 
     def row_anchor(self, runs: Sequence[str]) -> str:
-        """The anchor of a row about one run, where this row is the first such."""
+        """Return the anchor of a row for one run, if it is the first for this run."""
         if len(runs) != 1 or runs[0] not in self.runs or runs[0] in self._placed:
             return ""
         self._placed.add(runs[0])
         return f' id="{self.runs[runs[0]]}"'
 
     def run_link(self, run: str) -> str:
-        """A run's id, leading to its row where it has one."""
+        """Return a run id, linked to its row if there is one."""
         return f'<a href="#{self.runs[run]}">{text(run)}</a>' if run in self.runs else f"<span>{text(run)}</span>"
 
 
@@ -106,7 +106,7 @@ class Book:
 
 
 def table_block(table: Table, book: Book, *, folded: str = "") -> str:
-    """A table under its title; `folded`: behind this word, because a picture shows the same."""
+    """Return a table with its title; `folded`: collapsed under this title, because a chart shows the same."""
     anchor = book.anchor(table.name)
     csv = book.save_button("Save as CSV", f"{table.name}.csv", "text/csv", csv_table(table).encode())
     notes = note_list(table.notes)
@@ -122,13 +122,13 @@ def table_block(table: Table, book: Book, *, folded: str = "") -> str:
 
 
 def note_list(notes: Iterable[str]) -> str:
-    """What stands below a table or a picture."""
+    """Return the notes below a table or a chart."""
     items = "".join(f"<li>{text(note)}</li>" for note in notes)
     return f'<ul class="notes">{items}</ul>' if items else ""
 
 
 def table_grid(table: Table, book: Book, label: str) -> str:
-    """The table itself, in a box of its own that scrolls and can be reached by keyboard."""
+    """Return the table in a box that scrolls and can be reached by keyboard."""
     kinds = []
     for place, column in enumerate(table.columns):
         wordy = any(len(row[place].text) > WORDS for row in table.rows)
@@ -173,7 +173,7 @@ def _entry(cell: Cell, kind: str, place: int, book: Book) -> str:
 
 
 def _runs(row: Sequence[Cell], ids: Sequence[str], columns: Sequence[Column], book: Book) -> str:
-    """The runs that a row rests on, apart by column where they differ."""
+    """Return the runs behind a row, by column if they differ."""
     if not ids:
         return ""
     if len(ids) == 1:
@@ -185,7 +185,7 @@ def _runs(row: Sequence[Cell], ids: Sequence[str], columns: Sequence[Column], bo
     parts = []
     for runs, names in groups.items():
         whose = f"<p>{text(', '.join(names))}:</p>" if len(groups) > 1 else ""
-        # No list elements: a large study's ids would be most of what the browser has to lay out.
+        # No list elements: the ids of a large study would dominate the layout time of the browser.
         parts.append(f"{whose}<div>{' '.join(book.run_link(run) for run in runs)}</div>")
     return f"<details><summary>{len(ids)} runs</summary>{''.join(parts)}</details>"
 
@@ -194,7 +194,7 @@ def _runs(row: Sequence[Cell], ids: Sequence[str], columns: Sequence[Column], bo
 
 
 def findings_block(findings: Sequence[Finding], section: str, book: Book) -> str:
-    """Findings by code, each code once with its fix, its places below."""
+    """Return the findings grouped by code, each with its places and its fix."""
     own: dict[str, str] = {}
     parts = []
     for group in by_code(findings):
@@ -211,7 +211,7 @@ def _finding(group: Group, anchor: str, book: Book) -> str:
     code = f'<a href="#code-{code.lower()}">{code}</a>' if group.code in book.explained else code
     items = []
     for found in group.findings:
-        # A name stands out; a list of them would shout.
+        # A single name is bold; a long list of names is not.
         many = ' class="many"' if len(found.place) > SHORT else ""
         place = f"<b{many}>{text(found.place)}</b>: " if found.place else ""
         evidence = f'<span class="evidence">Evidence: {text(found.evidence)}</span>' if found.evidence else ""

@@ -1,7 +1,7 @@
-"""A page as a LaTeX document, and a table for anybody's paper. Knows packages and page widths; knows no meaning.
+"""Write a page as a LaTeX document, or one table for a paper.
 
 Debian: `apt-get install --no-install-recommends texlive-latex-recommended lmodern`, then `pdflatex` twice. Every text
-goes through tex_text, so that nothing a stranger wrote is a command.
+goes through tex_text, so that untrusted text cannot contain commands.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ PREAMBLE = r"""\documentclass[a4paper,10pt]{article}
 \setlength{\LTcapwidth}{\linewidth}
 \setlength{\LTpost}{2pt}
 \newcommand{\maybe}[1]{\IfFileExists{#1}{\includegraphics[width=\linewidth,height=0.42\textheight,keepaspectratio]{#1}}%
-  {\textit{(the picture is not beside this file)}}}
+  {\textit{(figure file not found)}}}
 """
 SHOWN = 10
-"""Findings of one code in a section."""
+"""Findings shown per code and section."""
 LONG_ROWS = 30
-"""A table with more rows is broken over pages."""
-# A4 with the margins above is 166 mm wide, which is 472 points of TeX's; a column's two gaps take 12 of them.
+"""A table with more rows breaks over pages."""
+# A4 with the margins above is 166 mm or 472 TeX points wide; the gaps of a column take 12 of them.
 LINE_PT, GAPS_PT = 472.0, 12.0
-# Mean width of a letter or digit in Latin Modern, and the smaller sizes of a ten point document.
+# Mean width of a letter or digit in Latin Modern, for the smaller sizes of a ten point document.
 SIZES = (("\\small", 4.9), ("\\footnotesize", 4.4), ("\\scriptsize", 3.9))
 LONGEST_WORD = 22
 MAX_BOXED, MAX_HEADING = 400, 80
-"""Letters of a caption, label or entry, and of a column's heading; CSV and HTML have them all."""
+"""Maximum length of captions, labels and entries, and of column headings. CSV and HTML have the full text."""
 
 _NEGATIVE = re.compile(r"(?<![^\s\[(])-(?=\d)")
 
 
 def latex_table(table: Table, *, floating: bool = True, line_pt: float = LINE_PT) -> str:
-    """One table for booktabs, array and (where it is long, or not `floating`) longtable, for a line of this width."""
-    # The codes of a row's findings in a column of their own: a figure's column holds figures.
+    """Return one table for booktabs, array and (if long, or not `floating`) longtable, for a line of this width."""
+    # Codes get their own column, so that columns of numbers hold only numbers.
     shown = table
     if any(cell.codes for row in table.rows for cell in row):
         coded = tuple((*row, Cell(" ".join(union(cell.codes for cell in row)))) for row in table.rows)
@@ -62,7 +62,7 @@ def latex_table(table: Table, *, floating: bool = True, line_pt: float = LINE_PT
     head = [_row([_short(column.name, MAX_HEADING) for column in shown.columns])]
     if any(column.unit for column in shown.columns):
         head.append(_row([f"({_short(column.unit, MAX_HEADING)})" if column.unit else "" for column in shown.columns]))
-    # A number's hyphen as the sign that it stands for.
+    # A minus sign instead of a hyphen before numbers.
     rows = [
         _row([_short(_NEGATIVE.sub("\u2212", cell.text), breakable=layout.wraps) for cell in row]) for row in shown.rows
     ]
@@ -92,7 +92,7 @@ class _Layout:
 
 
 def _layout(table: Table, line_pt: float) -> _Layout:
-    """The largest letters in which the table fits the line; where none do, columns that wrap."""
+    """Choose the largest letters in which the table fits the line; if none fit, columns that wrap."""
     texts = [[column.name, column.unit and f"({column.unit})", *(row[i].text for row in table.rows)]
              for i, column in enumerate(table.columns)]  # fmt: skip
     wanted = [max(2, *(len(text) for text in column)) for column in texts]
@@ -101,7 +101,7 @@ def _layout(table: Table, line_pt: float) -> _Layout:
             return _Layout(
                 size, "".join("r" if column.align == "right" else "l" for column in table.columns), wraps=False
             )
-    # One letter more: the widths are means.
+    # One letter extra, because the widths are means.
     least = [
         1 + min(LONGEST_WORD, max(2, *(max((len(word) for word in text.split()), default=0) for text in column)))
         for column in texts
@@ -109,7 +109,7 @@ def _layout(table: Table, line_pt: float) -> _Layout:
     size, letter_pt = next(
         (entry for entry in SIZES[1:] if sum(least) * entry[1] + GAPS_PT * len(least) <= line_pt), SIZES[-1]
     )
-    # Letters for each column: what its words need, and of the rest as much as its lines ask for.
+    # Letters per column: enough for its longest word, plus a share of the rest by the length of its lines.
     room = (line_pt - GAPS_PT * len(least)) / letter_pt
     spare = room - sum(least)
     if spare < 0:
@@ -121,7 +121,7 @@ def _layout(table: Table, line_pt: float) -> _Layout:
     made = []
     for column, share in zip(table.columns, shares, strict=True):
         side = "raggedleft" if column.align == "right" else "raggedright"
-        # A share of the line, so that it also fits where the line is of another width.
+        # Relative to the line, so that it also fits in other documents.
         made.append(rf">{{\{side}\arraybackslash}}p{{{share:.4f}\linewidth}}")
     return _Layout(size, "".join(made), wraps=True)
 
@@ -131,21 +131,21 @@ def _row(entries: Sequence[str]) -> str:
 
 
 def _short(words: str, most: int = MAX_BOXED, *, breakable: bool = True) -> str:
-    """A text for what TeX cannot break over pages: a caption, a label, a row of a table."""
+    """Shorten a text for places that TeX cannot break over pages: captions, labels, table rows."""
     return tex(words if len(words) <= most else f"{words[:most]} ...", breakable=breakable)
 
 
 def latex(page: Page, pictures: Mapping[str, str]) -> str:
-    """A whole document; `pictures` are PDF or PNG files by a chart's or drawing's name, relative to the document.
+    """Return a whole document; `pictures` are PDF or PNG files by name of the chart, relative to the document.
 
-    A picture without a file is told in words, with its table.
+    A chart without a file is replaced by its description and its table.
     """
     lines = [PREAMBLE, r"\begin{document}", rf"{{\LARGE\bfseries {tex(page.title, breakable=True)}\par}}"]
     lines += [rf"{{\large {tex(page.subtitle, breakable=True)}\par}}"] if page.subtitle else []
     answered = [section for section in page.sections if section.answer]
     if len(answered) > 1:
         lines += [
-            r"\section*{In short}",
+            r"\section*{Summary}",
             r"\begin{itemize}",
             *(_answer(section) for section in answered),
             r"\end{itemize}",

@@ -1,8 +1,7 @@
-"""A page as Markdown for GitHub and for mkdocs. Knows both dialects; knows nothing of what the figures mean.
+"""Write a page as Markdown for GitHub and for mkdocs.
 
-What one of the two would take for markup is written as a character reference, which both leave alone: a backslash
-does not help before every mark in Python-Markdown. The same holds for what common extensions of both look for (macros,
-snippets, mathematics, mentions, links without brackets).
+Characters that either would read as markup become character references, because a backslash does not work everywhere
+in Python-Markdown. So do characters of common extensions (macros, snippets, mathematics, mentions, bare links).
 """
 
 from __future__ import annotations
@@ -23,28 +22,28 @@ if TYPE_CHECKING:
     from steelyard.report.page import Page, Section
 
 SHOWN = 20
-"""Findings of one code in a section."""
+"""Findings shown per code and section."""
 _MARKS = str.maketrans(
     {mark: f"&#{ord(mark)};" for mark in "|{}~$^\\`"}
     | {mark: f"\\{mark}" for mark in "*_[]"}
-    # GitHub looks for people's names in what is already HTML: a comment keeps the mark and the name apart.
+    # GitHub looks for mentions in the rendered HTML: a comment separates the sign from the name.
     | {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "@<!-- -->"}
 )
 _CODE = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {mark: f"&#{ord(mark)};" for mark in "{}`~"})
-# Links and emoji need a colon or a point inside a word; two of the others are marks of extensions.
+# Links and emoji have a colon or a dot inside a word; the others are marks of extensions.
 _INSIDE = re.compile(r":(?=\S)|(?<=\bwww)\.|={2,}|\+{2,}", re.IGNORECASE)
 _NUMBERED = re.compile(r"(\d{1,9})([.)])")
 
 
 def inline(words: str) -> str:
-    """A stranger's text inside a line."""
-    # References are made after the marks: their own signs must stay.
+    """Escape an untrusted text inside a line."""
+    # References come last, so that their own characters are not escaped.
     escaped = one_line(words).translate(_MARKS)
     return _INSIDE.sub(lambda found: "".join(f"&#{ord(mark)};" for mark in found.group()), escaped)
 
 
 def beginning(words: str) -> str:
-    """A stranger's text where a line begins, and a mark would begin a list, a heading or a block."""
+    """Escape an untrusted text at the start of a line, where a mark would start a list, a heading or a block."""
     made = inline(words)
     if made[:1] and made[0] in "#+-=:!?%":
         return f"&#{ord(made[0])};{made[1:]}"
@@ -57,7 +56,7 @@ def _strong(words: str) -> str:
 
 
 def markdown_table(table: Table) -> str:
-    """One table with its title above and its notes below."""
+    """Return one table with its title above and its notes below."""
     codes = any(cell.codes for row in table.rows for cell in row)
     names = [f"{column.name} ({column.unit})" if column.unit else column.name for column in table.columns]
     header = [inline(name) for name in names] + ["findings"] * codes
@@ -75,9 +74,9 @@ def _row(entries: Sequence[str]) -> str:
 
 
 def markdown(page: Page, pictures: Mapping[str, str] | None = None) -> str:
-    """The whole page; `pictures` are files by the name of a chart or drawing, relative to the Markdown file.
+    """Return the whole page; `pictures` are files by name of the chart, relative to the Markdown file.
 
-    A picture without a file is told in words, with its table.
+    A chart without a file is replaced by its description and its table.
     """
     parts = [f"# {inline(page.title)}", beginning(page.subtitle)]
     answered = [section for section in page.sections if one_line(section.answer)]
@@ -124,7 +123,7 @@ def _findings(findings: Sequence[Finding]) -> str:
 def _picture(block: Chart | Drawing, pictures: Mapping[str, str]) -> list[str]:
     parts = [_strong(block.title)]
     if block.name in pictures:
-        # A bracket ends the words for those who do not see it, escaped or not, in some readers.
+        # In some readers a bracket ends the alternative text, even if escaped.
         words = inline(block.alt.replace("[", "(").replace("]", ")"))
         parts.append(f"![{words}]({picture_file(pictures[block.name])})")
     else:
@@ -140,7 +139,7 @@ def _prose(prose: Prose) -> list[str]:
         rows = [_row([inline(name), inline(value)]) for name, value in prose.facts]
         parts.append("\n".join([_row(["fact", "value"]), _row(["---", "---"]), *rows]))
     if prose.code:
-        # Between fences the extensions still look for snippets and macros; here they find references alone.
+        # Extensions look for snippets and macros even inside fences; here they only find references.
         code = "\n".join(line.translate(_CODE) for line in code_lines(prose.code))
         parts.append(f"<pre><code>{code}</code></pre>")
     return parts

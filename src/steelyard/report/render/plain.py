@@ -1,4 +1,4 @@
-"""A stranger's text before it is escaped: only characters that can be seen. Knows code points and no markup."""
+"""Clean untrusted text before it is escaped: keep only visible characters."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ import unicodedata
 from steelyard.errors import InputError, Problem, printable
 
 _SPACES = re.compile("[\t\n\v\f\r ]+")
-# Control, format, surrogate, private, unassigned, line and paragraph separator: each steers something or shows nothing.
+# Control, format, surrogate, private, unassigned, line and paragraph separator: invisible, or with side effects.
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 MAX_TEXT = 20_000
-"""Characters of one text: five times what a record may hold."""
+"""Maximum length of one text: five times the limit of a record."""
 
 
 def one_line(text: str) -> str:
-    """The text in one line that does nothing but be read, and of bounded length."""
+    """Return the text as one line of visible characters, with bounded length."""
     if len(text) <= MAX_TEXT and text.isprintable() and "  " not in text:
         return text.strip(" ")
     return _seen(_SPACES.sub(" ", _bounded(text)).strip(" "))
 
 
 def code_lines(text: str) -> list[str]:
-    """Text whose lines and indents stay."""
+    """Return the lines of a text, with their indents."""
     return [_seen(line.expandtabs(4)).rstrip() for line in _bounded(text).split("\n")]
 
 
 def file_name(name: str) -> str:
-    """A name that is safe in every file system and inside a quoted attribute."""
+    """Return a name that is safe in every file system and inside a quoted attribute."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:80] or "data"
 
 
 def picture_file(path: str) -> str:
-    """The path of a picture as it may stand in a document: of plain letters, so that no mark of any format is in it."""
+    """Return the path if it contains only characters that are safe in every document format; else InputError."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]*", path) or ".." in path:
-        problem = Problem("pictures", f"{path!r} cannot stand in a document", "letters, digits, '.', '-', '_' and '/'")
-        raise InputError("a picture's file has a name that cannot be written", problems=(problem,))
+        problem = Problem("pictures", f"{path!r} is not allowed", "letters, digits, '.', '-', '_' and '/'")
+        raise InputError("the file name of a chart is not valid", problems=(problem,))
     return path
 
 

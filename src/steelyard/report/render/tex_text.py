@@ -1,7 +1,7 @@
-"""A stranger's text as LaTeX: seven-bit, and made of commands from a short list. Knows characters, not documents.
+"""Escape untrusted text as LaTeX: ASCII, with commands from a short list.
 
-What TeX cannot print becomes its code point in words. The commands need nothing but LaTeX itself, in every encoding of
-fonts, so that a table can be pasted into anybody's paper.
+Characters that TeX cannot print become their code point. The commands need only LaTeX itself, in every font encoding,
+so that a table can be pasted into any paper.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PLAIN = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
     "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    # Marks of an argument or of a star form after a command of ours; shorthand in some documents.
+    # Could be read as an argument or a star form after a command, or as a shorthand of babel.
     "[": "{[}", "]": "{]}", "*": "{*}", '"': r"{\char34}",
     "\u00a0": "~", "\u202f": r"\,", "\u2009": r"\,", "\u2010": "-", "\u2011": "-", "\u2013": r"\textendash{}",
     "\u2014": r"\textemdash{}", "\u2018": "`{}", "\u2019": "'{}", "\u201c": "``{}", "\u201d": "''{}",
@@ -45,20 +45,20 @@ _PLAIN = {
     "\u0153": r"\oe{}", "\u0152": r"\OE{}", "\u0142": r"\l{}", "\u0141": r"\L{}", "\u0131": r"\i{}", "\u20ac": "EUR",
     "\u2030": r"0/00", "\u25cf": r"\ensuremath{\bullet}",
 }  # fmt: skip
-# Two characters that TeX's fonts would make one of: an option's dashes must stay two.
+# Pairs that TeX fonts would merge into one character: the dashes of an option must stay two.
 _LIGATURES = frozenset(("--", "''", "``", ",,", "!`", "?`"))
 LONG_WORD = 30
-"""Letters after which a line may end where it must: longer words are ids and paths."""
+"""A line may break after this many letters: longer words are ids and paths."""
 BREAK = r"\allowbreak{}"
 
 
 def tex(words: str, *, breakable: bool = False) -> str:
-    """The text; `breakable`: a line may also end after the marks inside paths and names."""
+    """Escape a text; `breakable`: lines may also break after the punctuation in paths and names."""
     return tex_line(one_line(words), breakable=breakable)
 
 
 def tex_line(line: str, *, breakable: bool = False) -> str:
-    """A line that holds nothing hidden, its spaces as they are."""
+    """Escape one line of visible characters, keeping its spaces."""
     made, since = [], 0
     for place, character in enumerate(line):
         following = line[place + 1 : place + 2]
@@ -80,12 +80,12 @@ def _character(character: str) -> str:
         return rf"\ensuremath{{{_MATHS[character]}}}"
     if " " <= character <= "~":
         return character
-    # A Latin letter with one mark, or nothing.
+    # A Latin letter with one accent.
     parts = unicodedata.normalize("NFD", character)
     base, mark = parts[0], parts[1:]
     accented = ""
     if mark in _ACCENTS and base.isascii() and base.isalpha():
-        # A mark stands above a letter without its dot.
+        # An accent above i or j replaces the dot.
         dotless = base in "ij" and mark != "\u0327"
         accented = f"\\{_ACCENTS[mark]}{{{chr(92) if dotless else ''}{base}}}"
     if accented:

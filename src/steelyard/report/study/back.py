@@ -1,4 +1,4 @@
-"""The back of a report: what codes mean, method, environment, provenance and raw data. Knows records; judges none."""
+"""The last sections of a report: findings, method, environment, provenance and raw data."""
 
 from __future__ import annotations
 
@@ -22,38 +22,39 @@ if TYPE_CHECKING:
     from steelyard.results.store import ResultFolder
 
 MAX_RAW_BYTES = 24_000_000
-"""Of records inside the page, before they are compressed (to about a tenth)."""
+"""Limit for the records embedded in a page, before compression (to about a tenth)."""
 SHOWN_FACTS = 80
 SHOWN_VALUES = 4
 MAX_DIFFERING = 60
 RECORDS_FILE = "records.jsonl"
-# What makes one run another by its nature; nobody asks whether it differs.
+# Facts that differ between any two runs.
 OF_A_RUN = ("env.SLURM_", "time.", "process.")
 SOFTWARE = ("torch.", "python.", "triton.", "container.", "steelyard.", "numpy.", "gpu0.driver", "system.")
 
 METHOD = (
     (
-        "The job is the sampling unit: every run is a fresh launch. All work of a cell's jobs over all their time is "
-        "its throughput; rates are not averaged."
+        "The job is the sampling unit: every run is a fresh launch. The throughput of a configuration is the total "
+        "work of its jobs divided by their total time; rates are not averaged."
     ),
     (
-        "Steady state: the step times of a run are searched for changes of level and for trends, and its figures come "
-        "from the steady part at the end. No fixed number of steps is skipped. A run that never gets steady keeps all "
-        "its steps, and a finding says so."
+        "Steady state: the step times of each run are tested for changes of level and for trends. Results come from "
+        "the steady part at the end; no fixed number of steps is skipped. If a run never becomes steady, all its steps "
+        "count, and a finding reports it."
     ),
     (
-        "Intervals are at 95 %. Over jobs: Student's t on the jobs' mean times. Of one job: from its own steps, whose "
-        "correlation is allowed for; that speaks for this job alone. Jobs on one node speak for that node."
+        "Intervals are 95 % CI. With several jobs: Student's t on the mean times of the jobs. With one job: from its "
+        "steps, corrected for their correlation; such an interval applies to this job only. If all jobs ran on one "
+        "node, other nodes may differ."
     ),
     (
-        "Ratios: first the verdict whether two cells may be compared, then the ratio with Welch's interval. With fewer "
-        "than three jobs on a side nothing is ranked. Where a finding blocks there is no ratio, in pictures either."
+        "Ratios: two configurations are first checked for comparability; the ratio has Welch's interval. With fewer "
+        "than three jobs on one side, nothing is ranked. With an error, no ratio is reported, in charts either."
     ),
 )
 METHOD_ENERGY = (
-    "Energy: counters go before gauges, each part of the machine is counted once, and readings are interpolated at the "
-    "edges of the window. The interval holds the sensors' own error beside the spread of the jobs. Net is gross less "
-    "what the same hardware draws when idle. What cannot be believed is in no mean."
+    "Energy: counters are preferred to gauges, each part of the machine is counted once, and readings are interpolated "
+    "at the edges of the window. The interval includes the error of the sensors and the spread between jobs. Net "
+    "energy is gross energy minus the idle energy of the same hardware. Unreliable readings are excluded from means."
 )
 
 
@@ -61,17 +62,17 @@ METHOD_ENERGY = (
 
 
 def codes_section(sections: Sequence[Section]) -> Section:
-    """Every code of the page: how often, where, why it matters and what to do."""
+    """List every code on the page: why it matters, how it is found, and in which sections."""
     found = [one for section in sections for one in section.findings]
-    question = "What must a reader know before using these figures?"
+    question = "Which problems affect these results?"
     if not found:
-        return Section("findings", "Findings", question, "No rule has found anything to tell.")
+        return Section("findings", "Findings", question, "No findings.")
     places: dict[tuple[str, str], list[str]] = {}
     for section in sections:
         for one in section.findings:
             places.setdefault((one.code, one.severity), []).append(section.title)
     rows = []
-    for (code, severity), titles in sorted(places.items(), key=_gravest):
+    for (code, severity), titles in sorted(places.items(), key=_worst_first):
         made = find_rule(code)
         why, how = (made.why, made.detected) if made is not None else ("", "")
         named = Cell(rule_name(code), code, codes=(code,))
@@ -80,18 +81,17 @@ def codes_section(sections: Sequence[Section]) -> Section:
         Column("rule", align="left"), Column("severity", align="left"), Column("why it matters", align="left"),
         Column("how it is found", align="left"), Column("found in", align="left"),
     )  # fmt: skip
-    notes = tuple(f"{severity}: {words}." for severity, words in SEVERITIES.items())
-    notes += ("The findings stand in the sections they concern. steelyard explain CODE has examples too.",)
+    notes = tuple(f"{severity}: {meaning}." for severity, meaning in SEVERITIES.items())
+    notes += ("Details are in the sections above. For examples: steelyard explain CODE.",)
     table = Table("codes", "What the codes mean", columns, tuple(rows), notes)
     worst = [one for one in found if one.severity == "error"]
     text = sentence(tally(list(found)).partition(";")[0])
     codes = ", ".join(dict.fromkeys(one.code for one in worst))
-    verb = "forbid" if "," in codes else "forbids"
-    answer = f"{text} {codes} {verb} the use of a figure or ratio." if worst else f"{text} Nothing forbids a figure."
+    answer = f"{text} Do not use results with {codes}." if worst else text
     return Section("findings", "Findings", question, answer, (table,))
 
 
-def _gravest(entry: tuple[tuple[str, str], list[str]]) -> tuple[int, str]:
+def _worst_first(entry: tuple[tuple[str, str], list[str]]) -> tuple[int, str]:
     (code, severity), _ = entry
     return list(SEVERITIES).index(severity), code  # type: ignore[arg-type]
 
@@ -100,23 +100,23 @@ def _gravest(entry: tuple[tuple[str, str], list[str]]) -> tuple[int, str]:
 
 
 def method_section(subjects: Sequence[Subject], *, energy: bool) -> Section:
-    """How the figures came about: short, for who looks for it."""
+    """Describe briefly how the results were made."""
     records = [record for entry in subjects for record in entry.records]
     answers: Counter[str] = Counter(record.steady.answer for record in records if record.steady is not None)
     stops = Counter(record.stop.reason.replace("_", " ") for record in records if record.stop is not None)
     timing = dict.fromkeys(record.environment.timing for record in records if record.environment)
-    told = list(METHOD)
+    paragraphs = list(METHOD)
     if energy:
-        told.append(METHOD_ENERGY)
-    facts = [("Steps are timed by", shortened(list(timing)) or "not told by the records")]
-    facts += [("Steady state of runs", _counts(answers))] if answers else []
-    facts += [("Runs stopped by", _counts(stops))] if stops else []
+        paragraphs.append(METHOD_ENERGY)
+    facts = [("Step timer", shortened(list(timing)) or "not recorded")]
+    facts += [("Steady state", _counts(answers))] if answers else []
+    facts += [("Stopped by", _counts(stops))] if stops else []
     methods = dict.fromkeys(
         cell.throughput.interval.method for entry in subjects for cell in entry.cells if cell.throughput.interval
     )
-    facts += [("Interval of a throughput", shortened(list(methods)))] if methods else []
+    facts += [("Throughput interval", shortened(list(methods)))] if methods else []
     return Section(
-        "method", "Method", "How were the figures made?", "", (Prose(tuple(told), tuple(facts)),), folded=True
+        "method", "Method", "How were the results made?", "", (Prose(tuple(paragraphs), tuple(facts)),), folded=True
     )
 
 
@@ -128,7 +128,7 @@ def _counts(counts: Counter[str]) -> str:
 
 
 def environment_section(subjects: Sequence[Subject]) -> Section:
-    """Software, hardware and settings in effect: what all runs share, and what differs between them."""
+    """List software, hardware and effective settings: what all runs share, then what differs."""
     records = [record for entry in subjects for record in entry.records]
     facts = _shared_and_not([dict(record.environment.facts) for record in records if record.environment])
     settings = _shared_and_not([dict(record.settings.values) for record in records if record.settings])
@@ -137,24 +137,24 @@ def environment_section(subjects: Sequence[Subject]) -> Section:
     soft = [(key, value) for key, value in same if key.startswith(SOFTWARE)]
     hard = [(key, value) for key, value in same if not key.startswith(SOFTWARE)]
     blocks.append(_fact_table("software", "Software, the same in all runs", soft))
-    blocks.append(_fact_table("hardware", "Hardware and surroundings, the same in all runs", hard))
+    blocks.append(_fact_table("hardware", "Hardware and environment, the same in all runs", hard))
     in_effect = [(key, values[0]) for key, values in settings.items() if len(values) == 1]
     blocks.append(_fact_table("in-effect", "Settings in effect, the same in all runs", in_effect))
     differing = {key: values for part in (facts, settings) for key, values in part.items() if len(values) > 1}
     blocks.append(_differing(differing))
-    words = (
-        f"{len(differing):,} facts or settings differ between the runs." if differing else "The runs share all of it."
+    summary = (
+        f"{len(differing):,} facts or settings differ between runs." if differing else "Nothing differs between runs."
     )
     if not facts:
-        words = "The records tell nothing of where they ran."
+        summary = "The records contain no environment."
     return Section(
         "environment", "Environment", "Where did it run, and what differs between runs?", "",
-        (Prose((words,)), *(block for block in blocks if block is not None)), folded=True,
+        (Prose((summary,)), *(block for block in blocks if block is not None)), folded=True,
     )  # fmt: skip
 
 
 def _shared_and_not(each: Sequence[dict[str, str]]) -> dict[str, list[str]]:
-    """Values of each fact, the most frequent first; a run that does not tell it counts as one that differs not."""
+    """Return the values of each fact, most frequent first. Runs that do not record a fact are ignored."""
     counts: dict[str, Counter[str]] = {}
     for facts in each:
         for key, value in facts.items():
@@ -173,7 +173,7 @@ def _fact_table(name: str, title: str, facts: Sequence[tuple[str, str]]) -> Tabl
 
 
 def written_fact(value: str) -> str:
-    """A fact of bounded length; the record has it all."""
+    """Shorten a fact to a bounded length; the record has it in full."""
     return value if len(value) <= 200 else f"{value[:197]}..."
 
 
@@ -193,7 +193,7 @@ def _differing(differing: dict[str, list[str]]) -> Table | None:
     columns = (
         Column("fact or setting", align="left"),
         Column("values"),
-        Column("the most frequent first", align="left"),
+        Column("most frequent first", align="left"),
     )
     return Table("differing", "What differs between runs", columns, tuple(rows), notes)
 
@@ -202,34 +202,34 @@ def _differing(differing: dict[str, list[str]]) -> Table | None:
 
 
 def provenance_section(subjects: Sequence[Subject], downloads: Sequence[str]) -> Section:
-    """Every run with its id, how it ended and where; and how to come to the same figures again."""
+    """List every run with its id, status and node, and the commands that reproduce the report."""
     columns = (
-        Column("run", align="left"), Column("configuration", align="left"), Column("ended as", align="left"),
+        Column("run", align="left"), Column("configuration", align="left"), Column("status", align="left"),
         Column("node", align="left"), Column("started", align="left"), Column("steps"),
         Column("throughput", "samples/s"),
     )  # fmt: skip
     rows = [_run_row(entry.name(cell), record) for entry in subjects for cell in entry.cells for record in cell.records]
     files = sum(len(entry.raw) for subject in subjects for entry in subject.records)
     size = sum(file.bytes for subject in subjects for entry in subject.records for file in entry.raw)
-    raw = f"{files:,} raw files of {size / 1e6:,.1f} MB in all"
+    raw = f"{files:,} raw files ({size / 1e6:,.1f} MB)"
     programs = dict.fromkeys(record.derived_by for entry in subjects for record in entry.records)
-    made = f"{len(rows):,} records, derived by {shortened(list(programs))} from {raw}"
-    where = "each with its SHA-256 in the record. They are in the result folder, under runs/STUDY/RUN_ID/raw."
-    told = [f"{made}, {where}", *downloads]
+    made = f"{len(rows):,} records, derived by {shortened(list(programs))} from {raw}."
+    where = "The raw files are in the result folder, under runs/STUDY/RUN_ID/raw; the records have their SHA-256."
+    paragraphs = [f"{made} {where}", *downloads]
     commands = [f"steelyard report {entry.text}" for entry in subjects]
     commands += [f"steelyard show {rows[0][0].text}", f"steelyard show {rows[0][0].text} --derive"]
-    table = Table("runs", "Every run", columns, tuple(rows))
+    table = Table("runs", "All runs", columns, tuple(rows))
     return Section(
-        "provenance", "Provenance", "Which runs is this made of?", "",
-        (Prose(tuple(told), code="\n".join(commands[:20])), table), folded=True,
+        "provenance", "Provenance", "Which runs are behind this report?", "",
+        (Prose(tuple(paragraphs), code="\n".join(commands[:20])), table), folded=True,
     )  # fmt: skip
 
 
 def _run_row(name: str, record: RunRecord) -> tuple[Cell, ...]:
     ids = (record.run_id,)
     found = record.quantities.get("throughput_job")
-    node = record.environment.node if record.environment else "not told"
-    started = record.launch.started_at if record.launch else "not told"
+    node = record.environment.node if record.environment else "not recorded"
+    started = record.launch.started_at if record.launch else "not recorded"
     return (
         Cell(record.run_id, record.run_id, runs=ids), Cell(name, name),
         Cell(record.status.code.replace("_", " "), record.status.code), Cell(node, node), Cell(started, started),
@@ -238,28 +238,24 @@ def _run_row(name: str, record: RunRecord) -> tuple[Cell, ...]:
 
 
 def raw_download(folder: ResultFolder, subjects: Sequence[Subject]) -> tuple[dict[str, bytes], list[str]]:
-    """The records as they lie in the folder, one a line, as many as may be inside a page; and what is said of them.
+    """Return the records as JSON lines, up to the size limit of a page, and sentences that describe the download.
 
-    Where not all fit, the first job of every cell goes before the second of any.
+    If not all records fit, the first job of every configuration comes before the second of any.
     """
     records = [record for entry in subjects for record in entry.records]
     in_turn = sorted(records, key=lambda record: record.spec.repeat)
     lines: list[bytes] = []
     size = 0
     for record in in_turn:
-        # Newlines in JSON stand between its parts only: without them a record is one line.
+        # JSON has newlines only between its parts, never inside strings.
         line = re.sub(rb"\n *", b"", read_bounded(folder.run_path(record.spec) / RECORD_FILE, MAX_RECORD_BYTES))
         if size + len(line) + 1 > MAX_RAW_BYTES:
             break
         lines.append(line)
         size += len(line) + 1
     left = len(records) - len(lines)
-    whole = "all records" if not left else f"{len(lines):,} of {len(records):,} records, those of low repeats first"
-    told = [
-        f"{RECORDS_FILE} inside the HTML page has {whole}, one a line, {size / 1e6:,.1f} MB. Raw files are not in it."
-    ]
+    whole = "all records" if not left else f"{len(lines):,} of {len(records):,} records, low repeats first"
+    about = [f"{RECORDS_FILE} in the HTML page has {whole}, one per line ({size / 1e6:,.1f} MB), without raw files."]
     if left:
-        told.append(
-            f"Left out of it: {left:,} records; the page would have more than {MAX_RAW_BYTES / 1e6:g} MB of them."
-        )
-    return {RECORDS_FILE: b"\n".join(lines) + b"\n"}, told
+        about.append(f"{left:,} records are left out: a page holds at most {MAX_RAW_BYTES / 1e6:g} MB of records.")
+    return {RECORDS_FILE: b"\n".join(lines) + b"\n"}, about

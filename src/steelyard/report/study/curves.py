@@ -1,4 +1,4 @@
-"""Curves of a study: over devices, over the batch size, and both as a map. Knows which cells make one; draws none."""
+"""Curves of a study: over devices, over the batch size, and a map of two settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from steelyard.report.charts.batch import batch_chart
 from steelyard.report.charts.heat import heat_chart
 from steelyard.report.charts.loss import loss_chart
 from steelyard.report.charts.scaling import efficiency_chart, throughput_chart
-from steelyard.report.charts.style import blocking_codes
+from steelyard.report.charts.style import error_codes
 from steelyard.report.page import Cell, Column, Prose, Section, Table
 from steelyard.report.study.subject import brief, merged, rate, written
 from steelyard.terminal.batch import knee_answer, knee_notes, what_fits
@@ -30,50 +30,50 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DRAWN = 2
-"""Curves of one kind that are all drawn; of more, the one with the fastest cell is, and a table has the others."""
+"""Up to this many curves of one kind are all drawn. With more, only the fastest is; a table lists the others."""
 ANALYSED = 12
-"""Curves of one kind that are looked at: a sweep over four settings has hundreds."""
-BLOCKED = "No speed-up is given before the findings that block are mended."
+"""Limit of analysed curves of one kind: a sweep over four settings has hundreds."""
+BLOCKED = "Speed-up not reported until the errors are fixed."
 
 
 def drawn(curves: Sequence[T]) -> Sequence[T]:
-    """Those of which there are pictures."""
+    """Return the curves that get charts."""
     return curves if len(curves) <= DRAWN else curves[:1]
 
 
 def left_out(entry: Subject, groups: int, key: str) -> list[str]:
-    """What is said of curves that are not drawn, and of those that are not looked at."""
+    """Say which curves are not drawn and which are not analysed."""
     if groups <= DRAWN:
         return []
     others = ",".join(f"{name}=VALUE" for name in entry.swept if name != key)
     more = groups - ANALYSED
-    unseen = f" {more:,} more curves are not in the table either." if more > 0 else ""
-    another = f"steelyard report {entry.cells[0].study}:{others} draws another one"
+    unseen = f" {more:,} more curves are not analysed." if more > 0 else ""
+    another = f"To draw another: steelyard report {entry.cells[0].study}:{others}"
     which = "the curve with the highest throughput" if any(map(rate, entry.cells)) else "the first curve"
-    return [f"Drawn is {which}; {another}.{unseen}"]
+    return [f"Only {which} is drawn.{unseen} {another}"]
 
 
 def _which(label: str, groups: Sequence[tuple[str, list[CellSummary]]]) -> str:
-    """How the curve that is told first is called. Where no rate may be used, or the fastest has no curve: by order."""
+    """Name the curve that is described first: the fastest, or the first if no rate is reliable or the fastest fails."""
     fastest = bool(groups) and label == groups[0][0] and any(map(rate, groups[0][1]))
-    return f"The one with the highest throughput ({label})" if fastest else f"The first ({label})"
+    return f"The fastest ({label})" if fastest else f"The first ({label})"
 
 
 # -- over devices
 
 
 def scaling_section(entry: Subject, name: str = "scaling", title: str = "Scaling over devices") -> Section | None:
-    """Throughput, efficiency and loss over devices; None where one number of devices was run."""
+    """Throughput, efficiency and losses over devices; None if only one number of devices was run."""
     if "ranks" not in entry.swept:
         return None
     groups = entry.groups("ranks")
-    question = "How far does the work scale over devices, and what is lost?"
+    question = "How well does it scale over devices, and where is efficiency lost?"
     try:
         curves = _scalings(entry, groups)
     except SteelyardError as error:
         step = (f"Next: {error.next_step}",) if error.next_step else ()
         problems = Prose(tuple(sentence(str(problem)) for problem in error.problems[:5]) + step)
-        return Section(name, title, question, f"No scaling is given: {error.what}.", (problems,))
+        return Section(name, title, question, f"Scaling not reported: {error.what}.", (problems,))
     blocks: list[Any] = [_curve_table(curves, entry, name)] if len(curves) > 1 else []
     for place, curve in enumerate(drawn(curves), 1):
         blocks += _drawn(curve, entry, name if place == 1 else f"{name}-{place}")
@@ -92,7 +92,7 @@ def scaling_section(entry: Subject, name: str = "scaling", title: str = "Scaling
 
 
 def _scalings(entry: Subject, groups: Sequence[tuple[str, list[CellSummary]]]) -> list[Scaling]:
-    """One analysis a curve. Where no cells differ in the devices alone, the batch may have changed with them."""
+    """Analyse each curve. Without groups that differ only in devices, the batch may have changed with the devices."""
     if not groups:
         return scaling(entry.cells)
     found, refused = [], []
@@ -107,7 +107,7 @@ def _scalings(entry: Subject, groups: Sequence[tuple[str, list[CellSummary]]]) -
 
 
 def _curves(seen: int, groups: int) -> str:
-    return f"{groups:,} curves, {seen} of them looked at here." if groups > seen else f"{seen} curves."
+    return f"{groups:,} curves, {seen} of them analysed." if groups > seen else f"{seen} curves."
 
 
 def _drawn(curve: Scaling, entry: Subject, name: str) -> list[Any]:
@@ -123,14 +123,14 @@ def _drawn(curve: Scaling, entry: Subject, name: str) -> list[Any]:
 def _curve_table(curves: Sequence[Scaling], entry: Subject, name: str) -> Table:
     columns = (
         Column("curve", align="left"), Column("base", "devices"), Column("largest", "devices"),
-        Column("throughput there", curves[0].base.throughput.unit), Column("speed-up"), Column("efficiency", "%"),
+        Column("throughput", curves[0].base.throughput.unit), Column("speed-up"), Column("parallel efficiency", "%"),
     )  # fmt: skip
     rows = []
     for curve in curves:
         last = curve.points[-1]
         ids = entry.runs.get(last.cell, ())
-        codes = blocking_codes(curve.findings)
-        ratios = (Cell("blocked", codes=codes),) * 2
+        codes = error_codes(curve.findings)
+        ratios = (Cell("not reported", codes=codes),) * 2
         if not curve.blocked:
             ratios = (_estimate(last.speedup, ids), _estimate(last.split.total.scaled(100), ids))
         rows.append(
@@ -153,7 +153,7 @@ def _estimate(found: Estimate, ids: tuple[str, ...]) -> Cell:
 
 
 def batch_section(entry: Subject, name: str = "batch", title: str = "Batch size") -> Section | None:
-    """Throughput over the batch, its knee and what fits; None where one batch was run."""
+    """Throughput over the batch size, its knee and the largest batch that fits; None if only one batch was run."""
     if "batch" not in entry.swept:
         return None
     groups = entry.groups("batch")
@@ -166,14 +166,14 @@ def batch_section(entry: Subject, name: str = "batch", title: str = "Batch size"
         except SteelyardError as error:
             refused.append(error)
     if not curves:
-        said = refused[0].what if refused else "no two cells differ in the batch alone"
-        return Section(name, title, question, f"No curve is given: {said}.")
+        said = refused[0].what if refused else "no two configurations differ only in the batch"
+        return Section(name, title, question, f"Curve not reported: {said}.")
     blocks: list[Any] = [_knee_table(curves, name)] if len(curves) > 1 else []
     for place, (label, curve) in enumerate(drawn(curves), 1):
         own = name if place == 1 else f"{name}-{place}"
         chart = batch_chart(curve, f"{own}-throughput")
         blocks.append(dataclasses.replace(chart, title=f"{chart.title} ({label})") if label else chart)
-        # How the knee was found; the brackets are explained where they stand, below the picture.
+        # How the knee was found; the notes of the chart explain the brackets.
         how = [text.partition("; [] of the knee")[0] for text in knee_notes(curve) if not text.startswith("[]")]
         blocks += [Prose(tuple(map(sentence, how)))] if how else []
     told = left_out(entry, len(groups), "batch")
@@ -191,7 +191,7 @@ def batch_section(entry: Subject, name: str = "batch", title: str = "Batch size"
 
 
 def knee_words(curve: BatchCurve) -> str:
-    """Knee and largest batch, as the verb `batch` says it."""
+    """Knee and largest batch, as `steelyard batch` reports them."""
     return f"{sentence(knee_answer(curve))} {sentence(what_fits(curve))}"
 
 
@@ -208,14 +208,14 @@ def _knee_table(curves: Sequence[tuple[str, BatchCurve]], name: str) -> Table:
             for size in (curve.largest_fitting, curve.smallest_out_of_memory)
         ]
         rows.append((Cell(label, label), _knee(curve, ids), *sizes))
-    notes = ("The knee is the batch at which throughput reaches most of what any batch could give.",)
+    notes = ("Knee: the smallest batch that gives most of the throughput of a very large batch.",)
     return Table(f"{name}-curves", "Each curve", columns, tuple(rows), notes)
 
 
 def _knee(curve: BatchCurve, ids: tuple[str, ...]) -> Cell:
     found = curve.knee
     if found is None:
-        return Cell("blocked", codes=blocking_codes(curve.findings))
+        return Cell("not reported", codes=error_codes(curve.findings))
     if found.answer == "found" and found.value is not None:
         return Cell(number(found.value, 3), found.value, found.low, found.high, ids)
     swept = [entry.batch for entry in curve.cells if entry.throughput.value is not None]
@@ -228,7 +228,7 @@ def _knee(curve: BatchCurve, ids: tuple[str, ...]) -> Cell:
 
 
 def heat_section(entry: Subject, name: str = "heat", title: str = "Map of two settings") -> Section | None:
-    """Throughput by the two settings with the most values; None where fewer were swept or no map can be made."""
+    """Throughput by the two settings with the most values; None if fewer were swept or no map is possible."""
     if len(entry.swept) < 2:
         return None
     x, y = sorted(entry.swept, key=lambda key: -len(entry.swept[key]))[:2]
@@ -254,8 +254,8 @@ def heat_section(entry: Subject, name: str = "heat", title: str = "Map of two se
     if at:
         chart = dataclasses.replace(chart, title=f"{chart.title} ({at})", notes=(*chart.notes, f"All at {at}."))
     lost = sum(cell.throughput.value is None for cell in cells)
-    words = "not told: no cell has a figure that may be used"
+    text = "no configuration has a reliable result"
     if rate(best):
-        words = f"highest at {entry.name(best)}: {with_interval(best.throughput)} {best.throughput.unit}"
-    words += f"; {lost} of {len(cells)} fields without a figure" if lost else ""
-    return Section(name, title, f"Where is it fastest, by {x} and {y}?", sentence(words), (chart,))
+        text = f"highest at {entry.name(best)}: {with_interval(best.throughput)} {best.throughput.unit}"
+    text += f"; {lost} of {len(cells)} configurations have no result" if lost else ""
+    return Section(name, title, f"Which {x} and {y} are fastest?", sentence(text), (chart,))

@@ -1,4 +1,4 @@
-"""What the cells of a study cost in energy, and the power of one run over time. Knows words and columns."""
+"""Energy of the configurations of a study, and the power of one run over time."""
 
 from __future__ import annotations
 
@@ -24,56 +24,55 @@ if TYPE_CHECKING:
 
 SHOWN_REASONS = 6
 WORK = (
-    ("energy_per_sample", "of a sample", "J"), ("energy_per_sample_net", "of a sample, net", "J"),
-    ("samples_per_wh", "samples for energy", "1/Wh"), ("energy_per_token", "of a token", "J"),
-    ("tokens_per_wh", "tokens for energy", "1/Wh"), ("power_job", "mean power", "W"),
-    ("idle_power_job", "idle power", "W"), ("energy_first_epoch", "of the first epoch", "J"),
-    ("energy_later_epochs", "of a later epoch", "J"),
+    ("energy_per_sample", "per sample", "J"), ("energy_per_sample_net", "per sample, net", "J"),
+    ("samples_per_wh", "samples per Wh", ""), ("energy_per_token", "per token", "J"),
+    ("tokens_per_wh", "tokens per Wh", ""), ("power_job", "mean power", "W"),
+    ("idle_power_job", "idle power", "W"), ("energy_first_epoch", "first epoch", "J"),
+    ("energy_later_epochs", "per later epoch", "J"),
 )  # fmt: skip
 PHASES = (
     ("energy_compile", "compile", "J"), ("energy_warmup", "warm-up", "J"), ("energy_job", "steady", "J"),
-    ("energy_all_steps", "all steps", "J"), ("energy_run", "whole run", "J"), ("energy_host", "host beside it", "J"),
+    ("energy_all_steps", "all steps", "J"), ("energy_run", "whole run", "J"), ("energy_host", "host", "J"),
 )  # fmt: skip
 
 
 def energy_section(
     folder: ResultFolder, entry: Subject, energies: Sequence[CellEnergy], name: str = "energy", title: str = "Energy"
 ) -> Section | None:
-    """What a sample costs, by cell; None where no run of the selection has an energy."""
+    """Energy per sample of each configuration; None if no run of the selection has an energy."""
     known = [one for one in energies if one.main.value is not None]
     if not known:
         return None
     blocks: list[Any] = []
     if len(known) > 1:
-        # Energies without an energy of a sample have no chart: the table has what there is.
+        # Without energy per sample there is no chart; the table shows what is known.
         with suppress(SteelyardError):
             blocks.append(energy_chart(energies, f"{name}-throughput"))
-    # What work costs, and the joules of a job by its phases; a column that no cell has is left out.
-    work, phases = _there(WORK, known), _there(PHASES, known)
+    work, phases = _known_columns(WORK, known), _known_columns(PHASES, known)
     notes = tuple(_notes(known))
     if work:
-        blocks.append(Table(f"{name}-work", "What work costs", *_filled(entry, known, work, judged=True), notes))
+        blocks.append(Table(f"{name}-work", "Energy of the work", *_filled(entry, known, work, judged=True), notes))
     if phases:
-        by_phase = "Energy of a job by its phases"
+        by_phase = "Energy of a job by phase"
         blocks.append(Table(f"{name}-phases", by_phase, *_filled(entry, known, phases, judged=False), notes))
     doubts = _doubts(entry, energies)
     blocks += [Prose(tuple(doubts))] if doubts else []
     found = plotted(folder, known)
     if found is not None:
         blocks.append(power_drawing(*found, name=f"{name}-power"))
-        told = [sentence(text) for text in found[1].held[:SHOWN_REASONS]]
-        blocks += [Prose(tuple(told))] if told else []
-    question = "What does a sample cost in energy?"
+        texts = [sentence(text) for text in found[1].held[:SHOWN_REASONS]]
+        blocks += [Prose(tuple(texts))] if texts else []
+    question = "How much energy does a sample take?"
     findings = merged(replace(found, place=entry.name(one.cell)) for one in energies for found in one.findings)
     return Section(name, title, question, energy_words(energies), tuple(blocks), findings)
 
 
 def energy_words(energies: Sequence[CellEnergy]) -> str:
-    """The answer that the verb `energy` gives."""
+    """The answer that `steelyard energy` gives."""
     return sentence(answers(energies))
 
 
-def _there(wanted: Sequence[tuple[str, str, str]], known: Sequence[CellEnergy]) -> list[tuple[str, str, str]]:
+def _known_columns(wanted: Sequence[tuple[str, str, str]], known: Sequence[CellEnergy]) -> list[tuple[str, str, str]]:
     return [column for column in wanted if any(_value(one, column[0]) is not None for one in known)]
 
 
@@ -85,7 +84,7 @@ def _filled(
         Column("jobs"),
         *(Column(words, unit) for _, words, unit in wanted),
     ]
-    columns += [Column("counted", align="left"), Column("verdict", align="left")] if judged else []
+    columns += [Column("includes", align="left"), Column("verdict", align="left")] if judged else []
     rows = []
     for one in known:
         ids = tuple(record.run_id for record in one.cell.records)
@@ -107,14 +106,14 @@ def _notes(known: Sequence[CellEnergy]) -> list[str]:
     for one in known:
         interval = one.main.interval
         if interval is not None:
-            notes[f"[]: {100 * interval.level:g} % interval for {interval.covers}; {interval.method}."] = None
+            notes[f"[ ] = {100 * interval.level:g} % CI over {interval.covers}; {interval.method}."] = None
     if any(_value(one, "energy_per_sample_net") is not None for one in known):
-        notes["Net: without what the same hardware draws when idle."] = None
+        notes["Net: without the idle energy of the same hardware."] = None
     return list(notes)[:SHOWN_REASONS]
 
 
 def _doubts(entry: Subject, energies: Sequence[CellEnergy]) -> list[str]:
-    """What speaks against an energy, and which completed jobs are in no mean."""
+    """List doubts about the energies, and completed jobs that no mean includes."""
     said: dict[str, list[str]] = {}
     for one in energies:
         validity = one.main.validity
@@ -122,9 +121,9 @@ def _doubts(entry: Subject, energies: Sequence[CellEnergy]) -> list[str]:
             for reason in validity.reasons[:SHOWN_REASONS]:
                 said.setdefault(f"{validity.verdict}: {reason}", []).append(entry.name(one.cell))
         for left in one.left_out:
-            # How runs ended is told in the overview.
+            # The overview lists runs that did not complete.
             if not left.reason.startswith("the run ended as"):
-                said.setdefault(f"in no mean: {left.reason}", []).append(left.run_id)
-    told = [sentence(f"{text} ({shortened(places)})") for text, places in list(said.items())[:SHOWN_REASONS]]
+                said.setdefault(f"not in the mean: {left.reason}", []).append(left.run_id)
+    doubts = [sentence(f"{text} ({shortened(places)})") for text, places in list(said.items())[:SHOWN_REASONS]]
     left_over = len(said) - SHOWN_REASONS
-    return told + ([f"{left_over} more doubts: steelyard energy {entry.text}"] if left_over > 0 else [])
+    return doubts + ([f"{left_over} more doubts: steelyard energy {entry.text}"] if left_over > 0 else [])

@@ -1,4 +1,4 @@
-"""What was asked and what came of it: the overview of a study, its cells, and what did not complete. Knows words."""
+"""Overview of a study, its configurations, and the runs that did not complete."""
 
 from __future__ import annotations
 
@@ -8,9 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.summary import MEASURED
 from steelyard.inputs.study import chosen_settings
-from steelyard.report.charts.style import blocking_codes, counted, figure_cell, in_time
+from steelyard.report.charts.style import counted, error_codes, figure_cell, in_time
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study.subject import brief, counted_statuses, default, merged, rate, shortened, statuses, written
+from steelyard.report.study.subject import (
+    OTHER_NUMBERS,
+    brief,
+    counted_statuses,
+    default,
+    merged,
+    rate,
+    shortened,
+    statuses,
+    written,
+)
 from steelyard.terminal.text import capital, number, sentence, with_interval
 
 if TYPE_CHECKING:
@@ -27,8 +37,8 @@ SHOWN_NODES = 6
 SHOWN_NOTES = 6
 LONGEST_CAUSE = 600
 LONGEST_EVIDENCE = 300
-SIMULATED = "Simulated: the figures come from a scripted device, and no accelerator was measured."
-# Of the simulated device there is one that no accelerator has.
+SIMULATED = "Simulated: the results come from a scripted device; no accelerator was measured."
+# Settings that are not listed as settings of the study.
 HIDDEN = ("sim.", "run_id", "study", "configuration")
 
 
@@ -36,18 +46,18 @@ HIDDEN = ("sim.", "run_id", "study", "configuration")
 
 
 def overview(subjects: Sequence[Subject], energies: dict[str, list[CellEnergy]]) -> Section:
-    """Question and answer, what was asked, and every run that did not complete with its cause."""
+    """Question and answer, the settings, and every run that did not complete with its cause."""
     blocks: list[Any] = [Prose(facts=tuple(_facts(entry, energies.get(entry.text, [])))) for entry in subjects]
     rows = [row for entry in subjects for row in _not_completed(entry, several=len(subjects) > 1)]
     if rows:
         columns = (
-            Column("configuration", align="left"), Column("ended as", align="left"), Column("count"),
+            Column("configuration", align="left"), Column("status", align="left"), Column("count"),
             Column("cause", align="left"), Column("evidence", align="left"),
         )  # fmt: skip
         blocks.append(Table("not-completed", "Runs that did not complete, and why", columns, tuple(rows)))
     about_device = [SIMULATED] if any(simulated(entry) for entry in subjects) else []
     return Section(
-        "overview", "Overview", "What was asked, and what came of it?",
+        "overview", "Overview", "What was measured, and with what result?",
         " ".join([*(_answer(entry, named=len(subjects) > 1) for entry in subjects), *about_device]),
         tuple(blocks),
     )  # fmt: skip
@@ -57,7 +67,7 @@ def _answer(entry: Subject, *, named: bool) -> str:
     runs, cells = len(entry.records), len(entry.cells)
     names = list(entry.swept)
     over = f" over {' and '.join(filter(None, (', '.join(names[:-1]), names[-1])))}" if names else ""
-    size = f"{counted(runs, 'run')} in {counted(cells, 'cell')}{over}" if cells > 1 else counted(runs, "run")
+    size = f"{counted(runs, 'run')} in {counted(cells, 'configuration')}{over}" if cells > 1 else counted(runs, "run")
     counts = counted_statuses(entry.cells)
     ended = "all completed" if set(counts) == {"completed"} else statuses(counts)
     if runs == 1:
@@ -73,43 +83,43 @@ def _answer(entry: Subject, *, named: bool) -> str:
 
 
 def simulated(entry: Subject) -> bool:
-    """Whether any of its runs had no real device."""
+    """Whether any of its runs used the simulated device."""
     return any(cell.records[0].spec.device_family == "sim" for cell in entry.cells)
 
 
 def _facts(entry: Subject, energies: Sequence[CellEnergy]) -> list[tuple[str, str]]:
-    """What was asked of the runs, and where and when they were made."""
+    """Settings of the runs, and where and when they ran."""
     records = entry.records
     spec = records[0].spec
     names = dict.fromkeys(f"{record.spec.workload} ({record.spec.mode})" for record in records)
-    facts = [("Selected", entry.text), ("Workload", shortened(list(names)))]
+    facts = [("Selection", entry.text), ("Workload", shortened(list(names)))]
     for key, values in entry.swept.items():
         more = f" and {len(values) - SHOWN_VALUES} more" if len(values) > SHOWN_VALUES else ""
         facts.append((f"Varied: {key}", ", ".join(map(written, values[:SHOWN_VALUES])) + more))
-    # Settings other than the defaults that every cell has.
+    # Settings that all configurations share and that are not defaults.
     chosen = chosen_settings(spec)
     kept = {key: value for key, value in chosen.items() if key not in entry.swept and not key.startswith(HIDDEN)}
     for key in ("precision", "ranks", "batch"):
         if key not in entry.swept:
             kept.setdefault(key, default(key) if key not in chosen else chosen[key])
     same = ", ".join(f"{key} {written(value)}" for key, value in sorted(kept.items()) if key != "workload")
-    facts.append(("The same in all", same or "nothing but defaults was set"))
+    facts.append(("Fixed", same or "defaults only"))
     devices = dict.fromkeys(_device(record) for record in records)
     counts = sorted({len(cell.records) for cell in entry.cells})
     jobs = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    facts += [("Device", shortened(list(devices))), ("Jobs of a cell", jobs)]
+    facts += [("Device", shortened(list(devices))), ("Jobs per configuration", jobs)]
     nodes = sorted({node for cell in entry.cells for node in cell.nodes})
-    facts.append(("Nodes", f"{len(nodes):,}: {shortened(nodes, SHOWN_NODES)}" if nodes else "not told by the records"))
+    facts.append(("Nodes", f"{len(nodes):,}: {shortened(nodes, SHOWN_NODES)}" if nodes else "not recorded"))
     times = sorted(record.launch.started_at for record in records if record.launch)
     if times:
         facts.append(("Started", times[0] if times[0] == times[-1] else f"{times[0]} to {times[-1]}"))
     known = [entry for entry in energies if entry.main.value is not None]
     if known:
-        energy = f"{len(known)} of {counted(len(energies), 'cell')}"
+        energy = f"measured in {len(known)} of {counted(len(energies), 'configuration')}"
     else:
         reasons = list(dict.fromkeys(entry.main.reason or "" for entry in energies))
-        others = f" (in other cells: {counted(len(reasons) - 1, 'other reason')})" if len(reasons) > 1 else ""
-        energy = f"none: {reasons[0]}{others}" if energies else "none"
+        others = f" (other configurations: {counted(len(reasons) - 1, 'other reason')})" if len(reasons) > 1 else ""
+        energy = f"not reported: {reasons[0]}{others}" if energies else "not reported"
     facts.append(("Energy", energy))
     if spec.mode != "train":
         facts.insert(2, ("Mode", spec.mode))
@@ -121,11 +131,11 @@ def _device(record: RunRecord) -> str:
         return "simulated"
     if record.device is not None:
         return record.device.model or record.device.name
-    return f"{record.spec.device} (not told by the run)"
+    return f"{record.spec.device} (requested; not recorded by the run)"
 
 
 def _not_completed(entry: Subject, *, several: bool) -> list[tuple[Cell, ...]]:
-    """A row for each way in which runs of a cell ended, and one for runs that are not there."""
+    """One row per configuration and cause of failure, and one for missing runs."""
     rows: list[tuple[Cell, ...]] = []
     most = max(len(cell.records) for cell in entry.cells)
     for cell in entry.cells:
@@ -136,22 +146,22 @@ def _not_completed(entry: Subject, *, several: bool) -> list[tuple[Cell, ...]]:
                 causes.setdefault((record.status.code, record.status.reason), []).append(record)
         for (code, reason), records in causes.items():
             ids = tuple(record.run_id for record in records)
-            word = code.replace("_", " ")
+            status = code.replace("_", " ")
             rows.append(
                 (
-                    Cell(name, name, runs=ids), Cell(word, code), Cell(str(len(ids)), len(ids)),
-                    Cell(reason[:LONGEST_CAUSE] or "no reason was left"), Cell(_evidence(records[0])),
+                    Cell(name, name, runs=ids), Cell(status, code), Cell(str(len(ids)), len(ids)),
+                    Cell(reason[:LONGEST_CAUSE] or "not recorded"), Cell(_evidence(records[0])),
                 )
             )  # fmt: skip
         if len(cell.records) < most:
-            lacking = most - len(cell.records)
-            said = f"other cells have {most} runs: these were not made yet, or are lost without a record"
-            rows.append((Cell(name, name), Cell("not there"), Cell(str(lacking), lacking), Cell(said), Cell("-")))
+            missing = most - len(cell.records)
+            cause = f"other configurations have {most} runs; these did not run yet or left no record"
+            rows.append((Cell(name, name), Cell("missing"), Cell(str(missing), missing), Cell(cause), Cell("-")))
     return rows
 
 
 def _evidence(record: RunRecord) -> str:
-    """What the run left behind, without its log: that is in the record."""
+    """Evidence of the status, without the log, which is in the record."""
     found = {key: value for key, value in (record.status.evidence or {}).items() if key != "log_tail"}
     parts = []
     for key, value in found.items():
@@ -162,27 +172,21 @@ def _evidence(record: RunRecord) -> str:
     return text[:LONGEST_EVIDENCE] + ("..." if len(text) > LONGEST_EVIDENCE else "") or "-"
 
 
-def _plain(value: float | int | str) -> str:
-    if isinstance(value, str):
-        return value
-    return f"{value:,.0f}" if float(value).is_integer() else number(value)
-
-
-# -- cells
+# -- configurations
 
 
 def cells_section(
     entry: Subject, energies: Sequence[CellEnergy], name: str = "configurations", title: str = "Configurations"
 ) -> Section:
-    """A row a cell, whether or not it has a figure, with all findings on their runs."""
+    """One row per configuration, with or without a result, and all findings on their runs."""
     return Section(
-        name, title, "What did each cell reach?", _reached(entry), (_cell_table(entry, energies, name),),
-        cell_findings(entry),
+        name, title, "What is the throughput of each configuration?", _reached(entry),
+        (_cell_table(entry, energies, name),), cell_findings(entry),
     )  # fmt: skip
 
 
 def cell_findings(entry: Subject) -> tuple[Finding, ...]:
-    """What the runs of the cells say of themselves, each once, with the cells that it holds for."""
+    """Findings on the runs, each once, with the configurations it applies to."""
     measured = [cell for cell in entry.cells if cell.throughput.value is not None]
     places: dict[tuple[str, str], int] = Counter((one.code, one.severity) for cell in measured for one in cell.findings)
     found = merged(
@@ -194,8 +198,8 @@ def cell_findings(entry: Subject) -> tuple[Finding, ...]:
     return tuple(
         replace(
             one,
-            place="every cell with a figure"
-            + (", such as " + one.place.partition(", and with")[0]) * (", and with" in one.place),
+            place="every configuration with a result"
+            + (f", such as {one.place.rpartition(', and ')[0]}" if one.place.endswith(OTHER_NUMBERS) else ""),
         )
         if 1 < len(measured) == places[one.code, one.severity] and alone[one.code] == 1
         else one
@@ -209,16 +213,18 @@ def _reached(entry: Subject) -> str:
     parts = []
     if len(sound) > 1:
         low, high = (with_interval(cell.throughput) for cell in (sound[0], sound[-1]))
-        parts.append(f"{len(sound)} cells have a throughput, from {low} to {high} {sound[0].throughput.unit}")
+        parts.append(f"{len(sound)} configurations: {low} to {high} {sound[0].throughput.unit}")
     elif sound:
         parts.append(f"{with_interval(sound[0].throughput)} {sound[0].throughput.unit}")
-    blocked = len(known) - len(sound)
-    if blocked:
-        parts.append(f"{counted(blocked, 'cell')} with a figure that findings forbid to use")
+    unreliable = len(known) - len(sound)
+    if unreliable:
+        verb = "has" if unreliable == 1 else "have"
+        parts.append(f"{counted(unreliable, 'configuration')} {verb} no reliable result (errors)")
     none = len(entry.cells) - len(known)
     if none:
         lost = counted_statuses([cell for cell in entry.cells if cell.throughput.value is None])
-        parts.append(f"{counted(none, 'cell')} without {'one' if known else 'a throughput'} ({statuses(lost)})")
+        verb = "has" if none == 1 else "have"
+        parts.append(f"{counted(none, 'configuration')} {verb} no result ({statuses(lost)})")
     return sentence("; ".join(parts))
 
 
@@ -232,13 +238,13 @@ def _cell_table(entry: Subject, energies: Sequence[CellEnergy], name: str) -> Ta
         numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in entry.swept[key])
         columns.append(Column(key, align="right" if numbers else "left"))
     spread = any(len(cell.nodes) > 1 for cell in entry.cells)
-    columns += [Column("ended", align="left"), *([Column("nodes")] if spread else [])]
+    columns += [Column("runs", align="left"), *([Column("nodes")] if spread else [])]
     rate_unit = next((cell.throughput.unit for cell in entry.cells if cell.throughput.value is not None), "samples/s")
     columns += [Column("throughput of the job", rate_unit), Column("step time", unit)]
-    columns += [Column("energy of a sample", "J")] if costs else []
-    # Codes that every figure has: they stand beside the table, and would only fill its rows.
+    columns += [Column("energy per sample", "J")] if costs else []
+    # Codes that every result has are listed next to the table; they would only fill its rows.
     measured = [cell for cell in entry.cells if cell.throughput.value is not None]
-    codes = [{found.code for found in cell.findings} - set(blocking_codes(cell.findings)) for cell in measured]
+    codes = [{found.code for found in cell.findings} - set(error_codes(cell.findings)) for cell in measured]
     shared = set.intersection(*codes) if len(codes) > 1 else set()
     rows = []
     for cell in entry.cells:
@@ -249,7 +255,7 @@ def _cell_table(entry: Subject, energies: Sequence[CellEnergy], name: str) -> Ta
         row += [_throughput(cell, ids, shared), _step(entry, cell, factor, ids)]
         row += [_cost(costs.get(cell.cell), ids)] if costs else []
         rows.append(tuple(row))
-    return Table(f"{name}-table", "Every cell", tuple(columns), tuple(rows), tuple(_notes(entry)))
+    return Table(f"{name}-table", "All configurations", tuple(columns), tuple(rows), tuple(_notes(entry)))
 
 
 def _setting_cell(value: Any) -> Cell:
@@ -264,8 +270,8 @@ def _throughput(cell: CellSummary, ids: tuple[str, ...], shared: set[str]) -> Ce
         lost = {code: count for code, count in counted_statuses([cell]).items() if code not in MEASURED}
         return Cell(f"none: {statuses(lost) or cell.throughput.reason}", runs=ids, codes=codes)
     found = brief(cell.throughput, ids, codes)
-    if blocking_codes(cell.findings):
-        return Cell(f"{found.text}, not to be used", found.value, found.low, found.high, ids, codes)
+    if error_codes(cell.findings):
+        return Cell(f"{found.text}, not reliable", found.value, found.low, found.high, ids, codes)
     return found
 
 
@@ -274,7 +280,7 @@ def _step(entry: Subject, cell: CellSummary, factor: float, ids: tuple[str, ...]
     if found is None:
         return Cell("-")
     value, low, high = found.value / factor, found.low / factor, found.high / factor
-    held = ", not to be used" if blocking_codes(cell.findings) else ""
+    held = ", not reliable" if error_codes(cell.findings) else ""
     if not low < high:
         return Cell(f"{number(value, 4)}{held}", value, runs=ids)
     return Cell(f"{number(value, 4)} [{number(low, 4)}, {number(high, 4)}]{held}", value, low, high, ids)
@@ -286,17 +292,17 @@ def _cost(entry: CellEnergy | None, ids: tuple[str, ...]) -> Cell:
         return Cell("-")
     cell = brief(found, ids, tuple(dict.fromkeys(one.code for one in entry.findings)))
     text = cell.text if entry.verdict == "valid" else f"{cell.text}, {entry.verdict}"
-    text += ", not to be used" if blocking_codes(entry.cell.findings) else ""
+    text += ", not reliable" if error_codes(entry.cell.findings) else ""
     return Cell(text, cell.value, cell.low, cell.high, ids, cell.codes)
 
 
 def _notes(entry: Subject) -> list[str]:
-    """What the brackets are: the interval, what it speaks for, and how it was made."""
+    """Explain the brackets: the interval, what it covers and its method."""
     notes: dict[str, None] = {}
     for cell in entry.cells:
         interval = cell.throughput.interval
         if interval is not None:
-            notes[f"[]: {100 * interval.level:g} % interval for {interval.covers}; {interval.method}."] = None
+            notes[f"[ ] = {100 * interval.level:g} % CI over {interval.covers}; {interval.method}."] = None
             if interval.approximate:
                 notes[f"~: approximate, {'; '.join(interval.approximate)}."] = None
     bare = [
@@ -308,12 +314,12 @@ def _notes(entry: Subject) -> list[str]:
 
 
 def quality_section(entry: Subject, name: str = "quality", title: str = "Time to quality") -> Section | None:
-    """How long training takes to be good enough; None where no quality was to be reached."""
-    there = [cell for cell in entry.cells if cell.time_to_quality is not None]
-    if not there:
+    """Training time until the target quality; None if no target was set."""
+    known = [cell for cell in entry.cells if cell.time_to_quality is not None]
+    if not known:
         return None
-    rows, told = [], []
-    for cell in there:
+    rows, answers = [], []
+    for cell in known:
         found, spec = cell.time_to_quality, cell.records[0].spec
         assert found is not None
         target = spec.quality.target if spec.quality is not None else None
@@ -323,13 +329,13 @@ def quality_section(entry: Subject, name: str = "quality", title: str = "Time to
         rows.append((Cell(entry.name(cell), entry.name(cell)), Cell(goal, goal), Cell(str(len(ids)), len(ids)),
                      figure_cell(found, ids)))  # fmt: skip
         unit = "" if found.value is None else " s"
-        told.append(f"{entry.name(cell)}: {goal} after {with_interval(found)}{unit}")
+        answers.append(f"{entry.name(cell)}: {goal} after {with_interval(found)}{unit}")
     columns = (
-        Column("configuration", align="left"), Column("quality", align="left"), Column("jobs"),
-        Column("time to it", "s"),
+        Column("configuration", align="left"), Column("target", align="left"), Column("jobs"),
+        Column("time", "s"),
     )  # fmt: skip
-    notes = ("Each job has a seed of its own. Where one did not reach the quality no mean is given.",)
+    notes = ("Each job has its own seed. No mean is reported if a job did not reach the target.",)
     table = Table(f"{name}-table", "Time to quality", columns, tuple(rows), notes)
     return Section(
-        name, title, "How long until the model is good enough?", sentence(capital(shortened(told, 3))), (table,)
+        name, title, "How long until the model is good enough?", sentence(capital(shortened(answers, 3))), (table,)
     )

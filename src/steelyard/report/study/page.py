@@ -1,6 +1,4 @@
-"""The report of a study, a selection or a run: its sections out of analyses. Knows which sections there are and in what
-order; computes no figure.
-"""
+"""Build the report of a study, a selection or a run: which sections it has, and in what order."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class _Once(ResultFolder):
-    """A result folder whose studies are read once, however many selections are made of them."""
+    """A result folder that reads each study only once."""
 
     def __init__(self, folder: ResultFolder) -> None:
         super().__init__(folder.path)
@@ -61,10 +59,10 @@ def study_page(
     factor: str = "system",
     say: Say | None = None,
 ) -> Page:
-    """The page of a study, or of one or several selections; InputError where they select nothing.
+    """Return the page of one or several selections; InputError if one selects nothing.
 
-    `study` is what `analysis.select` takes. Of several selections each is held against the first, with `factor` under
-    study. `say` is told how far it is.
+    `study` is what `analysis.select` takes. Each further selection is compared with the first, by `factor`. `say` is
+    called with progress messages.
     """
     texts = [study] if isinstance(study, str) else list(dict.fromkeys(study))
     require_factor(factor)
@@ -73,12 +71,12 @@ def study_page(
     tell("reading records")
     subjects = [subject(text, select(once, text)) for text in texts]
     runs = sum(len(entry.records) for entry in subjects)
-    tell(f"{runs:,} runs in {sum(len(entry.cells) for entry in subjects):,} cells; analysing")
+    tell(f"{runs:,} runs in {sum(len(entry.cells) for entry in subjects):,} configurations; analysing")
     energies = {entry.text: cells_with_energy(folder, entry.cells) for entry in subjects}
-    # What has an answer, before how it was made.
+    # Answers first, then how they were made.
     front = [overview(subjects, energies)]
-    held = selections_section(subjects, factor)
-    front += [held] if held is not None else []
+    compared = selections_section(subjects, factor)
+    front += [compared] if compared is not None else []
     for place, entry in enumerate(subjects, 1):
         front += _sections(folder, entry, energies[entry.text], "" if len(subjects) == 1 else f"-{place}")
     downloads, told = raw_download(folder, subjects)
@@ -98,11 +96,11 @@ def study_page(
 
 
 def _silent(_: str) -> None:
-    """Nobody wants to know how far it is."""
+    """Ignore progress messages."""
 
 
 def _sections(folder: ResultFolder, entry: Subject, energies: Sequence[CellEnergy], suffix: str) -> list[Section]:
-    """What one selection has to show. With several, each section says which it is of."""
+    """Sections of one selection. With several selections, each title names its selection."""
     of = f": {entry.text}" if suffix else ""
     found: list[Section | None] = [cells_section(entry, energies, f"configurations{suffix}", f"Configurations{of}")]
     found.append(scaling_section(entry, f"scaling{suffix}", f"Scaling over devices{of}"))
@@ -115,8 +113,8 @@ def _sections(folder: ResultFolder, entry: Subject, energies: Sequence[CellEnerg
     found.append(trace_section(folder, entry, f"steps{suffix}", f"Step times{of}"))
     if not suffix and len(entry.records) <= FEW:
         found += run_sections(entry)
-    there = [section for section in found if section is not None]
-    return [replace(part, question=f"{entry.text}: {part.question}") for part in there] if suffix else there
+    made = [section for section in found if section is not None]
+    return [replace(part, question=f"{entry.text}: {part.question}") for part in made] if suffix else made
 
 
 def _subtitle(subjects: Sequence[Subject]) -> str:

@@ -1,4 +1,4 @@
-"""A run, or a few: step times, phases and all figures. Knows a run's record and raw files; compares nothing."""
+"""Step times, phases and all results of one or a few runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.summary import MEASURED
 from steelyard.errors import SteelyardError
-from steelyard.report.charts.style import blocking_codes, figure_cell
+from steelyard.report.charts.style import error_codes, figure_cell
 from steelyard.report.charts.trace import trace_chart
 from steelyard.report.page import Cell, Column, Prose, Section, Table
 from steelyard.report.study.subject import rate
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from steelyard.results.store import ResultFolder
 
 FEW = 3
-"""Runs that are shown one by one."""
+"""Up to this many runs are shown one by one."""
 TRACES = 3
 WORDS = {"warmup": "warm-up", "crosscheck": "cross-check"}
 MAX_EVALUATIONS = 200
@@ -36,7 +36,7 @@ MAX_EVALUATIONS = 200
 def trace_section(
     folder: ResultFolder, entry: Subject, name: str = "steps", title: str = "Step times"
 ) -> Section | None:
-    """Traces of a few runs that stand for the others; None where no run made a step."""
+    """Step times of a few representative runs; None if no run made a step."""
     answers = Counter(record.steady.answer for record in entry.records if record.steady is not None)
     if not answers:
         return None
@@ -50,7 +50,7 @@ def trace_section(
         except (SteelyardError, OSError) as error:
             lost.append(f"{record.run_id}: {getattr(error, 'what', None) or error}")
     blocks += (
-        [Prose((f"No trace of {'; '.join(lost)}. Raw files may have been left where the runs were made.",))]
+        [Prose((f"No step times for {'; '.join(lost)}. The raw files may still be on the machine of the runs.",))]
         if lost
         else []
     )
@@ -62,21 +62,22 @@ def _steady(answers: Counter[Any]) -> str:
     if total == 1:
         return sentence(next(iter(answers)))
     if set(answers) == {"steady"}:
-        return f"All {total:,} runs that made steps reached a steady state."
+        return f"Yes, in all {total:,} runs."
     return sentence(
         f"of {total:,} runs: " + ", ".join(f"{count:,} {answer}" for answer, count in answers.most_common())
     )
 
 
 def representative(entry: Subject) -> list[tuple[str, RunRecord]]:
-    """The median job of the fastest and of the slowest cell, and one job that did not get steady; each with its why."""
+    """Choose the median jobs of the fastest and slowest configurations and one job that is not steady, with reasons."""
     measured = sorted((cell for cell in entry.cells if rate(cell)), key=rate)
     found: dict[str, tuple[str, RunRecord]] = {}
     for word, cell in (("highest", measured[-1:]), ("lowest", measured[:1])):
         for one in cell:
             record = median_job(one)
             found.setdefault(
-                record.run_id, (f"The median job of the cell with the {word} throughput, {entry.name(one)}.", record)
+                record.run_id,
+                (f"The median job of the configuration with the {word} throughput, {entry.name(one)}.", record),
             )
     for record in entry.records:
         if record.steady is not None and record.steady.answer != "steady" and record.run_id not in found:
@@ -89,7 +90,7 @@ def representative(entry: Subject) -> list[tuple[str, RunRecord]]:
 
 
 def median_job(cell: CellSummary) -> RunRecord:
-    """The job in the middle of those that were measured, by throughput."""
+    """The measured job with the median throughput."""
     done = [record for record in cell.records if record.status.code in MEASURED] or list(cell.records)
     return sorted(done, key=_rate)[(len(done) - 1) // 2]
 
@@ -99,33 +100,33 @@ def _rate(record: RunRecord) -> float:
     return found.value or 0.0 if found is not None else 0.0
 
 
-# -- everything of a run
+# -- single runs
 
 
 def run_sections(entry: Subject) -> list[Section]:
-    """Phases, figures and evaluations of each run."""
+    """Phases, results and evaluations of each run."""
     found = [phases_section(entry.records), figures_section(entry.records), _evaluations(entry.records)]
     return [section for section in found if section is not None]
 
 
 def phases_section(records: Sequence[RunRecord]) -> Section | None:
-    """How long each part of a run took; warm-up and steady state are parts of the steps."""
+    """Duration of each phase of the runs. Warm-up and steady state are parts of the steps."""
     rows = [row for record in records for row in _phase_rows(record)]
     if not rows:
         return None
     columns = (
-        Column("run", align="left"), Column("phase", align="left"), Column("times"), Column("begins at", "s"),
-        Column("length in all", "s"), Column("share of the run", "%"),
+        Column("run", align="left"), Column("phase", align="left"), Column("count"), Column("start", "s"),
+        Column("total duration", "s"), Column("share of the run", "%"),
     )  # fmt: skip
     notes = (
-        "By the worker's clock, which begins at 0. Warm-up and steady lie inside steps, idle may lie inside setup.",
+        "On the worker's clock, which starts at 0. Warm-up and steady are parts of steps; idle can be part of setup.",
     )
     longest = max(rows, key=lambda row: row[4].value if row[1].value not in ("warmup", "steady") else 0.0)  # type: ignore[arg-type,return-value]
-    words = "The run took no time that its clock can tell."
+    text = "The run was too short for its clock."
     if longest[5].value is not None:
-        words = f"Mostly {longest[1].text}: {longest[4].text} s, {longest[5].text} % of the run."
+        text = f"Mostly {longest[1].text}: {longest[4].text} s, {longest[5].text} % of the run."
     table = Table("phases", "Phases", columns, tuple(rows), notes)
-    return Section("phases", "Phases", "Where did the time of the run go?", words, (table,))
+    return Section("phases", "Phases", "Where did the time of the run go?", text, (table,))
 
 
 def _phase_rows(record: RunRecord) -> list[tuple[Cell, ...]]:
@@ -151,7 +152,7 @@ def _phase_rows(record: RunRecord) -> list[tuple[Cell, ...]]:
 
 
 def figures_section(records: Sequence[RunRecord]) -> Section | None:
-    """Every quantity of the records with unit, scope and window."""
+    """All quantities of the records with unit, scope and window."""
     tables = []
     for place, record in enumerate(records, 1):
         rows = [
@@ -166,28 +167,28 @@ def figures_section(records: Sequence[RunRecord]) -> Section | None:
         ]  # fmt: skip
         columns = (
             Column("quantity", align="left"), Column("value"), Column("unit", align="left"),
-            Column("scope", align="left"), Column("window", align="left"), Column("made as", align="left"),
+            Column("scope", align="left"), Column("window", align="left"), Column("aggregation", align="left"),
         )  # fmt: skip
         if rows:
-            tables.append(Table(f"figures-{place}", f"Figures of run {record.run_id}", columns, tuple(rows)))
+            tables.append(Table(f"figures-{place}", f"Results of run {record.run_id}", columns, tuple(rows)))
     if not tables:
         return None
-    words = "; ".join(_headline(record) for record in records)
-    return Section("figures", "Figures", "What was measured?", sentence(words), tuple(tables))
+    text = "; ".join(_headline(record) for record in records)
+    return Section("figures", "Results", "What was measured?", sentence(text), tuple(tables))
 
 
 def _headline(record: RunRecord) -> str:
     step, found = record.quantities.get("step_time_mean"), record.quantities.get("throughput_job")
     if found is None or found.value is None:
         return f"run {record.run_id} has no throughput"
-    each = f", a step of {seconds(step.value)} on average" if step is not None and step.value is not None else ""
-    codes = blocking_codes(record.findings)
-    held = f" (not to be used: {', '.join(codes)})" if codes else ""
-    return f"run {record.run_id}: {number(found.value)} {found.unit}{each}{held}"
+    each = f", mean step time {seconds(step.value)}" if step is not None and step.value is not None else ""
+    codes = error_codes(record.findings)
+    unreliable = f" (not reliable: {', '.join(codes)})" if codes else ""
+    return f"run {record.run_id}: {number(found.value)} {found.unit}{each}{unreliable}"
 
 
 def _evaluations(records: Sequence[RunRecord]) -> Section | None:
-    """Quality over the time of training."""
+    """Quality of the model during training."""
     rows = [
         (
             Cell(record.run_id, record.run_id, runs=(record.run_id,)), Cell(f"{one.epoch:,}", one.epoch),
@@ -204,7 +205,7 @@ def _evaluations(records: Sequence[RunRecord]) -> Section | None:
         Column("metric", align="left"),
     )  # fmt: skip
     last = rows[-1]
-    words = f"{last[5].text} {last[4].text} after epoch {last[1].text} and {last[3].text} s."
-    notes = (f"The last {MAX_EVALUATIONS} of each run at most.",)
+    text = f"{last[5].text} {last[4].text} after epoch {last[1].text} and {last[3].text} s."
+    notes = (f"At most the last {MAX_EVALUATIONS} of each run.",)
     table = Table("evaluations", "Evaluations", columns, tuple(rows), notes)
-    return Section("evaluations", "Quality", "How good was the model, and when?", sentence(words), (table,))
+    return Section("evaluations", "Quality", "How good was the model, and when?", sentence(text), (table,))

@@ -1,4 +1,4 @@
-"""What a report is about: the cells of one selection, in order, by the names that people use. Knows no figures."""
+"""The configurations of one selection, in order and with readable names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from steelyard.analysis.rows import row_of
 from steelyard.analysis.summary import labels
 from steelyard.contracts.spec import RunSpec
 from steelyard.inputs.study import chosen_settings
-from steelyard.report.charts.style import blocking_codes, run_ids
+from steelyard.report.charts.style import error_codes, run_ids
 from steelyard.report.page import Cell
 from steelyard.rules.rule import SEVERITIES
 from steelyard.terminal.text import number
@@ -28,6 +28,7 @@ LONGEST_VALUE = 60
 SHOWN_PLACES = 4
 LONG_PLACE = 30
 DIGITS = 4
+OTHER_NUMBERS = "more with other numbers"
 _DIGITS = re.compile(r"\d[\d.,]*")
 
 
@@ -36,13 +37,13 @@ class Subject:
     """One selection."""
 
     text: str
-    """As it was asked for."""
+    """The selection as the user wrote it."""
     cells: tuple[CellSummary, ...]
-    """By the values of what was swept."""
+    """Sorted by the swept settings."""
     swept: dict[str, tuple[Any, ...]]
-    """Settings in which the cells differ, by their dotted names, each with its values in order."""
+    """Settings in which the cells differ, by dotted name, each with its values in order."""
     names: dict[str, str]
-    """Of the cells, by the settings in which they differ."""
+    """Readable names of the cells, by cell id."""
 
     @property
     def records(self) -> list[RunRecord]:
@@ -56,21 +57,21 @@ class Subject:
 
     @cached_property
     def runs(self) -> dict[str, tuple[str, ...]]:
-        """Ids of the runs by cell and by the place of its row."""
+        """Run ids by cell and by the place of its row."""
         return run_ids(self.cells)
 
     def name(self, cell: CellSummary) -> str:
-        """A cell by its settings."""
+        """Return the readable name of a cell."""
         return self.names[cell.cell]
 
     def value(self, cell: CellSummary, key: str) -> Any:
-        """What a cell has for a setting."""
+        """Return the value of a setting in a cell."""
         return setting(cell.records[0].spec, key)
 
     def groups(self, key: str) -> list[tuple[str, list[CellSummary]]]:
-        """Cells that differ in `key` alone, under the settings which they share; the group with the fastest first.
+        """Group the cells that differ only in `key`, with a label of the settings they share; the fastest group first.
 
-        What each group is called is empty where there is one.
+        The label is empty if no other setting was swept.
         """
         others = [name for name in self.swept if name != key]
         found: dict[tuple[str, ...], list[CellSummary]] = {}
@@ -85,7 +86,7 @@ class Subject:
 
 
 def subject(text: str, cells: Sequence[CellSummary]) -> Subject:
-    """A selection with its sweep found out."""
+    """Make a Subject from the cells of a selection: find the swept settings and sort by them."""
     chosen = [_spread(chosen_settings(cell.records[0].spec)) for cell in cells]
     keys = dict.fromkeys(key for settings in chosen for key in settings)
     differing = [key for key in keys if len({repr(setting(cell.records[0].spec, key)) for cell in cells}) > 1]
@@ -96,7 +97,7 @@ def subject(text: str, cells: Sequence[CellSummary]) -> Subject:
 
 
 def setting(spec: RunSpec, key: str) -> Any:
-    """A setting of a spec by its dotted name; None where it has none."""
+    """Return a setting of a spec by its dotted name, or None."""
     value: Any = spec
     for name in key.split("."):
         value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
@@ -104,12 +105,12 @@ def setting(spec: RunSpec, key: str) -> Any:
 
 
 def default(key: str) -> Any:
-    """What a setting is when nobody sets it."""
+    """Return the default of a setting."""
     return setting(RunSpec(run_id="x", configuration="x"), key)
 
 
 def ordered(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Each value once; numbers by their size before anything else by its letters."""
+    """Return the distinct values: numbers in order, then the others alphabetically."""
     different = {repr(value): value for value in values}
     return tuple(sorted(different.values(), key=_order))
 
@@ -120,25 +121,25 @@ def _order(value: Any) -> tuple[bool, float, str]:
 
 
 def written(value: Any) -> str:
-    """A value of a setting as a selection takes it, of bounded length."""
+    """Format a value as a selection takes it, with bounded length."""
     text = "none" if value is None else str(value)
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
 
 
 def _spread(settings: dict[str, Any]) -> dict[str, Any]:
-    """With options of the model as settings of their own."""
+    """Turn model options into separate settings, `model.NAME`."""
     model = settings.get("model")
     apart = {f"model.{name}": value for name, value in model.items()} if isinstance(model, dict) else {}
     return {key: value for key, value in settings.items() if key != "model"} | apart
 
 
 def rate(cell: CellSummary) -> float:
-    """The throughput that may be shown as one; 0 where there is none, to sort by."""
-    return 0.0 if blocking_codes(cell.findings) else cell.throughput.value or 0.0
+    """Return the throughput for sorting; 0 if there is none or it has errors."""
+    return 0.0 if error_codes(cell.findings) else cell.throughput.value or 0.0
 
 
 def counted_statuses(cells: Sequence[CellSummary]) -> dict[str, int]:
-    """How many runs ended how; those that completed first."""
+    """Count runs by status; completed first."""
     counts: dict[str, int] = {}
     for cell in cells:
         for code, count in cell.statuses.items():
@@ -152,7 +153,7 @@ def statuses(counts: dict[str, int]) -> str:
 
 
 def brief(quantity: Quantity, runs: tuple[str, ...] = (), codes: tuple[str, ...] = ()) -> Cell:
-    """A quantity for a table of many columns: fewer digits to read, all of them for machines."""
+    """Format a quantity for a wide table: few digits in the text, all of them in the value."""
     if quantity.value is None:
         return Cell(f"none: {quantity.reason}", runs=runs, codes=codes)
     interval, text = quantity.interval, number(quantity.value, DIGITS)
@@ -165,16 +166,16 @@ def brief(quantity: Quantity, runs: tuple[str, ...] = (), codes: tuple[str, ...]
 
 
 def shortened(names: Sequence[str], shown: int = SHOWN_PLACES) -> str:
-    """The first of several names, and how many more there are."""
+    """List the first names and count the others."""
     listed = list(dict.fromkeys(name for name in names if name))
     more = f" and {len(listed) - shown:,} more" if len(listed) > shown else ""
     return "; ".join(listed[:shown]) + more
 
 
 def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """What several places share is said once, in the words of the first and with the first of them; blocking first.
+    """Merge findings of several places into one, with the text of the first; errors first.
 
-    Findings that differ in their figures alone are one matter: hundreds of cells each have their own number of steps.
+    Findings that differ only in numbers are merged: hundreds of cells each have their own number of steps.
     """
     same: dict[tuple[str, str, str], list[Finding]] = {}
     for found in findings:
@@ -187,4 +188,4 @@ def _places(group: Sequence[Finding]) -> str:
     places = list(dict.fromkeys(found.place for found in group if found.place))
     if len({found.message for found in group}) == 1 or len(places) < 2:
         return shortened(places, SHOWN_PLACES if max(map(len, places), default=0) <= LONG_PLACE else 1)
-    return f"{places[0]}, and with other figures {len(places) - 1:,} more"
+    return f"{places[0]}, and {len(places) - 1:,} {OTHER_NUMBERS}"
