@@ -118,7 +118,7 @@ def test_why_a_run_stops(simulate: Simulate, budget: Budget, reason: str, steps:
 def test_a_budget_that_needs_no_step_more_is_not_complained_of(simulate: Simulate) -> None:
     record = simulate(make_spec(budget=Budget(min_seconds=15, max_seconds=12)))
     message = next(found.message for found in record.findings if found.code == "SY202")
-    assert message == "stopped by max_seconds: 12 s of the 15 asked for"
+    assert message == "stopped by max_seconds: 12 of 15 requested seconds"
 
 
 def test_a_single_step_has_a_value_and_no_interval(simulate: Simulate) -> None:

@@ -322,7 +322,7 @@ def test_the_page_is_written_in_every_form(page: Page) -> None:
     assert "N10" in text
     assert "http-equiv" in text
     words = markdown(page)
-    assert "**SY503 other-work-in-a-row** (error)" in words
+    assert "**SY503 different-work-in-row** (error)" in words
     assert latex(page, {}).count(r"\section") >= len(page.sections)
     assert all(csv_table(entry).count("\n") > len(entry.rows) for entry in page.tables)
     names = [entry.name for entry in page.tables]

@@ -801,7 +801,7 @@ def test_what_follows_is_said() -> None:
     found = judged(CURVE, 'kind = "linear"\nmetric = "throughput"\nat_least = 0.97\n')
     assert found.findings[0].message == "the rows have 69.3 % at 8 devices, 96.5 % at 4 devices, below 97 %"
     found = judged(MIXED, f'kind = "times"\n{CREDITED}published = "9.0x"\n{DEVICES}')
-    assert "not devices alone changed, but also precision fp32 against fp16" in found.findings[0].message
+    assert "not only devices changed, but also precision fp32 vs fp16" in found.findings[0].message
     found = judged(NOTED, f'kind = "faster"\nfactor = "precision"\n{BY_NOTE}')
     assert found.findings[0].message == "precision is the same on both sides, so that it cannot be the cause"
 

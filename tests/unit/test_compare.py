@@ -571,7 +571,7 @@ def test_the_batch_of_a_device_is_told_beside_the_ratio_per_device() -> None:
     one = made([1.0] * 3, batch_per_device=256, global_batch=256)
     four = made([3.0] * 3, "t/b", system="B", devices=4, batch_per_device=64, global_batch=256)
     (found,) = [entry for entry in compare([one], [four]).comparisons[0].findings if entry.code == "SY109"]
-    assert "batch_per_device 256 against 64" in found.message
+    assert "batch_per_device 256 vs 64" in found.message
 
 
 def test_a_missing_figure_says_how_many_jobs_there_are(simulate: Simulate) -> None:

@@ -1,1 +1,1 @@
-"""What makes a number unfit to be believed or compared: one class a code, for our own records and published tables."""
+"""Rules that check runs, pairs of rows, tables and claims."""

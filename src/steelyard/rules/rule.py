@@ -1,8 +1,8 @@
-"""What a rule is: a code, why it matters, how it is detected, a bad and a good example, and the fix.
+"""Base classes of the rules: code, reason, how it is detected, a bad and a good example, and the fix.
 
-Knows how a rule describes itself and makes findings. Each rule is one class in the folder of its code's first digit;
-`plugins.BUILTIN` names it by what it judges and by its code. A package may add its own with the entry point groups
-`steelyard.run_rule`, `steelyard.pair_rule`, `steelyard.table_rule` and `steelyard.claim_rule`.
+Each rule is one class; the first digit of its code gives its folder. `plugins.BUILTIN` lists all rules by subject and
+code. A package adds its own rules with the entry point groups `steelyard.run_rule`, `steelyard.pair_rule`,
+`steelyard.table_rule` and `steelyard.claim_rule`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from steelyard.rules.table.row import Pair, RowTable
 
 Subject = Literal["run", "pair", "table", "claim"]
-"""What a rule looks at: one record; two rows that are to be compared; a table of rows; a claim about rows."""
+"""What a rule checks: one record, two rows to be compared, a table of rows, or a claim about rows."""
 SUBJECTS: Final[tuple[Subject, ...]] = get_args(Subject)
 Verdict = Literal[
     "impossible",
@@ -35,7 +35,7 @@ Verdict = Literal[
     "not shown",
     "holds",
 ]
-"""What a claim is found to be, gravest first."""
+"""The possible verdicts on a claim, most serious first."""
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 
 FAMILIES = {
@@ -48,43 +48,43 @@ FAMILIES = {
     "7": "plausibility",
 }
 SEVERITIES: dict[Severity, str] = {
-    "error": "the figure or claim cannot be used, and no ratio is given, before it is mended",
-    "warning": "must stand beside the figure",
+    "error": "the figure or claim is not valid; no ratio is reported until this is fixed",
+    "warning": "the figure is usable; report this with it",
     "note": "worth knowing",
 }
 
 
 @dataclass(frozen=True)
 class Example:
-    """Something to try a rule on, as people would write it. The tests run every one of them.
+    """Input for a rule, in the form users write it. The tests run every example.
 
-    Of a rule on runs: what differs from a sound record, as TOML with dotted names (`steady.answer = "slowing down"`).
-    Of a rule on pairs: a CSV table whose first row is the base and whose second is held against it.
-    Of a rule on tables: a CSV table. Of a rule on claims: a CSV table, a line `---`, and one claim as TOML.
+    Run rules: the changes to a valid record, as TOML with dotted names (`steady.answer = "slowing down"`).
+    Pair rules: a CSV table; the first row is the base, the second is compared with it.
+    Table rules: a CSV table. Claim rules: a CSV table, a line `---`, and one claim as TOML.
     """
 
     text: str
     says: str
-    """One sentence on what is wrong or right with it."""
+    """One sentence: what is wrong or right in the example."""
     factor: str = "system"
-    """Of a pair: what is under study."""
+    """The factor under study (pair rules only)."""
 
 
 class Rule:
-    """Base of all rules. A class is its own documentation: every attribute is shown by `steelyard explain`."""
+    """Base class of all rules. `steelyard explain` shows the attributes, so they are the documentation."""
 
     code: ClassVar[str]
     name: ClassVar[str]
-    """Short, in words joined by hyphens."""
+    """A short name in lower case with hyphens."""
     severity: ClassVar[Severity]
-    """Of most of its findings; one that is graver or lighter says why."""
+    """The usual severity. A finding may override it; `detected` then says when."""
     subject: ClassVar[Subject]
     verdict: ClassVar[Verdict] = "holds"
-    """On a claim in which it finds something; a rule that judges no claims leaves every claim as it is."""
+    """The verdict on a claim with a finding of this rule; `holds` for rules that do not judge claims."""
     why: ClassVar[str]
-    """What goes wrong for a reader who does not know."""
+    """What goes wrong if the finding is ignored."""
     detected: ClassVar[str]
-    """How it is found, with the numbers that decide."""
+    """How the rule detects it, with its thresholds."""
     bad: ClassVar[Example]
     good: ClassVar[Example]
     fix: ClassVar[str]
@@ -98,7 +98,7 @@ class Rule:
         severity: Severity | None = None,
         fix: str | None = None,
     ) -> Finding:
-        """A finding of this rule."""
+        """Return a finding of this rule; severity and fix default to those of the class."""
         return Finding(
             code=self.code,
             severity=severity or self.severity,
@@ -110,42 +110,42 @@ class Rule:
 
 
 class RunRule(Rule):
-    """A rule on one record."""
+    """A rule that checks one record."""
 
     subject = "run"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
-        """Its findings on a record."""
+        """Yield the findings in a record."""
         raise NotImplementedError
 
 
 class PairRule(Rule):
-    """A rule on two rows that are to be compared."""
+    """A rule that checks two rows to be compared."""
 
     subject = "pair"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
-        """Its findings on a pair."""
+        """Yield the findings in a pair."""
         raise NotImplementedError
 
 
 class TableRule(Rule):
-    """A rule on a table of rows, from its figures alone."""
+    """A rule that checks a table of rows, using only its figures and settings."""
 
     subject = "table"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
-        """Its findings on a table."""
+        """Yield the findings in a table."""
         raise NotImplementedError
 
 
 def codes() -> list[str]:
-    """Every code there is, in order."""
+    """Return all rule codes, sorted."""
     return sorted({code for subject in SUBJECTS for code in plugins.names(_kind(subject))})
 
 
 def rule(code: str) -> Rule:
-    """The rule of a code; InputError when there is none."""
+    """Return the rule with this code; raise InputError if it does not exist."""
     found = find_rule(code)
     if found is None:
         raise plugins.unknown("rule", code, codes())
@@ -153,15 +153,15 @@ def rule(code: str) -> Rule:
 
 
 def find_rule(code: str) -> Rule | None:
-    """The rule of a code; None when there is none, as for a record of a later version or with rules of a package."""
-    # Our own kind of it first: looking through the installed packages takes longer than all else here.
+    """Return the rule with this code, or None: a record may come from a later version or use another package's rule."""
+    # Look among the built-in rules first: searching the installed packages is slow.
     subjects = sorted(SUBJECTS, key=lambda subject: code not in plugins.BUILTIN[_kind(subject)])
     return next((_make(subject, code) for subject in subjects if plugins.has(_kind(subject), code)), None)
 
 
 @cache
 def rules(subject: Subject) -> tuple[Any, ...]:
-    """All rules on one kind of subject, by code. No rule on another one is imported."""
+    """Return all rules on one subject, by code. Rules on other subjects are not imported."""
     return tuple(_make(subject, code) for code in plugins.names(_kind(subject)))
 
 
@@ -172,13 +172,15 @@ def _kind(subject: Subject) -> str:
 def _make(subject: Subject, code: str) -> Rule:
     made: Rule = plugins.load(_kind(subject), code)()
     if (made.code, made.subject) != (code, subject):
-        problem = Problem(code, f"the class is {made.code}, a rule on a {made.subject}", "what the class says")
-        raise InputError(f"{code} is registered as a rule on a {subject}", problems=(problem,))
+        problem = Problem(
+            code, f"the class is {made.code}, a {made.subject} rule", "the code and the subject of the class"
+        )
+        raise InputError(f"{code} is registered as a {subject} rule", problems=(problem,))
     return made
 
 
 def check(subject: Subject, what: Any) -> tuple[Finding, ...]:
-    """All findings of all rules on a record, pair or table: those that block first, then by code."""
+    """Run all rules on a record, pair or table; return the findings, errors first, then by code."""
     found = [finding for made in rules(subject) for finding in made.check(what)]
     order = list(SEVERITIES)
     return tuple(sorted(found, key=lambda finding: (order.index(finding.severity), finding.code)))

@@ -1,4 +1,4 @@
-"""Rules on printed figures that the rows do not give (SY520, SY521). Knows the sums that were tried."""
+"""Claim rules: printed figures that do not follow from the rows (SY520, SY521)."""
 
 from __future__ import annotations
 
@@ -17,72 +17,73 @@ TIMES = "accelerator,devices,model,metric,value,unit\n"
 
 
 class BaseDiffers(ClaimRule):
-    """Percentages of one document that were divided by different things."""
+    """Percentages of one document with different bases."""
 
     code = "SY520"
     name = "base-differs"
     severity = "error"
     verdict = "base differs"
     why = (
-        "From 10 s to 8 s, 20 % of the time is saved, and 25 % more work is done in a second. Both are called faster. "
-        "In a document that mixes the two, one pair of machines looks further apart than another although it is not."
+        "A time that falls from 10 s to 8 s is 20 % shorter, and the rate is 25 % higher. Both get called `faster`. "
+        "If a document mixes the two, its percentages cannot be compared with each other."
     )
     detected = (
-        "The base is what was divided by. It is what the claim says (less time: of the longer time), or else what most "
-        "other percentages of the document were divided by. The printed percentage does not follow with that base, but "
-        "it does with the other one. The rounding of all printed digits is allowed for."
+        "The base is the number that was divided by. The wording of the claim sets it (`less time` means: of the "
+        "longer time); otherwise the base of most other percentages in the document is expected. The printed "
+        "percentage does not follow with that base, but does with the other one. Rounding of the printed digits is "
+        "taken into account."
     )
     bad = Example(
         TIMES + "X,1,net,train_time,100.0,s\nY,1,net,train_time,80.0,s\n"
         "---\n"
         'id = "1"\nkind = "percent"\nrelation = "less time"\npublished = "25 %"\nmetric = "train_time"\n'
         'a = { accelerator = "Y" }\nb = { accelerator = "X" }\n',
-        "Y needs 20 s less than the 100 s of X: 20 %. 25 % comes from dividing by the shorter time.",
+        "Y takes 20 s less than X's 100 s, which is 20 %. The 25 % were divided by the shorter time.",
     )
     good = Example(
         TIMES + "X,1,net,train_time,100.0,s\nY,1,net,train_time,80.0,s\n"
         "---\n"
         'id = "1"\nkind = "percent"\nrelation = "less time"\npublished = "20 %"\nmetric = "train_time"\n'
         'a = { accelerator = "Y" }\nb = { accelerator = "X" }\n',
-        "20 s of 100 s are 20 % less time.",
+        "20 s of 100 s is 20 % less time.",
     )
-    fix = "divide every percentage of a document by the same side, and say by which"
+    fix = "use the same base for every percentage in the document, and state it"
 
     def check(self, asserted: Asserted) -> Iterator[Finding]:
-        """One finding with both sums."""
+        """Yield one finding with both calculations."""
         if asserted.asserts != "arithmetic" or asserted.follows() or asserted.published is None:
             return
         matching = [reading for reading in asserted.other if asserted.given_by(reading)]
         if matching:
             yield self.found(
-                f"{asserted.printed} is a share of {matching[0].base}; {asserted.convention}",
+                f"{asserted.printed} is relative to {matching[0].base}; {asserted.convention}",
                 place=asserted.place,
                 evidence="; ".join(reading.words for reading in (*asserted.meant, *matching)),
             )
 
 
 class DoesNotFollow(ClaimRule):
-    """A statement that the document's own figures contradict."""
+    """A claim that contradicts the document's own figures."""
 
     code = "SY521"
     name = "does-not-follow"
     severity = "error"
     verdict = "does not follow"
     why = (
-        "A number that cannot be worked out from the rows it speaks of is a slip, comes from rows that are not shown, "
-        "or means something else than it says. Readers repeat it all the same."
+        "A number that does not follow from its rows is a mistake, comes from rows that are not shown, or means "
+        "something other than it says. Readers will quote it anyway."
     )
     detected = (
-        "The figure is worked out again from the printed rows, by every base that a percentage may have; none gives "
-        "what is printed. A claim without a figure (faster, best, almost linear, rises) is held against the rows in "
-        "the same way. The rounding of all printed digits is allowed for."
+        "The figure is recomputed from the printed rows, with every base that a percentage can have; none gives the "
+        "printed figure. A claim without a figure (faster, best, almost linear, rises) is compared with the rows in "
+        "the same way. Rounding of the printed digits is taken into account."
     )
     bad = Example(
         TIMES + "X,1,net,throughput,1000.0,images/s\nX,4,net,throughput,3100.0,images/s\n"
         "---\n"
         'id = "1"\nkind = "efficiency"\npublished = "95 %"\nmetric = "throughput"\n'
         "a = { devices = 4 }\nb = { devices = 1 }\n",
-        "3.1 times the rate on 4 devices is an efficiency of 78 %.",
+        "3.1 times the rate on 4 devices is an efficiency of 78 %, not 95 %.",
     )
     good = Example(
         TIMES + "X,1,net,throughput,1000.0,images/s\nX,4,net,throughput,3100.0,images/s\n"
@@ -91,10 +92,10 @@ class DoesNotFollow(ClaimRule):
         "a = { devices = 4 }\nb = { devices = 1 }\n",
         "3.1 times the rate on 4 devices is 77.5 %, printed as 78 %.",
     )
-    fix = "print what the rows give, or the rows that give what is printed"
+    fix = "correct the figure, or show the rows it was computed from"
 
     def check(self, asserted: Asserted) -> Iterator[Finding]:
-        """One finding with the sums that were tried."""
+        """Yield one finding with the calculations that were tried."""
         readings = (*asserted.meant, *asserted.other)
         if asserted.asserts not in ("arithmetic", "same work"):
             return

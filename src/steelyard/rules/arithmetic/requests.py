@@ -1,4 +1,4 @@
-"""The rule on requested device-hours that do not follow from their plan (SY510). Knows rows of figures."""
+"""Table rule: requested device-hours that do not match the stated plan (SY510)."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ if TYPE_CHECKING:
 
 
 class HoursDoNotFollow(TableRule):
-    """Device-hours that are not what the plan beside them gives."""
+    """Requested device-hours that the plan in the same row does not give."""
 
     code = "SY510"
-    name = "device-hours-do-not-follow"
+    name = "device-hours-mismatch"
     severity = "error"
     why = (
-        "Device-hours are trainings times time times devices, with the failed runs and the buffer that are stated. A "
-        "sum that does not come out hides an overhead, or is a slip that costs a project its time."
+        "Device-hours are trainings x time x devices, plus the stated failed runs and buffer. If the request does not "
+        "match, it hides an overhead, or a mistake that costs the project compute time."
     )
     detected = (
-        f"{ASKED} of a row lies outside what its own trainings x train_time x devices / (1 - failed_share) x (1 + "
-        "buffer) allow within the digits that are printed. What a row does not state of share and buffer is none."
+        f"{ASKED} differs from trainings x train_time x devices / (1 - failed_share) x (1 + buffer) of the same row by "
+        "more than the rounding of the printed digits. A failed_share or buffer that is not stated counts as 0."
     )
     bad = Example(
         f"devices,metric,value,unit\n32,trainings,20,\n32,train_time,5.25,h\n32,{ASKED},4410,h\n",
-        "20 x 5.25 h x 32 are 3,360 device-hours; where the other 1,050 come from is not said.",
+        "20 x 5.25 h x 32 devices is 3,360 device-hours; nothing explains the other 1,050.",
     )
     good = Example(
         f"devices,metric,value,unit\n32,trainings,20,\n32,train_time,5.25,h\n32,buffer,25,%\n32,{ASKED},4200,h\n",
-        "With the stated buffer of 25 % they are 4,200.",
+        "With the stated buffer of 25 % it is 4,200 device-hours.",
     )
-    fix = "state the buffer and the failed runs that are in the hours, or work them out again"
+    fix = "state the buffer and the failed runs that the hours include, or recompute the hours"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
-        """One finding for each request that states its plan."""
+        """Yield one finding per request whose stated plan gives other hours."""
         for row, devices in requests(table):
             runs, time = row.figures.get("trainings"), row.figures.get("train_time")
             if runs is None or time is None:
@@ -54,18 +54,18 @@ class HoursDoNotFollow(TableRule):
                     if name in row.figures
                 )
                 yield self.found(
-                    f"{asked.value / 3600:.5g} device-hours are asked for, but the plan gives {value / 3600:.5g}",
+                    f"{asked.value / 3600:.5g} device-hours are requested, but the plan gives {value / 3600:.5g}",
                     place=row.place,
                     evidence=f"{runs.value:g} trainings x {time.value / 3600:.5g} h x {devices:g} devices"
-                    + (stated or "; no buffer and no failed runs are stated"),
+                    + (stated or "; no buffer or failed runs stated"),
                 )
 
     @staticmethod
     def _compute_hours(row: Row, devices: float, runs: Amount, time: Amount, end: str) -> float:
-        """Device-seconds at one end of what the digits allow."""
+        """Return the planned device-seconds from one bound (`low`, `high`) or the `value` of each figure."""
         failed, buffer = row.figures.get("failed_share"), row.figures.get("buffer")
-        # A share of all runs, or more, cannot be made good.
+        # Avoid a division by zero if all runs fail.
         kept = 1 - min(0.99, getattr(failed, end)) if failed is not None else 1.0
         more = 1 + getattr(buffer, end) if buffer is not None else 1.0
-        # A count of trainings is exact, whatever zeros it ends in.
+        # The number of trainings is exact, even if it ends in zeros.
         return float(runs.value * getattr(time, end) * devices / kept * more)

@@ -1,4 +1,4 @@
-"""Rules on the clocks of one run (SY501 and SY502): two ways to time the same steps must agree."""
+"""Run rules on clocks (SY501, SY502): two ways to time the same steps must agree."""
 
 from __future__ import annotations
 
@@ -11,76 +11,77 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.record import Finding, RunRecord
 
-# Event sums and the host's clock around the same block differ by launch latency; more is a broken timer.
+# Device events and the host clock differ by launch latency; a larger difference is a broken timer.
 TIMER_TOLERANCE = 0.02
-# A synchronised step is longer by whatever the host could hide before; up to here it is not worth a word.
+# Synchronising adds the host work that otherwise overlaps with the device; a smaller difference is expected.
 SYNCHRONISED_TOLERANCE = 0.10
 SYNCHRONISED_ERRORS = 4.0
 
 
 class ClocksDisagree(RunRule):
-    """The device's timer and the host's clock saw different durations of the same steps."""
+    """The device timer and the host clock measured different durations for the same steps."""
 
     code = "SY501"
     name = "clocks-disagree"
     severity = "error"
     why = (
-        "One of the two clocks is wrong, and nothing tells which. A throughput from a wrong clock is wrong by as much."
+        "One of the two clocks is wrong, and it is not known which. A throughput from a wrong clock is wrong by the "
+        "same factor."
     )
     detected = (
-        "The sum of all steps by device events is held against the host's clock around the same blocks. They may "
-        f"differ by {100 * TIMER_TOLERANCE:g} %, which is launch latency."
+        "The total step time by device events is compared with the host clock around the same blocks. A difference of "
+        f"up to {100 * TIMER_TOLERANCE:g} % is allowed for launch latency."
     )
     bad = Example(
         "stop.seconds = 5.0\nstop.host_seconds = 10.0\n",
-        "The device's events count half the time that passed: the throughput is twice too high.",
+        "The device events count half of the elapsed time, so the throughput is twice too high.",
     )
     good = Example("stop.seconds = 10.0\nstop.host_seconds = 10.02\n", "Both clocks agree within 2 %.")
-    fix = "do not use these times; report the device and driver"
+    fix = "do not use these times; report the device and its driver version to the vendor"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
-        """A finding where the clocks are further apart."""
+        """Yield a finding if the clocks differ by more than the tolerance."""
         stop = record.stop
         if stop is None or stop.seconds == 0:
             return
         share = stop.host_seconds / stop.seconds - 1
         if abs(share) > TIMER_TOLERANCE:
             yield self.found(
-                f"device events add up to {stop.seconds:.6g} s, the host's clock saw {stop.host_seconds:.6g} s "
+                f"device events add up to {stop.seconds:.6g} s, but the host clock measured {stop.host_seconds:.6g} s "
                 f"for the same blocks ({share:+.1%})"
             )
 
 
 class SynchronisedDiffers(RunRule):
-    """Steps take another time when the host waits for each."""
+    """Step times change when the host waits for each step."""
 
     code = "SY502"
     name = "synchronised-steps-differ"
     severity = "warning"
     why = (
-        "A second, short pass waits for the device after each step. If its steps are longer, the host's work is hidden "
-        "behind the device's in the run, which a script that waits each step will not see. If they are shorter, the "
-        "run's timing is not understood."
+        "A second, short pass waits for the device after each step. If its steps are longer, host work normally "
+        "overlaps with device work; a script that synchronises at each step will be slower than this figure. If its "
+        "steps are shorter, the timing of the run is not reliable."
     )
     detected = (
-        f"The two means differ by more than {100 * SYNCHRONISED_TOLERANCE:g} %, {SYNCHRONISED_ERRORS:g} standard "
-        "errors of the second pass and the half-width of the first mean's interval together."
+        f"The two mean step times differ by more than the sum of {100 * SYNCHRONISED_TOLERANCE:g} %, "
+        f"{SYNCHRONISED_ERRORS:g} standard errors of the second pass, and the half-width of the first mean's CI."
     )
     bad = Example(
         "quantities.step_time_mean.value = 0.010\ncrosscheck.mean_step_s = 0.016\n",
-        "Waiting each step makes it 60 % longer.",
+        "Waiting after each step makes it 60 % longer.",
     )
     good = Example(
         "quantities.step_time_mean.value = 0.010\ncrosscheck.mean_step_s = 0.0104\n",
-        "Waiting each step costs 4 %.",
+        "Waiting after each step costs 4 %.",
     )
     fix = (
-        "longer: expect that time in scripts that wait after each step; shorter: do not use the figure, and report the "
-        "device"
+        "if synchronised steps are longer, expect that time in scripts that wait after each step; if they are shorter, "
+        "do not use the figure"
     )
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
-        """A finding where the second pass gives another mean."""
+        """Yield a finding if the second pass gives a different mean."""
         check, mean = record.crosscheck, record.quantities.get("step_time_mean")
         if check is None or mean is None or mean.value is None:
             return
@@ -91,6 +92,6 @@ class SynchronisedDiffers(RunRule):
         difference = check.mean_step_s - mean.value
         if abs(difference) > allowed:
             yield self.found(
-                f"a step takes {mean.value:.6g} s in the run and {check.mean_step_s:.6g} s when each step is "
+                f"a step takes {mean.value:.6g} s in the run, but {check.mean_step_s:.6g} s when each step is "
                 f"synchronised ({difference / mean.value:+.1%})"
             )

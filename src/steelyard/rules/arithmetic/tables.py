@@ -1,6 +1,6 @@
-"""Rules on figures of a table that must follow from each other (SY503 to SY509): work, units, scopes, counts, bases.
+"""Table rules on figures that must be consistent (SY503 to SY509): work, units, scopes, device counts, bases, batches.
 
-Knows how each slip is described; `diagnosis` finds them.
+`table.diagnosis` finds the contradictions.
 """
 
 from __future__ import annotations
@@ -17,67 +17,65 @@ if TYPE_CHECKING:
     from steelyard.contracts.record import Finding
     from steelyard.rules.table.row import Row, RowTable
 
-TIERS = "Up to 2 % beyond rounding it is a note, up to 10 % it is to be disclosed, above it blocks."
+TIERS = "Up to 2 % beyond rounding is a note, up to 10 % a warning, more is an error."
 
 
 class _FromDiagnosis(TableRule):
-    """A rule whose findings come from the common search for clashes."""
+    """A rule whose findings come from `diagnose`."""
 
     def check(self, table: RowTable) -> Iterator[Finding]:
-        """One finding for each row that this slip explains."""
+        """Yield one finding per row with this diagnosis."""
         for made in diagnose(table):
             if made.code == self.code:
                 yield self.found(made.message, place=made.place, evidence=made.evidence, severity=made.severity)
 
 
 class OtherWorkInRow(_FromDiagnosis):
-    """Rate times time is not the work that the other rows count."""
+    """Rate times time differs from the work in the other rows."""
 
     code = "SY503"
-    name = "other-work-in-a-row"
+    name = "different-work-in-row"
     severity = "error"
     why = (
-        "Rate times time is the number of samples that a row processed. When one row of a table processed another "
-        "number, it did other work, or its rate and its time come from different runs. It cannot be compared with the "
-        "other rows."
+        "Rate times time is the number of samples that a row processed. If one row processed a different number, it "
+        "did different work, or its rate and time come from different runs. It cannot be compared with the other rows."
     )
     detected = (
         "Throughput times time (or samples per energy times energy) of each row, as an interval from the printed "
-        "digits, is held against the value that most rows of the same table, model, data and phase have in common, or "
-        "against epoch_samples where the row states it. One batch more or less is allowed, because a last incomplete "
-        f"batch may be left out. {TIERS}"
+        "digits, is compared with the value that most rows of the same table, model, data and phase agree on, or with "
+        "epoch_samples if the row states it. One batch more or less is allowed, because an incomplete last batch may "
+        f"be dropped. {TIERS}"
     )
     bad = Example(
         "devices,metric,value,unit\n"
         "1,throughput,1005,images/s\n1,epoch_time,49.75,s\n"
         "2,throughput,1951,images/s\n2,epoch_time,25.63,s\n"
         "4,throughput,3799,images/s\n4,epoch_time,19.74,s\n",
-        "4 devices count 75,000 images in an epoch, the other rows 50,000.",
+        "The row with 4 devices processed 75,000 images per epoch, the other rows 50,000.",
     )
     good = Example(
         "devices,metric,value,unit\n"
         "1,throughput,1005,images/s\n1,epoch_time,49.75,s\n"
         "2,throughput,1951,images/s\n2,epoch_time,25.63,s\n"
         "4,throughput,3799,images/s\n4,epoch_time,13.16,s\n",
-        "Every row counts 50,000 images within the rounding of its digits.",
+        "Every row processed 50,000 images, within rounding.",
     )
-    fix = "take rate and time from the same run over the same samples, or say how much work each row did"
+    fix = "take rate and time from the same run over the same samples, or state how much work each row did"
 
 
 class FigureContradicts(_FromDiagnosis):
     """Figures of one row that cannot all be true."""
 
     code = "SY504"
-    name = "figure-contradicts"
+    name = "contradictory-figures"
     severity = "error"
     why = (
-        "A row often says the same thing twice: energy is power times time, the rate of a job is that of a device "
-        "times the devices. When the two ways give different numbers, at least one printed figure is wrong."
+        "Many figures of a row depend on each other: energy is power times time, the job's throughput is that of one "
+        "device times the number of devices. If they do not match, at least one printed figure is wrong."
     )
     detected = (
-        "Every figure has an interval from its printed digits. The products that figures must obey are solved "
-        "together; a row is reported when no values inside the intervals obey them all, and no slip of a unit, a "
-        f"scope, a count or a base explains it. {TIERS}"
+        "The printed digits give an interval for every figure. A row is reported if no values inside the intervals "
+        f"satisfy all relations, and no wrong unit, scope, device count or base explains it. {TIERS}"
     )
     bad = Example(
         "system,metric,value,unit\nA,power,300,W\nA,epoch_time,100.0,s\nA,energy_per_epoch,41.5,kJ\n",
@@ -85,75 +83,75 @@ class FigureContradicts(_FromDiagnosis):
     )
     good = Example(
         "system,metric,value,unit\nA,power,300,W\nA,epoch_time,100.0,s\nA,energy_per_epoch,30.2,kJ\n",
-        "300 W may be anything from 295 to 305 W: its last zero may be padding. 30.2 kJ fits.",
+        "300 W can mean 295 W to 305 W, because the last zero may be rounding. 30.2 kJ fits.",
     )
-    fix = "recompute the figures of the row from one run, and print them with enough digits"
+    fix = "recompute the figures of the row from one run, and print enough digits"
 
 
 class UnitSlip(_FromDiagnosis):
     """A figure that would fit in another unit."""
 
     code = "SY505"
-    name = "unit-slip"
+    name = "wrong-unit"
     severity = "error"
-    why = "A time in minutes under a heading in seconds is wrong by 60, and so is every ratio that is made with it."
+    why = "A time in minutes in a column of seconds is wrong by a factor of 60, and so is every ratio computed from it."
     detected = (
-        "The figures of a row contradict each other, or the work of the other rows, by a factor that is the step from "
-        "one unit to another (60, 3600, 1000, 24, 3.6, 100), and the figure in that other unit removes every "
-        "contradiction. The digits must fix the factor to within 1.5 times, to tell it from other causes."
+        "The figures of a row contradict each other, or the work of the other rows, by the factor between two units "
+        "(60, 3600, 1000, 24, 3.6, 100), and changing the unit of one figure removes every contradiction. The digits "
+        "must determine the factor to within 1.5 times."
     )
     bad = Example(
         "devices,metric,value,unit\n"
         "1,throughput,1005,images/s\n1,epoch_time,49.75,s\n"
         "2,throughput,1951,images/s\n2,epoch_time,25.63,s\n"
         "4,throughput,3799,images/s\n4,epoch_time,0.2194,s\n",
-        "With 4 devices the time is 13.16 s, or 0.2194 min: the unit was not changed.",
+        "With 4 devices the time is 13.16 s, which is 0.2194 min: the value is in minutes, the unit says seconds.",
     )
     good = Example(
         "devices,metric,value,unit\n"
         "1,throughput,1005,images/s\n1,epoch_time,49.75,s\n"
         "2,throughput,1951,images/s\n2,epoch_time,25.63,s\n"
         "4,throughput,3799,images/s\n4,epoch_time,0.2194,min\n",
-        "The same time with its unit.",
+        "The same time with the right unit.",
     )
-    fix = "print the figure in the unit of its column"
+    fix = "print the figure in the unit of its column, or correct the unit"
 
 
 class ScopeSlip(_FromDiagnosis):
-    """A figure of a device under the name of the job, or the other way round."""
+    """A figure per device printed as a figure of the job, or the reverse."""
 
     code = "SY506"
-    name = "scope-slip"
+    name = "wrong-scope"
     severity = "error"
     why = (
-        "A figure belongs to a device, a node or the whole job. One that is printed under the wrong name is wrong by "
-        "the number of devices, and a ratio made with it compares one device with many."
+        "A figure is per device, per node or for the whole job. With the wrong scope it is wrong by the number of "
+        "devices or nodes, and a ratio computed from it compares one device with many."
     )
     detected = (
-        "The figures of a row contradict each other, or the work of the other rows, by the number of devices, of "
-        "nodes, or of devices in a node, within the rounding of their digits."
+        "The figures of a row contradict each other, or the work of the other rows, by a factor equal to the number of "
+        "devices, of nodes, or of devices per node, within rounding."
     )
     bad = Example(
         "devices,nodes,metric,value,unit\n8,2,throughput,4016,images/s\n8,2,throughput_per_device,2008,images/s\n",
-        "2008 is what a node does; a device does 502.",
+        "2008 images/s is the rate of a node; a device reaches 502.",
     )
     good = Example(
         "devices,nodes,metric,value,unit\n8,2,throughput,4016,images/s\n8,2,throughput_per_node,2008,images/s\n",
-        "Two nodes of 2008 images/s make 4016.",
+        "Two nodes at 2008 images/s make 4016.",
     )
-    fix = "name the scope of the figure as it is: _per_device, _per_node, or nothing for the whole job"
+    fix = "name the metric by its scope: _per_device, _per_node, or no suffix for the whole job"
 
 
 class WrongDeviceCount(_FromDiagnosis):
-    """Figures of another number of devices than the row states."""
+    """Figures that belong to another number of devices than the row states."""
 
     code = "SY507"
     name = "wrong-device-count"
     severity = "error"
-    why = "Figures per device and scaling efficiency are divided by the number of devices. A wrong count spoils both."
+    why = "Figures per device and scaling efficiency depend on the number of devices. A wrong count makes both wrong."
     detected = (
         "The figures of a row contradict each other, another whole number of devices removes every contradiction, and "
-        "no unit and no scope explains it."
+        "a wrong unit or scope does not explain it."
     )
     bad = Example(
         "devices,metric,value,unit\n4,throughput,4016,images/s\n4,throughput_per_device,502.0,images/s\n",
@@ -161,54 +159,54 @@ class WrongDeviceCount(_FromDiagnosis):
     )
     good = Example(
         "devices,metric,value,unit\n8,throughput,4016,images/s\n8,throughput_per_device,502.0,images/s\n",
-        "8 devices of 502.0 images/s.",
+        "8 devices at 502.0 images/s make 4016.",
     )
-    fix = "state the number of devices that the figures belong to"
+    fix = "state the number of devices that the figures were measured on"
 
 
 class WrongBase(_FromDiagnosis):
-    """A speed-up or efficiency that is divided by another row than its neighbours."""
+    """A speed-up or efficiency with another base row than the others."""
 
     code = "SY508"
     name = "wrong-base"
     severity = "error"
     why = (
-        "Speed-ups of one table are read together, so they must be divided by the same row. One that is divided by "
-        "another row looks better or worse than it is."
+        "Readers compare the speed-ups of a table with each other, so all must have the same base row. A speed-up with "
+        "another base looks better or worse than it is."
     )
     detected = (
-        "Each printed speed-up or efficiency implies a base. Most rows imply the same one, within rounding; the row "
-        "that does not is reported when another row of the table is the base that it follows from."
+        "Each printed speed-up or efficiency implies a base. Most rows imply the same base, within rounding. A row "
+        "that does not is reported if its figure follows from another row of the table."
     )
     bad = Example(
         "devices,metric,value,unit\n"
         "1,throughput,1005,images/s\n1,speedup,1.00,x\n2,throughput,1951,images/s\n2,speedup,1.94,x\n"
         "4,throughput,3799,images/s\n4,speedup,3.78,x\n8,throughput,7212,images/s\n8,speedup,3.70,x\n",
-        "3.70 is 7212 / 1951, the row of 2 devices; over one device it is 7.18.",
+        "3.70 is 7212 / 1951, relative to 2 devices; relative to one device it is 7.18.",
     )
     good = Example(
         "devices,metric,value,unit\n"
         "1,throughput,1005,images/s\n1,speedup,1.00,x\n2,throughput,1951,images/s\n2,speedup,1.94,x\n"
         "4,throughput,3799,images/s\n4,speedup,3.78,x\n8,throughput,7212,images/s\n8,speedup,7.18,x\n",
-        "Every speed-up is divided by the rate of one device.",
+        "Every speed-up is relative to one device.",
     )
-    fix = "divide every speed-up of a table by the same row, and say which one it is"
+    fix = "use the same base row for every speed-up of the table, and state it"
 
 
 class BatchProduct(TableRule):
-    """A batch of the job that its devices cannot make up."""
+    """A global batch that does not match the batch per device."""
 
     code = "SY509"
-    name = "batch-product"
+    name = "batch-mismatch"
     severity = "warning"
     why = (
-        "The batch of the job is the batch of a device times the devices that take part in it, times the steps that "
-        "are accumulated. When the numbers do not multiply, a reader cannot repeat the run."
+        "The global batch is the batch per device x replicas x gradient accumulation steps. If the stated numbers do "
+        "not match, readers cannot repeat the run."
     )
     detected = (
-        "global_batch is held against batch_per_device x replicas x grad_accumulation. Replicas are the devices where "
-        "the row says that it is data-parallel or has one device, or the number that it states; otherwise they are "
-        "unknown. Unknown factors need only be whole numbers."
+        "global_batch is compared with batch_per_device x replicas x grad_accumulation. The number of replicas is the "
+        "number that the row states, or the number of devices if the row is data-parallel or has one device; otherwise "
+        "it is unknown. An unknown factor may be any whole number."
     )
     bad = Example(
         "devices,parallelism,batch_per_device,global_batch,metric,value,unit\n4,DDP,32,64,throughput,900,images/s\n",
@@ -217,12 +215,12 @@ class BatchProduct(TableRule):
     good = Example(
         "devices,parallelism,batch_per_device,global_batch,metric,value,unit\n"
         "4,pipeline 4,32,64,throughput,900,images/s\n",
-        "The four devices are one pipeline: 64 is two accumulated portions of 32.",
+        "The four devices form one pipeline: 64 is two accumulated micro-batches of 32.",
     )
-    fix = "state global_batch, batch_per_device, devices and grad_accumulation so that they multiply"
+    fix = "correct global_batch, batch_per_device, devices or grad_accumulation"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
-        """One finding for each row whose numbers do not multiply."""
+        """Yield one finding per row whose batch sizes do not match."""
         for row in table.rows:
             share, batch = row.number("batch_per_device"), row.number("global_batch")
             if not share or not batch:
@@ -232,11 +230,11 @@ class BatchProduct(TableRule):
             exact = replicas is not None and steps is not None
             if batch == portion or (not exact and batch > portion and batch % portion == 0):
                 continue
-            parts = [f"{share:g} a device"]
+            parts = [f"{share:g} per device"]
             parts += [f"{replicas:g} replicas"] if replicas else []
             parts += [f"{steps:g} accumulated"] if steps else []
             message = f"global_batch {batch:g} is not {' x '.join(parts)}"
-            message += f" = {portion:g}" if exact else f", nor a whole multiple of that: {portion:g}"
+            message += f" = {portion:g}" if exact else f" = {portion:g}, or a multiple of it"
             yield self.found(message, place=row.place)
 
 
@@ -247,7 +245,7 @@ _REPLICAS = re.compile(r"([0-9]{1,6}) replicas?\b", re.IGNORECASE)
 
 
 def replicas_of(row: Row) -> float | None:
-    """How many copies of the model share a batch; None where the row does not say."""
+    """Return the number of model replicas that share a global batch, or None if the row does not say."""
     parallelism, devices = str(row.get("parallelism") or ""), row.number("devices")
     stated = _REPLICAS.search(parallelism)
     if stated:

@@ -1,4 +1,4 @@
-"""The rule on two energies that are to be compared (SY410). Knows what each counts; not how sensors are read."""
+"""Pair rule: two energies with different scopes, or doubtful ones (SY410)."""
 
 from __future__ import annotations
 
@@ -15,50 +15,50 @@ if TYPE_CHECKING:
 
 
 def _is_of_energy(unit: str) -> bool:
-    """Whether a figure in this unit is made of joules or watts."""
+    """Return whether a figure in this unit is an energy, a power, or per energy."""
     known = unit_of(unit)
     return unit.startswith("J/") or (known is not None and known[0] in ("energy", "power", "per_energy"))
 
 
 class EnergiesNotAlike(PairRule):
-    """Two energies that do not count the same, or that are doubtful."""
+    """Two energies with different scopes, or with a doubtful one."""
 
     code = "SY410"
-    name = "energies-not-alike"
+    name = "different-energy-scope"
     severity = "warning"
     why = (
-        "Joules of a GPU alone beside joules of a module with its CPU say nothing about the GPUs. And a ratio of a "
-        "doubtful energy is as doubtful as that energy."
+        "The energy of a GPU alone cannot be compared with the energy of a module that includes a CPU. And a ratio "
+        "with a doubtful energy is itself doubtful."
     )
     detected = (
-        "Both sides have an energy or a power, and they state different things that were counted (energy_scope), or "
-        "one of them is marked doubtful. Other things counted: blocks where the figure is an energy; beside a speed it "
-        "is disclosed, and no ratio per watt is given."
+        "Both sides have an energy or a power, and their energy_scope differs or one of them is marked doubtful. A "
+        "different scope is an error if the compared figure is an energy; otherwise it is a warning, and no ratio per "
+        "watt is reported."
     )
     bad = Example(
         "system,model,energy_scope,metric,value,unit\n"
         "A,ResNet50,GPU only,energy,200,kJ\nB,ResNet50,module: CPU included,energy,260,kJ\n",
-        "B's energy holds a CPU, and A's does not.",
+        "B's energy includes a CPU, A's does not.",
     )
     good = Example(
         "system,model,energy_scope,metric,value,unit\n"
         "A,ResNet50,GPU only,energy,200,kJ\nB,ResNet50,GPU only,energy,260,kJ\n",
-        "Both count the GPU alone.",
+        "Both energies include only the GPU.",
     )
-    fix = "measure both sides with sensors of the same scope; see `steelyard energy` for the reasons of a doubt"
+    fix = "measure both sides with sensors of the same scope; `steelyard energy STUDY` shows why an energy is doubtful"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
-        """One finding on what is counted, one on doubts."""
+        """Yield one finding for different scopes and one for doubtful energies."""
         if not all(any(_is_of_energy(amount.unit) for amount in row.figures.values()) for row in (pair.a, pair.b)):
             return
         scopes = [row.get("energy_scope") for row in (pair.a, pair.b)]
         figure = pair.a.figures.get(pair.metric)
         energy = figure is not None and _is_of_energy(figure.unit)
         if None not in scopes and scopes[0] != scopes[1]:
-            message = f"the energies do not count the same: {scopes[0]!r} and {scopes[1]!r}"
-            message += "" if energy else "; no ratio per watt is given"
+            message = f"the energies have different scopes: {scopes[0]!r} and {scopes[1]!r}"
+            message += "" if energy else "; no ratio per watt is reported"
             yield self.found(message, place=pair.b.place, severity="error" if energy else "warning")
         doubts = [f"{row.place}: {told}" for row in (pair.a, pair.b) if (told := row.get("energy_doubts"))]
         if doubts and (energy or len(set(scopes)) == 1):
             what = "this ratio" if energy else "the ratio per watt"
-            yield self.found(f"{what} rests on a doubtful energy", place=pair.b.place, evidence="; ".join(doubts))
+            yield self.found(f"{what} uses a doubtful energy", place=pair.b.place, evidence="; ".join(doubts))

@@ -1,7 +1,7 @@
-"""Rules on the measured energy (SY402 to SY409): whether it can be believed, and what it holds.
+"""Run rules on measured energy (SY402 to SY409): whether it is reliable, and what it includes.
 
-Knows the record's energy quantities and their validity; must not know how sensors are read. A run without any sensor
-gives no finding: its record says why it has no energy. None of these rules blocks: a run's speed is sound without them.
+A run without a sensor gives no finding; its record says why it has no energy. All findings are warnings: the speed of
+the run is valid without its energy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MAIN = "energy_job"
 PER_WORK = ("energy_per_sample", "energy_per_token", "samples_per_wh", MAIN)
 SHOWN = 3
-# Sensors of accelerators are good to about 5 %, and so is the limit's regulation.
+# Accelerator sensors and power capping are each accurate to about 5 %.
 MARGIN = 1.10
 
 _JOB = """
@@ -33,195 +33,196 @@ aggregation = "sum"
 
 
 def _write_energy(verdict: str, *reasons: str) -> str:
-    """A measured energy as an example's text."""
-    told = ", ".join(f'"{reason}"' for reason in reasons)
-    return f'{_JOB}[quantities.energy_job.validity]\nverdict = "{verdict}"\nreasons = [{told}]\n'
+    """Return the example text of a measured energy with this verdict."""
+    listed = ", ".join(f'"{reason}"' for reason in reasons)
+    return f'{_JOB}[quantities.energy_job.validity]\nverdict = "{verdict}"\nreasons = [{listed}]\n'
 
 
 _VALID = _write_energy("valid")
 
 
 class EnergyInvalid(RunRule):
-    """An energy that was measured and cannot be believed."""
+    """An energy that was measured but is not reliable."""
 
     code = "SY402"
     name = "energy-invalid"
     severity = "warning"
     why = (
-        "A sensor that stood still, lost its readings or was too slow for the window gives a number all the same. "
-        "Joules made of it are wrong by an unknown amount, so the run has no energy."
+        "A sensor that is stuck, drops readings or is too slow for the window still returns numbers. An energy "
+        "computed from them is wrong by an unknown amount, so it is not reported. The speed of the run is still valid."
     )
     detected = (
-        "Readings must cover the window without a long gap, be new ones, lie between 0 and the limit of the device, "
-        "and be fine enough for the window's length. Where that fails, the energy is marked invalid with the reason."
+        "Readings must cover the window without a long gap, change over time, lie between 0 and the device's power "
+        "limit, and have a sufficient resolution for the length of the window. Otherwise the energy is marked invalid "
+        "with the reason."
     )
     bad = Example(
-        _write_energy("invalid", "frozen: 120 readings in 12 s, and not one new value of the counter"),
-        "The counter did not move while the device worked.",
+        _write_energy("invalid", "stuck: 120 readings in 12 s, all with the same counter value"),
+        "The energy counter did not change while the device was busy.",
     )
-    good = Example(_VALID, "The readings cover the window, and nothing speaks against them.")
-    fix = "see the reasons; measure a longer window, or mend the sensor (steelyard doctor says what can be read)"
+    good = Example(_VALID, "The readings cover the window and pass all checks.")
+    fix = "measure a longer window (--min-seconds), or repair the sensor; `steelyard doctor` lists the readable sensors"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
-        """One finding with the reasons that no other rule speaks of."""
+        """Yield one finding with the reasons that have no rule of their own."""
         reasons = _select_ordinary(record)
         if _read_verdict(record) == "invalid" and reasons is not None:
-            yield self.found("the energy cannot be believed: " + _format_reasons(reasons))
+            yield self.found("the energy is not reliable: " + _format_reasons(reasons))
 
 
 class EnergyDoubtful(RunRule):
-    """An energy with reservations."""
+    """An energy that may be wrong."""
 
     code = "SY403"
     name = "energy-doubtful"
     severity = "warning"
     why = (
-        "The number may be right, but something speaks against it: a wide interval, a gap, readings from a second-best "
-        "sensor. Whoever prints it without the reason claims more than was measured."
+        "The number may be right, but there is a reason for doubt: a wide interval, a gap, readings from a fallback "
+        "sensor. A report that leaves out the reason claims more than was measured."
     )
     detected = (
-        "The same checks as for an invalid energy, where they leave a number: an interval of more than 10 % apart from "
-        "the sensor's gain, edges of the window without readings, a counter that stood still for a while, time between "
-        "the steps inside the window."
+        "The checks of SY402 pass with a reservation: an uncertainty above 10 % without the sensor's gain error, no "
+        "readings at the edges of the window, a counter that was stuck for a while, or idle time between steps inside "
+        "the window."
     )
     bad = Example(
-        _write_energy("doubtful", "apart from the sensor's gain the energy is known to 14% only"),
-        "The window is short for this sensor, so the energy is known to 14 % only.",
+        _write_energy("doubtful", "the uncertainty is 14%, without the sensor's gain error"),
+        "The window is too short for this sensor: the uncertainty is 14 %.",
     )
-    good = Example(_VALID, "The readings cover the window, and nothing speaks against them.")
-    fix = "print the reason beside the energy, or measure a longer window (--min-seconds)"
+    good = Example(_VALID, "The readings cover the window and pass all checks.")
+    fix = "report the reason with the energy, or measure a longer window (--min-seconds)"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
-        """One finding with the reasons that no other rule speaks of."""
+        """Yield one finding with the reasons that have no rule of their own."""
         reasons = _select_ordinary(record)
         if _read_verdict(record) == "doubtful" and reasons is not None:
             yield self.found("the energy is doubtful: " + _format_reasons(reasons))
 
 
 class CounterAgainstIntegral(RunRule):
-    """Two sensors of one device that contradict each other."""
+    """The energy counter and the power sensor of a device disagree."""
 
     code = "SY404"
-    name = "counter-against-integral"
+    name = "energy-sensors-disagree"
     severity = "warning"
     why = (
-        "A device often has both a counter of energy and a meter of power. If the power added up over the window is "
-        "not the energy counted in it, one of them is wrong or is of something else, and nobody knows which."
+        "Many devices have both an energy counter and a power sensor. If power integrated over the window differs from "
+        "the counted energy, one of them is wrong or measures something else, and it is not known which."
     )
     detected = (
-        "Energy by the counter and by the integral of the power are compared for each device over the same window. "
-        "Their difference must be explained by both intervals together, the makers' tolerances included."
+        "For each device, the counted energy is compared with the integrated power over the same window. The "
+        "difference must be within the sum of both uncertainties, including the vendors' tolerances."
     )
     bad = Example(
         _write_energy("doubtful", f"{DISAGREES}n1/gpu0 180000 J counted, 131000 J integrated, 16200 J explained"),
-        "The meter misses more than a quarter of what the counter counts.",
+        "Integrated power is more than a quarter below the counted energy.",
     )
-    good = Example(_VALID, "Both give the same joules within their intervals.")
-    fix = "take the counter, say so, and find out what the meter averages over (steelyard doctor lists both)"
+    good = Example(_VALID, "Both give the same energy within their uncertainties.")
+    fix = "use the counter, and say so; `steelyard doctor` lists both sensors"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
-        """One finding with the devices that differ."""
+        """Yield a finding with the devices whose sensors disagree."""
         for reason in _select_special(record, DISAGREES):
-            yield self.found("counted and integrated energy differ", evidence=reason)
+            yield self.found("counted energy and integrated power differ", evidence=reason)
 
 
 class DevicesMissing(RunRule):
-    """Devices of the job whose energy was not read."""
+    """Devices of the job whose energy was not measured."""
 
     code = "SY405"
-    name = "energy-of-devices-missing"
+    name = "device-energy-missing"
     severity = "warning"
     why = (
-        "The energy of a job is the sum over all its devices. Where one cannot be read, the sum is too small, and "
-        "divided by the work of all devices it makes the machine look better than it is."
+        "The energy of a job is the sum over all its devices. If one is missing, the sum is too small, and the machine "
+        "looks more efficient than it is."
     )
     detected = (
-        "The devices whose sensors were read on each node are held against the ranks that ran there. A card with two "
-        "dies stands for two ranks. If one is missing, the job's energy is not given. If others are in it, it is "
-        "doubtful."
+        "On each node, the devices with sensor readings are compared with the ranks that ran there. A card with two "
+        "dies counts as two ranks. If a device is missing, the job's energy is not reported. If other devices are "
+        "included, it is doubtful."
     )
     bad = Example(
         _write_energy("invalid", f"{DEVICES}3 of 4 devices on n1 can be read: nvml: GPU is lost"),
-        "One of four devices vanished, so that the sum lacks a quarter.",
+        "One of four devices was lost, so a quarter of the energy is missing.",
     )
-    good = Example(_VALID, "Every device of the job was read.")
-    fix = "have the sensors of every node of the job read (steelyard doctor on that node says what is in the way)"
+    good = Example(_VALID, "Every device of the job was measured.")
+    fix = "run `steelyard doctor` on that node to see why its sensors cannot be read"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
-        """One finding a node."""
+        """Yield one finding per node."""
         for reason in _select_special(record, DEVICES):
-            yield self.found(f"the energy is not that of the job's devices: {reason}")
+            yield self.found(f"the energy does not cover exactly the job's devices: {reason}")
 
 
 class RunAboveLimit(RunRule):
-    """Measured power above what the device may draw."""
+    """Measured power above the power limit of the device."""
 
     code = "SY406"
     name = "measured-power-above-limit"
     severity = "warning"
     why = (
-        "A device does not draw more than its limit for longer than a moment. A mean above it says that a unit or a "
-        "scope is wrong, or that something else is on the same sensor, such as a neighbour on the card."
+        "A device exceeds its power limit only for moments. A mean above the limit means that a unit or scope is "
+        "wrong, or that the sensor also measures something else, such as another job on the same card."
     )
     detected = (
-        "The mean power of the job over the steady window, divided by the devices or cards that were read, is above "
-        "the maker's limit of one by more than 10 %. Not checked where only a module or a whole node could be read."
+        "The mean power of the job over the steady window, divided by the number of measured devices or cards, exceeds "
+        "the power limit of one by more than 10 %. Not checked if only a module or a whole node could be measured."
     )
     bad = Example(
         'device.name = "GPU"\ndevice.power_limit_w = 400.0\n'
         '[quantities.power_job]\nvalue = 700.0\nunit = "W"\nscope = "job"\nwindow = "steady"\naggregation = "mean"\n',
-        "One device with a limit of 400 W draws 700 W.",
+        "A device with a limit of 400 W seems to draw 700 W.",
     )
     good = Example(
         'device.name = "GPU"\ndevice.power_limit_w = 400.0\n'
         '[quantities.power_job]\nvalue = 390.0\nunit = "W"\nscope = "job"\nwindow = "steady"\naggregation = "mean"\n',
-        "390 W are below the limit of 400 W.",
+        "390 W is below the limit of 400 W.",
     )
-    fix = "check what the sensor reads (a card, a die, a module), and whether others use the same device"
+    fix = "check what the sensor measures (card, die or module), and whether other jobs use the same device"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
-        """One finding."""
+        """Yield a finding if the mean power per device is above the limit."""
         power, device = record.quantities.get("power_job"), record.device
         limit_w = device.power_limit_w if device is not None else None
         read = record.quantities.get("energy_device")
         more_than_devices = read is not None and read.scope in ("module", "node")
         if power is None or power.value is None or not limit_w or device is None or more_than_devices:
             return
-        # Of a card with several dies, each of which a rank sees as a device, the limit is the whole card's.
+        # On a card with several dies each rank sees a die as its device, but the limit is that of the card.
         main = _find_main(record)
         counted = len(main.validity.domains) if main is not None and main.validity is not None else 0
         counted = counted or record.spec.ranks
         each_w = power.value / counted
         if each_w > MARGIN * limit_w:
-            message = f"{each_w:.4g} W a device on the mean, and {device.name!r} may draw {limit_w:.4g} W"
+            message = f"mean power is {each_w:.4g} W per device, but the limit of {device.name!r} is {limit_w:.4g} W"
             yield self.found(message, evidence=f"{power.value:.4g} W over {counted} device(s) or card(s)")
 
 
 class WindowMismatch(RunRule):
-    """Energy and speed of different windows."""
+    """Energy and speed from different windows."""
 
     code = "SY407"
-    name = "energy-of-another-window"
+    name = "different-energy-window"
     severity = "warning"
     why = (
-        "Compilation and warm-up cost energy and do no work. Energy of a window that holds them beside a speed of one "
-        "that does not makes a device seem to draw many times what it can, and short runs look the worst."
+        "Compilation and warm-up use energy but process no samples. If the energy includes them and the speed does "
+        "not, the device seems to draw far more power than it can, most of all in short runs."
     )
-    detected = "The window of the energy, or of what is made of it, is not that of the job's throughput."
+    detected = "The window of the energy, or of a figure computed from it, is not the window of the job's throughput."
     bad = Example(
         '[quantities.energy_per_sample]\nvalue = 880.0\nunit = "J/sample"\nscope = "job"\nwindow = "run"\n'
         'aggregation = "mean"\n',
-        "The energy is of the whole run with its compilation, the throughput of the steady steps.",
+        "The energy covers the whole run with compilation, the throughput only the steady steps.",
     )
     good = Example(
         '[quantities.energy_per_sample]\nvalue = 0.95\nunit = "J/sample"\nscope = "job"\nwindow = "steady"\n'
         'aggregation = "mean"\n',
-        "Both are of the steady steps.",
+        "Both cover the steady steps.",
     )
-    fix = "take energy and speed over the same steps, and give the energy of compilation as a figure of its own"
+    fix = "take energy and speed over the same steps, and report the energy of compilation separately"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
-        """One finding with all quantities of another window."""
+        """Yield one finding with all quantities of another window."""
         rate = record.quantities.get("throughput_job")
         if rate is None or rate.value is None:
             return
@@ -233,68 +234,66 @@ class WindowMismatch(RunRule):
             and found.window != rate.window
         }
         if other:
-            told = "; ".join(f"{name} is of {window!r}" for name, window in other.items())
-            held = ", which holds compilation" if set(other.values()) & {"run", "compile"} else ""
-            yield self.found(f"{told}{held}; the throughput is of {rate.window!r}")
+            windows = "; ".join(f"{name} covers {window!r}" for name, window in other.items())
+            included = ", which includes compilation" if set(other.values()) & {"run", "compile"} else ""
+            yield self.found(f"{windows}{included}; the throughput covers {rate.window!r}")
 
 
 class SamplerDied(RunRule):
-    """Nobody read the sensors until the end."""
+    """The sensors were not read until the end of the run."""
 
     code = "SY408"
     name = "sampler-died"
     severity = "warning"
     why = (
-        "A process of its own reads the sensors, so that it cannot disturb the run. If it is killed, stopped or runs "
-        "out of disk, the rest of the run has no readings, and the energy up to then is not that of the window."
+        "A separate process, the sampler, reads the sensors. If it is killed or runs out of disk space, the rest of "
+        "the run has no readings, and the energy does not cover the window."
     )
     detected = (
-        "The sampler leaves a last word when it ends in order. Without it, or with one before the window's end, it is "
-        "a finding; if its last reading is before the window's end, too, the energy is invalid."
+        "The sampler writes a final entry when it ends normally. A missing entry, or one before the end of the window, "
+        "is a finding. If the last reading is also before the end of the window, the energy is invalid."
     )
     bad = Example(
-        _write_energy(
-            "invalid", f"{SAMPLER}that of n1 was killed and left no last word; its last reading is 8.2 s before the end"
-        ),
-        "Somebody killed the sampler in the middle of the run.",
+        _write_energy("invalid", f"{SAMPLER}killed on n1; its last reading is 8.2 s before the end of the window"),
+        "The sampler was killed in the middle of the run.",
     )
-    good = Example(_VALID, "The sampler ended after the run, in order.")
-    fix = "look for what killed it (memory limits of the job, a full disk), and run again if the energy matters"
+    good = Example(_VALID, "The sampler ended normally after the run.")
+    fix = "find out what killed the sampler (a memory limit, a full disk), then rerun if you need the energy"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
-        """One finding a node."""
+        """Yield one finding per node."""
         for reason in _select_special(record, SAMPLER):
             yield self.found(f"the sensors were not read to the end: {reason}")
 
 
 class HoldsHost(RunRule):
-    """Energy that holds more than the accelerators."""
+    """Energy that includes more than the accelerators."""
 
     code = "SY409"
-    name = "module-includes-host"
+    name = "energy-includes-host"
     severity = "warning"
     why = (
-        "A superchip is one module of CPU and GPU, and some machines only tell the power of the whole. Its joules "
-        "beside those of a GPU alone are too high by a CPU, and no ratio of the two is fair."
+        "A superchip combines CPU and GPU in one module, and some machines report only the power of the whole module. "
+        "That energy includes the CPU, so it cannot be compared with the energy of a GPU alone."
     )
     detected = (
-        "No sensor of the accelerators themselves can be read, so the smallest thing that holds them and can be read "
-        "is counted: a module, a board or a node."
+        "The accelerators have no readable sensor of their own, so the smallest readable unit that contains them is "
+        "counted: a module, a board or a node."
     )
     bad = Example(
-        _write_energy("doubtful", f"{HOLDS_HOST}only a module with its CPU can be read, which is counted whole"),
-        "The CPU's joules are in it.",
+        _write_energy("doubtful", f"{HOLDS_HOST}only the module with its CPU can be read"),
+        "The energy includes the CPU.",
     )
-    good = Example(_VALID, "The accelerators have sensors of their own.")
-    fix = "say that the host is in it, and compare with energy of the same scope only"
+    good = Example(_VALID, "The accelerators have their own sensors.")
+    fix = "state that the energy includes the host, and compare it only with energy of the same scope"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
-        """One finding."""
+        """Yield a finding if the energy includes more than the accelerators."""
         for reason in _select_special(record, HOLDS_HOST):
-            yield self.found(f"the energy holds more than the accelerators: {reason}")
+            yield self.found(f"the energy includes more than the accelerators: {reason}")
 
 
-# -- what the rules share
+# -- helpers
 
 
 def _find_main(record: RunRecord) -> Quantity | None:
@@ -312,7 +311,7 @@ def _read_reasons(record: RunRecord) -> tuple[str, ...]:
 
 
 def _select_ordinary(record: RunRecord) -> list[str] | None:
-    """The reasons that no rule of their own speaks of; None where all have one."""
+    """Return the reasons that have no rule of their own; None if every reason has one."""
     reasons = _read_reasons(record)
     own = [reason for reason in reasons if not reason.startswith(SPECIAL_REASONS)]
     return own if own or not reasons else None

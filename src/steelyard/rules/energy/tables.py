@@ -1,4 +1,4 @@
-"""Rules on energy and power of a table (SY4xx): what a device can draw. Knows limits, not how energy is measured."""
+"""Table rule: power above the limit of the device (SY401)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from steelyard.rules.table.row import Platform, Row, RowTable
 
 MARGIN = 1.05
-"""Power sensors of accelerators are good to about 5 %."""
-# A server draws at most about twice what its accelerators may: 6,500 W for eight of 400 W in a DGX A100.
+"""Accelerator power sensors are accurate to about 5 %."""
+# A server draws at most about twice the power limit of its accelerators: 6,500 W for eight of 400 W in a DGX A100.
 WITH_HOST = 2.5
 ENERGIES = ("power", "energy", "energy_per_epoch", "items_per_energy")
 
 
 @dataclass(frozen=True)
 class Excess:
-    """A row that draws more than its device can."""
+    """A row with more power than the device can draw."""
 
     row: Row
     power_w: float
@@ -36,43 +36,43 @@ class Excess:
     scope: str
     severity: Severity
     made_of: tuple[str, ...]
-    """The printed figures that give the power."""
+    """The printed figures that the power was computed from."""
 
 
 class PowerAboveLimit(TableRule):
-    """Energy over time above what the device can draw."""
+    """Power, printed or computed from energy and time, above the device's limit."""
 
     code = "SY401"
     name = "power-above-limit"
     severity = "error"
     verdict = "impossible"
     why = (
-        "Energy over time is power, and a device cannot draw more than its limit for long. Where it seems to, energy "
-        "and time are not of the same window: the energy may hold compilation and warm-up that the time or the rate "
-        "leaves out, or a unit or a scope is wrong."
+        "Energy divided by time is power, and a device cannot exceed its power limit for long. If it seems to, energy "
+        "and time cover different windows (the energy may include compilation and warm-up), or a unit or a scope is "
+        "wrong."
     )
     detected = (
-        "The power of a device is taken as printed, or deduced: energy over time, or rate over samples per energy, "
-        "divided by the devices. Its lower bound by rounding must exceed the limit of the device by 5 %, the accuracy "
-        "of common sensors. Energy of a whole job may hold hosts too: if nothing in the row says that it is of the "
-        "devices, up to 2.5 times the limit is to be disclosed only, and a limit of the whole system is used where one "
-        "is known."
+        "The power per device is taken as printed, or computed: energy over time, or rate over samples per energy, "
+        "divided by the number of devices. Its lower bound, after rounding, exceeds the limit of the device by more "
+        "than 5 %, the accuracy of common sensors. The energy of a job may include the hosts: unless the row says that "
+        "it is the energy of the devices, up to 2.5 times the limit is a warning only. If the limit of the whole "
+        "system is known, that limit is used."
     )
     bad = Example(
         "system,devices,power_limit_w,metric,value,unit\n"
         "A,4,300,throughput,64.99,sequences/s\nA,4,300,sequences_per_energy,4.08,sequences/Wh\n"
         "A,4,300,energy_per_epoch_per_device,15.68,Wh\n",
-        "64.99 sequences/s at 4.08 sequences/Wh are 14,336 W for each of 4 devices that may draw 300 W.",
+        "64.99 sequences/s at 4.08 sequences/Wh is 14,336 W for each of 4 devices with a limit of 300 W.",
     )
     good = Example(
         "system,devices,power_limit_w,metric,value,unit\n"
         "A,1,300,throughput,1827.72,images/s\nA,1,300,images_per_energy,39925.87,images/Wh\n",
-        "1,828 images/s at 39,926 images/Wh are 165 W.",
+        "1,828 images/s at 39,926 images/Wh is 165 W.",
     )
-    fix = "take energy and time over the same window, and say which devices and hosts the energy holds"
+    fix = "take energy and time over the same window, and state which devices and hosts the energy includes"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
-        """One finding for the rows of a table, a model and a machine together."""
+        """Yield one finding per table, model and machine."""
         groups: defaultdict[tuple[object, ...], list[Excess]] = defaultdict(list)
         if not table.platforms:
             return
@@ -94,12 +94,12 @@ class PowerAboveLimit(TableRule):
 
     def _report(self, group: list[Excess]) -> Finding:
         worst, least = max(group, key=lambda e: e.power_w), min(group, key=lambda e: e.power_w)
-        power = f"{number(worst.power_w)} W a {worst.scope}"
+        power = f"{number(worst.power_w)} W per {worst.scope}"
         if len(group) > 1:
-            power = f"{number(least.power_w)} to {number(worst.power_w)} W a {worst.scope} in {len(group)} rows"
-        message = f"the figures give {power}, which may draw {worst.limit_w:g} W"
+            power = f"{number(least.power_w)} to {number(worst.power_w)} W per {worst.scope} in {len(group)} rows"
+        message = f"the figures give {power}, but its limit is {worst.limit_w:g} W"
         if worst.severity == "warning":
-            message += ": unless hosts and cooling are in it, which the row does not say"
+            message += "; the row does not say whether hosts and cooling are included"
         rows = [entry.row for entry in group]
         parts = [f"{label(entry.row, rows)}: {number(entry.power_w)} W" for entry in group] if len(group) > 1 else []
         parts.insert(0, f"from {', '.join(worst.made_of)}" + (f" ({label(worst.row, rows)})" if parts else ""))
@@ -133,7 +133,7 @@ def _find_above(row: Row, power: Bounds, limit_w: float, scope: str, severity: S
 
 
 def power_of(given: Mapping[str, Bounds], solved: Solved) -> tuple[Bounds | None, bool]:
-    """Power of a device, printed or deduced, and whether the row says that it is the devices' own."""
+    """Return the power per device, printed or computed, and whether the row says that it excludes the hosts."""
     own = any(name.endswith("_per_device") and name.startswith(("power", "energy")) for name in given)
     known = given if solved.clash is not None else solved.known
     return known.get("power_per_device"), own

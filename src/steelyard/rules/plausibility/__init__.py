@@ -1,1 +1,1 @@
-"""SY7xx: figures that are unlikely beside the others."""
+"""SY7xx: implausible figures."""

@@ -1,4 +1,4 @@
-"""Rules on the loss of one training run (SY701 and SY702): a model that does not train may have another speed."""
+"""Run rules on the training loss (SY701, SY702): a model that does not train may run at a different speed."""
 
 from __future__ import annotations
 
@@ -12,56 +12,54 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.record import Finding, RunRecord
 
-# Fewer losses or steps than this show no trend.
+# Fewer losses or steps than this do not show a trend.
 LOSSES_NEEDED, LOSS_STEPS_NEEDED = 9, 100
-# A loss that rises beyond its own spread is seen in a few; one that stands still only in more than a noisy one needs.
+# A rise beyond the spread shows in a few losses; a flat loss needs more, because losses are noisy.
 LOSSES_TO_STAND = 30
 NOT_FINITE = ("nan", "inf", "-inf")
 
 
 class RanAway(RunRule):
-    """A loss that is no number any more."""
+    """The loss became NaN or infinite."""
 
     code = "SY701"
-    name = "loss-ran-away"
+    name = "loss-diverged"
     severity = "warning"
     why = (
-        "A training that has diverged computes with infinities. Devices and scalers may skip such steps or do them "
-        "faster, and in any case nobody wants this model."
+        "After divergence the model computes with NaN or infinity. Loss scalers skip such steps and devices may run "
+        "them faster, so the speed is not that of real training."
     )
-    detected = "The loss of the last step, or one in between, is not finite."
-    bad = Example('model.last_loss = "nan"\n', "The speed of a model that learns nothing.")
+    detected = "The loss of the last step, or of an earlier one, is not finite."
+    bad = Example('model.last_loss = "nan"\n', "The training diverged: the last loss is NaN.")
     good = Example('model.last_loss = "2.31"\n', "The loss of the last step is finite.")
-    fix = "use a smaller learning rate or another precision; the speed of a diverged model is not its speed"
+    fix = "use a smaller learning rate (--learning-rate) or another precision (--precision), then rerun"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
-        """One finding: of the last loss, else of the first that is not finite."""
+        """Yield one finding: for the last loss, otherwise for the first that is not finite."""
         last = record.model.last_loss if record.model else None
         if last in NOT_FINITE:
-            yield self.found(
-                f"the last loss is {last}: the training has run away, and may compute less than a sound one"
-            )
+            yield self.found(f"the last loss is {last}: the training diverged, and steps may be faster than normal")
             return
         trace = record.loss
         if trace is None or not _is_long_enough(record) or None not in trace.values:
             return
         lost = next(step for step, value in zip(trace.steps, trace.values, strict=True) if value is None)
-        yield self.found(f"the loss was not finite at step {lost:,}: the training ran away, and may compute less then")
+        yield self.found(f"the loss is not finite at step {lost:,}: the training diverged")
 
 
 class DoesNotLearn(RunRule):
-    """A loss that does not fall."""
+    """The loss does not decrease."""
 
     code = "SY702"
-    name = "loss-does-not-fall"
+    name = "loss-does-not-decrease"
     severity = "warning"
     why = (
-        "A training whose loss rises or stands still may be broken: wrong data, wrong precision, no update. Its "
-        "speed may be that of something else than training."
+        "If the loss rises or stays flat, the training may be broken: wrong data, wrong precision, no weight update. "
+        "The speed is then not that of real training."
     )
     detected = (
-        "Medians of the first and the last third of the losses are held against each other. A rise beyond the spread "
-        f"is a finding; so is standing still over {LOSSES_TO_STAND} losses where the data can be learnt."
+        "The median of the first third of the losses is compared with that of the last third. A rise beyond the spread "
+        f"is a finding. So is no decrease over at least {LOSSES_TO_STAND} losses if the data can be learnt."
     )
     bad = Example(
         "loss.steps = [1, 2, 4, 100, 200, 300, 400, 500, 600]\n"
@@ -73,10 +71,10 @@ class DoesNotLearn(RunRule):
         "loss.values = [2.3, 2.3, 2.2, 2.0, 1.9, 1.8, 1.7, 1.6, 1.6]\n",
         "The loss falls from 2.3 to 1.6.",
     )
-    fix = "look at learning rate, precision and data: a model that learns nothing may have another speed"
+    fix = "check the learning rate (--learning-rate), the precision (--precision) and the data"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
-        """A finding with the first and the last level."""
+        """Yield a finding with the first and the last level of the loss."""
         trace = record.loss
         if trace is None or not _is_long_enough(record):
             return
@@ -84,23 +82,24 @@ class DoesNotLearn(RunRule):
         if len(finite) < len(trace.values):
             return
         third = len(finite) // 3
-        # The first three are of steps 1, 2 and 4: those of a model that has learnt nothing yet.
+        # The first three losses are from steps 1, 2 and 4, before the model has learnt anything.
         first = max(statistics.median(finite[:3]), statistics.median(finite[:third]))
         last = statistics.median(finite[-third:])
         spread = max(_compute_spread(finite[:third]), _compute_spread(finite[-third:]))
-        stands = trace.learnable and len(finite) >= LOSSES_TO_STAND and last >= first > 0
-        if last > first + spread or stands:
+        flat = trace.learnable and len(finite) >= LOSSES_TO_STAND and last >= first > 0
+        if last > first + spread or flat:
             yield self.found(
-                f"the loss does not fall: {first:.4g} at first, {last:.4g} at last ({trace.steps[-1]:,} steps)"
+                f"the loss does not decrease: {first:.4g} at the start, {last:.4g} at the end "
+                f"({trace.steps[-1]:,} steps)"
             )
 
 
 def _is_long_enough(record: RunRecord) -> bool:
-    """Whether there are losses enough to see a trend."""
+    """Return whether there are enough losses to see a trend."""
     trace = record.loss
     return trace is not None and len(trace.values) >= LOSSES_NEEDED and trace.steps[-1] >= LOSS_STEPS_NEEDED
 
 
 def _compute_spread(values: list[float]) -> float:
-    """How far losses of one stretch lie apart."""
+    """Return the range of the losses."""
     return max(values) - min(values)

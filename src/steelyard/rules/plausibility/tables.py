@@ -1,4 +1,4 @@
-"""Rules on figures that are unlikely beside the others of their table (SY703, SY704). Knows ratios and digits."""
+"""Table rules on implausible figures (SY703, SY704): outliers and repeated rows."""
 
 from __future__ import annotations
 
@@ -25,55 +25,56 @@ if TYPE_CHECKING:
 
 LEAST_PEERS = 5
 FLOOR = 0.15
-"""Logarithm: the ratio of two machines varies by this much from model to model even in the best of tables."""
+"""Least spread, as a logarithm: the ratio of two machines varies at least this much between models."""
 FAR = 5.0
 MAX_SYSTEMS, MAX_WORKS = 24, 400
 CHANCE = 0.01
-"""Expected number of pairs of rows that agree in so many digits by chance."""
+"""Highest expected number of row pairs that agree in all digits by chance."""
 LEAST_DIGITS = 3
 INDEPENDENT = (("rate", "time"), ("energy", "power", "per_energy"))
-"""Rate and time follow from each other, and so do figures of energy once the rate is known."""
+"""Groups of dependent figures: time follows from rate, and the energy figures follow from each other given the rate."""
 
 System = tuple[object, ...]
 _HOURS = ((10.2, 6.1), (4.4, 2.5), (8.8, 4.9), (6.3, 3.9), (12.1, 7.3), (9.1, 5.2), (7.7, 4.4), (5.1, 2.9), (3.3, 2.0))
 
 
 def _write_example(odd: float) -> str:
-    """The example's table: twelve models on two machines, one of them with a time to choose."""
+    """Return the example table: twelve models on two machines; `odd` is the last time on machine B."""
     pairs = (*_HOURS, (2.9, 1.7), (15.1, 8.2), (4.6, odd))
     lines = [f"{system},m{i},train_time,{pair[at]},h" for i, pair in enumerate(pairs) for at, system in enumerate("AB")]
     return "\n".join(["system,model,metric,value,unit", *lines, ""])
 
 
 class Outlier(TableRule):
-    """One ratio of two machines that lies far from all others."""
+    """A ratio of two machines that is far from the ratios of other models."""
 
     code = "SY703"
     name = "outlier"
     severity = "warning"
     verdict = "outlier"
     why = (
-        "Two machines keep a similar ratio over many models. One model where the ratio is far off, or turns round, was "
-        "likely limited by something else: the input, a shared node, a wrong setting, a single bad run. A mean over "
-        "all models, or a conclusion from that one, would be about this accident."
+        "The ratio of two machines is similar for most models. If one model is far off, something else probably "
+        "limited that run: data loading, a shared node, a wrong setting, a single bad run. It distorts means over all "
+        "models."
     )
     detected = (
-        "For every two machines the ratio of their fastest rows is taken for each model and data set. A ratio is held "
-        "against the median of the others, in units of their spread (1.4826 times the median absolute deviation of the "
-        "logarithms, at least 15 %). It is reported beyond 5 x (1 + (8 / number of ratios)^2) such units, which grows "
-        "for small tables, and never with fewer than 5 others. The row that is far off against most machines is named."
+        "For every pair of machines, the ratio of their fastest rows is computed for each model and data set. Each "
+        "ratio is compared with the median of the others, in units of their spread (1.4826 times the median absolute "
+        "deviation of the logarithms, at least 15 %). An outlier is more than 5 x (1 + (8 / number of ratios)^2) units "
+        "away, so the threshold is higher in small tables; at least 5 other ratios are needed. The row that is far off "
+        "relative to most machines is reported."
     )
     bad = Example(
-        _write_example(11.8), "B is 1.6 to 1.8 times as fast for eleven models, and takes 2.6 times as long for one."
+        _write_example(11.8), "B is 1.6 to 1.8 times as fast for eleven models, but takes 2.6 times as long for one."
     )
     good = Example(
         _write_example(2.1),
-        "B is 2.2 times as fast for one model: more than for the others, but models do differ so much.",
+        "B is 2.2 times as fast for one model: more than for the others, but within the usual variation.",
     )
-    fix = "repeat the run and look for what limits it; leave it out of means, or show it apart"
+    fix = "repeat the run and find out what limited it; until then exclude it from means, or show it separately"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
-        """One finding for each row that is far off."""
+        """Yield one finding per outlier."""
         for speeds in _group_by_source(table).values():
             yield from self._check_source(speeds)
 
@@ -83,46 +84,46 @@ class Outlier(TableRule):
             for work, off, evidence in _find_far_off(speeds[one], speeds[other]):
                 far[other, work].append((off, evidence))
                 far[one, work].append((off, evidence))
-        told: set[System] = set()
+        reported: set[System] = set()
         for (system, work), found in sorted(far.items(), key=lambda item: (-len(item[1]), -max(item[1])[0])):
-            # Both sides of a pair are entered; the side that is far off against more machines is told, and only it.
-            if work not in told:
-                told.add(work)
+            # Each pair is entered for both machines; only the machine that is an outlier more often is reported.
+            if work not in reported:
+                reported.add(work)
                 row = speeds[system][work].row
                 named = [setting(row, key) for key in ("model", "dataset") if row.get(key) is not None]
                 evidence = "; ".join([*named, _format_figures(row)])
-                yield self.found(f"{max(found)[1]} works give", place=row.place, evidence=evidence)
+                yield self.found(max(found)[1], place=row.place, evidence=evidence)
 
 
 class StaleRow(TableRule):
-    """A row that repeats the figures of another, digit for digit."""
+    """A row with the same figures as another, digit for digit."""
 
     code = "SY704"
-    name = "stale-row"
+    name = "duplicate-figures"
     severity = "warning"
     why = (
-        "Two different configurations do not give the same figures in every digit. A row that repeats another one was "
-        "most likely copied and not yet filled in, or its settings were changed and its figures were not."
+        "Two different configurations do not give the same figures in every digit. Most likely the row was copied and "
+        "its figures or settings were not updated."
     )
     detected = (
-        "Two rows of a table differ in the machine, the number of devices or the work, and all their rates, times, "
-        "energies and powers are the same text. At least 3 digits must agree, and so many that chance would do it in "
-        "fewer than one of 100 such tables; rate and time count once, because one follows from the other."
+        "Two rows of a table differ in the machine, the number of devices or the work, but all their rates, times, "
+        "energies and powers are printed identically. At least 3 digits must agree, and enough that fewer than one in "
+        "100 such tables would agree by chance; rate and time count once, because one follows from the other."
     )
     bad = Example(
         "devices,metric,value,unit\n"
         "1,throughput,1862.9,images/s\n2,throughput,3717.2,images/s\n4,throughput,3717.2,images/s\n",
-        "4 devices have the figure of 2 devices in all five digits.",
+        "The figure for 4 devices equals that for 2 devices in all five digits.",
     )
     good = Example(
         "devices,metric,value,unit\n"
         "1,throughput,1862.9,images/s\n2,throughput,3717.2,images/s\n4,throughput,7078.1,images/s\n",
         "Each row has its own figure.",
     )
-    fix = "fill in the figures that were measured with the settings of the row"
+    fix = "enter the figures that were measured with the settings of the row"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
-        """One finding for each row that repeats an earlier one."""
+        """Yield one finding per row that repeats an earlier one."""
         tables: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
         for row in table.rows:
             tables[row.source, row.table].append(row)
@@ -130,7 +131,7 @@ class StaleRow(TableRule):
             yield from self._check_rows(rows)
 
     def _check_rows(self, rows: list[Row]) -> Iterator[Finding]:
-        # The settings by which the figures of two rows must differ.
+        # If one of these settings differs, the figures must differ too.
         telling = [key for key in SETTINGS if key in keys_of("system", "size", *WORK_ROLES)]
         pairs = len(rows) * (len(rows) - 1) / 2
         first: dict[object, Row] = {}
@@ -143,13 +144,13 @@ class StaleRow(TableRule):
             stated = [key for key in telling if earlier.get(key) is not None and row.get(key) is not None]
             differing = [key for key in stated if earlier.get(key) != row.get(key)]
             if earlier is not row and differing:
-                what = " and ".join(f"{setting(row, key)} against {setting(earlier, key)}" for key in differing[:2])
-                message = f"two rows have the same figures, digit for digit, although {what}"
+                what = ", ".join(f"{setting(earlier, key)} and {setting(row, key)}" for key in differing[:2])
+                message = f"two rows with different settings ({what}) have the same figures, digit for digit"
                 yield self.found(message, place=places((earlier, row)), evidence=_format_figures(row))
 
 
 def _group_by_source(table: RowTable) -> dict[str, dict[System, dict[System, Speed]]]:
-    """The fastest row of each machine and work, source by source."""
+    """Return the fastest row of each machine and work, by source."""
     found: dict[str, dict[System, dict[System, Speed]]] = {}
     for speed in speeds_of(table):
         row = speed.row
@@ -166,7 +167,7 @@ def _group_by_source(table: RowTable) -> dict[str, dict[System, dict[System, Spe
 
 
 def _find_far_off(a: dict[System, Speed], b: dict[System, Speed]) -> Iterator[tuple[System, float, str]]:
-    """Works whose ratio of two machines is far from the others, how far, and in words."""
+    """Yield the works whose ratio of two machines is an outlier, with its distance and a message."""
     shared = [work for work in list(a)[:MAX_WORKS] if work in b]
     ratios = {work: (over.low + over.high) / 2 for work in shared if (over := b[work].over(a[work]))}
     far = FAR * (1 + (8 / len(ratios)) ** 2) if ratios else FAR
@@ -179,8 +180,8 @@ def _find_far_off(a: dict[System, Speed], b: dict[System, Speed]) -> Iterator[tu
         off = abs(ratio - middle) / spread
         if off > far:
             ends = f"{times(math.exp(min(others)))} to {times(math.exp(max(others)))}"
-            who = f"{_name_machine(b[work].row, a[work].row)} against {_name_machine(a[work].row, b[work].row)}"
-            yield work, off, f"{who}: {times(math.exp(ratio))}, far from the {ends} that {len(others)} other"
+            who = f"{_name_machine(b[work].row, a[work].row)} vs {_name_machine(a[work].row, b[work].row)}"
+            yield work, off, f"{who}: {times(math.exp(ratio))}, but {ends} for {len(others)} other models or data sets"
 
 
 def _name_machine(row: Row, other: Row) -> str:
@@ -190,7 +191,7 @@ def _name_machine(row: Row, other: Row) -> str:
 
 
 def _read_measured(row: Row) -> list[tuple[str, str, str]]:
-    """Rates, times, energies and powers as printed."""
+    """Return the rates, times, energies and powers of a row as printed."""
     kinds = {kind for group in INDEPENDENT for kind in group}
     return sorted(
         (metric, amount.text, amount.unit)
@@ -200,7 +201,7 @@ def _read_measured(row: Row) -> list[tuple[str, str, str]]:
 
 
 def _count_digits(figures: list[tuple[str, str, str]]) -> int:
-    """Digits that agree and do not follow from each other."""
+    """Count the significant digits of independent figures."""
     total = 0
     for group in INDEPENDENT:
         most = 0

@@ -1,7 +1,4 @@
-"""Rules on scaling curves: what a speed-up or an efficiency rests on (SY310 to SY319).
-
-Knows rows that differ in their number of devices; not how the loss comes about.
-"""
+"""Table rules on scaling curves (SY310 to SY314): what a speed-up or an efficiency is based on."""
 
 from __future__ import annotations
 
@@ -19,19 +16,19 @@ if TYPE_CHECKING:
 
 Kind = Literal["strong", "weak", "neither", "unknown"]
 STATED = ("speedup", "efficiency")
-"""Figures that hold a row against the base of its curve."""
+"""Figures relative to the base of the curve."""
 PROJECTED = ("projected_", "expected_")
-"""How the names of figures begin that nobody measured."""
+"""Prefixes of figures that were not measured."""
 REACH = 2.0
-"""A projection goes at most this many times as far as the measurements before it must be said."""
+"""A projection may go up to this many times the largest measured device count without a finding."""
 GAP = 4.0
 FEW_COUNTS = 2
-# What changes with the number of devices by itself. The batch is looked at on its own.
+# Settings that may change with the number of devices. The batch is checked separately.
 GROWS = ("devices", "nodes", "batch_per_device", "global_batch", "grad_accumulation", "parallelism", "backend")
 
 
 def curves(table: RowTable) -> list[list[Row]]:
-    """Rows that differ only in their number of devices and what follows from it, by that number; two counts or more."""
+    """Return groups of rows that differ only in device count and what follows from it, sorted; two counts or more."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in table.rows:
         if row.number("devices"):
@@ -42,12 +39,12 @@ def curves(table: RowTable) -> list[list[Row]]:
 
 
 def devices_of(row: Row) -> float:
-    """Devices of a row that is known to have some."""
+    """Return the number of devices of a row, which must be known."""
     return row.number("devices") or math.nan
 
 
 def kind_of(rows: Sequence[Row]) -> Kind:
-    """Strong: the job's batch stays. Weak: the device's batch stays. Unknown where the batches are not stated."""
+    """Return the kind of scaling: strong keeps the global batch, weak the batch per device; unknown without batches."""
     whole = [_find_global_batch(row) for row in rows]
     known = [batch for batch in whole if batch is not None]
     if len(known) < len(rows):
@@ -83,33 +80,33 @@ def _format_counts(rows: Sequence[Row]) -> str:
 
 
 class Extrapolated(TableRule):
-    """A projection far beyond what was measured."""
+    """A projection far beyond the measured device counts."""
 
     code = "SY310"
     name = "extrapolated-too-far"
     severity = "warning"
     why = (
-        "A fitted curve knows only what happened at the measured counts. Beyond them other things begin to matter, "
-        "such as the first link between nodes, and the curve cannot know them."
+        "A fit describes only the measured device counts. Beyond them other effects begin, such as the network between "
+        "nodes, which the fit cannot predict."
     )
     detected = (
-        "A figure whose name begins with projected_ or expected_ stands at more than twice the largest number of "
+        "A figure whose name begins with projected_ or expected_ is given for more than twice the largest number of "
         "devices that was measured with the same settings."
     )
     bad = Example(
         "devices,metric,value,unit\n1,throughput,100,images/s\n4,throughput,380,images/s\n"
         "32,projected_throughput,2900,images/s\n",
-        "Measured up to 4 devices, projected to 32: eight times as far.",
+        "Measured up to 4 devices, projected to 32: eight times as many.",
     )
     good = Example(
         "devices,metric,value,unit\n1,throughput,100,images/s\n4,throughput,380,images/s\n"
         "8,projected_throughput,740,images/s\n",
-        "8 devices are twice the largest measured count.",
+        "8 devices is twice the largest measured count.",
     )
-    fix = "measure at half the projected number of devices or more; else say how far the measurements go"
+    fix = "measure at half the projected number of devices or more, or state up to which count you measured"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
-        """One finding for each figure that goes too far."""
+        """Yield one finding per figure that is projected too far."""
         for rows in curves(table):
             measured = [row for row in rows if any(not _is_projected(metric) for metric in row.figures)]
             if not measured:
@@ -123,133 +120,133 @@ class Extrapolated(TableRule):
                         f"{largest:g}",
                         place=row.place,
                         evidence=f"measured at {_format_counts(measured)} devices; "
-                        f"{REACH * largest:g} would be twice as far",
+                        f"project to {REACH * largest:g} at most",
                     )
 
 
 class BaseOfSeveral(TableRule):
-    """A speed-up or an efficiency against more than one device."""
+    """A speed-up or an efficiency relative to more than one device."""
 
     code = "SY311"
     name = "base-of-several-devices"
     severity = "warning"
     why = (
-        "Efficiency compares with the base. What is lost between one device and the base is not seen: against 4 "
-        "devices, those 4 count as perfect, however much they lose already."
+        "Efficiency is relative to the base. Losses between one device and the base do not show: relative to 4 "
+        "devices, those 4 count as 100 %, even if they already scale badly."
     )
     detected = "A curve states a speed-up or an efficiency, and its smallest number of devices is more than one."
     bad = Example(
         "devices,metric,value,unit\n4,efficiency,100,%\n8,efficiency,97,%\n16,efficiency,94,%\n",
-        "94 % looks good, but the loss from 1 to 4 devices is left out.",
+        "94 % looks good, but the loss from 1 to 4 devices is not included.",
     )
     good = Example(
         "devices,metric,value,unit\n1,efficiency,100,%\n4,efficiency,80,%\n16,efficiency,75,%\n",
-        "The base is one device: the efficiency holds all losses.",
+        "The base is one device, so the efficiency includes all losses.",
     )
-    fix = "measure one device too; where the work does not fit on one, give the base with its throughput each time"
+    fix = "measure one device as well; if the work does not fit on one, state the base and its throughput"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
-        """One finding a curve."""
+        """Yield one finding per curve."""
         for rows in curves(table):
             least = devices_of(rows[0])
             if _select_stated(rows) and least > 1:
                 yield self.found(
-                    f"the base has {least:g} devices: what is lost from 1 to {least:g} is in no efficiency",
+                    f"the base has {least:g} devices; the efficiency does not include losses from 1 to {least:g}",
                     place=rows[0].place,
                     evidence=f"measured at {_format_counts(rows)} devices",
                 )
 
 
 class NeitherStrongNorWeak(TableRule):
-    """A curve along which the job's and the device's batch both change."""
+    """A curve where both the global batch and the batch per device change."""
 
     code = "SY312"
     name = "neither-strong-nor-weak"
     severity = "error"
     why = (
-        "Strong scaling keeps the batch of the whole job, weak scaling that of a device. Where both change, a larger "
-        "batch makes a device faster or slower by itself, and nobody can tell that from the effect of more devices."
+        "Strong scaling keeps the global batch, weak scaling keeps the batch per device. If both change, the effect of "
+        "the batch on the speed cannot be separated from the effect of more devices."
     )
     detected = (
-        "A curve states a speed-up or an efficiency; the batches are known at every number of devices, and neither "
-        "the job's nor the device's stays the same."
+        "A curve states a speed-up or an efficiency, the batch sizes are known for every number of devices, and "
+        "neither the global batch nor the batch per device is constant."
     )
     bad = Example(
         "devices,batch_per_device,metric,value,unit\n1,64,efficiency,100,%\n2,48,efficiency,96,%\n4,32,efficiency,80,%\n",
-        "The job takes 64, 96 and 128 samples a step, a device 64, 48 and 32: both change.",
+        "The global batch is 64, 96 and 128, the batch per device 64, 48 and 32: both change.",
     )
     good = Example(
         "devices,batch_per_device,metric,value,unit\n1,64,efficiency,100,%\n2,64,efficiency,96,%\n4,64,efficiency,90,%\n",
-        "A device keeps its 64 samples: weak scaling.",
+        "The batch per device is always 64: weak scaling.",
     )
-    fix = "keep the batch of a device (weak scaling) or of the job (strong scaling) at every number of devices"
+    fix = "keep the batch per device (weak scaling) or the global batch (strong scaling) the same at every device count"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
-        """One finding a curve."""
+        """Yield one finding per curve."""
         for rows in curves(table):
             if _select_stated(rows) and kind_of(rows) == "neither":
                 batches = [(devices_of(row), _find_global_batch(row) or math.nan) for row in rows]
-                listed = "; ".join(f"{n:g} devices: {batch:g}, {batch / n:g} each" for n, batch in batches)
+                listed = "; ".join(f"{n:g} devices: {batch:g}, {batch / n:g} per device" for n, batch in batches)
                 yield self.found(
-                    "neither the job's nor the device's batch stays the same along the curve",
+                    "both the global batch and the batch per device change along the curve",
                     place=rows[0].place,
-                    evidence=f"samples a step, {listed}",
+                    evidence=f"global batch, {listed}",
                 )
 
 
 class TwoCounts(TableRule):
-    """A curve of two points."""
+    """A curve with only two device counts."""
 
     code = "SY313"
-    name = "two-device-counts"
+    name = "only-two-device-counts"
     severity = "note"
     why = (
-        "Two device counts give one ratio. Whether the loss stays, grows or jumps with more devices needs a third; no "
-        "model can be checked on two points."
+        "Two device counts give one ratio. They do not show whether the loss stays constant, grows or jumps with more "
+        "devices, and no model can be checked on two points."
     )
-    detected = "A curve states a speed-up or an efficiency at two numbers of devices only."
+    detected = "A curve states a speed-up or an efficiency at only two numbers of devices."
     bad = Example(
         "devices,metric,value,unit\n1,efficiency,100,%\n8,efficiency,70,%\n",
-        "Somewhere between 1 and 8 devices 30 % were lost.",
+        "30 % is lost somewhere between 1 and 8 devices.",
     )
     good = Example(
         "devices,metric,value,unit\n1,efficiency,100,%\n2,efficiency,72,%\n4,efficiency,71,%\n8,efficiency,70,%\n",
-        "Nearly all is lost from 1 to 2 devices; from there on the job scales.",
+        "Nearly all of the loss is between 1 and 2 devices; from there on the job scales well.",
     )
-    fix = "measure the counts between and beyond, best in doublings"
+    fix = "measure more device counts, such as 1, 2, 4 and 8"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
-        """One finding a curve."""
+        """Yield one finding per curve."""
         for rows in curves(table):
             if _select_stated(rows) and len(set(map(devices_of, rows))) <= FEW_COUNTS:
-                yield self.found(f"only {_format_counts(rows)} devices were measured", place=rows[-1].place)
+                yield self.found(f"only two device counts were measured: {_format_counts(rows)}", place=rows[-1].place)
 
 
 class Gap(TableRule):
-    """Neighbouring counts that lie far apart."""
+    """Consecutive device counts that are far apart."""
 
     code = "SY314"
     name = "gap-between-device-counts"
     severity = "note"
     why = (
-        "Where to stop is a question of the last count that still pays. A wide gap hides it, and a loss that comes at "
-        "one place, such as the border of a node, looks as if it came slowly."
+        "A wide gap hides the largest device count that is still efficient. A loss at one point, such as the step from "
+        "one node to two, then looks gradual."
     )
     detected = (
-        "Two neighbouring numbers of devices in a curve with speed-ups or efficiencies are more than 4 times apart."
+        "Two consecutive device counts in a curve with speed-ups or efficiencies differ by more than a factor of 4."
     )
     bad = Example(
         "devices,metric,value,unit\n1,efficiency,100,%\n2,efficiency,96,%\n64,efficiency,48,%\n",
-        "Between 2 and 64 devices half is lost, and nobody knows where.",
+        "Half is lost between 2 and 64 devices, and it is not known where.",
     )
     good = Example(
         "devices,metric,value,unit\n1,efficiency,100,%\n4,efficiency,94,%\n16,efficiency,90,%\n64,efficiency,48,%\n",
-        "The loss comes between 16 and 64 devices.",
+        "The loss is between 16 and 64 devices.",
     )
-    fix = "measure the doublings between"
+    fix = "measure the device counts in between, doubling each time"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
-        """One finding for each gap."""
+        """Yield one finding per gap."""
         for rows in curves(table):
             for before, after in itertools.pairwise(_select_stated(rows)):
                 if devices_of(after) > GAP * devices_of(before):

@@ -1,4 +1,4 @@
-"""Rules on rows of different device counts in a table (SY301 to SY309). Knows which row a reader would divide by."""
+"""Table rules on rows with different device counts (SY301, SY303): superlinear and confounded scaling."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from steelyard.rules.table.row import Row, RowTable
 
 MARGIN = 0.03
-"""Two runs of the same thing may differ by this much; an efficiency of 103 % wants no explanation yet."""
+"""Two identical runs may differ by this much, so an efficiency of 103 % needs no explanation."""
 MAX_BASES = 20
 SPEEDS = (("throughput", 1), ("epoch_time", -1), ("train_time", -1))
-"""What says how fast a row is, and whether more is faster."""
+"""Figures that measure speed; 1 if a larger value is faster, -1 if a smaller one is."""
 
 
 class Speed(NamedTuple):
-    """How fast a row is, by one of its figures."""
+    """The speed figures of a row."""
 
     row: Row
     devices: float
     by: dict[str, Bounds]
 
     def over(self, base: Speed) -> Bounds | None:
-        """Logarithm of how many times faster it is, by a figure that both have."""
+        """Return the logarithm of the speed-up over a base row, from the first figure that both have."""
         for name, sign in SPEEDS:
             own, other = self.by.get(name), base.by.get(name)
             if own and other:
@@ -44,34 +44,34 @@ class Speed(NamedTuple):
 
 
 class Superlinear(TableRule):
-    """More devices that are each faster than one alone."""
+    """An efficiency above 100 %."""
 
     code = "SY301"
     name = "superlinear"
     severity = "warning"
     verdict = "superlinear"
     why = (
-        "Four devices can rarely do more than four times the work of one. Where a table says so, the rows often differ "
-        "in something that it does not show: the batch of a device, the input, a cache that now holds the data, or a "
-        "slow first run. The efficiency is not yet evidence of good scaling."
+        "Four devices rarely do more than four times the work of one. If a table says so, the rows often differ in "
+        "something it does not show: the batch per device, the data loading, caching, or a slow first run. The "
+        "efficiency is then not evidence of good scaling."
     )
     detected = (
-        "The speed-up over the row of fewest devices with otherwise equal settings, by throughput or else by time, is "
-        "divided by the ratio of the devices. Its lower bound by rounding must exceed 103 %: two runs of the same "
-        "thing may differ by so much. A printed efficiency above that is reported too."
+        "The speed-up over the row with the fewest devices and otherwise equal settings, by throughput or by time, is "
+        "divided by the ratio of device counts. Its lower bound, after rounding, exceeds 103 %, because two identical "
+        "runs may differ by 3 %. A printed efficiency above 103 % is reported as well."
     )
     bad = Example(
         "devices,model,metric,value,unit\n1,detector,train_time,4.59,h\n4,detector,train_time,1.08,h\n",
-        "4.25 times as fast on 4 devices: 106 %.",
+        "4.25 times as fast on 4 devices: an efficiency of 106 %.",
     )
     good = Example(
         "devices,model,metric,value,unit\n1,detector,train_time,4.59,h\n4,detector,train_time,1.18,h\n",
-        "3.89 times as fast on 4 devices: 97 %.",
+        "3.89 times as fast on 4 devices: an efficiency of 97 %.",
     )
-    fix = "repeat both rows with the same batch, input and warm-up; if it stays, say where the gain comes from"
+    fix = "repeat both rows with the same batch, input and warm-up; if the gain remains, explain it"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
-        """One finding for each row."""
+        """Yield one finding per row."""
         recomputed: set[int] = set()
         for group in _group_by_system(table):
             group.sort(key=lambda speed: speed.devices)
@@ -91,28 +91,26 @@ class Superlinear(TableRule):
         factor = speed.devices / base.devices
         share = efficiency.middle
         message = f"{times(share * factor)} as fast on {factor:g} times the devices: efficiency {percent(share)}"
-        evidence = f"{_format_speeds(speed, base)}; by rounding at least {percent(math.exp(efficiency.low))}"
+        evidence = f"{_format_speeds(speed, base)}; at least {percent(math.exp(efficiency.low))} after rounding"
         return self.found(message, place=speed.row.place, evidence=evidence)
 
 
 class ConfoundedScaling(TableRule):
-    """A series of device counts in which other settings change with the count."""
+    """A scaling series where other settings change with the device count."""
 
     code = "SY303"
     name = "confounded-scaling"
     severity = "error"
     why = (
-        "Rows of 1, 4 and 8 devices are read as a scaling series. When the batch, the precision or the input changed "
-        "together with the count, the speed-up is the product of all these changes, and none of it can be credited to "
-        "the devices."
+        "Readers take rows with 1, 4 and 8 devices for a scaling series. If batch, precision or input changed with the "
+        "device count, the speed-up is the effect of all these changes together, not of the devices."
     )
     detected = (
-        "Rows of one model, data set and system with different numbers of devices form a series: inside a table, or "
-        "over the tables of a source that each have one count. For each larger count the rows without a base of equal "
-        "settings at the smallest count are looked at; the fastest is held against the base that is most like it and "
-        "has no partner of its own at this count. Keeping the batch of a device (weak scaling) or of the job (strong "
-        "scaling) is no change. It is to be disclosed only where a base of equal settings exists at another count, or "
-        "where the work and the arithmetic stayed."
+        "Rows of one model, data set and system with different device counts form a series, within a table or over the "
+        "tables of a source that have one count each. For each larger count, the fastest row without a base of equal "
+        "settings at the smallest count is compared with the most similar base that has no equal row at that count. "
+        "Keeping the batch per device (weak scaling) or the global batch (strong scaling) is not a change. It is a "
+        "warning only if a base of equal settings exists at another count, or if work and precision stayed the same."
     )
     bad = Example(
         "devices,precision,batch_per_device,metric,value,unit\n"
@@ -124,10 +122,10 @@ class ConfoundedScaling(TableRule):
         "1,fp16,256,throughput,9900,images/s\n4,fp16,256,throughput,37510,images/s\n",
         "Only the number of devices changed.",
     )
-    fix = "measure the small configuration with the settings of the large one, and divide by that"
+    fix = "measure the base with the settings of the larger job, and divide by that"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
-        """One finding for each larger count of a series."""
+        """Yield one finding per larger device count of a series."""
         for series in _find_series(table):
             least = min(speed.devices for speed in series)
             bases = [speed for speed in series if speed.devices == least][:MAX_BASES]
@@ -144,7 +142,10 @@ class ConfoundedScaling(TableRule):
             f"{change.key} {_format_value(change.a)} to {_format_value(change.b)}" for change in changes[:5]
         )
         share = percent(ratio.middle / factor)
-        message = f"{times(ratio.middle)} on {factor:g} times the devices ({share}) is not their doing alone: {what}"
+        message = (
+            f"{times(ratio.middle)} as fast on {factor:g} times the devices ({share}), but other settings changed too: "
+            f"{what}"
+        )
         evidence = _format_speeds(speed, base)
         smaller = [entry for entry in series if entry.devices < speed.devices and entry.over(speed)]
         other = next((entry for entry in smaller[: 5 * MAX_BASES] if _is_clean(entry, speed)), None)
@@ -159,9 +160,9 @@ class ConfoundedScaling(TableRule):
 
 
 def _find_confounded(at_count: list[Speed], bases: list[Speed]) -> tuple[Speed, Speed] | None:
-    """The fastest row of a count without a base of equal settings, and the base that a reader would take for it.
+    """Return the fastest row that has no base of equal settings, and the base a reader would compare it with.
 
-    A base that has a partner of equal settings at this count is not taken: the reader would take that partner.
+    A base that has a row of equal settings at this count is left out: a reader would compare it with that row.
     """
     taken: set[int] = set()
     orphans: list[Speed] = []
@@ -182,9 +183,9 @@ def _find_confounded(at_count: list[Speed], bases: list[Speed]) -> tuple[Speed, 
 
 
 def speeds_of(table: RowTable) -> list[Speed]:
-    """How fast each row is, printed or deduced. A row that does not say on how many devices is taken for one.
+    """Return the speed of each row, printed or computed. A row without a device count counts as one device.
 
-    A row whose figures are missing still says that its settings were measured; it has no figure to compare by.
+    A row without figures is included too: it shows that its settings were measured.
     """
     peers, made = peers_of(table), []
     for row, given, solved in zip(peers.rows, peers.given, peers.solved, strict=True):
@@ -195,7 +196,7 @@ def speeds_of(table: RowTable) -> list[Speed]:
 
 
 def changed(base: Row, row: Row) -> list[Difference]:
-    """Settings that changed with the number of devices and that do not follow from it."""
+    """Return the settings that changed and do not follow from the number of devices."""
     found = confounders(Pair(base, row, "devices"))
     growth = (row.number("devices") or 1) / (base.number("devices") or 1)
     keys = {entry.key for entry in found}
@@ -203,7 +204,7 @@ def changed(base: Row, row: Row) -> list[Difference]:
     for entry in found:
         counts = all(isinstance(value, int | float) and value for value in (entry.a, entry.b))
         ratio = float(entry.b) / float(entry.a) if counts else 0.0
-        # Where a table gives one of the two batches, weak and strong scaling show as its growth or its division.
+        # If a table states only one of the two batch sizes, weak or strong scaling changes it in proportion.
         alone = not {"batch_per_device", "global_batch"} <= keys
         if (
             alone
@@ -230,7 +231,7 @@ def _is_clean(base: Speed, speed: Speed) -> bool:
 
 
 def _find_efficiency(speed: Speed, group: Sequence[Speed]) -> tuple[Speed, Bounds] | None:
-    """The natural base of a row, in a group by size, and its efficiency over it."""
+    """Return the base of a row and its efficiency; `group` is sorted by device count."""
     tried = 0
     for base in group:
         if base.devices >= speed.devices or tried >= MAX_BASES:
@@ -246,7 +247,7 @@ def _find_efficiency(speed: Speed, group: Sequence[Speed]) -> tuple[Speed, Bound
 
 
 def _may_be_clean(base: Row, row: Row) -> bool:
-    """A quick look before the thorough one: numbers that both state are alike, but for the batch."""
+    """Check cheaply, before `changed`, that numbers which both rows state are equal."""
     return all(
         (a := base.get(key)) is None or (b := row.get(key)) is None or a == b
         for key in ("workers_per_device", "grad_accumulation", "sequence_length")
@@ -254,7 +255,7 @@ def _may_be_clean(base: Row, row: Row) -> bool:
 
 
 def _group_by_system(table: RowTable) -> list[list[Speed]]:
-    """Rows of one table, work and system that say on how many devices they ran."""
+    """Group the rows that state a device count by table, work and system."""
     groups: defaultdict[object, list[Speed]] = defaultdict(list)
     for speed in speeds_of(table):
         if speed.row.number("devices"):
@@ -263,7 +264,7 @@ def _group_by_system(table: RowTable) -> list[list[Speed]]:
 
 
 def _find_series(table: RowTable) -> Iterator[list[Speed]]:
-    """Rows that a reader takes for a scaling series."""
+    """Yield the groups of rows that a reader would take for a scaling series."""
     whole: defaultdict[object, list[Speed]] = defaultdict(list)
     for group in _group_by_system(table):
         if len({speed.devices for speed in group}) > 1:
@@ -275,7 +276,7 @@ def _find_series(table: RowTable) -> Iterator[list[Speed]]:
 
 
 def _format_speeds(speed: Speed, base: Speed) -> str:
-    """The two figures that were divided."""
+    """Format the two figures that were divided."""
     for name, _ in SPEEDS:
         if name in speed.by and name in base.by:
             parts = [
@@ -285,8 +286,8 @@ def _format_speeds(speed: Speed, base: Speed) -> str:
                 if variable(entry.row, metric) == name
             ]
             if len(parts) == 2:
-                return f"{parts[0]} against {parts[1]} ({base.row.place})"
-            return f"{name} {number(speed.by[name].middle)} against {number(base.by[name].middle)} ({base.row.place})"
+                return f"{parts[0]} vs {parts[1]} ({base.row.place})"
+            return f"{name} {number(speed.by[name].middle)} vs {number(base.by[name].middle)} ({base.row.place})"
     return ""
 
 

@@ -1,1 +1,1 @@
-"""SY1xx: settings that differ, or that were asked for and not in effect."""
+"""SY1xx: settings that differ, or that were requested but not in effect."""

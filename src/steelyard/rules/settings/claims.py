@@ -1,4 +1,4 @@
-"""Rules on claims that a difference has one cause, or is fair (SY120, SY121). Knows what else differs."""
+"""Claim rules: unfair comparisons and confounded causes (SY120, SY121)."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from steelyard.rules.claim import Asserted
 
 LASTING_SHARE = 0.9
-"""An advantage at equal settings lasts when at least this share of the ratio is left at each side's best."""
+"""An advantage at equal settings is fair if at least this share of the ratio remains at each side's best settings."""
 
 
 class Unfair(ClaimRule):
-    """A comparison at settings that suit one side."""
+    """A comparison at settings that favour one side."""
 
     code = "SY120"
     name = "unfair-settings"
     severity = "error"
     verdict = "unfair"
     why = (
-        "Equal settings are not equal conditions. A batch size that one device is made for can leave the other one "
-        "idle; whoever chooses it chooses the winner. A reader wants to know what each can do."
+        "Equal settings are not always fair. A batch size that suits one device can leave the other one idle, so the "
+        "choice of the batch decides who wins. Readers want to know what each device can do."
     )
     detected = (
-        "For each side the table is searched for the best row of the same machine and the same work in the same "
-        "precision, whatever its batch, input and implementation. A figure of more devices is scaled down in "
-        "proportion. The claim is unfair when the other side wins at these settings, or when less than 90 % of the "
-        "claimed ratio is left. Two sides that are said to be equal must stay so within 10 %."
+        "For each side, the best row of the same machine, work and precision is taken from the table, with any batch, "
+        "input and implementation. Figures for more devices are scaled down in proportion. The claim is unfair if the "
+        "other side wins at these settings, or if less than 90 % of the claimed ratio remains. Sides claimed to be "
+        "equal must stay equal within 10 %."
     )
     bad = Example(
         "accelerator,devices,model,batch_per_device,metric,value,unit\n"
@@ -41,7 +41,7 @@ class Unfair(ClaimRule):
         "---\n"
         'id = "1"\nkind = "times"\nasserts = ["fairness"]\npublished = "3.0x"\nmetric = "throughput"\n'
         'a = { accelerator = "X", batch_per_device = 8 }\nb = { accelerator = "Y", batch_per_device = 8 }\n',
-        "X is 3 times as fast at batch 8, which starves Y; at its own best batch Y is 3 times as fast as X.",
+        "X is 3 times as fast at batch 8, which is too small for Y; at batch 256, Y is 3 times as fast as X.",
     )
     good = Example(
         "accelerator,devices,model,batch_per_device,metric,value,unit\n"
@@ -50,42 +50,42 @@ class Unfair(ClaimRule):
         "---\n"
         'id = "1"\nkind = "times"\nasserts = ["fairness"]\npublished = "3.0x"\nmetric = "throughput"\n'
         'a = { accelerator = "X", batch_per_device = 8 }\nb = { accelerator = "Y", batch_per_device = 8 }\n',
-        "X is 3 times as fast at batch 8, and also where each side runs at its best batch.",
+        "X is 3 times as fast at batch 8, and also if each side runs at its best batch.",
     )
-    fix = "print best against best beside the comparison at equal settings"
+    fix = "report the ratio at each side's best settings as well"
 
     def check(self, asserted: Asserted) -> Iterator[Finding]:
-        """One finding with both ratios."""
+        """Yield one finding with both ratios."""
         equal, best = asserted.equal, asserted.best
         if asserted.asserts != "fairness" or equal is None or best is None:
             return
         (at_equal,), (at_best,) = equal.values, best.values
         turns = at_equal.low > 1 and at_best.low <= 1
         if turns or at_best.high < LASTING_SHARE * at_equal.low:
-            what = "the order turns" if turns else "the advantage shrinks"
+            what = "the other side wins" if turns else "the advantage shrinks"
             what = "one side gains far more" if at_equal.low <= 1 else what
             yield self.found(
-                f"{what} when each side runs at its own best settings",
+                f"{what} if each side runs at its own best settings",
                 place=asserted.place,
-                evidence=f"equal settings: {equal.words}; best against best: {best.words}",
+                evidence=f"equal settings: {equal.words}; each side's best settings: {best.words}",
             )
 
 
 class Confounded(ClaimRule):
-    """A difference credited to one setting while others changed too."""
+    """A difference attributed to one setting although others changed too."""
 
     code = "SY121"
     name = "confounded-attribution"
     severity = "error"
     verdict = "confounded"
     why = (
-        "The ratio between two rows is the effect of everything that differs between them. When more than the named "
-        "cause changed, nobody can say how much of the ratio that cause brought."
+        "The ratio of two rows is the effect of everything that differs between them. If more than the named cause "
+        "changed, its share of the ratio is unknown."
     )
     detected = (
-        "A setting that is stated on both sides differs, is not the named factor and does not follow from it. With "
-        "more devices, for example, the batch of the whole job grows by itself; the batch of one device does not. A "
-        "factor that is the same on both sides cannot be the cause either."
+        "A setting stated on both sides differs, is not the named factor and does not follow from it. For example, the "
+        "global batch follows from the number of devices; the batch per device does not. A factor that is the same on "
+        "both sides cannot be the cause either."
     )
     bad = Example(
         "devices,batch_per_device,precision,metric,value,unit\n"
@@ -93,7 +93,7 @@ class Confounded(ClaimRule):
         "---\n"
         'id = "1"\nkind = "times"\nasserts = ["attribution"]\nfactor = "devices"\npublished = "9.0x"\n'
         'metric = "throughput"\na = { devices = 4 }\nb = { devices = 1 }\n',
-        "Four devices are credited with 9 times the rate, but batch and precision changed with them.",
+        "9 times the rate is attributed to four devices, but batch and precision changed too.",
     )
     good = Example(
         "devices,batch_per_device,precision,metric,value,unit\n"
@@ -102,20 +102,20 @@ class Confounded(ClaimRule):
         "---\n"
         'id = "1"\nkind = "faster"\nasserts = ["attribution"]\nfactor = "devices"\n'
         'metric = "throughput"\na = { devices = 4 }\nb = { devices = 1, mean = true }\n',
-        "Only the number of devices changed, and one repeat shows how large chance is.",
+        "Only the number of devices changed, and a repeat shows the size of the noise.",
     )
-    fix = "change one setting at a time, or credit the whole bundle of changes"
+    fix = "change one setting at a time, or attribute the difference to all changes together"
 
     def check(self, asserted: Asserted) -> Iterator[Finding]:
-        """One finding with all that differs."""
+        """Yield one finding with all settings that differ."""
         if asserted.asserts == "attribution" and asserted.unchanged:
             same = f"{asserted.factor} is the same on both sides"
-            yield self.found(f"{same}, so that it cannot be the cause", place=asserted.place, evidence=same)
+            yield self.found(f"{same}, so it cannot be the cause", place=asserted.place, evidence=same)
         elif asserted.asserts == "attribution" and asserted.differs:
             shown = ", ".join(asserted.differs[:MAX_SHOWN])
             more = len(asserted.differs) - MAX_SHOWN
             yield self.found(
-                f"not {asserted.factor} alone changed, but also {shown}" + (f" and {more} more" if more > 0 else ""),
+                f"not only {asserted.factor} changed, but also {shown}" + (f" and {more} more" if more > 0 else ""),
                 place=asserted.place,
                 evidence="; ".join(asserted.differs[:MAX_SHOWN]),
             )

@@ -1,6 +1,6 @@
-"""Rules on settings that differ between two rows (SY102 to SY115): which forbid a ratio, which must stand beside it.
+"""Pair rules on settings that differ between two rows (SY102 to SY115).
 
-Knows how to say it; what each setting changes is in `rules.settings`.
+What each setting affects is in `rules.table.settings`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from steelyard.rules.table.row import Pair, Setting
     from steelyard.rules.table.settings import Role
 
-# Whose absence on both sides leaves a reader without ground: one of each group is enough.
+# Settings that every row should state; one of each group is enough.
 CORE = (("model", "task"), ("precision",), ("batch_per_device", "global_batch"))
 
-# Jobs that differ in one of these have no common figure.
-GRAVE = ("system", "size", "work", "data", "arithmetic", "batch")
+# Jobs that differ in one of these roles have no common mean.
+ERROR_ROLES = ("system", "size", "work", "data", "arithmetic", "batch")
 SHOWN = 60
 MOST_PARTS = 8
 
@@ -47,205 +47,207 @@ def _format_list(found: list[Difference]) -> str:
 
 
 class _OtherSettings(PairRule):
-    """A rule on the settings of some roles: one finding with all of them that differ, and what that means."""
+    """A rule on the settings of some roles; all that differ go into one finding."""
 
     roles: ClassVar[tuple[Role, ...]]
     meaning: ClassVar[str]
 
     def check(self, pair: Pair) -> Iterator[Finding]:
-        """One finding with all that differs; it blocks when one of the differences does."""
+        """Yield one finding with all settings that differ; an error if one of the differences is."""
         found = [entry for entry in confounders(pair) if entry.role in self.roles]
         if found:
-            forbids = any(blocks(pair, entry) for entry in found)
+            invalid = any(blocks(pair, entry) for entry in found)
             yield self.found(
                 f"{self.meaning}: {self.listed(found)}",
                 place=pair.b.place,
                 evidence=self.evidence(pair, found),
-                severity="error" if forbids else "warning",
+                severity="error" if invalid else "warning",
             )
 
     def listed(self, found: list[Difference]) -> str:
-        """The differences in words."""
+        """Format the differences for the message."""
         return _format_list(found)
 
     def evidence(self, pair: Pair, found: list[Difference]) -> str:
-        """What else a reader should know of these differences."""
+        """Name the settings that were tuned separately for each side."""
         chosen = [entry.key for entry in found if entry.key in pair.tuned]
-        return f"chosen by each side for itself: {', '.join(chosen)}" if chosen else ""
+        return f"tuned separately for each side: {', '.join(chosen)}" if chosen else ""
 
 
 class OtherWork(_OtherSettings):
-    """Two rows that do not compute the same thing."""
+    """Two rows that do different work."""
 
     code = "SY102"
-    name = "other-work"
+    name = "different-work"
     severity = "error"
     roles = ("work",)
-    meaning = "the two sides do not do the same work"
+    meaning = "the two sides do different work"
     why = (
-        "A rate counts samples of one model in one phase. Where the model or the phase differs, a sample is another "
-        "amount of work, and the ratio says nothing about the machines."
+        "A rate counts samples of one model in one phase. With another model or phase, a sample is a different amount "
+        "of work, and the ratio says nothing about the machines."
     )
     detected = (
-        "Both sides state the model, its options, the phase (training or inference), the sequence length or what is "
-        "done with the last batch, they differ, and none of them is the factor under study."
+        "Both sides state the model, its options, the phase (training or inference), the sequence length or the "
+        "handling of the last batch; they differ, and none of them is the factor under study."
     )
     bad = Example(
         "system,model,metric,value,unit\nA,ResNet50,throughput,1000,images/s\nB,ResNet152,throughput,400,images/s\n",
-        "Machine B reaches 0.4 of A's rate, but trains another model.",
+        "Machine B reaches 0.4 times A's rate, but trains another model.",
     )
     good = Example(
         "system,model,metric,value,unit\nA,ResNet50,throughput,1000,images/s\nB,ResNet50,throughput,400,images/s\n",
-        "Both train the same model; the machines differ, and they are what is compared.",
+        "Both train the same model; only the machines differ, and these are compared.",
     )
-    fix = "compare rows of the same model and phase; or name what differs as the factor (--factor model, or phase)"
+    fix = (
+        "compare rows of the same model and phase, or compare the models or phases themselves (--factor model or phase)"
+    )
 
 
 class OtherArithmetic(_OtherSettings):
-    """Two rows that compute in different number formats."""
+    """Two rows with different precision or optimizer."""
 
     code = "SY103"
-    name = "other-arithmetic"
+    name = "different-precision"
     severity = "error"
     roles = ("arithmetic",)
-    meaning = "the two sides differ in number format or optimizer"
+    meaning = "the two sides differ in precision or optimizer"
     why = (
-        "The matrix units of one and the same device are many times faster in 16 bits than in 32. A ratio across "
-        "precisions mixes the device with its number format. Another optimizer makes other computations each step."
+        "The matrix units of one device are many times faster in 16 bits than in 32. A ratio across precisions mixes "
+        "the effect of the device with that of the number format. Another optimizer computes something else each step."
     )
     detected = (
-        "Both sides state the precision of the products, of the parameters or the optimizer, they differ, and none of "
-        "them is the factor. Of our own runs it is the precision in effect, as the worker probed it. `mixed` against "
-        "fp16 or bf16 is unclear (SY108), not different."
+        "Both sides state the precision of the matrix products, the precision of the parameters or the optimizer; they "
+        "differ, and none of them is the factor under study. For steelyard's own runs it is the precision in effect. "
+        "`mixed` and fp16 or bf16 count as unclear (SY108), not as different."
     )
     bad = Example(
         "system,model,precision,metric,value,unit\n"
         "A,ResNet50,fp32,throughput,1000,images/s\nB,ResNet50,fp16,throughput,3000,images/s\n",
-        "B looks three times as fast, but it computes in half the bits.",
+        "B looks three times as fast, but computes with half the bits.",
     )
     good = Example(
         "system,model,precision,metric,value,unit\n"
         "A,ResNet50,fp16,throughput,2500,images/s\nB,ResNet50,FP16,throughput,3000,images/s\n",
         "Both compute in fp16.",
     )
-    fix = "run both sides in one precision with one optimizer; or make it the factor (--factor precision)"
+    fix = "run both sides with the same precision and optimizer, or compare the precisions (--factor precision)"
 
 
 class OtherBatch(_OtherSettings):
-    """Two rows with different batches."""
+    """Two rows with different batch sizes."""
 
     code = "SY104"
-    name = "other-batch"
+    name = "different-batch"
     severity = "error"
     roles = ("batch",)
-    meaning = "the two sides have different batches"
+    meaning = "the two sides have different batch sizes"
     why = (
-        "A larger batch keeps a device busier, so that its rate rises by itself; in training it is also another "
-        "computation, because the weights are updated less often. A ratio across batches favours the larger one."
+        "A larger batch uses a device better, so its rate is higher. In training it also changes the computation, "
+        "because the weights are updated less often. A ratio across batch sizes favours the larger batch."
     )
     detected = (
-        "Both sides state a batch, and neither the batch of a device nor that of the whole job stays the same. With "
-        "different numbers of devices one of the two changes by itself and is no finding. The same global batch on the "
-        "same devices in smaller portions (gradient accumulation) is disclosed, and so is a batch that each side chose "
-        "for itself in a comparison of best against best."
+        "Both sides state a batch size, and both the batch per device and the global batch differ. With different "
+        "device counts one of the two always changes, so that alone is not a finding. It is a warning if the same "
+        "global batch on the same number of devices is split differently (gradient accumulation), or if the batch was "
+        "tuned separately for each side."
     )
     bad = Example(
         "system,model,batch_per_device,devices,metric,value,unit\n"
         "A,ResNet50,32,1,throughput,1000,images/s\nB,ResNet50,256,1,throughput,2000,images/s\n",
-        "B has batches eight times as large; on small batches it might be no faster at all.",
+        "B's batch is eight times as large; with the same batch B might not be faster at all.",
     )
     good = Example(
         "system,model,batch_per_device,global_batch,devices,metric,value,unit\n"
         "A,ResNet50,32,32,1,throughput,1000,images/s\nB,ResNet50,32,128,4,throughput,3800,images/s\n",
-        "Each device has the same batch; that the global batch is larger follows from there being four of them.",
+        "The batch per device is the same; the global batch is larger only because B has four devices.",
     )
-    fix = "run both sides at one batch, or sweep the batch on both and compare best against best; or --factor batch"
+    fix = "run both sides with the same batch, or sweep the batch on both and compare the best; or use --factor batch"
 
 
 class OtherInput(_OtherSettings):
-    """Two rows whose data arrives in different ways."""
+    """Two rows with different data loading."""
 
     code = "SY105"
-    name = "other-input"
+    name = "different-input"
     severity = "warning"
     roles = ("input",)
-    meaning = "data reaches the two sides in different ways"
+    meaning = "the two sides load data differently"
     why = (
-        "A device that waits for data is as fast as its input pipeline. More loader processes on one side can look "
-        "like a faster device. Where data is made on the device, the pipeline is not part of the figure at all."
+        "A device that waits for data is only as fast as its input pipeline. More loader processes on one side can "
+        "look like a faster device. With data generated on the device, the figure does not include the pipeline at all."
     )
     detected = (
-        "Loader processes, prefetching, pinned memory or the file system are stated on both sides and differ: "
-        "disclosed. Data made on the device against data from the host blocks, because one figure contains the input "
-        "and the other does not."
+        "Loader processes, prefetching, pinned memory or the file system are stated on both sides and differ. Data "
+        "generated on the device compared with data from the host is an error, because only one figure includes the "
+        "input pipeline."
     )
     bad = Example(
         "system,model,workers_per_device,metric,value,unit\n"
         "A,ResNet50,1,throughput,1000,images/s\nB,ResNet50,8,throughput,2600,images/s\n",
-        "B has eight loader processes, A has one: A may be waiting for data.",
+        "B has eight loader processes, A only one: A may be waiting for data.",
     )
     good = Example(
         "system,model,workers_per_device,metric,value,unit\n"
         "A,ResNet50,8,throughput,2400,images/s\nB,ResNet50,8,throughput,2600,images/s\n",
-        "Both sides have the same loader.",
+        "Both sides have the same number of loader processes.",
     )
-    fix = "give both sides the same loader, or show with `steelyard run --mode load` that neither waits for data"
+    fix = "use the same loader settings on both sides, or check with `steelyard run W --mode load` that neither waits"
 
 
 class OtherImplementation(_OtherSettings):
-    """Two rows that compute the same in different ways."""
+    """Two rows that do the same work with different implementations."""
 
     code = "SY106"
-    name = "other-implementation"
+    name = "different-implementation"
     severity = "warning"
     roles = ("implementation",)
-    meaning = "the two sides do the same work in different ways"
+    meaning = "the two sides do the same work with different implementations"
     why = (
-        "Compilation, memory layout, deterministic algorithms, threads or the way to divide the work change the speed "
-        "and not the result. Each side may have its own best way, but a reader must know that they differ."
+        "Compilation, memory layout, deterministic algorithms, threads or the kind of parallelism change the speed but "
+        "not the result. Each side may use its best implementation, but readers must know that they differ."
     )
     detected = "Both sides state such a setting, it differs, and it is not the factor under study."
     bad = Example(
         "system,model,compile,metric,value,unit\n"
         "A,ResNet50,off,throughput,1000,images/s\nB,ResNet50,max-autotune,throughput,1400,images/s\n",
-        "Only B is compiled; how much of the 1.4 comes from the machine nobody can tell.",
+        "Only B is compiled; it is not known how much of the 1.4 comes from the machine.",
     )
     good = Example(
         "system,model,compile,metric,value,unit\n"
         "A,ResNet50,off,throughput,1000,images/s\nB,ResNet50,off,throughput,1200,images/s\n",
         "Neither side is compiled.",
     )
-    fix = "run both sides the same way, or each at its best, and say so beside the ratio"
+    fix = "run both sides the same way, or tune each side, and report the settings with the ratio"
 
 
 class OtherData(_OtherSettings):
-    """Two rows on different data."""
+    """Two rows with different data."""
 
     code = "SY107"
-    name = "other-data"
+    name = "different-data"
     severity = "error"
     roles = ("data", "amount")
-    meaning = "the two sides work on different data, or on different amounts of it"
+    meaning = "the two sides use different data, or different amounts of it"
     why = (
-        "Samples of another data set have another size and another cost to read. An epoch of more samples, or a higher "
-        "quality to reach, takes longer on any machine."
+        "Samples of another data set differ in size and in the cost of reading them. An epoch with more samples, or a "
+        "higher quality target, takes longer on any machine."
     )
     detected = (
-        "Both sides state the data set (its name, or the digest of its files) and it differs: blocks. Another number "
-        "of samples in an epoch or another quality target blocks where the figure is a time or an energy of the whole, "
-        "and is disclosed beside rates."
+        "Both sides state the data set (its name, or the digest of its files), and it differs. A different number of "
+        "samples per epoch or a different quality target is an error if the figure is a time or an energy of the whole "
+        "run, and a warning if it is a rate."
     )
     bad = Example(
         "system,model,dataset,metric,value,unit\n"
         "A,ResNet50,synthetic,throughput,2000,images/s\nB,ResNet50,ImageNet,throughput,1200,images/s\n",
-        "A reads nothing from disk; B does.",
+        "A generates its data, B reads files.",
     )
     good = Example(
         "system,model,dataset,metric,value,unit\n"
         "A,ResNet50,CIFAR-100,throughput,2000,images/s\nB,ResNet50,cifar100,throughput,2200,images/s\n",
-        "Two spellings of one data set.",
+        "Two spellings of the same data set.",
     )
-    fix = "run both sides on the same data for the same number of samples; or make the data the factor"
+    fix = "run both sides with the same data and number of samples, or compare the data sets (--factor dataset)"
 
 
 class UnknownSetting(PairRule):
@@ -255,32 +257,32 @@ class UnknownSetting(PairRule):
     name = "unknown-setting"
     severity = "warning"
     why = (
-        "What a source does not say may be the same or may be the whole difference. Unknown is not equal, and a reader "
-        "must be told what could not be checked."
+        "A setting that a source does not state may be the same, or may explain the whole difference. Unknown is not "
+        "equal, so readers must know what could not be checked."
     )
     detected = (
-        "A setting is stated on one side only, or in words that may mean the same (`mixed` and `fp16`; names of which "
-        "one is part of the other, from two sources). Where neither side states model, precision or batch it is a note."
+        "Only one side states a setting, or the values may mean the same (`mixed` and `fp16`, or a name from one "
+        "source that contains the name from the other). If neither side states model, precision or batch, it is a note."
     )
     bad = Example(
         "system,model,precision,metric,value,unit\n"
         "A,ResNet50,fp16,throughput,1000,images/s\nB,ResNet50,,throughput,400,images/s\n",
-        "Whether B computes in fp16 too is not known.",
+        "It is not known whether B also computes in fp16.",
     )
     good = Example(
         "system,model,precision,batch_per_device,metric,value,unit\n"
         "A,ResNet50,fp16,32,throughput,1000,images/s\nB,ResNet50,fp16,32,throughput,400,images/s\n",
         "Both sides state the same settings.",
     )
-    fix = "find out what the source left open, or say beside the ratio that it is unknown"
+    fix = "look up the missing settings, or report with the ratio that they are unknown"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
-        """One finding with what one side states alone; a note with what neither does."""
+        """Yield a warning with the settings that only one side states, and a note with those that neither states."""
         if found := unclear(pair):
             yield self.found(
                 f"not known to be the same on both sides: {', '.join(found)}",
                 place=pair.b.place,
-                evidence="one side leaves it out, or names it less exactly",
+                evidence="one side does not state it, or less exactly",
             )
         meant = meant_to_differ(pair)
         silent = [
@@ -296,31 +298,31 @@ class OtherDeviceCount(PairRule):
     """Two rows with different numbers of devices."""
 
     code = "SY109"
-    name = "other-device-count"
+    name = "different-device-count"
     severity = "warning"
     why = (
-        "Four devices against one is no statement about the devices. Readers remember the ratio of the jobs and forget "
-        "the four. The ratio per device must stand beside it."
+        "A ratio of four devices to one says little about the devices. Readers remember the ratio and forget the "
+        "device counts, so the ratio per device must be reported with it."
     )
     detected = (
-        "The number of devices or nodes differs, although it is not the factor. Between two systems it is disclosed, "
-        "with the ratio per device where the figure is a rate, and with the batch of a device where that differs too. "
-        "With any other factor it blocks: the ratio would mix that factor with the scaling."
+        "The number of devices or nodes differs, although it is not the factor under study. Between two systems it is "
+        "a warning, with the ratio per device if the figure is a rate. With any other factor it is an error, because "
+        "the ratio would mix that factor with scaling."
     )
     bad = Example(
         "system,model,devices,metric,value,unit\n"
         "A,ResNet50,1,throughput,1000,images/s\nB,ResNet50,4,throughput,2400,images/s\n",
-        "B looks 2.4 times as fast; per device it reaches 0.6 of A.",
+        "B looks 2.4 times as fast, but per device it reaches only 0.6 times A's rate.",
     )
     good = Example(
         "system,model,devices,metric,value,unit\n"
         "A,ResNet50,4,throughput,2500,images/s\nB,ResNet50,4,throughput,2400,images/s\n",
         "Four devices on each side.",
     )
-    fix = "compare equal numbers of devices, or give the ratio per device beside it; or --factor devices"
+    fix = "compare equal numbers of devices, or report the ratio per device too; or use --factor devices"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
-        """One finding on devices and nodes."""
+        """Yield one finding with the numbers of devices and nodes."""
         named = {key for key, role in SETTINGS.items() if pair.factor in (key, role)}
         if named & {"devices", "nodes"}:
             return
@@ -328,21 +330,21 @@ class OtherDeviceCount(PairRule):
         found = [entry for entry in differing if entry.role == "size"]
         if not found:
             return
-        # Where the job's batch stays, each of more devices has less to do, which a ratio per device contains.
+        # With the same global batch, more devices have less work each, which affects the ratio per device.
         found += [entry for entry in differing if entry.key == "batch_per_device"]
         confounding = [entry for entry in confounders(pair) if entry.role == "size"]
-        forbids = any(blocks(pair, entry) for entry in confounding)
+        invalid = any(blocks(pair, entry) for entry in confounding)
         yield self.found(
             f"the two sides have different numbers of devices: {_format_list(found)}",
             place=pair.b.place,
-            # A ratio that is forbidden must not come in by the back door.
+            # The evidence must not show a ratio that errors make invalid.
             evidence="" if blocking(pair) else _format_per_device(pair),
-            severity="error" if forbids else "warning",
+            severity="error" if invalid else "warning",
         )
 
 
 def _format_per_device(pair: Pair) -> str:
-    """The ratio for one device, of figures that are rates of the whole job."""
+    """Format the ratio of the jobs and the ratio per device; empty unless the figure is a rate of the whole job."""
     a, b = pair.a.figures.get(pair.metric), pair.b.figures.get(pair.metric)
     first, second = pair.a.number("devices"), pair.b.number("devices")
     if a is None or b is None or not first or not second or not a.unit.endswith("/s") or a.value <= 0:
@@ -360,37 +362,40 @@ class OtherSoftware(_OtherSettings):
     """Two rows with different software."""
 
     code = "SY110"
-    name = "other-software"
+    name = "different-software"
     severity = "warning"
     roles = ("software",)
     meaning = "the two sides run different software"
     why = (
-        "A newer framework, another build of it or a variable that steers a library can change the speed of the same "
-        "device by more than the difference between two devices."
+        "A newer framework, another build or an environment variable can change the speed of a device by more than the "
+        "difference between two devices."
     )
-    detected = "Framework and version, build, container or performance variables are stated on both sides and differ."
+    detected = (
+        "Framework and version, build, container or performance-related environment variables are stated on both sides "
+        "and differ."
+    )
     bad = Example(
         "system,model,framework,metric,value,unit\n"
         "A,ResNet50,PyTorch 1.13,throughput,1000,images/s\nB,ResNet50,PyTorch 2.5,throughput,1300,images/s\n",
-        "Between the two versions lie years of faster kernels.",
+        "The newer version may have faster kernels.",
     )
     good = Example(
         "system,model,framework,metric,value,unit\n"
         "A,ResNet50,PyTorch 2.5,throughput,1000,images/s\nB,ResNet50,PyTorch 2.5,throughput,1300,images/s\n",
-        "One framework in one version.",
+        "Both sides use the same version.",
     )
-    fix = "run both sides with one version where it exists for both; else say which one each side has"
+    fix = "run both sides with the same version if possible; otherwise report both versions with the ratio"
 
     def listed(self, found: list[Difference]) -> str:
-        """Of long lists only the entries that differ."""
+        """Format the differences; of long lists show only the entries that differ."""
         return "; ".join(_format_parts(entry) if entry.key in ("build", "variables") else str(entry) for entry in found)
 
 
 def _format_parts(found: Difference) -> str:
-    """The parts of a long setting that differ."""
+    """Format the parts of a long setting that differ."""
     a, b = _split(found, found.a), _split(found, found.b)
     names = [name for name in {**a, **b} if a.get(name) != b.get(name)]
-    texts = [f"{name} {a.get(name, 'not set')[:SHOWN]} against {b.get(name, 'not set')[:SHOWN]}" for name in names]
+    texts = [f"{name} {a.get(name, 'not set')[:SHOWN]} vs {b.get(name, 'not set')[:SHOWN]}" for name in names]
     return "; ".join(texts[:MOST_PARTS]) + (f"; and {len(texts) - MOST_PARTS} more" if len(texts) > MOST_PARTS else "")
 
 
@@ -412,24 +417,24 @@ class FactorUnchanged(PairRule):
     name = "factor-unchanged"
     severity = "note"
     why = (
-        "A ratio is read as the effect of what was compared. Where that does not differ, the ratio shows chance, or "
-        "something that nobody wrote down. Where it is unknown, nobody can say what the ratio is the effect of."
+        "Readers take a ratio for the effect of the factor. If the factor is the same on both sides, the ratio shows "
+        "noise or an unrecorded difference. If it is unknown, so is the cause of the ratio."
     )
-    detected = "The setting under study has the same value on both sides (a note), or is unknown (disclosed)."
+    detected = "The factor under study has the same value on both sides (note), or is unknown (warning)."
     bad = Example(
         "system,model,precision,metric,value,unit\n"
         "A,ResNet50,fp16,throughput,1000,images/s\nA,ResNet50,fp16,throughput,1010,images/s\n",
-        "The same machine twice: the difference is no property of a machine.",
+        "The same machine twice: the difference does not come from the machine.",
     )
     good = Example(
         "system,model,precision,metric,value,unit\n"
         "A,ResNet50,fp16,throughput,1000,images/s\nB,ResNet50,fp16,throughput,1300,images/s\n",
         "The machines differ, and they are compared.",
     )
-    fix = "name what was changed as the factor (--factor NAME); or read the ratio as a test of repeatability"
+    fix = "set --factor to the setting that was changed, or treat the ratio as a repeatability test"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
-        """One finding where the factor cannot be what made the difference."""
+        """Yield a finding if the factor cannot be the cause of the difference."""
         keys = [key for key, role in SETTINGS.items() if pair.factor in (key, role)]
         if any(entry.key in keys for entry in differences(pair.a, pair.b)):
             return
@@ -439,7 +444,7 @@ class FactorUnchanged(PairRule):
             if a is not None and b is not None and alike(key, a, b) == "same"
         ]  # fmt: skip
         if any((a is None) != (b is None) and implied(pair, key) for key, a, b in values):
-            # One side has none of it, such as a way to divide the work on one device: that is a difference too.
+            # Only one side has the setting (one device needs no parallelism), which is a difference too.
             return
         if same:
             yield self.found(f"{pair.factor} is the same on both sides: {'; '.join(same)}", place=pair.b.place)
@@ -451,86 +456,86 @@ class OtherSystem(_OtherSettings):
     """Two rows from different machines, although the machine is not the factor."""
 
     code = "SY112"
-    name = "other-system"
+    name = "different-system"
     severity = "error"
     roles = ("system",)
-    meaning = "the two sides are different machines, and the machine is not what is compared"
+    meaning = "the two sides are different machines, but the machine is not the factor under study"
     why = (
-        "An effect of a setting is shown on one machine. Measured on two, it is mixed with the difference of the "
-        "machines, and no arithmetic takes them apart."
+        "The effect of a setting must be measured on one machine. On two machines it is mixed with the difference "
+        "between them, and the two cannot be separated."
     )
-    detected = "System or accelerator differ and the factor under study is something else."
+    detected = "System or accelerator differ, and the factor under study is something else."
     bad = Example(
         "system,model,precision,metric,value,unit\n"
         "A,ResNet50,fp32,throughput,1000,images/s\nB,ResNet50,fp16,throughput,3000,images/s\n",
-        "Nobody can say how much of the 3 comes from fp16, and how much from machine B.",
+        "It is not known how much of the factor 3 comes from fp16 and how much from machine B.",
         factor="precision",
     )
     good = Example(
         "system,model,precision,metric,value,unit\n"
         "B,ResNet50,fp32,throughput,1400,images/s\nB,ResNet50,fp16,throughput,3000,images/s\n",
-        "Both precisions on one machine.",
+        "Both precisions were measured on one machine.",
         factor="precision",
     )
-    fix = "measure both values of the factor on one machine; or compare the machines with all else equal"
+    fix = "measure both values of the factor on one machine, or compare the machines with all other settings equal"
 
 
 class OtherTraining(_OtherSettings):
-    """Two rows that learn at different rates."""
+    """Two rows with different learning rates."""
 
     code = "SY113"
-    name = "other-training"
+    name = "different-learning-rate"
     severity = "warning"
     roles = ("training",)
     meaning = "the two sides train with different learning rates"
     why = (
-        "The learning rate does not change how long a step takes, but how many steps a quality needs. A time to "
-        "quality is a property of both."
+        "The learning rate does not change the time of a step, but it changes how many steps a quality target needs. A "
+        "time to quality depends on both."
     )
     detected = (
-        "Both sides state a learning rate and it differs. It blocks where the figure depends on what was learnt (a "
-        "time to quality, an accuracy) and is disclosed beside rates. A rate that grew in proportion to a global batch "
-        "which follows from the factor is no finding."
+        "Both sides state a learning rate, and it differs. It is an error if the figure depends on what was learnt (a "
+        "time to quality, an accuracy), and a warning for rates. A learning rate scaled in proportion to a global "
+        "batch that follows from the factor is not a finding."
     )
     bad = Example(
         "system,model,learning_rate,metric,value,unit\n"
         "A,ResNet50,0.1,time_to_quality,1000,s\nB,ResNet50,0.4,time_to_quality,600,s\n",
-        "B learns faster because of its learning rate, or because of the machine.",
+        "B is faster because of its learning rate or because of the machine; it is not known which.",
     )
     good = Example(
         "system,model,learning_rate,metric,value,unit\n"
         "A,ResNet50,0.1,time_to_quality,1000,s\nB,ResNet50,0.1,time_to_quality,600,s\n",
-        "Both sides have one learning rate.",
+        "Both sides have the same learning rate.",
     )
-    fix = "use one learning rate on both sides, or scale it with the batch by one stated rule"
+    fix = "use the same learning rate on both sides, or scale it with the batch by a stated rule"
 
 
 class OtherUnit(PairRule):
-    """Two figures that count different things."""
+    """Two figures in incompatible units."""
 
     code = "SY114"
-    name = "other-unit"
+    name = "different-units"
     severity = "error"
     why = (
-        "A rate of tokens and a rate of sequences differ by the length of a sequence, a rate and a time by everything. "
-        "Their quotient has no meaning, however alike the numbers look."
+        "A rate in tokens and a rate in sequences differ by the sequence length; a rate and a time are different "
+        "quantities. Their ratio has no meaning, even if the numbers look similar."
     )
     detected = (
-        "The two figures are of different kinds (a rate and a time), or rates of different things: blocks. A sample "
-        "may be an image or a sequence; against one of these it is disclosed."
+        "The two figures are of different kinds (a rate and a time), or rates of different items. Samples compared "
+        "with images or sequences are a warning, because a sample may be either."
     )
     bad = Example(
         "system,model,metric,value,unit\nA,GPT,throughput,1000,tokens/s\nB,GPT,throughput,400,sequences/s\n",
-        "A sequence has many tokens: B is far faster, not slower.",
+        "A sequence has many tokens, so B is far faster, not slower.",
     )
     good = Example(
         "system,model,metric,value,unit\nA,GPT,throughput,1000,tokens/s\nB,GPT,throughput,400,tokens/s\n",
         "Both figures count tokens.",
     )
-    fix = "give both figures in one unit; turn sequences into tokens by the sequence length"
+    fix = "give both figures in the same unit; multiply sequences by the sequence length to get tokens"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
-        """One finding with both units."""
+        """Yield one finding with both units."""
         a, b = pair.a.figures.get(pair.metric), pair.b.figures.get(pair.metric)
         if a is None or b is None or a.unit == b.unit:
             return
@@ -545,43 +550,43 @@ class OtherUnit(PairRule):
 
 
 class MixedJobs(PairRule):
-    """Jobs of one side that were not set up alike."""
+    """Jobs of one side with different settings."""
 
     code = "SY115"
     name = "mixed-jobs"
     severity = "warning"
     why = (
-        "The figure of a side is a mean over its jobs. Where some of them ran on another machine or with other "
-        "software, as after a study was resumed weeks later, the mean belongs to neither, and the spread is no chance."
+        "The figure of a side is the mean over its jobs. If some of them ran on another machine or with other software "
+        "(for example after a study was resumed weeks later), the mean describes neither, and the spread is not noise."
     )
     detected = (
-        "The jobs of one side state a setting differently. It blocks where that is the machine, the work, the data or "
-        "the number format, and is disclosed otherwise. Of a table: a column `mixed` with the names of such settings."
+        "The jobs of one side differ in a setting. It is an error for the machine, the work, the data, the batch or "
+        "the precision, otherwise a warning. In a table, a column `mixed` names such settings."
     )
     bad = Example(
         "system,model,compile,mixed,metric,value,unit\n"
         "A,ResNet50,off,,throughput,1000,images/s\nA,ResNet50,default,framework,throughput,1030,images/s\n",
-        "Some jobs of the second row ran with another version of the framework; the 3 % may come from that.",
+        "Some jobs of the second row used another framework version; the 3 % may come from that.",
         factor="compile",
     )
     good = Example(
         "system,model,compile,mixed,metric,value,unit\n"
         "A,ResNet50,off,,throughput,1000,images/s\nA,ResNet50,default,,throughput,1030,images/s\n",
-        "All jobs of a row were set up alike.",
+        "All jobs of a row have the same settings.",
         factor="compile",
     )
-    fix = "run the jobs that differ again, under a new study name where the machine or its software has changed"
+    fix = "rerun the jobs that differ; use a new study name if the machine or its software has changed"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
-        """One finding a side."""
+        """Yield one finding per side whose jobs differ."""
         for row in (pair.a, pair.b):
             mixed = row.get("mixed")
             keys = [key for key in shown(mixed).replace(",", " ").split() if key in SETTINGS] if mixed else []
             if keys:
-                forbids = any(SETTINGS[key] in GRAVE for key in keys)
+                invalid = any(SETTINGS[key] in ERROR_ROLES for key in keys)
                 listed = "; ".join(f"{key} {shown(row.get(key))[:SHOWN]}" for key in keys[:MOST_PARTS])
                 yield self.found(
-                    f"its own jobs were not set up alike: {listed}",
+                    f"its jobs differ in settings: {listed}",
                     place=row.place,
-                    severity="error" if forbids else "warning",
+                    severity="error" if invalid else "warning",
                 )

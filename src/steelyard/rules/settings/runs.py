@@ -1,4 +1,4 @@
-"""Rules on what was asked of a run and what was in effect (SY101). Knows one record."""
+"""Run rule: settings that were requested but not in effect (SY101)."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ _EFFECTIVE = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": 
 
 
 class NotInEffect(RunRule):
-    """Settings that were asked for and are not what the engine says it used."""
+    """Requested settings that the engine did not use."""
 
     code = "SY101"
     name = "setting-not-in-effect"
     severity = "warning"
     why = (
-        "A framework may ignore a setting without a word: a device without bfloat16 computes in float32, a model that "
-        "cannot be compiled runs as it is. The figure is then that of other settings than its label says."
+        "A framework may ignore a setting without an error: a device without bfloat16 computes in float32, a model "
+        "that cannot be compiled runs uncompiled. The figure then belongs to other settings than its label says."
     )
     detected = (
-        "After set-up the worker reads each setting back from the engine. What it read is held against what was asked "
-        "for; any difference is a finding."
+        "After set-up the worker reads each setting back from the engine and compares it with the requested value. Any "
+        "difference is a finding."
     )
     bad = Example(
         'spec.precision = "bf16"\nsettings.values.matmul_dtype = "float32"\n',
-        "bfloat16 was asked for, but matrices were multiplied in float32.",
+        "bfloat16 was requested, but matrices were multiplied in float32.",
     )
     good = Example(
         'spec.precision = "bf16"\nsettings.values.matmul_dtype = "bfloat16"\n',
-        "What was asked for is what was used.",
+        "The requested precision was used.",
     )
-    fix = "compare by what is in effect (settings of the record), or ask for what this device can do"
+    fix = "report the settings in effect, or request settings that this device supports"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
-        """One finding with every setting that differs."""
+        """Yield one finding with all settings that differ."""
         if record.settings is None:
             return
         spec, values = record.spec, record.settings.values
@@ -51,16 +51,16 @@ class NotInEffect(RunRule):
         if spec.compile != "off" and values.get("compiled_graphs", "0") == "0":
             other.append("nothing was compiled")
         if spec.channels_last and "channels_last" not in values:
-            other.append("no parameter has a channel dimension to put last")
+            other.append("channels_last has no effect, because no parameter has a channel dimension")
         if other:
-            yield self.found("settings in effect differ from those asked for: " + "; ".join(other))
+            yield self.found("requested settings are not in effect: " + "; ".join(other))
 
 
 def _read_wanted(record: RunRecord) -> dict[str, str]:
-    """What the settings in effect should read."""
+    """Return the values that the settings in effect should have."""
     assert record.settings is not None
     spec = record.spec
-    # A ceiling may be asked for in formats that no model's precision has.
+    # A ceiling run may use number formats that --precision does not offer.
     own_format = spec.mode == "ceiling" and spec.model.get("dtype", "auto") != "auto"
     wanted = {} if own_format else {"matmul_dtype": _EFFECTIVE[spec.precision]}
     if spec.precision in ("fp32", "tf32"):

@@ -1,1 +1,1 @@
-"""SY2xx: how many jobs there are, how steady they ran, and what they can show."""
+"""SY2xx: number of jobs, steady state, confidence intervals, drift."""

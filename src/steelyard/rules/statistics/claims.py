@@ -1,4 +1,4 @@
-"""The rule on claims that repeats do not bear out (SY210). Knows what repeats say of chance, not how they say it."""
+"""Claim rule: differences that may be noise (SY210)."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ if TYPE_CHECKING:
 
 
 class NotShown(ClaimRule):
-    """A difference that may be chance."""
+    """A difference that may be noise."""
 
     code = "SY210"
     name = "not-shown"
     severity = "error"
     verdict = "not shown"
     why = (
-        "Two runs of the same thing differ. Without repeats nobody knows by how much. So a difference between two "
-        "single runs does not show that the two are unlike, and no difference does not show that they are alike."
+        "Two identical runs differ; without repeats it is not known by how much. So one run per side shows neither "
+        "that the sides differ nor that they are equal."
     )
     detected = (
-        "Rows whose settings are all the same are repeats. With three repeats or more on both sides the 95 % interval "
-        "of the ratio must leave out 1; of two sides that are said to be equal, it must stay inside the stated margin. "
-        "A claim that asserts statistics needs these repeats. A difference that is credited to a cause may do with "
-        "fewer: it must exceed the largest spread between repeats of either side, or, where these have none, of any "
-        "row of the document. What could not be checked at all, for want of a power limit or of other rows, is not "
-        "shown either."
+        "Rows with identical settings are repeats. With at least three repeats on both sides, the 95 % CI of the ratio "
+        "must exclude 1; for sides claimed to be equal, it must lie within the stated margin. A claim that asserts "
+        "statistics needs these repeats. A difference attributed to a cause may have fewer: it must exceed the largest "
+        "spread between repeats of either side or, if these have none, of any row in the document. A claim that could "
+        "not be checked at all, because a power limit or other rows are missing, is not shown either."
     )
     bad = Example(
         "precision,metric,value,unit\nfp16,throughput,1051,images/s\nfp16,throughput,991,images/s\n"
@@ -39,7 +38,7 @@ class NotShown(ClaimRule):
         "---\n"
         'id = "1"\nkind = "faster"\nasserts = ["attribution"]\nfactor = "precision"\nmetric = "throughput"\n'
         'a = { precision = "fp16", mean = true }\nb = { precision = "bf16" }\n',
-        "A gain of 2 % is credited to fp16, but two runs with fp16 lie 6 % apart.",
+        "A gain of 2 % is attributed to fp16, but two runs with fp16 differ by 6 %.",
     )
     good = Example(
         "precision,metric,value,unit\nfp16,throughput,1500.0,images/s\nbf16,throughput,1000.0,images/s\n"
@@ -47,12 +46,12 @@ class NotShown(ClaimRule):
         "---\n"
         'id = "1"\nkind = "faster"\nasserts = ["attribution"]\nfactor = "precision"\nmetric = "throughput"\n'
         'a = { precision = "fp16" }\nb = { precision = "bf16", mean = true }\n',
-        "A gain of 50 % is far beyond the 1 % between two runs with bf16.",
+        "A gain of 50 % is far more than the 1 % between two runs with bf16.",
     )
-    fix = "repeat both sides at least three times and print the spread"
+    fix = "repeat both sides at least three times, and report the spread"
 
     def check(self, asserted: Asserted) -> Iterator[Finding]:
-        """One finding with what the repeats say."""
+        """Yield one finding if the repeats do not show the difference."""
         noise = asserted.noise
         if noise is not None and not noise.shown:
             yield self.found(noise.words, place=asserted.place, evidence=noise.words)

@@ -1,4 +1,4 @@
-"""The rule on one figure that was measured again and again (SY22x). Knows dates and steps; not what machines did."""
+"""Table rule: a figure that changed over time (SY220)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from steelyard.stats.drift import Change
 
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
-# What may change over time without making it another figure; a step that comes with such a change has found its cause.
+# Settings that may change over time within one history. If one changes together with the figure, it is a likely cause.
 AROUND = ("software", "environment", "evidence")
 MIN_ROWS = 2
 MAX_ROWS = 10_000
@@ -25,20 +25,20 @@ SHOWN = 6
 
 
 class Drifted(TableRule):
-    """A figure that is no longer what it was."""
+    """A figure that changed over time."""
 
     code = "SY220"
     name = "figure-drifted"
     severity = "warning"
     why = (
-        "A figure is read as what the machine does today. Where it changed at some day (a driver, a library, a "
-        "throttled device), figures from before and after speak of two machines, and their mean of none."
+        "Readers take a figure for the current speed of the machine. If it changed at some date (new driver, new "
+        "library, throttling), figures from before and after are not comparable, and their mean describes neither."
     )
     detected = (
-        "Rows that share their settings and whose notes begin with a date (2026-11-15) are one figure over time. Every "
-        "day is tried as the day of a change: the difference between earlier and later rows, in standard errors. The "
-        "largest is a step if noise alone would give one so large in at most 1 % of histories. From 8 rows on the "
-        "scatter of the rows counts; with fewer, that of their jobs."
+        "Rows with the same settings whose note begins with a date (2026-11-15) are one figure over time. For every "
+        "date, the difference between earlier and later rows is computed in standard errors. The largest is a change "
+        "if noise alone would produce it in at most 1 % of histories. With 8 rows or more the standard error comes "
+        "from the rows, otherwise from their jobs."
     )
     bad = Example(
         "system,metric,value,unit,note\n"
@@ -51,7 +51,7 @@ class Drifted(TableRule):
         "A,throughput,951.6,images/s,2026-04-12\n"
         "A,throughput,947.3,images/s,2026-04-19\n"
         "A,throughput,950.2,images/s,2026-04-26\n",
-        "Since 5 April the machine is 5 % slower; a mean over all nine weeks hides it.",
+        "The machine has been 5 % slower since 5 April; a mean over all nine weeks hides it.",
     )
     good = Example(
         "system,metric,value,unit,note\n"
@@ -64,18 +64,18 @@ class Drifted(TableRule):
         "A,throughput,1000.6,images/s,2026-04-12\n"
         "A,throughput,998.3,images/s,2026-04-19\n"
         "A,throughput,1001.2,images/s,2026-04-26\n",
-        "The figure varies from week to week, but no day parts it in two.",
+        "The figure varies from week to week, but there is no change point.",
     )
-    fix = "say from which day on the figure holds; find out what changed on that day, and measure both again"
+    fix = "find out what changed on that date, and report only figures measured since then"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
-        """One finding a step."""
+        """Yield one finding per change."""
         for metric, rows in _group_histories(table):
             amounts = [row.figures[metric] for row in rows]
             values = [amount.jobs or (amount.value,) for amount in amounts]
             if any(value <= 0 for jobs in values for value in jobs):
                 continue
-            # Half a unit of the last printed digit, either way, is no step.
+            # Ignore changes that rounding alone can explain.
             rounding = max((amount.high - amount.low for amount in amounts if not amount.jobs), default=0.0)
             for step in changes(values):
                 if abs(step.after - step.before) > rounding:
@@ -88,25 +88,25 @@ class Drifted(TableRule):
         unit = rows[0].figures[metric].unit
         between = ""
         if step.earliest != step.latest:
-            between = f", or on another day between {_read_day(rows[step.earliest])} and {_read_day(rows[step.latest])}"
+            between = f" (or from another day, {_read_day(rows[step.earliest])} to {_read_day(rows[step.latest])})"
         p_percent = 100 * step.p_value
         chance = f"less than {p_percent:.2g} %" if p_percent < 0.1 else f"{p_percent:.1g} %"
         around = _find_changed(rows[: step.index], rows[step.index :])
         evidence = (
-            f"{step.before:.5g} {unit} before, {step.after:.5g} from then on; "
-            f"chance alone would do this in {chance} of histories"
+            f"{step.before:.5g} {unit} before, {step.after:.5g} since; "
+            f"noise alone would produce this in {chance} of histories"
         )
         if step.unit == "jobs":
-            evidence += ", if days differ no more than the jobs of one day"
+            evidence += ", if days differ no more than the jobs of one day do"
         return self.found(
             f"{metric} is {abs(percent):.1f} % {word} since {day}{between}",
             place=rows[step.index].place,
-            evidence="; ".join([evidence, *([f"changed with it: {around}"] if around else [])]),
+            evidence="; ".join([evidence, *([f"changed at the same time: {around}"] if around else [])]),
         )
 
 
 def _group_histories(table: RowTable) -> Iterator[tuple[str, list[Row]]]:
-    """Rows of one figure over time, oldest first."""
+    """Yield each metric with its rows over time, oldest first."""
     groups: dict[tuple[str, tuple[object, ...]], list[Row]] = {}
     for row in table.rows[:MAX_ROWS]:
         if DATE.match(row.note):
@@ -123,7 +123,7 @@ def _read_day(row: Row) -> str:
 
 
 def _find_changed(before: Sequence[Row], after: Sequence[Row]) -> str:
-    """Settings around the figure that are one thing in all rows before and another in all after."""
+    """Return the software and environment settings with one value in all rows before and another in all rows after."""
     found = []
     for key, role in SETTINGS.items():
         if role not in ("software", "environment"):

@@ -1,4 +1,4 @@
-"""Rules on whether one job's steps have a steady state, and how well its mean is known (SY201 to SY204)."""
+"""Run rules on steady state and confidence intervals (SY201 to SY204)."""
 
 from __future__ import annotations
 
@@ -11,118 +11,116 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.record import Finding, RunRecord
 
-# What a first epoch may be slower without a word.
+# The first epoch may be slower by this much without a finding.
 FIRST_EPOCH_TOLERANCE = 0.05
 
 
 class NotSteady(RunRule):
-    """No part of the run in which steps take the same time."""
+    """The run has no steady state."""
 
     code = "SY201"
     name = "no-steady-state"
     severity = "error"
     why = (
-        "A rate speaks for the work to come only if steps keep their speed. While steps still get faster, get slower "
-        "or wander, the mean depends on when the run was stopped, and two runs differ by that alone."
+        "A rate predicts longer runs only if step times are stable. While steps still get faster, slower or drift, the "
+        "mean depends on when the run was stopped, and two runs differ for that reason alone."
     )
     detected = (
-        "Change points and trends are looked for in the step times. The answer is one of: steady, warming up "
+        "The step times are searched for change points and trends. The result is one of: steady, warming up "
         "throughout, slowing down, no steady state. Anything but steady is a finding."
     )
     bad = Example(
         'steady.answer = "slowing down"\nsteady.reason = "the last tenth of 4,000 steps is 12 % slower"\n',
-        "The device throttles; the mean over this run is not what an hour of training gets.",
+        "The device throttles: an hour of training will be slower than the mean of this run.",
     )
-    good = Example('steady.answer = "steady"\n', "After warm-up, no change is left in the step times.")
-    fix = "run longer (--min-steps, --max-seconds), or find what changes during the run"
+    good = Example('steady.answer = "steady"\n', "After warm-up the step times no longer change.")
+    fix = "run longer (--min-steps, --max-seconds), or find out what changes during the run"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
-        """A finding unless the run is steady."""
+        """Yield a finding unless the run is steady."""
         if record.steady is not None and record.steady.answer != "steady":
-            yield self.found(f"{record.steady.answer}: {record.steady.reason}; the figures are over all steps")
+            yield self.found(f"{record.steady.answer}: {record.steady.reason}; the figures include all steps")
 
 
 class StoppedEarly(RunRule):
-    """A cap ended the run before it knew its mean as well as was asked."""
+    """A limit ended the run before it reached the requested precision."""
 
     code = "SY202"
-    name = "stopped-by-a-cap"
+    name = "stopped-by-limit"
     severity = "warning"
-    why = (
-        "The run has fewer steps or a wider interval than was asked for. Its figure is known less well than the label "
-        "says."
-    )
-    detected = "The run was ended by max_steps or max_seconds, and a minimum of its budget was not reached."
+    why = "The run has fewer steps or a wider CI than requested, so its mean is less certain than requested."
+    detected = "The run was stopped by max_steps or max_seconds before it reached a minimum of its budget."
     bad = Example(
         'stop.reason = "max_seconds"\nspec.budget.min_steps = 100000\n',
-        "The time was up before the steps that were asked for.",
+        "The time limit was reached before the requested number of steps.",
     )
-    good = Example('stop.reason = "interval"\n', "The run ended because its interval was narrow enough.")
-    fix = "raise the cap, or accept the interval as it is"
+    good = Example('stop.reason = "interval"\n', "The run ended because its CI was narrow enough.")
+    fix = "raise --max-steps or --max-seconds, or accept the wider CI"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
-        """One finding with each minimum that was missed."""
+        """Yield one finding with each minimum that was not reached."""
         if record.stop is not None and record.stop.reason in ("max_steps", "max_seconds"):
             unmet = _find_unmet(record)
             if unmet:
                 yield self.found(
                     f"stopped by {record.stop.reason}: " + "; ".join(unmet),
-                    fix=f"raise {record.stop.reason}, or accept the interval as it is",
+                    fix=f"raise --{record.stop.reason.replace('_', '-')}, or accept the wider CI",
                 )
 
 
 class ApproximateInterval(RunRule):
-    """An interval outside the range in which its coverage has been shown."""
+    """A CI outside the range in which its coverage was verified."""
 
     code = "SY203"
     name = "approximate-interval"
     severity = "warning"
     why = (
-        "An interval of 95 % covers the truth in 95 of 100 jobs only under conditions. With a heavy tail, too few "
-        "steps or long memory between steps it covers less often than it says."
+        "A 95 % CI contains the true mean in 95 of 100 jobs only under some conditions. With heavy tails, few steps or "
+        "strong autocorrelation it does so less often."
     )
     detected = (
-        "The number of steps, the tail of the step times and their correlation are held against the range in which the "
-        "intervals were checked."
+        "The number of steps, the tail of the step times and their autocorrelation are compared with the range in "
+        "which the coverage was verified."
     )
     bad = Example(
-        'quantities.throughput_job.interval.approximate = ["400 steady steps: intervals are checked from 900 on"]\n',
-        "Too few steps to trust the interval's width.",
+        'quantities.throughput_job.interval.approximate = ["400 steady steps; coverage is verified from 900 steps"]\n',
+        "Too few steps to trust the width of the CI.",
     )
-    good = Example("quantities.throughput_job.interval.approximate = []\n", "Inside the range that was checked.")
-    fix = "judge by the spread between jobs (--repeats) instead"
+    good = Example(
+        "quantities.throughput_job.interval.approximate = []\n", "The CI is within the range that was verified."
+    )
+    fix = "repeat the job (--repeats 3 or more), and use the spread between jobs"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
-        """A finding where the interval of the throughput is approximate."""
+        """Yield a finding if the CI of the throughput is approximate."""
         rate = record.quantities.get("throughput_job")
         if rate is not None and rate.interval is not None and rate.interval.approximate:
-            yield self.found("the interval is approximate: " + "; ".join(rate.interval.approximate))
+            yield self.found("the CI is approximate: " + "; ".join(rate.interval.approximate))
 
 
 class FirstEpoch(RunRule):
-    """A first epoch that is slower than those after it."""
+    """A first epoch that is slower than the later ones."""
 
     code = "SY204"
     name = "first-epoch-differs"
     severity = "warning"
     why = (
-        "The first epoch holds the first step, compilation, and files that are read from disk; later epochs may read "
-        "them from memory. Scaling read from first epochs is that of the compiler; rates of later epochs may be those "
-        "of the page cache."
+        "The first epoch includes the first step, compilation, and reading files from disk; later epochs may read them "
+        "from memory. Rates of first epochs include compilation; rates of later epochs may depend on the page cache."
     )
     detected = f"Later epochs are more than {100 * FIRST_EPOCH_TOLERANCE:g} % faster than the first."
     bad = Example(
         "quantities.first_epoch_throughput.value = 1113\nquantities.later_epochs_throughput.value = 1862.9\n",
-        "The first epoch runs at 1,113 images/s, later ones at 1,863: compilation and first reads are in it.",
+        "The first epoch runs at 1,113 images/s, later ones at 1,863: it includes compilation and the first reads.",
     )
     good = Example(
         "quantities.first_epoch_throughput.value = 1840\nquantities.later_epochs_throughput.value = 1862.9\n",
-        "The first epoch is as fast as the others within 5 %.",
+        "The first epoch is within 5 % of the others.",
     )
-    fix = "say which epochs a figure speaks for, and on how much data"
+    fix = "state which epochs the figure covers, and the size of the data"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
-        """A finding with the likely causes."""
+        """Yield a finding with the likely causes."""
         first, later = (record.quantities.get(f"{name}_throughput") for name in ("first_epoch", "later_epochs"))
         if first is None or later is None or first.value is None or later.value is None:
             return
@@ -130,28 +128,26 @@ class FirstEpoch(RunRule):
         if share <= FIRST_EPOCH_TOLERANCE:
             return
         data = record.data
-        cause = "the first step and what is compiled in it are part of the first"
+        cause = "the first one includes the first step and compilation"
         if data is not None:
-            cause += f", and so are files ({data.size_bytes / 1e9:.3g} GB) that may have been read from disk"
+            cause += f", and may include reading {data.size_bytes / 1e9:.3g} GB from disk"
         if data is not None and data.fits_in_memory:
-            cause += "; the data fits in memory, so that later epochs may read the page cache"
+            cause += "; the data fits in memory, so later epochs may read from the page cache"
         yield self.found(f"later epochs are {share:.0%} faster than the first: {cause}")
 
 
 def _find_unmet(record: RunRecord) -> list[str]:
-    """Which minima of its budget a run did not reach."""
+    """Return the minima of the budget that a run did not reach."""
     budget, unmet = record.spec.budget, []
     steady_steps = record.steady.stop_step - record.steady.start_step if record.steady else 0
     if steady_steps < budget.min_steps:
-        unmet.append(f"{steady_steps} steps of the {budget.min_steps} asked for")
+        unmet.append(f"{steady_steps} of {budget.min_steps} requested steps")
     if record.stop is not None and record.stop.seconds < budget.min_seconds:
-        unmet.append(f"{record.stop.seconds:.3g} s of the {budget.min_seconds:g} asked for")
+        unmet.append(f"{record.stop.seconds:.3g} of {budget.min_seconds:g} requested seconds")
     mean = record.quantities.get("step_time_mean")
     interval = mean.interval if mean else None
     if mean is None or mean.value is None or interval is None:
-        unmet.append("no interval")
+        unmet.append("no CI")
     elif (width := (interval.high - interval.low) / 2 / mean.value) > budget.rel_half_width:
-        unmet.append(
-            f"the interval's half-width is {width:.2%} of the mean, {budget.rel_half_width:.2%} were asked for"
-        )
+        unmet.append(f"the CI's half-width is {width:.2%} of the mean, {budget.rel_half_width:.2%} was requested")
     return unmet

@@ -1,1 +1,1 @@
-"""Rows of figures and their settings: what the rules on pairs, tables and claims share."""
+"""Rows of figures and their settings, shared by the pair, table and claim rules."""

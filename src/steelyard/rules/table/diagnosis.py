@@ -1,7 +1,8 @@
-"""Finds rows whose figures cannot all be true, and the slip that explains each best. Knows relations, peers and slips.
+"""Find rows whose figures contradict each other, and the most likely mistake.
 
-A slip explains a clash when it alone puts everything right: a unit, a scope, a count of devices, another base row. What
-none of them explains is other work, where only the work of the epoch is in doubt, or a plain contradiction.
+A single mistake explains a contradiction if correcting it removes every contradiction of the row: a wrong unit, scope,
+device count or base row. Otherwise it is different work (if only the work of the epoch is in doubt), or an unexplained
+contradiction.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from steelyard.rules.table.row import Amount, Row, RowTable
 
 SMALL, LARGE = 0.02, 0.10
-"""How far figures miss each other beyond rounding: below the first it is a note, above the second it blocks."""
-# An interval as wide as this would hold some factor whatever had happened.
+"""Gap between figures beyond rounding: a note below the first value, an error above the second."""
+# A wider interval would always contain the factor of some unit.
 WIDEST_FACTOR = math.log(1.5)
 SCOPED = {
     *EXTENSIVE,
@@ -44,31 +45,31 @@ SCOPED = {
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is wrong with a row, as the rule of that code says it."""
+    """A contradiction in one or more rows, for the rule with this code."""
 
     code: str
     rows: tuple[Row, ...]
     gap: float
-    """How far the figures miss each other beyond rounding, as a logarithm."""
+    """The gap between the figures beyond rounding, as a logarithm."""
     message: str
     evidence: str
 
     @property
     def severity(self) -> Severity:
-        """By the size of the gap."""
+        """Return the severity, which depends on the size of the gap."""
         if self.gap < math.log1p(SMALL):
             return "note"
         return "warning" if self.gap < math.log1p(LARGE) else "error"
 
     @property
     def place(self) -> str:
-        """Where the rows are."""
+        """Return the places of the rows."""
         return places(self.rows)
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A figure that, left out, leaves no contradiction; and what the others give in its place."""
+    """A figure whose removal resolves the contradiction, and the value that the other figures give for it."""
 
     name: str
     stated: Bounds
@@ -76,11 +77,11 @@ class Suspect:
 
     @property
     def gap(self) -> float:
-        """How far the two intervals are apart."""
+        """Return the distance between the two intervals."""
         return max(self.deduced.low - self.stated.high, self.stated.low - self.deduced.high) if self.deduced else 0.0
 
     def off_by(self, factor: float) -> bool:
-        """Whether the printed figure times a factor would fit, with intervals that tell such a factor from others."""
+        """Return whether the printed figure times `factor` would fit, with intervals narrow enough to tell."""
         if self.deduced is None or factor <= 0 or math.isclose(factor, 1.0):
             return False
         low, high = self.deduced.low - self.stated.high, self.deduced.high - self.stated.low
@@ -99,7 +100,7 @@ _last: list[tuple[RowTable, list[Diagnosis]]] = []
 
 
 def diagnose(table: RowTable) -> list[Diagnosis]:
-    """All that is wrong with the figures of a table. Several rules ask for one table; the last answer is kept."""
+    """Return all contradictions in a table. The last result is cached, because several rules check the same table."""
     if not _last or _last[0][0] is not table:
         peers = peers_of(table)
         found = [made for index in range(len(peers.rows)) if (made := Clash.of(peers, index))]
@@ -108,7 +109,7 @@ def diagnose(table: RowTable) -> list[Diagnosis]:
 
 
 class Clash:
-    """The figures of one row that cannot all be true."""
+    """The figures of one row that contradict each other."""
 
     def __init__(self, peers: Peers, index: int, given: dict[str, Bounds], names: frozenset[str]) -> None:
         self.peers, self.index, self.row, self.names = peers, index, peers.rows[index], names
@@ -125,7 +126,7 @@ class Clash:
 
     @staticmethod
     def of(peers: Peers, index: int) -> Diagnosis | None:
-        """What is wrong with a row, or None."""
+        """Return the diagnosis of a row, or None if its figures are consistent."""
         given = {**peers.constants(index), **peers.given[index]}
         solved = solve(given)
         if solved.clash is None:
@@ -133,9 +134,9 @@ class Clash:
         return Clash(peers, index, given, solved.clash).explained()
 
     def explained(self) -> Diagnosis:
-        """By the first slip that fits."""
-        for slip in (self._find_unit_slip, self._find_base_slip, self._find_scope_slip, self._find_count_slip):
-            made = slip()
+        """Return the first mistake that explains the contradiction."""
+        for find in (self._find_unit_slip, self._find_base_slip, self._find_scope_slip, self._find_count_slip):
+            made = find()
             if made:
                 return made
         if any(name in self.suspects for name in WORK):
@@ -149,15 +150,15 @@ class Clash:
                 factor = _read_factor(unit) / _read_factor(self.amounts[suspect.name][1].unit)
                 if suspect.off_by(factor):
                     off = abs(_compute_middle_ratio(suspect) - math.log(factor))
-                    # Times are printed in many units, so theirs is the likeliest slip of several that fit.
+                    # If several mistakes fit, a wrong unit of time is the most likely: times come in many units.
                     off += 0 if metric_kind(suspect.name) == "time" else TINY
                     if best is None or off < best[0]:
                         best = (off, suspect, unit)
         if best is None:
             return None
         metric, amount = self.amounts[best[1].name]
-        message = f"{printed(metric, amount)} would fit the other figures in {best[2]}"
-        return self._make("SY505", best[1], f"{message}: a slip of the unit")
+        message = f"{printed(metric, amount)} fits the other figures only if the unit is {best[2]}"
+        return self._make("SY505", best[1], message)
 
     def _find_base_slip(self) -> Diagnosis | None:
         for name in ("speedup", "efficiency"):
@@ -168,13 +169,13 @@ class Clash:
             if other is not None:
                 what = printed(*self.amounts[name])
                 telling = label(other, [row for row in self.peers.rows if work_key(row) == work_key(self.row)])
-                message = f"{what} follows when divided by the row with {telling}, not by the base of the other rows"
+                message = f"{what} is relative to the row with {telling}, not to the base of the other rows"
                 return self._make("SY508", suspect, message)
         return None
 
     def _find_scope_slip(self) -> Diagnosis | None:
         devices, nodes = self.row.number("devices") or 1.0, self.row.number("nodes") or 1.0
-        scopes = {devices / nodes: "devices of a node", nodes: "nodes", devices: "devices"}
+        scopes = {devices / nodes: "devices per node", nodes: "nodes", devices: "devices"}
         for suspect in self._sort_suspects():
             for count, what in scopes.items():
                 if suspect.name not in SCOPED or count <= 1:
@@ -183,8 +184,11 @@ class Clash:
                     if suspect.off_by(factor):
                         metric, amount = self.amounts[suspect.name]
                         small = "too small" if factor > 1 else "too large"
-                        message = f"{printed(metric, amount)} is {small} by {number(count, 3)}, the number of {what}"
-                        return self._make("SY506", suspect, f"{message}: another scope than its name says")
+                        message = (
+                            f"{printed(metric, amount)} is {small} by a factor of {number(count, 3)}, the number of "
+                            f"{what}: the scope is wrong"
+                        )
+                        return self._make("SY506", suspect, message)
         return None
 
     def _find_count_slip(self) -> Diagnosis | None:
@@ -196,7 +200,7 @@ class Clash:
         if not low - 1e-6 <= whole <= high + 1e-6:
             return None
         stated = math.exp(suspect.stated.low)
-        return self._make("SY507", suspect, f"the figures are those of {whole} devices, the row says {stated:g}")
+        return self._make("SY507", suspect, f"the figures are those of {whole} devices, but the row says {stated:g}")
 
     def _explain_work(self) -> Diagnosis:
         name = next(name for name in WORK if name in self.suspects)
@@ -208,27 +212,27 @@ class Clash:
         agreed = self.peers.agreed[self.index].get(name)
         count = f"{whole(stated)} {item}"
         if agreed is None or (name == "epoch_work" and name in self.peers.given[self.index]):
-            whose = f"the {count} that it states"
+            whose = f"the {count} that the row states"
         else:
-            whose = f"the {count} that {len(agreed.rows)} of the {len(agreed.group)} rows of this work agree on"
+            whose = f"the {count} of {len(agreed.rows)} of {len(agreed.group)} rows with the same work"
         change = f"{percent(abs(own / stated - 1))} {'more' if own > stated else 'fewer'}"
-        message = f"the row counts {whole(own)} {item}, {change} than {whose}"
+        message = f"the figures give {whole(own)} {item}, {change} than {whose}"
         return self._make("SY503", suspect, message)
 
     def _explain_plainly(self) -> Diagnosis:
         named = [suspect for suspect in self._sort_suspects() if suspect.deduced]
         if named:
             metric, amount = self.amounts[named[0].name]
-            # What the figure is compared with, printed figures first.
+            # The figures it is compared with, printed ones first.
             basis = sorted(self._find_basis(named[0]), key=lambda name: (name not in self.amounts, name))
             others = [self.amounts[name][0] if name in self.amounts else _NOT_PRINTED.get(name, name) for name in basis]
             given = f"but {' and '.join(others)} give {in_unit_of(amount, self._compute_central(named[0]))}"
             return self._make("SY504", named[0], f"{printed(metric, amount)}, {given}")
         parts = [self.amounts[name][0] for name in self._list_names() if name in self.amounts]
-        return self._make("SY504", None, f"{', '.join(parts[:5])} contradict each other in more than one way")
+        return self._make("SY504", None, f"{', '.join(parts[:5])} contradict each other")
 
     def _find_basis(self, suspect: Suspect) -> frozenset[str]:
-        """The figures that give another value: those of the row itself where they suffice, and as few as need be."""
+        """Return the figures that give another value, as few as possible; from the row itself if these are enough."""
         alone = solve(without(self.peers.given[self.index], (suspect.name,))).known.get(suspect.name)
         if alone is not None and Suspect(suspect.name, suspect.stated, alone).gap > TINY:
             return min(alone.low_from, alone.high_from, key=len)
@@ -249,13 +253,13 @@ class Clash:
         names = set(self._list_names())
         times_of = names & {"epoch_time", "train_time"}
         if len(names) == 2 and "throughput" in names and times_of and not self.names & set(BASES):
-            # Rate and time as the product that they are, where nothing else is in doubt.
+            # If only rate and time are in doubt, show them as a product.
             product = f"{printed(*self.amounts['throughput'])} x {printed(*self.amounts[times_of.pop()])}"
             parts = [product, *parts[2:]]
         return listed(parts, 8)
 
     def _compute_central(self, suspect: Suspect) -> float:
-        """What the others give, from the figures as printed."""
+        """Return the value that the other figures give, computed from the printed values."""
         basis = self._find_basis(suspect)
         if suspect.deduced is None:
             return suspect.stated.middle
@@ -268,12 +272,12 @@ class Clash:
         return [name for name in self.amounts if name in self.names]
 
     def _sort_suspects(self) -> list[Suspect]:
-        """Suspects that are printed figures; those that are made from others first, for they are likelier wrong."""
+        """Return the printed suspects; derived figures first, because they are more likely to be wrong."""
         found = [suspect for name, suspect in self.suspects.items() if name in self.amounts]
         return sorted(found, key=lambda suspect: (-_MADE_FROM_OTHERS.get(suspect.name, 0), suspect.name))
 
     def _find_other_bases(self, name: str) -> Iterator[Row | None]:
-        """Rows of the same table that the printed ratio follows from."""
+        """Yield the rows of the same table that give the printed ratio if used as base."""
         own, stated = self.peers.solved[self.index].known, self.suspects[name].stated
         metrics = ("throughput", "epoch_time", "train_time") if name == "speedup" else ("throughput_per_device",)
         for index, row in enumerate(self.peers.rows):
@@ -286,7 +290,7 @@ class Clash:
 
 
 def other_units(unit: str) -> list[str]:
-    """Units of the same kind that a figure could have been meant in."""
+    """Return the other units of the same kind."""
     known = unit_of(unit)
     if known is None:
         return []
@@ -294,7 +298,7 @@ def other_units(unit: str) -> list[str]:
         item = counted(unit)
         per = TIMES if known[0] == "rate" else ENERGIES
         made = [f"{prefix}{item}/{name}" for name in per for prefix in PREFIXES]
-        # By the same time or energy first: of several units with one factor, the likelier is named.
+        # Units with the same denominator first: if several have the same factor, these are more likely.
         return sorted(
             (name for name in made if name != unit), key=lambda name: name.partition("/")[2] != unit.partition("/")[2]
         )
@@ -310,7 +314,7 @@ def _read_factor(unit: str) -> float:
 
 
 def _compute_middle_ratio(suspect: Suspect) -> float:
-    """Logarithm of what the printed figure must be multiplied by."""
+    """Return the logarithm of the factor that would correct the printed figure."""
     assert suspect.deduced is not None
     return (suspect.deduced.low + suspect.deduced.high - suspect.stated.low - suspect.stated.high) / 2
 
@@ -323,7 +327,7 @@ def _ratio_holds(here: Bounds, there: Bounds, stated: Bounds, *, inverse: bool) 
 
 
 def _gather(found: list[Diagnosis]) -> list[Diagnosis]:
-    """Small disagreements about the work are told together: one by one they would hide the large ones."""
+    """Merge small differences in work into one finding, so that they do not hide the large ones."""
     small = [made for made in found if made.code == "SY503" and made.severity == "note"]
     if len(small) < 2:
         return found
@@ -334,21 +338,21 @@ def _gather(found: list[Diagnosis]) -> list[Diagnosis]:
     for group in by_work.values():
         rows = tuple(made.rows[0] for made in group)
         first = max(group, key=lambda made: made.gap)
-        more = f"{first.message}; {len(group) - 1} more by less" if len(group) > 1 else first.message
+        more = f"{first.message}; {len(group) - 1} more rows differ by less" if len(group) > 1 else first.message
         lines = [f"{label(made.rows[0], rows)}: {made.evidence.replace('; ', ', ')}" for made in group]
         out.append(Diagnosis("SY503", rows, first.gap, more, listed(lines, 4)))
     return out
 
 
 def _split(peers: Peers, one: tuple[int, ...], other: tuple[int, ...]) -> Diagnosis:
-    """Two camps of the same size: which of them counts other work cannot be told."""
+    """Return the diagnosis for two groups of equal size that did different work; it is not known which is wrong."""
     rows = tuple(peers.rows[index] for index in sorted((*one, *other)))
     first, second = peers.bounds(one[0], "epoch_work"), peers.bounds(other[0], "epoch_work")
     assert first is not None
     assert second is not None
     gap = max(first.low - second.high, second.low - first.high)
     message = (
-        f"rate x time gives {whole(first.middle)} in one row and {whole(second.middle)} in another of the same work"
+        f"rate x time is {whole(first.middle)} in one row and {whole(second.middle)} in another row with the same work"
     )
     parts = [f"{label(row, rows)}: {number(made.middle)}" for row, made in zip(rows, (first, second), strict=False)]
     return Diagnosis("SY503", rows, gap, message, listed(parts))

@@ -1,7 +1,6 @@
-"""What the rows of a table must share: the work of an epoch, and the row that speed-ups are divided by.
+"""Find what the rows of a table must have in common: the work of an epoch, and the base of the speed-ups.
 
-Each row gives its own interval for such an amount; where most rows agree, the others are measured against them. Knows
-which rows belong together and how they vote; makes no finding.
+Each row gives an interval for such a quantity. Where most rows agree, the others are compared with that value.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 WORK = ("epoch_work", "train_work")
 WORK_ROLES = ("work", "data", "amount")
-"""What is computed, on which data and how much of it: rows that share all three do the same."""
+"""Rows that agree in all settings of these roles do the same work."""
 BASES = (
     "base_throughput",
     "base_epoch_time",
@@ -40,26 +39,26 @@ BASES = (
     "base_throughput_per_device",
     "base_devices",
 )
-# Training to a quality may take other epochs in every row; only rows that mostly agree are meant to do the same.
+# Training to a quality target may need a different number of epochs in each row, so more rows must agree.
 SHARE = {"train_work": 2 / 3}
 AT_LEAST = {"train_work": 3}
 MAX_CAMPS = 8
 BASE_SHARE = 0.6
-"""Of the rows with a speed-up: as many must follow from one base before the others are held against it."""
+"""Share of the rows with a speed-up that must have the same base before the others are compared with it."""
 
 
 Camp = tuple[Bounds, tuple[int, ...]]
-"""What some intervals have in common, and which of them these are."""
+"""The overlap of some intervals, and their indices."""
 
 
 @lru_cache(maxsize=32)
 def keys_of(*roles: str) -> tuple[str, ...]:
-    """The settings that play a role."""
+    """Return the settings with one of these roles."""
     return tuple(key for key, role in SETTINGS.items() if role in roles)
 
 
 class Agreed(NamedTuple):
-    """What most rows of a group say of an amount, and which rows those are."""
+    """The value that most rows of a group agree on, and which rows those are."""
 
     bounds: Bounds
     rows: tuple[int, ...]
@@ -67,7 +66,7 @@ class Agreed(NamedTuple):
 
 
 class Peers:
-    """The rows of a table with what each of them states and deduces, and what they agree on."""
+    """The rows of a table, with the stated and computed figures of each, and the values they agree on."""
 
     def __init__(self, table: RowTable) -> None:
         self.rows = table.rows
@@ -76,7 +75,7 @@ class Peers:
         self.solved = [solve(given) for given in self.given]
         self.agreed: list[dict[str, Agreed]] = [{} for _ in table.rows]
         self.split: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
-        """Camps of equal size that count other work in an epoch, so that nobody can say which is right."""
+        """Pairs of groups of equal size whose work per epoch differs; it is not known which is right."""
         self._groups: dict[Callable[[Row], Hashable], list[list[int]]] = {}
         for name in WORK:
             self._share(name, self._group(work_key))
@@ -85,9 +84,9 @@ class Peers:
                 self._share(name, self._find_best_grouping(name))
 
     def constants(self, index: int) -> dict[str, Bounds]:
-        """What the other rows say, as a row must see it."""
+        """Return the values that the other rows agree on, as bounds for this row."""
         row, agreed = self.rows[index], self.agreed[index]
-        # Rates are the better base: two epochs may differ by their last batch, and then their times do too.
+        # Prefer rates as base: the last batch may make one epoch longer than another.
         left_out = ("base_epoch_time", "base_train_time") if "base_throughput" in agreed else ()
         seen = {name: entry.bounds for name, entry in agreed.items() if name not in left_out}
         work = self.bounds(index, "epoch_work") or seen.get("epoch_work")
@@ -102,12 +101,12 @@ class Peers:
         return seen
 
     def bounds(self, index: int, name: str) -> Bounds | None:
-        """A row's own interval for an amount; none where its figures clash already."""
+        """Return a row's own interval for a quantity, or None if its figures contradict each other."""
         solved: Solved = self.solved[index]
         given = self.given[index]
         no_rate = "items_per_energy" in given and not any(own.startswith("throughput") for own in given)
         if no_rate and name.startswith("base_throughput"):
-            # Without a rate people divide times, which may hold one batch more or less than rate and energy say.
+            # Without a rate, speed-ups come from times, which may include one batch more or less than the energy.
             solved = solve(without(given, ("items_per_energy",)))
         found = solved.known.get(name) if solved.clash is None else None
         return last_batch(found, self.rows[index]) if found and name == "epoch_work" else found
@@ -121,7 +120,7 @@ class Peers:
         for own, item in zip(keys, self.items, strict=True):
             if item:
                 counting.setdefault(own, item)
-        # Tokens and samples are not the same work; a row without any rate goes with the first kind there is.
+        # Tokens and samples are different work; a row without a rate joins the first group with its key.
         for index, (own, item) in enumerate(zip(keys, self.items, strict=True)):
             groups[own, item or counting.get(own, "")].append(index)
         self._groups[key] = list(groups.values())
@@ -135,7 +134,7 @@ class Peers:
             if won is None or not _is_enough(name, len(won[1]), len(having)):
                 if len(camps) == 2 and name == "epoch_work":
                     self._note_split(having, camps)
-                # Of camps of the same size, the one with the base itself is right about the base.
+                # If groups have the same size, the one with the base row is right about the base.
                 won = next((camp for camp in camps if first is not None and having[camp[1][0]][0] == first), None)
                 won = won or next((camp for camp in camps if first in [having[at][0] for at in camp[1]]), None)
             if won is not None:
@@ -144,22 +143,22 @@ class Peers:
                     self.agreed[index][name] = entry
 
     def _collect_voices(self, group: list[int], name: str) -> tuple[list[tuple[int, Bounds]], int | None]:
-        """What each row says of an amount, and the row that speaks as the base: its ratio is 1, or it has none.
+        """Return each row's interval for a quantity, and the index of the base row: its ratio is 1, or missing.
 
-        Many tables leave the ratio of the base itself empty; the row of fewest devices is the base then.
+        Many tables do not print the ratio of the base. The row with the fewest devices is then the base.
         """
         having = [(index, found) for index in group if (found := self.bounds(index, name))]
         plain = name.removeprefix("base_")
         if name == plain or not having:
             return having, None
         ratio = "efficiency" if name == "base_throughput_per_device" else "speedup"
-        said = [index for index in group if _is_one(self.rows[index], ratio)]
-        speaking = {index for index, _ in having}
-        ones = [index for index in said if index in speaking]
-        silent = [index for index in group if index not in speaking and self.bounds(index, plain)]
+        stated = [index for index in group if _is_one(self.rows[index], ratio)]
+        voting = {index for index, _ in having}
+        ones = [index for index in stated if index in voting]
+        silent = [index for index in group if index not in voting and self.bounds(index, plain)]
         least = min((self.rows[index].number("devices") or 0 for index in group), default=0)
         silent = [index for index in silent if self.rows[index].number("devices") == least]
-        if not said and len(silent) == 1 and (found := self.bounds(silent[0], plain)):
+        if not stated and len(silent) == 1 and (found := self.bounds(silent[0], plain)):
             return [*having, (silent[0], found)], silent[0]
         return having, ones[0] if len(ones) == 1 else None
 
@@ -169,14 +168,14 @@ class Peers:
         own, other = first[0][1], second[0][1]
         a, b = (self.rows[camp[0][0]].number("global_batch") for camp in (first, second))
         if a and b and a != b and other.low - own.high - TINY <= math.log(b / a) <= other.high - own.low + TINY:
-            # Some call a fixed number of batches an epoch; then the work grows with the batch and nothing is wrong.
+            # An epoch may be a fixed number of batches; the work then grows with the batch, which is not an error.
             return
         self.split.append((tuple(index for index, _ in first), tuple(index for index, _ in second)))
 
     def _find_best_grouping(self, name: str) -> list[list[int]]:
-        """Rows are divided by one base for the whole table, or by one for each system, or for each size.
+        """Return the grouping of rows by common base: the whole table, each system, each setting, or each size.
 
-        The table does not say which; the way that explains most rows is taken, the simplest first.
+        The table does not state it, so the grouping that explains most rows is used, the simplest first.
         """
         best: list[list[int]] = []
         most = 0.0
@@ -186,8 +185,7 @@ class Peers:
             for group in groups:
                 having, first = self._collect_voices(group, name)
                 largest = max((float(len(members)) for _, members in vote([found for _, found in having])), default=0.0)
-                # A base that says so itself is an explanation even where only one other row is held against it, if
-                # nothing but the size differs.
+                # A stated base explains its group even with only one other row, if only the size differs.
                 alone = 1.5 if first is not None and key is settings_key else 0.0
                 largest = largest if largest >= 2 else alone
                 if len(having) >= 2:
@@ -200,7 +198,7 @@ class Peers:
 
 
 def vote(bounds: Sequence[Bounds]) -> list[Camp]:
-    """The camps that hold the most intervals: what they agree on, and whose these are. Mostly there is one camp."""
+    """Return the largest groups of overlapping intervals: the overlap and the indices. Usually there is one group."""
     begins, ends = sorted(entry.low for entry in bounds), sorted(entry.high for entry in bounds)
     levels: list[tuple[int, float]] = []
     opened = closed = 0
@@ -223,7 +221,7 @@ def vote(bounds: Sequence[Bounds]) -> list[Camp]:
 
 
 def _merge(camps: list[Camp]) -> Camp | None:
-    """One camp of those that nearly all intervals belong to: rounding alone parts the few that do not meet."""
+    """Merge groups that share most intervals, because only rounding separates the few that do not overlap."""
     if not camps:
         return None
     core = set.intersection(*(set(members) for _, members in camps))
@@ -234,12 +232,12 @@ def _merge(camps: list[Camp]) -> Camp | None:
 
 
 def work_key(row: Row) -> tuple[object, ...]:
-    """Rows of one table that compute the same."""
+    """Return the key of rows of one table that do the same work."""
     return (row.source, row.table, *(row.get(key) for key in keys_of(*WORK_ROLES)))
 
 
 def system_key(row: Row) -> tuple[object, ...]:
-    """The same, on one system."""
+    """Return the key of rows that do the same work on the same system."""
     return (*work_key(row), *(row.get(key) for key in keys_of("system")))
 
 
@@ -248,12 +246,12 @@ _BESIDE_SIZE = tuple(key for key in SETTINGS if key not in _FOLLOWS_SIZE)
 
 
 def settings_key(row: Row) -> tuple[object, ...]:
-    """The same, with all settings alike but for the size and what follows from it."""
+    """Return the key of rows with the same settings, except the size and what follows from it."""
     return (row.source, row.table, *(row.get(key) for key in _BESIDE_SIZE))
 
 
 def size_key(row: Row) -> tuple[object, ...]:
-    """The same work, on the same number of devices."""
+    """Return the key of rows that do the same work on the same number of devices."""
     return (*work_key(row), *(row.get(key) for key in keys_of("size")))
 
 
@@ -261,14 +259,14 @@ _last: list[tuple[RowTable, Peers]] = []
 
 
 def peers_of(table: RowTable) -> Peers:
-    """The rows of a table, deduced and grouped. Many rules ask for one table; the last answer is kept."""
+    """Return the analysed rows of a table. The last result is cached, because many rules check the same table."""
     if not _last or _last[0][0] is not table:
         _last[:] = [(table, Peers(table))]
     return _last[0][1]
 
 
 def _is_one(row: Row, ratio: str) -> bool:
-    """Whether a row calls itself the base, by a speed-up of 1 or an efficiency of 100 %."""
+    """Return whether a row is marked as the base by a speed-up of 1 or an efficiency of 100 %."""
     return any(
         math.isclose(amount.value, 1.0)
         for metric, amount in row.figures.items()

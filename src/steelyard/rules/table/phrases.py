@@ -1,4 +1,4 @@
-"""How rules speak of rows and figures: short, with the digits that matter. Knows words, no relation and no rule."""
+"""Format rows, figures and lists for the messages of rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from steelyard.rules.table.row import Amount, Row
 
-# Readers know a row by its size and its batch first; how much work an epoch is tells them least.
+# The order in which settings are used to identify a row: device count and batch first.
 _ORDER = ("size", "batch", "arithmetic", "system", "input")
 _TELLING = (
     *(key for wanted in _ORDER for key, role in SETTINGS.items() if role == wanted),
@@ -24,7 +24,7 @@ MAX_SETTING = 40
 
 
 def number(value: float, digits: int = 4, plain_below: int = 12) -> str:
-    """A number with so many significant digits, thousands apart, with an exponent from `plain_below` digits on."""
+    """Format a number with `digits` significant digits and thousands separators; larger numbers with an exponent."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     # The magnitude after rounding: 9.99999 is shown as 10.000, not as 10.0000.
@@ -35,42 +35,42 @@ def number(value: float, digits: int = 4, plain_below: int = 12) -> str:
 
 
 def whole(value: float) -> str:
-    """A count, which has no fraction unless it is small."""
+    """Format a count without decimals, unless it is small."""
     return f"{round(value):,}" if value >= 1000 else number(value)
 
 
 def times(ratio: float) -> str:
-    """A ratio as people read it: `14.2x`."""
+    """Format a ratio, such as `14.2x`."""
     return f"{number(ratio, 3)}x"
 
 
 def percent(share: float) -> str:
-    """A share in per cent."""
+    """Format a share as a percentage."""
     return f"{number(100 * share, 3)} %"
 
 
 def printed(metric: str, amount: Amount) -> str:
-    """A figure as its table has it."""
+    """Format a figure as printed in its table, with metric and unit."""
     unit = f" {amount.unit}" if amount.unit not in ("", "1") else ""
     return f"{metric} {amount.text or number(amount.value)}{unit}"
 
 
 def in_unit_of(amount: Amount, value: float) -> str:
-    """An amount in the unit that a figure of the table is printed in."""
+    """Format a value in base units in the unit of a printed figure."""
     known = unit_of(amount.unit)
     unit = f" {amount.unit}" if amount.unit not in ("", "1") else ""
     return f"{number(value / (known[1] if known else 1.0))}{unit}"
 
 
 def setting(row: Row, key: str) -> str:
-    """A setting with its name; a long text is cut."""
+    """Format a setting with its name; long text is truncated."""
     value = row.get(key)
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return f"{key} {text if len(text) <= MAX_SETTING else text[: MAX_SETTING - 3] + '...'}"
 
 
 def label(row: Row, among: Iterable[Row]) -> str:
-    """What tells a row from others: as few of its settings as need be, else its place."""
+    """Return the settings that distinguish a row from others, as few as possible; if none do, its place."""
     left = [other for other in among if other is not row]
     telling: list[str] = []
     for key in _TELLING:
@@ -82,13 +82,13 @@ def label(row: Row, among: Iterable[Row]) -> str:
 
 
 def places(rows: Sequence[Row]) -> str:
-    """Where several rows are."""
+    """Format the places of several rows."""
     if len(rows) <= 2:
         return " and ".join(row.place for row in rows)
     return f"{rows[0].place} and {len(rows) - 1} other rows"
 
 
 def listed(parts: Sequence[str], most: int = MAX_LISTED) -> str:
-    """The first few of a list, and how many more there are."""
+    """Join the first `most` parts, and say how many more there are."""
     more = [f"{len(parts) - most} more"] if len(parts) > most else []
     return "; ".join([*parts[:most], *more])

@@ -1,7 +1,6 @@
-"""Which figures of a row follow from which others, and what the digits that are printed allow.
+"""Relations between the figures of a row, and a solver for the intervals that the printed digits allow.
 
-Every relation is a product, so it is a sum of logarithms, and rounding gives each figure an interval there. Knows names
-of figures and settings, relations and intervals; not which rows belong together and nothing of findings.
+Every relation is a product, so it is a sum of logarithms. Rounding gives each figure an interval of logarithms.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from steelyard.rules.table.row import Amount, Row
 
 EXTENSIVE = ("throughput", "power", "energy", "energy_per_epoch")
-"""Figures of the whole job that have a share for each device and each node."""
+"""Figures of the whole job that also exist per device and per node."""
 KINDS: dict[str, Kind] = {
     "throughput": "rate",
     "power": "power",
@@ -32,7 +31,7 @@ KINDS: dict[str, Kind] = {
     "efficiency": "ratio",
 }
 KINDS |= {f"{name}_per_{scope}": KINDS[name] for name in EXTENSIVE for scope in ("device", "node")}
-"""Metrics that take part in relations, and the kind of unit each must have. Any other metric is kept and left alone."""
+"""Metrics that occur in relations, and the kind of unit each must have. Other metrics are ignored."""
 ALIASES = {
     "time": "train_time",
     "training_time": "train_time",
@@ -40,7 +39,7 @@ ALIASES = {
     "scaling_efficiency": "efficiency",
 }
 PER_ENERGY = re.compile(rf"({'|'.join(ITEMS)})_per_energy")
-# An image, a sequence and a request are each one sample of their data set; a token is not.
+# An image, a sequence and a request each count as one sample; a token does not.
 SAMPLES = frozenset({"images", "samples", "sequences", "items", "requests"})
 
 Term = tuple[str, int]
@@ -53,7 +52,7 @@ RELATIONS: tuple[tuple[Term, ...], ...] = (
     (("power", 1), ("epoch_time", 1), ("energy_per_epoch", -1)),
     (("power", 1), ("train_time", 1), ("energy", -1)),
     (("items_per_energy", 1), ("power", 1), ("throughput", -1)),
-    # These follow from those above; written out they use each figure once, which keeps the intervals tight.
+    # These follow from the relations above, but use each figure once, which keeps the intervals narrow.
     (("items_per_energy", 1), ("energy_per_epoch", 1), ("epoch_work", -1)),
     (("items_per_energy", 1), ("energy", 1), ("train_work", -1)),
     (("speedup", 1), ("base_throughput", 1), ("throughput", -1)),
@@ -62,14 +61,14 @@ RELATIONS: tuple[tuple[Term, ...], ...] = (
     (("efficiency", 1), ("base_throughput_per_device", 1), ("throughput_per_device", -1)),
     (("efficiency", 1), ("devices", 1), ("speedup", -1), ("base_devices", -1)),
 )
-"""Each says that a product is one: figures with +1 over figures with -1."""
+"""The product of the figures with +1, divided by those with -1, is one."""
 ROUNDS = 12
 TINY = 1e-9
-"""Of a logarithm: far below any printed digit, far above the rounding of a double."""
+"""Tolerance for logarithms: far below any printed digit, far above floating-point error."""
 
 
 class Bounds(NamedTuple):
-    """What the logarithm of a figure lies between, and the figures that say so."""
+    """Bounds of the logarithm of a figure, and the figures they were computed from."""
 
     low: float
     high: float
@@ -78,17 +77,17 @@ class Bounds(NamedTuple):
 
     @property
     def sources(self) -> frozenset[str]:
-        """The figures that this rests on."""
+        """Return the figures that the bounds were computed from."""
         return self.low_from | self.high_from
 
     @property
     def middle(self) -> float:
-        """The figure itself, in the middle of what is possible."""
+        """Return the figure itself, at the middle of the logarithmic interval."""
         return math.exp((self.low + self.high) / 2)
 
 
 class Solved(NamedTuple):
-    """Every figure that can be deduced; or, where they cannot all be true, the ones that clash."""
+    """All figures that can be computed, or the figures that contradict each other."""
 
     known: dict[str, Bounds]
     clash: frozenset[str] | None = None
@@ -96,12 +95,12 @@ class Solved(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def metric_kind(name: str) -> Kind | None:
-    """The kind of unit a metric must have; None for a metric that takes part in no relation."""
+    """Return the kind of unit a metric must have, or None if it is in no relation."""
     return "per_energy" if PER_ENERGY.fullmatch(name) else KINDS.get(ALIASES.get(name, name))
 
 
 def variable(row: Row, metric: str) -> str | None:
-    """The name that a row's metric has in the relations; None where it takes part in none."""
+    """Return the name of a row's metric in the relations, or None if it is in no relation."""
     kind, amount = metric_kind(metric), row.figures[metric]
     unit = unit_of(amount.unit)
     if kind is None or unit is None or unit[0] != kind or amount.low <= 0:
@@ -114,14 +113,14 @@ def variable(row: Row, metric: str) -> str | None:
 
 
 def item_of(row: Row) -> str:
-    """What the rates of a row count, by its throughput if it has one: `images`, `tokens`; empty where it has none."""
+    """Return what the rates of a row count, such as `images` or `tokens`; empty without a rate."""
     rates = [amount for metric, amount in row.figures.items() if metric_kind(metric) in ("rate", "per_energy")]
     whole = row.figures.get("throughput")
     return counted((whole or rates[0]).unit) if rates else ""
 
 
 def observed(row: Row) -> dict[str, Bounds]:
-    """The figures and counts that a row states, as bounds of their logarithms."""
+    """Return the figures and counts that a row states, as bounds of their logarithms."""
     found: dict[str, Bounds] = {}
     for metric, amount in row.figures.items():
         name = variable(row, metric)
@@ -140,17 +139,17 @@ def observed(row: Row) -> dict[str, Bounds]:
 
 
 def bounds_of(amount: Amount) -> Bounds:
-    """Bounds of a figure's logarithm from its printed digits."""
+    """Return the bounds of a figure's logarithm from its printed digits."""
     return Bounds(*amount.log_bounds())
 
 
 def exactly(value: float) -> Bounds:
-    """A number that is not rounded."""
+    """Return the bounds of an exact number."""
     return Bounds(math.log(value), math.log(value))
 
 
 def samples_of(row: Row, samples: float | None) -> float | None:
-    """Samples in what the row's rate counts: tokens need the length of a sequence. Without a rate, samples."""
+    """Convert samples to the unit of the row's rate; None if that is tokens and the sequence length is unknown."""
     item, length = item_of(row), row.number("sequence_length")
     if not samples or item in SAMPLES or (not item and not length):
         return samples or None
@@ -158,7 +157,7 @@ def samples_of(row: Row, samples: float | None) -> float | None:
 
 
 def last_batch(work: Bounds, row: Row) -> Bounds:
-    """Work of an epoch that may leave out its last, incomplete batch, or fill it up: one batch more or less."""
+    """Widen the work of an epoch by one batch either way: the incomplete last batch may be dropped or padded."""
     batch = row.number("global_batch")
     if batch is None:
         share, devices = row.number("batch_per_device"), row.number("devices")
@@ -171,7 +170,7 @@ def last_batch(work: Bounds, row: Row) -> Bounds:
 
 
 def solve(given: Mapping[str, Bounds]) -> Solved:
-    """Deduce what the relations allow from the figures given, or find some that cannot all be true."""
+    """Compute all figures that the relations determine, or find figures that contradict each other."""
     known = {
         name: Bounds(entry.low, entry.high, frozenset((name,)), frozenset((name,))) for name, entry in given.items()
     }
@@ -198,13 +197,13 @@ def solve(given: Mapping[str, Bounds]) -> Solved:
 
 
 def without(given: Mapping[str, Bounds], names: Iterable[str]) -> dict[str, Bounds]:
-    """The figures given, but for some."""
+    """Return the figures without those in `names`."""
     left_out = set(names)
     return {name: entry for name, entry in given.items() if name not in left_out}
 
 
 def _compute_reached(relation: tuple[Term, ...], target: str, sign: int, known: Mapping[str, Bounds]) -> Bounds:
-    """What the other figures of a relation leave for one of them."""
+    """Return the bounds of one figure of a relation, computed from the others."""
     low = high = 0.0
     low_from: frozenset[str] = frozenset()
     high_from: frozenset[str] = frozenset()
@@ -222,7 +221,7 @@ def _compute_reached(relation: tuple[Term, ...], target: str, sign: int, known: 
 
 
 def _tighten(entry: Bounds | None, reached: Bounds) -> Bounds | None:
-    """Both bounds at once; None where the new one adds nothing."""
+    """Return the intersection of two intervals, or None if the new one adds nothing."""
     if entry is None:
         return reached
     low, low_from = entry.low, entry.low_from
@@ -237,6 +236,6 @@ def _tighten(entry: Bounds | None, reached: Bounds) -> Bounds | None:
 
 
 def _is_one_batch_a_step(row: Row) -> bool:
-    """Whether a step is known to take the whole batch: with accumulation, some print the time of a part."""
+    """Return whether a step processes the whole global batch; with accumulation, a table may print micro-steps."""
     share, devices, batch = row.number("batch_per_device"), row.number("devices"), row.number("global_batch")
     return row.number("grad_accumulation") == 1 or (bool(share and devices) and share * devices == batch)  # type: ignore[operator]

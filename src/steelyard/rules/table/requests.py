@@ -1,4 +1,4 @@
-"""Rows that ask for computing time. Knows rows of figures, no form and no site."""
+"""Rows that request computing time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from steelyard.rules.table.row import Row, RowTable
 
 ASKED = "requested_device_hours"
-"""The figure by which a row is a request: device-hours, in a unit of time."""
+"""A row with this figure is a request: device-hours, in a unit of time."""
 
 
 def requests(table: RowTable) -> Iterator[tuple[Row, float]]:
-    """The rows that are requests, each with its number of devices."""
+    """Yield the rows that are requests, each with its number of devices."""
     for row in table.rows:
         devices = row.number("devices")
         if ASKED in row.figures and devices:

@@ -1,6 +1,4 @@
-"""One row of figures with the settings they were reached at: what a published table and a cell of a study have in
-common, so that the same rules judge both. Knows values, units and bounds; not where they come from.
-"""
+"""A row: figures and their settings. Published tables and studies are both read into rows, so one rule checks both."""
 
 from __future__ import annotations
 
@@ -17,23 +15,23 @@ Scope = Literal["job", "node", "module", "device", "die"]
 
 @dataclass(frozen=True)
 class Amount:
-    """A figure in its base unit (s, J, W, 1/s, 1/J, 1), with the bounds that its printed digits or its jobs allow."""
+    """A figure in its base unit (s, J, W, 1/s, 1/J, 1) with bounds from its printed digits or its jobs."""
 
     value: float
     low: float
     high: float
-    """What is printed this way lies between them; of measured jobs, the interval over the jobs. No width: exact."""
+    """Bounds from rounding, or the CI over jobs for a measured figure. Equal bounds: the value is exact."""
     unit: str
-    """As printed, such as `images/s`; what is counted matters when rates are compared."""
+    """The unit as printed, such as `images/s`; rates are comparable only if they count the same items."""
     text: str = ""
-    """As printed, digits and all; empty for measured figures."""
+    """The number as printed; empty for measured figures."""
     jobs: tuple[float, ...] = ()
-    """One value a job, where they are known; a published figure has none."""
+    """One value per job, if known; published figures have none."""
     common: float = 0.0
-    """Share by which all jobs may be wrong to the same side: a sensor's gain, which repeats do not show."""
+    """Relative systematic error that all jobs share, such as a sensor's gain error; repeats do not show it."""
 
     def log_bounds(self) -> tuple[float, float]:
-        """Bounds of the logarithm: products and quotients of figures become sums and differences."""
+        """Return the bounds of the logarithm, so that products become sums."""
         return math.log(self.low), math.log(self.high)
 
 
@@ -42,37 +40,37 @@ class Row:
     """Figures of one configuration."""
 
     place: str
-    """Where a reader finds it: `table 3, line 41`, or `study/cell`."""
+    """Where to find the row, such as `table 3, line 41` or `study/configuration`."""
     settings: Mapping[str, Setting]
-    """By the names in `rules.settings.SETTINGS`. A missing one is unknown, which is not the same as equal."""
+    """Settings by the names in `rules.table.settings.SETTINGS`. A missing setting is unknown, not equal."""
     figures: Mapping[str, Amount]
-    """By metric, such as `throughput` of the whole job; `throughput_per_device` and `_per_node` are other metrics."""
+    """Figures by metric. `throughput` is that of the whole job; `throughput_per_device` is a separate metric."""
     table: str = ""
-    """Rows of one table were printed to be read together."""
+    """The table that the row belongs to."""
     source: str = ""
     note: str = ""
     status: str = "completed"
-    """Or why there are no figures, such as out_of_memory."""
+    """`completed`, or why there are no figures, such as `out_of_memory`."""
 
     def get(self, key: str) -> Setting | None:
-        """A setting, or None where it is unknown."""
+        """Return a setting, or None if it is unknown."""
         return self.settings.get(key)
 
     def number(self, key: str) -> float | None:
-        """A setting that is a number, or None where it is unknown or text."""
+        """Return a numeric setting, or None if it is unknown or text."""
         value = self.settings.get(key)
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 @dataclass(frozen=True)
 class Platform:
-    """A machine as its table describes it."""
+    """A machine as described in a table of platforms."""
 
     name: str
     accelerator: str
     devices_per_node: int | None = None
     power_limit_w: float | None = None
-    """Of one device, or of what `power_scope` says."""
+    """Power limit of one device, or of the unit in `power_scope`."""
     power_scope: str = ""
     system_power_limit_w: float | None = None
     source: str = ""
@@ -80,14 +78,14 @@ class Platform:
 
 @dataclass(frozen=True)
 class RowTable:
-    """Rows that were published or measured together, and the machines they name."""
+    """Rows that were published or measured together, and their machines."""
 
     name: str
     rows: tuple[Row, ...]
     platforms: tuple[Platform, ...] = field(default=())
 
     def platform(self, row: Row) -> Platform | None:
-        """The machine of a row: by its name, else by its accelerator where only one limit is stated for that."""
+        """Return the machine of a row by its name, or by its accelerator if all such machines have the same limit."""
         named = [entry for entry in self.platforms if entry.name == row.get("system")]
         if named:
             return named[0]
@@ -98,13 +96,13 @@ class RowTable:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two rows whose figures somebody wants to divide by each other, and the factor under study."""
+    """Two rows to be compared, and the factor under study."""
 
     a: Row
     """The base."""
     b: Row
     factor: str = "system"
-    """A name or a group of `rules.settings.SETTINGS`: what is meant to differ."""
+    """The setting, or role of settings, that is meant to differ (see `rules.table.settings.SETTINGS`)."""
     metric: str = "throughput"
     tuned: frozenset[str] = frozenset()
-    """Settings that each side chose for itself, as for a comparison of best against best: told, but never blocking."""
+    """Settings tuned separately for each side; a difference in these is a warning, never an error."""

@@ -1,7 +1,6 @@
-"""The settings of a row, what each of them changes, and which of two rows' differences forbid a ratio.
+"""The settings of a row, what each affects, and which differences between two rows make a ratio invalid.
 
-Knows what makes two figures speak of the same work; not how large their ratio is. The rules that say so to people are
-in `rules.comparability`, the reasons in docs/decisions/0007-comparability.md.
+The rules that report this are in `rules.settings`, the reasons in docs/decisions/0007-comparability.md.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ Role = Literal[
     "system", "size", "work", "data", "amount", "arithmetic", "training", "batch",
     "input", "implementation", "software", "environment", "evidence",
 ]  # fmt: skip
-"""What a setting changes: the machine; how much of it; what is computed; on which data; for how long; in which numbers;
-what is learnt but not how fast; in which portions; how data arrives; how the same is computed; with which software;
-what is around it; and how the figure came about, which is never a factor."""
+"""What a setting affects: system: the machine; size: the number of devices; work: what is computed; data: the data set;
+amount: how much is computed; arithmetic: precision and optimizer; training: what is learnt, not the speed; batch: the
+batch sizes; input: data loading; implementation: how the same work is computed; software; environment; and evidence:
+how the figure was measured, which is never a factor."""
 
 SETTINGS: dict[str, Role] = {
     "system": "system",
@@ -88,13 +88,13 @@ SETTINGS: dict[str, Role] = {
     "energy_scope": "evidence",
     "energy_doubts": "evidence",
 }
-"""Every setting that a row may have. `options` is whatever else a source says of a row's settings."""
+"""Every setting that a row may have, with its role. `options` holds any other settings that a source states."""
 
 BATCHES = ("batch_per_device", "global_batch", "grad_accumulation")
 TUNABLE = ("batch", "input", "implementation")
-"""Roles that each side may choose for itself in a comparison of best against best."""
+"""Roles that may be tuned separately for each side."""
 
-# What changes by itself with a factor.
+# Settings that change with a factor.
 FOLLOWS: dict[str, tuple[str, ...]] = {
     "model": ("model_options", "task", "optimizer", "learning_rate", "sequence_length"),
     "phase": ("optimizer", "learning_rate", "parallelism", "backend"),
@@ -107,7 +107,7 @@ FOLLOWS: dict[str, tuple[str, ...]] = {
     "framework": ("build", "container", "optimizer", "compile", "backend"),
     "container": ("build", "framework", "variables"),
 }
-# Names that sources write with and without blanks and hyphens.
+# Settings whose values are spelled with or without spaces and hyphens.
 _NAMES = ("system", "accelerator", "task", "model", "dataset", "precision", "optimizer", "parallelism", "framework")
 _PRECISIONS = {
     "float32": "fp32", "single": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float64": "fp64",
@@ -115,7 +115,7 @@ _PRECISIONS = {
 }  # fmt: skip
 _MIXED = ("fp16", "bf16", "fp8")
 
-# How sources say that nothing is divided.
+# Values of `parallelism` that mean none.
 _UNDIVIDED = ("unknown", "none", "single", "replicas", "1")
 
 MAX_WORDS = 20
@@ -126,7 +126,7 @@ Likeness = Literal["same", "different", "unclear"]
 
 @dataclass(frozen=True)
 class Difference:
-    """A setting that two rows do not share."""
+    """A setting that differs between two rows."""
 
     key: str
     role: Role
@@ -134,11 +134,11 @@ class Difference:
     b: Setting
 
     def __str__(self) -> str:
-        return f"{self.key} {_shorten(self.a)} against {_shorten(self.b)}"
+        return f"{self.key} {_shorten(self.a)} vs {_shorten(self.b)}"
 
 
 def differences(a: Row, b: Row) -> list[Difference]:
-    """Settings that both rows state and that differ. What one of them leaves out is unknown, not different."""
+    """Return the settings that both rows state and that differ. A missing setting is unknown, not different."""
     return [
         Difference(key, role, first, second)
         for key, role in SETTINGS.items()
@@ -150,20 +150,18 @@ def differences(a: Row, b: Row) -> list[Difference]:
 
 
 def confounders(pair: Pair) -> list[Difference]:
-    """What differs beside the factor under study and beside what follows from it."""
+    """Return the differences, except for the factor under study and what follows from it."""
     meant = meant_to_differ(pair)
     return [found for found in differences(pair.a, pair.b) if found.key not in meant]
 
 
 def blocking(pair: Pair) -> list[Difference]:
-    """Confounders that forbid a ratio: what is computed, in which numbers or in which portions is another."""
+    """Return the confounders that make a ratio invalid, such as different work, precision or batch."""
     return [found for found in confounders(pair) if blocks(pair, found)]
 
 
 def unclear(pair: Pair) -> list[str]:
-    """Settings that one row states and the other does not, or in words that may mean the same; not those that follow
-    from the factor.
-    """
+    """Return the settings that only one row states, or whose values may mean the same; without the factor's own."""
     meant, one_source = meant_to_differ(pair), pair.a.source == pair.b.source
     found = []
     for key, role in SETTINGS.items():
@@ -171,18 +169,18 @@ def unclear(pair: Pair) -> list[str]:
             continue
         a, b = stated(pair.a, key), stated(pair.b, key)
         if a is not None and b is not None and alike(key, a, b, one_source=one_source) == "unclear":
-            found.append(f"{key} ({_shorten(a)} against {_shorten(b)})")
+            found.append(f"{key} ({_shorten(a)} vs {_shorten(b)})")
         elif (a is None) != (b is None) and not implied(pair, key):
             found.append(f"{key} ({_shorten(a) if a is not None else _shorten(b)})")
     return found
 
 
 def blocks(pair: Pair, found: Difference) -> bool:
-    """Whether a difference forbids a ratio. A setting that each side was allowed to choose for itself does not."""
+    """Return whether a difference makes a ratio invalid. A setting tuned separately for each side does not."""
     if found.key in pair.tuned and found.role in TUNABLE:
         return False
     if found.key == "global_batch" and about_quality(pair.metric) and {"devices", "nodes"} & _find_named(pair):
-        # More devices with the batch of each kept is a way to scale; that it is learnt otherwise must be told.
+        # Weak scaling keeps the batch per device; the changed global batch affects learning, which is a warning.
         return not _is_equal(pair, "batch_per_device")
     if found.role == "batch":
         return not (_is_equal(pair, "global_batch") and _is_equal(pair, "devices"))
@@ -191,19 +189,19 @@ def blocks(pair: Pair, found: Difference) -> bool:
     if found.role == "amount":
         return not about_rate(pair)
     if found.role == "size":
-        # The same devices spread over other nodes do the same work another way.
+        # The same number of devices on other nodes does the same work.
         return found.key == "devices" or not _is_equal(pair, "devices")
-    # Data that is made on the device leaves the input pipeline out of what is timed.
+    # With data generated on the device, the figure does not include the input pipeline.
     return found.role in ("system", "work", "data", "arithmetic") or found.key == "data_place"
 
 
 def about_quality(metric: str) -> bool:
-    """Whether a figure depends on what was learnt, and not on speed alone."""
+    """Return whether a figure depends on what was learnt, not only on speed."""
     return any(word in metric for word in ("quality", "accuracy", "loss", "train_time"))
 
 
 def about_rate(pair: Pair) -> bool:
-    """Whether a figure is work over time, or the time of one step: how long the run goes on does not change it."""
+    """Return whether a figure is a rate or the time of one step, so that the length of the run does not change it."""
     amount = pair.a.figures.get(pair.metric) or pair.b.figures.get(pair.metric)
     known = unit_of(amount.unit) if amount is not None else None
     if pair.metric.startswith(("step_time", "ttft", "time_per_token")) or "throughput" in pair.metric:
@@ -212,14 +210,14 @@ def about_rate(pair: Pair) -> bool:
 
 
 def meant_to_differ(pair: Pair) -> frozenset[str]:
-    """The factor's settings and all that changes with them by itself."""
+    """Return the settings of the factor and all that follow from them."""
     meant = _find_named(pair)
     follows = {name for key in meant for name in FOLLOWS.get(key, ())}
     follows |= _follow_system(pair, meant)
     if {"devices", "nodes"} & (meant | follows):
         follows |= _follow_devices(pair)
     if meant & set(BATCHES):
-        # Of the three numbers of a batch one follows from the other two and the devices.
+        # One of the three batch settings follows from the other two and the device count.
         follows |= set(BATCHES) if "global_batch" in meant or _is_equal(pair, "global_batch") else {"global_batch"}
     if {"global_batch", "devices"} & (meant | follows) and _is_rate_scaled(pair):
         follows.add("learning_rate")
@@ -231,7 +229,7 @@ def _find_named(pair: Pair) -> set[str]:
 
 
 def _follow_system(pair: Pair, meant: set[str]) -> set[str]:
-    """A machine has its own host and its own number of devices. The same machine in two sizes is no such thing."""
+    """Return the settings that follow from the system, such as its host; not for the same machine in two sizes."""
     if not {"system", "accelerator"} & meant:
         return set()
     machine = {key for key, role in SETTINGS.items() if role == "system"}
@@ -242,7 +240,7 @@ def _follow_system(pair: Pair, meant: set[str]) -> set[str]:
 
 
 def _follow_devices(pair: Pair) -> set[str]:
-    """Weak scaling keeps the batch of a device, strong scaling that of the job; one of them must stay."""
+    """Return the settings that follow from the device count: the global batch (weak) or batch per device (strong)."""
     follows = {"devices", "nodes", "threads"}
     if _is_equal(pair, "devices"):
         return follows
@@ -253,7 +251,7 @@ def _follow_devices(pair: Pair) -> set[str]:
         and (_is_equal(pair, "grad_accumulation") or _is_missing(pair, "grad_accumulation"))
         and not about_quality(pair.metric)
     ):
-        # A larger batch of the job is learnt otherwise, which no rate shows and every time to a quality does.
+        # A larger global batch changes learning, which affects a time to quality but not a rate.
         follows.add("global_batch")
     if _is_divided_alike(pair):
         follows |= {"parallelism", "backend"}
@@ -261,17 +259,17 @@ def _follow_devices(pair: Pair) -> set[str]:
 
 
 def _is_divided_alike(pair: Pair) -> bool:
-    """Whether the work is divided the same way but for counts; one device needs no way to divide it."""
+    """Return whether both rows use the same kind of parallelism, ignoring counts; one device needs none."""
     ways = [shown(row.get("parallelism")) for row in (pair.a, pair.b)]
     if any(row.number("devices") == 1 and way in _UNDIVIDED for row, way in zip((pair.a, pair.b), ways, strict=True)):
         return True
-    # "2 replicas, 2 host instances" and "4 replicas, 4 host instances" are one way in two sizes.
+    # "2 replicas, 2 host instances" and "4 replicas, 4 host instances" are the same kind of parallelism.
     first, second = (re.sub(r"\d+", "#", _simplify("parallelism", way)) for way in ways)
     return first == second
 
 
 def _is_rate_scaled(pair: Pair) -> bool:
-    """Whether the learning rate grew with the batch, as the linear rule wants it."""
+    """Return whether the learning rate was scaled linearly with the batch."""
     rates = [row.number("learning_rate") for row in (pair.a, pair.b)]
     batches = [row.number("global_batch") for row in (pair.a, pair.b)]
     if None in rates or None in batches or not all(rates) or not all(batches):
@@ -281,9 +279,9 @@ def _is_rate_scaled(pair: Pair) -> bool:
 
 
 def implied(pair: Pair, key: str) -> bool:
-    """What the other settings tell although a row leaves it out."""
+    """Return whether a setting that one row does not state follows from its other settings."""
     one = 1 in (pair.a.number("devices"), pair.b.number("devices"))
-    # A queue, a copy or a worker needs data on the host; a way to divide the work needs somebody to divide it with.
+    # Loader settings apply only to data on the host; parallelism only to several devices.
     on_device = "device" in (pair.a.get("data_place"), pair.b.get("data_place"))
     return (
         (key in ("parallelism", "backend") and one)
@@ -296,7 +294,7 @@ def implied(pair: Pair, key: str) -> bool:
 
 
 def stated(row: Row, key: str) -> Setting | None:
-    """A setting as the row states it, or as it follows without doubt from what it states."""
+    """Return a setting that the row states, or that certainly follows from its other settings."""
     value = row.settings.get(key)
     if value is None and key == "data_identity" and row.settings.get("dataset") == "synthetic":
         return "synthetic"
@@ -304,20 +302,20 @@ def stated(row: Row, key: str) -> Setting | None:
 
 
 def nodes_of(row: Row) -> set[str]:
-    """Names of the nodes that a row's jobs ran on; none where they are unknown."""
+    """Return the names of the nodes that a row's jobs ran on; empty if unknown."""
     value = row.get("node")
     return {name.strip() for name in shown(value).split(",")} if value is not None else set()
 
 
 def alike(key: str, a: Setting, b: Setting, *, one_source: bool = True) -> Likeness:
-    """Whether two values mean the same.
+    """Compare two values of a setting.
 
-    Two sources may name one thing more or less fully: `ResNet50` and `ResNet50 v1.5` are unclear between two sources,
-    and different within one, which knows what it calls by which name.
+    Sources may name the same thing more or less exactly: `ResNet50` and `ResNet50 v1.5` are unclear if they come from
+    two sources, and different within one source.
     """
     if not isinstance(a, str) and not isinstance(b, str):
         return "same" if math.isclose(a, b, rel_tol=1e-9) else "different"
-    # A table reads as text what a record has as a number.
+    # A table may have as text what a record has as a number.
     first, second = _simplify(key, shown(a)), _simplify(key, shown(b))
     if first == second:
         return "same"
@@ -329,7 +327,7 @@ def alike(key: str, a: Setting, b: Setting, *, one_source: bool = True) -> Liken
 
 
 def _is_part_of(a: str, b: str) -> bool:
-    """Whether one name is some of the words of the other: `GH200` of `NVIDIA GH200 480GB`, but not `gpt` of `gpt2`."""
+    """Return whether one name consists of words of the other: `GH200` in `NVIDIA GH200 480GB`, not `gpt` in `gpt2`."""
     few, many = sorted((re.split(r"[\s_()-]+", name.casefold())[:MAX_WORDS] for name in (a, b)), key=len)
     joined = "".join(few)
     return any(
@@ -338,7 +336,7 @@ def _is_part_of(a: str, b: str) -> bool:
 
 
 def shown(value: Setting | None) -> str:
-    """A setting as people write it."""
+    """Format the value of a setting."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

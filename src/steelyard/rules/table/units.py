@@ -1,4 +1,4 @@
-"""Units that figures are printed in, and what printed digits allow. Knows factors and rounding, no metric."""
+"""Units of printed figures, and the interval that the printed digits of a number allow."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 ITEMS = ("images", "samples", "sequences", "tokens", "items", "steps", "epochs", "requests", "B", "FLOP")
 
 _RATE = re.compile(r"(?P<prefix>[kMG]?)(?P<item>[A-Za-z]+)/(?P<per>[A-Za-z]+)")
-# Digits of other scripts are numbers to `float`; here they are not. Two digits of exponent hold whatever is honest.
+# ASCII digits only, although `float` accepts other scripts. Two exponent digits are enough for any real figure.
 _NUMBER = re.compile(
     r"[-+]?(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.(?P<fraction>[0-9]+))?(?:[eE](?P<power>[-+]?[0-9]{1,2}))?"
 )
 MAX_NUMBER = 40
-"""Characters of a printed number: far more than any honest one has."""
+"""Maximum length of a printed number, in characters."""
 
 
 def unit_of(text: str) -> tuple[Kind, float] | None:
-    """Kind of a unit and its factor to the base unit; None where it is not known."""
+    """Return the kind of a unit and its factor to the base unit, or None if the unit is unknown."""
     for kind, table in (("time", TIMES), ("energy", ENERGIES), ("power", POWERS), ("ratio", RATIOS)):
         if text in table:
             return kind, table[text]  # type: ignore[return-value]
@@ -41,17 +41,17 @@ def unit_of(text: str) -> tuple[Kind, float] | None:
 
 
 def counted(unit: str) -> str:
-    """What a rate counts: `images` of images/s; empty for other units."""
+    """Return what a rate counts, such as `images` for images/s; empty for other units."""
     found = _RATE.fullmatch(unit)
     return found["item"] if found else ""
 
 
 def printed(text: str) -> tuple[float, float, float] | None:
-    """Value and bounds of a number as printed: half a unit of its last digit either way; None where it is no number.
+    """Return the value and bounds of a printed number (half a unit of its last digit), or None if it is not a number.
 
-    Zeros at the end of a whole number may be digits or padding. Two digits are always taken as meant; zeros after them
-    are taken for padding, which is the wider reading: 4200 may be anything from 4150 to 4250, 4200.0 only from 4199.95
-    to 4200.05, and 100 from 95 to 105. A comma parts thousands.
+    Trailing zeros of a whole number may be significant or rounded. After the first two digits they count as rounded,
+    which gives the wider interval: 4200 is 4150 to 4250, 4200.0 is 4199.95 to 4200.05, and 100 is 95 to 105. A comma
+    separates thousands.
     """
     found = _NUMBER.fullmatch(text) if len(text) <= MAX_NUMBER else None
     if found is None:
@@ -67,9 +67,7 @@ def printed(text: str) -> tuple[float, float, float] | None:
 
 
 def known_units() -> str:
-    """Every unit, for an error message."""
+    """List all units for an error message."""
     plain = [unit for table in (TIMES, ENERGIES, POWERS, RATIOS) for unit in table if unit]
     items = ", ".join(ITEMS)
-    return (
-        f"{', '.join(plain)}; {items} and each of these by a time or an energy, such as images/s, ktokens/s, images/Wh"
-    )
+    return f"{', '.join(plain)}; {items}; and these per time or per energy, such as images/s, ktokens/s, images/Wh"
