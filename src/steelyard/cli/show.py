@@ -2,14 +2,12 @@
 
 import argparse
 import json
-import sys
 
 from steelyard.analysis.summary import list_studies, summarise
 from steelyard.cli.verb import add_results
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import InputError
 from steelyard.results.store import RAW, ResultFolder
-from steelyard.terminal.live.screen import look_of
 from steelyard.terminal.step_times import step_time_lines
 from steelyard.terminal.tables import cells_lines, cells_object, record_lines, studies_table
 
@@ -47,6 +45,6 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps([to_json_object(record) for record in found.values()]))
     else:
         for path, record in found.items():
-            steps = step_time_lines(path / RAW, record, look_of(sys.stdout))
+            steps = step_time_lines(path / RAW, record)
             print("\n".join([*record_lines(record), *steps]))
     return 0

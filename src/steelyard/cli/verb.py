@@ -8,15 +8,15 @@ import json
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from steelyard.errors import InputError, Problem, SteelyardError, printable
-from steelyard.terminal.live.screen import Screen, dressed_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import FrameType
+    from types import FrameType, ModuleType
 
     from steelyard.contracts.record import RunRecord
 
@@ -37,11 +37,11 @@ def run_verb(name: str, words: list[str]) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, _interrupt)
     try:
-        with dressed_output(plain=arguments.json):
+        with nullcontext() if arguments.json else _console().output():
             code: int = module.run(arguments)
         sys.stdout.flush()
     except SteelyardError as error:
-        Screen().above(f"error: {error}")
+        _console().say(f"error: {error}")
         return error.exit_code
     except InterruptError:
         print("\ninterrupted: finished runs are kept; the same command resumes a study", file=sys.stderr)
@@ -56,11 +56,16 @@ def run_verb(name: str, words: list[str]) -> int:
     return code
 
 
+def _console() -> ModuleType:
+    # Imported where something is written: it imports rich, which takes time that `--help` and `--json` can do without.
+    return importlib.import_module("steelyard.terminal.console")
+
+
 def exit_code(records: Sequence[RunRecord]) -> int:
     """0 when every run completed; else 1, and a line that says how many did not."""
     missing = sum(record.status.code != "completed" for record in records)
     if missing:
-        Screen().above(f"\n{missing} of {len(records)} runs did not complete: steelyard show RUN_ID tells why")
+        _console().say(f"\n{missing} of {len(records)} runs did not complete: steelyard show RUN_ID tells why")
     return 1 if missing else 0
 
 
