@@ -1,9 +1,9 @@
 """[loader] `steelyard run --mode load` predicts correctly whether the full run waits for its data.
 
 For every case, `steelyard run --mode load` measures the model alone and the pipeline alone and predicts the full run;
-then the full run is made and compared with the prediction. Some cases have delays of known length in loader and computation,
-which use no CPU; two read real formats: JPEG pictures for a trivial model, and small pictures for a network. The
-prediction "cannot tell" counts as wrong, because the cases are clear.
+then the full run is made and compared with the prediction. Some cases have delays of known length in loader and
+computation, which use no CPU; two read real formats: JPEG pictures for a trivial model, and small pictures for a
+network. The prediction "cannot tell" counts as wrong, because the cases are clear.
 """
 
 from __future__ import annotations

@@ -34,10 +34,10 @@ def test_seconds(value: float, text: str) -> None:
 
 
 def test_table_puts_numbers_to_the_right() -> None:
-    assert table(["a", "b"], [["x", "1"], ["yy", "1,000"]]) == "a       b\n--  -----\nx       1\nyy  1,000"
+    assert table(["a", "b"], [["x", "1"], ["yy", "1,000"]]) == "a       b\n--- -----\nx       1\nyy  1,000"
 
 
-def test_headings_from_strangers_do_nothing_but_be_read() -> None:
+def test_headings_are_escaped() -> None:
     assert table(["a\x1b[31m", "b\u061c\ufeff"], [["1", "2"]]).splitlines()[0] == "a\\x1b[31m  b\\u061c\\ufeff"
 
 

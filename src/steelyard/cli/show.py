@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from steelyard.analysis.summary import list_studies, summarise
@@ -11,7 +10,6 @@ from steelyard.derive.record import derive
 from steelyard.errors import InputError, printable
 from steelyard.inputs.validate import MAX_RECORD_BYTES, read_bounded
 from steelyard.results.store import RAW, RECORD_FILE, ResultFolder, record_text
-from steelyard.terminal.live.screen import look_of
 from steelyard.terminal.step_times import step_time_lines
 from steelyard.terminal.tables import cells_lines, cells_object, record_lines, studies_table
 
@@ -45,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps([to_json_object(record) for record in found.values()]))
     else:
         for path, record in found.items():
-            steps = step_time_lines(path / RAW, record, look_of(sys.stdout))
+            steps = step_time_lines(path / RAW, record)
             print("\n".join([*record_lines(record), *steps]))
     return 0
 

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, NoReturn
 
 from steelyard.cli.exit_codes import DONE, FAILED, INTERRUPTED
@@ -15,7 +16,7 @@ from steelyard.errors import SteelyardError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-    from types import FrameType
+    from types import FrameType, ModuleType
 
     from steelyard.contracts.record import RunRecord
 
@@ -42,10 +43,7 @@ def run_verb(name: str, words: list[str], known: Collection[str]) -> int:
         signal.signal(signal.SIGTERM, _interrupt)
         signal.signal(signal.SIGINT, _interrupt)
         module = importlib.import_module(f"steelyard.cli.{name}")
-        # Imported late: option errors do not wait for it.
-        from steelyard.terminal.live.screen import dressed_output
-
-        with dressed_output(plain=arguments.json):
+        with nullcontext() if arguments.json else _console().output():
             code: int = module.run(arguments)
         sys.stdout.flush()
     except SteelyardError as error:
@@ -63,21 +61,22 @@ def run_verb(name: str, words: list[str], known: Collection[str]) -> int:
     return code
 
 
+def _console() -> ModuleType:
+    # Imported where something is written: it imports rich, which takes time that `--help` and `--json` can do without.
+    return importlib.import_module("steelyard.terminal.console")
+
+
 def exit_code(records: Sequence[RunRecord]) -> int:
     """0 when every run completed; else 1, after a line that says how many did not."""
     missing = sum(record.status.code != "completed" for record in records)
     if missing:
-        from steelyard.terminal.live.screen import Screen
-
-        Screen().above(f"\n{missing} of {len(records)} runs did not complete; steelyard show RUN_ID says why")
+        _console().say(f"\n{missing} of {len(records)} runs did not complete; steelyard show RUN_ID says why")
     return FAILED if missing else DONE
 
 
 def _report(error: SteelyardError, code: int, *, as_json: bool) -> int:
     """Print an error for a person on standard error; with --json also as JSON on standard output."""
-    from steelyard.terminal.live.screen import Screen
-
-    Screen().above(f"error: {error}")
+    _console().say(f"error: {error}")
     if as_json:
         problems = [{"field": p.field, "problem": p.problem, "valid": p.valid} for p in error.problems]
         about = {"message": error.what, "problems": problems, "next": error.next_step, "exit_code": code}

@@ -32,7 +32,7 @@ COLUMNS: Final = (
 )
 SELDOM: Final = ("not converged", "out of memory")
 """Columns that are shown where they have an entry."""
-PLACES: Final = {name: place for place, (name, _, _) in enumerate(MARKS)}
+PLACES: Final = {name: place for place, name in enumerate(MARKS)}
 COUNTED: Final = frozenset(state for _, states in COLUMNS for state in states)
 
 

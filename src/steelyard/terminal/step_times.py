@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from steelyard.contracts import observe
 from steelyard.derive.observations import StepSamples
 from steelyard.errors import DamagedDataError
-from steelyard.terminal.drawing import sparkline
-from steelyard.terminal.text import seconds, wrapped
+from steelyard.terminal.drawing import shows_blocks, sparkline
+from steelyard.terminal.text import OUTPUT_COLUMNS, WIDTH, seconds, wrapped
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from steelyard.contracts.record import RunRecord
     from steelyard.derive.observations import Trace
-    from steelyard.terminal.drawing import Look
 
 MOST_COLUMNS: Final = 60
 MOST_BYTES: Final = 200_000_000
@@ -24,8 +25,8 @@ MOST_BYTES: Final = 200_000_000
 HEADING: Final = "step time  "
 
 
-def step_time_lines(raw: Path, record: RunRecord, look: Look) -> list[str]:
-    """Pace over the run's steps as a sparkline, with its scale, and which part is the steady one; or why there is none.
+def step_time_lines(raw: Path, record: RunRecord) -> list[str]:
+    """Draw the step times of a run as a sparkline with its scale and its steady window, or say why it cannot be drawn.
 
     `raw`: the folder of the run's raw files.
     """
@@ -39,14 +40,14 @@ def step_time_lines(raw: Path, record: RunRecord, look: Look) -> list[str]:
         trace = StepSamples(raw, record.spec.ranks).trace()
     except DamagedDataError as error:
         return wrapped(f"{HEADING}cannot be read: {error.what}")
-    return _draw_trace(trace, record, look) if len(trace.times) else []
+    return _draw_trace(trace, record) if len(trace.times) else []
 
 
-def _draw_trace(trace: Trace, record: RunRecord, look: Look) -> list[str]:
-    columns = max(1, min(MOST_COLUMNS, look.columns - len(HEADING) - 1, len(trace.times)))
+def _draw_trace(trace: Trace, record: RunRecord) -> list[str]:
+    columns = max(1, min(MOST_COLUMNS, (OUTPUT_COLUMNS.get() or WIDTH) - len(HEADING) - 1, len(trace.times)))
     ends = [len(trace.times) * column // columns for column in range(columns + 1)]
     paces = [float(trace.times[first:last].mean()) / trace.steps_per_bin for first, last in pairwise(ends)]
-    drawn = sparkline(paces, blocks=look.blocks)
+    drawn = sparkline(paces, blocks=shows_blocks(sys.stdout.encoding, os.environ))
     steps = len(trace.times) * trace.steps_per_bin
     lines = ["", HEADING + drawn.text]
     steady = record.steady is not None and record.steady.answer == "steady"

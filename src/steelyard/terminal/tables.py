@@ -1,6 +1,5 @@
 """The tables that several verbs print. Knows which columns people want, no statistics."""
 
-import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +9,8 @@ from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import Finding, RunRecord
 from steelyard.errors import printable
 from steelyard.terminal.findings import finding_lines
-from steelyard.terminal.narrow import OUTPUT_COLUMNS
-from steelyard.terminal.text import count_statuses, number, seconds, table, with_interval
+from steelyard.terminal.text import count_statuses, number, seconds, table, with_interval, wrapped
 
-WIDE = 120
 SHORT_S = 0.01
 
 
@@ -22,7 +19,7 @@ def cells_lines(cells: list[CellSummary], *, detail: bool = False) -> list[str]:
     names = labels(cells)
     rows = [[names[cell.cell], count_statuses(cell.statuses), with_interval(cell.throughput)] for cell in cells]
     lines = [table(["configuration", "runs", "throughput of the job, samples/s"], rows)]
-    lines += [_fill(line) for line in _explain_brackets(cells)]
+    lines += [line for note in _explain_brackets(cells) for line in wrapped(note)]
     lines += [_format_time_to_quality(cell, names[cell.cell]) for cell in cells if cell.time_to_quality is not None]
     if detail and len(cells) == 1:
         lines += _detail_lines(cells[0])
@@ -35,15 +32,15 @@ def cells_lines(cells: list[CellSummary], *, detail: bool = False) -> list[str]:
 
 def record_lines(record: RunRecord) -> list[str]:
     """Everything about one run."""
-    lines = [_fill(f"{record.run_id} ({record.spec.study}): {record.status.code} {record.status.reason}".rstrip())]
+    lines = wrapped(f"{record.run_id} ({record.spec.study}): {record.status.code} {record.status.reason}")
     if record.environment:
         place = record.environment
         where = f"node {place.node}, allocation {place.allocation or 'none'}, {place.device}: {place.timing}"
-        lines.append(_fill(where))
+        lines += wrapped(where)
     if record.steady:
         window = f"steps {record.steady.start_step:,} to {record.steady.stop_step:,}"
-        lines.append(_fill(f"{record.steady.answer} ({window}): {record.steady.reason}"))
-    lines += [_fill(line, WIDE) for line in _list_facts(record)]
+        lines += wrapped(f"{record.steady.answer} ({window}): {record.steady.reason}")
+    lines += [line for fact in _list_facts(record) for line in wrapped(fact)]
     rows = []
     for name, quantity in record.quantities.items():
         text = seconds(quantity.value) if quantity.unit == "s" and quantity.value is not None else None
@@ -61,13 +58,6 @@ def studies_table(studies: list[dict[str, Any]]) -> str:
     return table(
         ["study", "configurations", "runs", "completed"], [[str(item) for item in row.values()] for row in studies]
     )
-
-
-def _fill(text: str, columns: int | None = None) -> str:
-    """A line broken to fit a terminal, or else so many columns; None: as it is."""
-    columns = OUTPUT_COLUMNS.get() or columns
-    text = printable(text)
-    return text if columns is None else textwrap.fill(text, columns, subsequent_indent="  ")
 
 
 def _list_facts(record: RunRecord) -> list[str]:
@@ -123,7 +113,8 @@ def _detail_lines(cell: CellSummary) -> list[str]:
     """Every job of a cell; where none was measured, how each ended."""
     done = [record for record in cell.records if record.status.code in MEASURED]
     if not done:
-        return [_fill(f"{record.run_id}: {record.status.code}: {record.status.reason}") for record in cell.records]
+        ends = (f"{record.run_id}: {record.status.code}: {record.status.reason}" for record in cell.records)
+        return [line for end in ends for line in wrapped(end)]
     rows = []
     for record in done:
         q = {name: quantity.value for name, quantity in record.quantities.items()}
@@ -209,7 +200,7 @@ def _energy_lines(done: list[RunRecord]) -> list[str]:
     lines = []
     for line, repeats in said.items():
         which = "" if len(repeats) == len(done) else f"job {', '.join(map(str, repeats))}: "
-        lines.append(_fill(which + line, WIDE))
+        lines += wrapped(which + line)
     return lines
 
 

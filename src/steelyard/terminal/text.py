@@ -1,51 +1,76 @@
-"""Plain text tables and numbers for a terminal. Knows widths and digits."""
+"""Tables, wrapped text and numbers, as plain text for a terminal."""
 
 from __future__ import annotations
 
+import io
 import re
 import textwrap
-from typing import TYPE_CHECKING
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
 
 from steelyard.errors import printable
 from steelyard.rules.table import phrases
-from steelyard.terminal.narrow import OUTPUT_COLUMNS, narrow_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from steelyard.contracts.record import Quantity
 
-DIGITS = 5
-WIDTH = 80
-"""Columns that a terminal has at least."""
-LEAST_WIDTH = 20
-"""Below this nothing is broken any more: the indents alone would fill a line."""
-NUMBER = re.compile(r"[+-]?[\d,.]+(e[+-]?\d+)?( ?[a-z%]{1,2})?")
+OUTPUT_COLUMNS: ContextVar[int | None] = ContextVar("OUTPUT_COLUMNS", default=None)
+"""Columns of the terminal that is written to; None for a file or a pipe, where table rows are not wrapped."""
+DIGITS: Final = 5
+WIDTH: Final = 80
+"""Columns of text, even on a wider terminal."""
+LEAST_WIDTH: Final = 20
+"""Text is not wrapped to fewer columns than this: its indents would fill the line."""
+UNLIMITED: Final = 100_000
+"""Columns of a table that is not for a terminal."""
+NUMBER: Final = re.compile(r"[+-]?[\d,.]+(e[+-]?\d+)?( ?[a-z%]{1,2})?")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest entry; numbers to the right."""
-    rows = [[printable(cell) for cell in row] for row in rows]
-    lines = [[printable(cell) for cell in header], *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    right = [
-        bool(rows) and all(row[i] in ("", "-") or NUMBER.fullmatch(row[i]) for row in rows) for i in range(len(header))
+    """Format a table, numbers to the right. One that is too wide for the terminal becomes a block of lines per row."""
+    from rich.box import Box
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    header, *rows = [[printable(cell) for cell in row] for row in (header, *rows)]
+    columns = OUTPUT_COLUMNS.get() or UNLIMITED
+    console = Console(file=io.StringIO(), width=columns, color_system=None)
+    box = Box("    \n    \n -  \n" + 5 * "    \n", ascii=True)
+    made = Table(box=box, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for i, heading in enumerate(header):
+        cells = [row[i] for row in rows]
+        is_number = bool(cells) and all(cell in ("", "-") or NUMBER.fullmatch(cell) for cell in cells)
+        # Lines break between words only, and never inside a number.
+        unbroken = [*heading.split(), *(cells if is_number else " ".join(cells).split())]
+        made.add_column(
+            Text(heading),
+            justify="right" if is_number else "left",
+            min_width=max(map(cell_len, unbroken), default=1),
+            overflow="fold",
+        )
+    for row in rows:
+        made.add_row(*map(Text, row))
+    text = "".join(segment.text for segment in console.render(made))
+    lines = [line.rstrip() for line in text.splitlines()]
+    if max(map(len, lines)) <= columns:
+        return "\n".join(lines)
+    blocks = [
+        "\n".join(
+            line for heading, cell in zip(header, row, strict=True) if cell for line in wrapped(f"{heading}: {cell}")
+        )
+        for row in rows
     ]
-    columns = OUTPUT_COLUMNS.get()
-    if columns is not None and sum(widths) + 2 * (len(widths) - 1) > columns:
-        return "\n".join(narrow_table(lines, right, columns))
-    out = []
-    for line in lines:
-        cells = [text.rjust(w) if r else text.ljust(w) for text, w, r in zip(line, widths, right, strict=True)]
-        out.append("  ".join(cells).rstrip())
-    out.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(out)
+    return "\n\n".join(blocks) or "  ".join(header)
 
 
 def wrapped(text: str, indent: str = "", deeper: str = "  ") -> list[str]:
-    """Text in lines that fit a terminal; those after the first are set in by `deeper` more.
+    """Wrap text to the terminal's width, at most WIDTH; lines after the first are indented by `deeper` more.
 
-    Names of rules have hyphens and are looked for whole, so no line ends inside one.
+    Names of rules contain hyphens and are searched for, and paths are copied: no line breaks inside a word.
     """
     columns = min(WIDTH, OUTPUT_COLUMNS.get() or WIDTH)
     return textwrap.wrap(
@@ -54,6 +79,7 @@ def wrapped(text: str, indent: str = "", deeper: str = "  ") -> list[str]:
         initial_indent=indent,
         subsequent_indent=indent + deeper,
         break_on_hyphens=False,
+        break_long_words=False,
     )
 
 

@@ -11,11 +11,12 @@ from steelyard.terminal.drawing import grid, state_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rich.text import Text
+
     from steelyard.contracts.record import RunRecord
     from steelyard.contracts.spec import RunSpec
     from steelyard.inputs.study import Expansion
     from steelyard.results.store import ResultFolder
-    from steelyard.terminal.drawing import Look
 
 
 class Board:
@@ -33,30 +34,30 @@ class Board:
         self._cell: dict[str, str] = {}
         self._rows: dict[str, list[str]] = {}
         self._order = deque(spec.run_id for spec in plan.runs)
-        self._drawn: tuple[Look, int, list[str]] | None = None
+        self._drawn: tuple[int, int, list[Text]] | None = None
         there = folder.run_ids(plan.study.name)
         for name, spec in _named(plan):
             self._rows.setdefault(name, []).append(spec.run_id)
             self._cell[spec.run_id] = spec.configuration
-            self._set(spec.run_id, "there already" if spec.run_id in there else self._before)
+            self._set(spec.run_id, "already done" if spec.run_id in there else self._before)
 
     def begin(self, spec: RunSpec) -> None:
         """A run starts; those before it in the study's order are there, whoever made them."""
         while self._order and self._order[0] != spec.run_id:
             passed = self._order.popleft()
             if self._state[passed] == "queued":
-                self._set(passed, "there already")
+                self._set(passed, "already done")
         self._set(spec.run_id, "running")
 
     def end(self, record: RunRecord) -> None:
         """A run has its record."""
         self._set(record.run_id, state_of(record.status.code))
 
-    def lines(self, look: Look, height: int) -> list[str]:
+    def lines(self, columns: int, height: int) -> list[Text]:
         """The grid. Drawn anew only where something has changed: what is being measured shares this machine."""
-        if self._drawn is None or self._drawn[:2] != (look, height):
+        if self._drawn is None or self._drawn[:2] != (columns, height):
             cells = {name: [self._state[run] for run in runs] for name, runs in self._rows.items()}
-            self._drawn = (look, height, grid(cells, look, height))
+            self._drawn = (columns, height, grid(cells, columns, height))
         return self._drawn[2]
 
     def _set(self, run: str, state: str) -> None:

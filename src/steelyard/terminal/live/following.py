@@ -7,9 +7,9 @@ import time
 from typing import TYPE_CHECKING, Self
 
 from steelyard.terminal.drawing import duration, grid
+from steelyard.terminal.live.foot import Foot
 from steelyard.terminal.live.pace import parallel_left_s
 from steelyard.terminal.live.progress import FOOT_ROWS, ROWS_ABOVE, Loudness
-from steelyard.terminal.live.screen import Screen
 from steelyard.terminal.status import grid_cells, progress_line, waiting_lines
 
 if TYPE_CHECKING:
@@ -21,34 +21,34 @@ class Following:
 
     def __init__(self, loud: Loudness = "normal") -> None:
         self._loud = loud
-        self._screen = Screen(live=loud != "quiet")
+        self._foot = Foot(live=loud != "quiet")
         self._said = ""
         self._detail: list[str] = []
         self._first: tuple[float, int] | None = None
 
     def __enter__(self) -> Self:
-        self._screen.__enter__()
+        self._foot.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         """What was said last stays on the terminal; the grid does not."""
-        self._screen.__exit__()
-        if self._screen.live and self._said:
-            self._screen.above(self._said)
+        self._foot.__exit__()
+        if self._foot.live and self._said:
+            self._foot.above(self._said)
 
     def tell(self, standing: StudyStatus) -> None:
         """After a look."""
         line = progress_line(standing)
         if self._loud == "verbose" and (lines := waiting_lines(standing)) != self._detail:
             self._detail = lines
-            self._screen.above("\n".join(lines)) if lines else None
-        if self._screen.live:
-            look = self._screen.look
-            lines = textwrap.wrap(f"{line}; {self._left(standing)}", look.columns - 1)
-            height = min(FOOT_ROWS, look.rows - ROWS_ABOVE) - len(lines)
-            self._screen.show([*lines, *grid(grid_cells(standing), look, height)])
+            self._foot.above("\n".join(lines)) if lines else None
+        if self._foot.live:
+            columns, rows = self._foot.console.size
+            lines = textwrap.wrap(f"{line}; {self._left(standing)}", columns - 1)
+            height = min(FOOT_ROWS, rows - ROWS_ABOVE) - len(lines)
+            self._foot.show([*lines, *grid(grid_cells(standing), columns, height)])
         elif line != self._said and self._loud != "quiet":
-            self._screen.above(line)
+            self._foot.above(line)
         self._said = line
 
     def _left(self, standing: StudyStatus) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import textwrap
 import time
 from collections import Counter
@@ -12,15 +11,18 @@ from typing import TYPE_CHECKING, Literal, Self
 from steelyard.analysis.summary import MEASURED
 from steelyard.errors import printable
 from steelyard.results.store import read_progress
+from steelyard.terminal import console
 from steelyard.terminal.drawing import duration
 from steelyard.terminal.live.board import Board
+from steelyard.terminal.live.foot import Foot
 from steelyard.terminal.live.pace import Pace
-from steelyard.terminal.live.screen import Screen
 from steelyard.terminal.text import seconds, with_interval
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
+
+    from rich.text import Text
 
     from steelyard.contracts.record import RunRecord
     from steelyard.contracts.spec import RunSpec
@@ -42,7 +44,7 @@ def loudness(arguments: argparse.Namespace) -> Loudness:
 def say(text: str, loud: Loudness = "normal") -> None:
     """One line that is not a result."""
     if loud != "quiet":
-        print(printable(text), file=sys.stderr, flush=True)
+        console.say(printable(text))
 
 
 class Progress:
@@ -53,8 +55,8 @@ class Progress:
     ) -> None:
         self._loud = loud
         self._folder = folder
-        self._screen = Screen(live=loud != "quiet")
-        self._board = Board(plan, folder) if plan is not None and folder is not None and self._screen.live else None
+        self._foot = Foot(live=loud != "quiet")
+        self._board = Board(plan, folder) if plan is not None and folder is not None and self._foot.live else None
         self._pace = Pace()
         self._begun_s = 0.0
         self._running: RunSpec | None = None
@@ -64,16 +66,16 @@ class Progress:
         self._line = ""
 
     def __enter__(self) -> Self:
-        self._screen.__enter__()
+        self._foot.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._screen.__exit__()
+        self._foot.__exit__()
 
     def say(self, text: str) -> None:
         """One line that is not a result."""
         if self._loud != "quiet":
-            self._screen.above(printable(text))
+            self._foot.above(printable(text))
 
     def begin(self, spec: RunSpec, done: int, total: int) -> None:
         """A run starts."""
@@ -88,7 +90,7 @@ class Progress:
         if self._raw is None:
             self._raw = raw
             self._detail(f"{self._line}: files meanwhile: {raw}")
-        if not self._screen.live and (self._loud != "verbose" or self._stepping):
+        if not self._foot.live and (self._loud != "verbose" or self._stepping):
             return
         progress = read_progress(raw)
         if progress:
@@ -119,20 +121,20 @@ class Progress:
 
     def _detail(self, text: str) -> None:
         if self._loud == "verbose":
-            self._screen.above(printable(text))
+            self._foot.above(printable(text))
 
     def _show(self, text: str) -> None:
-        if not self._screen.live:
+        if not self._foot.live:
             return
-        look = self._screen.look
-        head: list[str] = []
-        run = textwrap.wrap(f"{self._line}: {text}", look.columns - 1, break_on_hyphens=False) if text else []
+        columns, rows = self._foot.console.size
+        head: list[str | Text] = []
+        run = textwrap.wrap(f"{self._line}: {text}", columns - 1, break_on_hyphens=False) if text else []
         if self._board is not None and self._total > 1:
-            head = textwrap.wrap(self._head(self._board), look.columns - 1)
+            head += textwrap.wrap(self._head(self._board), columns - 1)
             # The run's line comes and goes: its room is kept, so that the grid stays as it is.
-            height = min(FOOT_ROWS, look.rows - ROWS_ABOVE) - len(head) - max(1, len(run))
-            head += self._board.lines(look, height)
-        self._screen.show([*head, *run])
+            height = min(FOOT_ROWS, rows - ROWS_ABOVE) - len(head) - max(1, len(run))
+            head += self._board.lines(columns, height)
+        self._foot.show([*head, *run])
 
     def _head(self, board: Board) -> str:
         """How many runs have ended, and how long the others will take."""

@@ -1,0 +1,110 @@
+"""Where text leaves the program: rich consoles for standard output and standard error, and what is coloured on them.
+
+Everything else in this package makes plain text. Colour is added here, last, and repeats what a word already says.
+rich takes tens of milliseconds to import, so import this module where something is first written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from rich.console import Console
+from rich.highlighter import RegexHighlighter
+from rich.theme import Theme
+
+from steelyard.terminal.text import OUTPUT_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STATUSES = {
+    "completed": "green",
+    "not_converged": "yellow",
+    "out_of_memory": "magenta",
+    "time_limit": "red",
+    "hung": "red",
+    "failed": "red",
+    "killed": "red",
+    "node_failure": "red",
+    "preempted": "red",
+    "refused": "red",
+    "cancelled": "red",
+}
+_STATUS = "|".join(f"(?P<{code}>{code})" for code in STATUSES)
+_STYLES = {
+    **STATUSES,
+    "error": "bold red",
+    "warning": "yellow",
+    "note": "cyan",
+    "good": "bold green",
+    "bad": "bold red",
+    "unsure": "bold yellow",
+    "code": "bold",
+    "label": "bold",
+    "heading": "bold",
+    "quiet": "dim",
+}
+
+
+class _Highlighter(RegexHighlighter):
+    """Colours severities, statuses, verdicts, labels and the headings of tables."""
+
+    base_style = "steelyard."
+    highlights = [  # noqa: RUF012
+        r"(?P<code>SY\d{3})\s+[a-z0-9-]+\s+\((?:(?P<error>error)|(?P<warning>warning)|(?P<note>note))\)",
+        r"(?m)^(?:(?P<error>\d+ errors?)(?:, |\.))?(?:(?P<warning>\d+ warnings?)(?:, |\.))?(?:(?P<note>\d+ notes?)\.)?",
+        rf"(?m)(?:^|[\s,;])\d[\d,]* (?:{_STATUS})\b",
+        rf"(?m)^(?:\[\d+/\d+\] )?[\w.-]+(?: \([^()\n]*\))?: (?:{_STATUS})\b",
+        r"(?m)(?:^|: )(?:(?P<bad>NOT COMPARABLE|FAIL)|(?P<good>COMPARABLE|PASS)|(?P<unsure>CANNOT TELL|FORCED))\b",
+        r"(?m)^(?:(?P<good>ok)|(?P<bad>wrong)|(?P<note>note)) {2,}\S",
+        r"(?m)(?: {2}|^)(?:(?P<good>ok)|(?P<bad>WRONG))$",
+        r"(?m)^(?P<bad>error|WRONG)(?=:| )",
+        r"(?m)^ *(?P<label>fix|next|Next|Fix|Answer|Explain a code):",
+        r"(?m)^ *(?P<quiet>evidence: .*)",
+        r"(?m)^(?P<heading>\S.*)\n(?P<quiet>-+(?: -+)+)$",
+    ]
+
+
+def console_of(stream: TextIO) -> Console:
+    """A console that colours as rich decides (NO_COLOR, FORCE_COLOR, TERM) and reads no markup in what it prints."""
+    theme = Theme({f"steelyard.{name}": style for name, style in _STYLES.items()})
+    return Console(
+        file=stream, theme=theme, highlighter=_Highlighter(), markup=False, emoji=False, soft_wrap=True,
+        # FORCE_COLOR asks for colour in a file, not for a cursor that moves there.
+        force_interactive=None if stream.isatty() else False,
+    )  # fmt: skip
+
+
+def say(text: str) -> None:
+    """Print text that is not a result to standard error."""
+    # A closed terminal does not end a study.
+    with contextlib.suppress(OSError):
+        console_of(sys.stderr).print(text)
+
+
+class _Output:
+    """Standard output by way of a console."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def write(self, text: str) -> int:
+        self._console.print(text, end="")
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._console.file, name)
+
+
+@contextlib.contextmanager
+def output() -> Iterator[None]:
+    """Send what is printed to standard output through a console, laid out for its terminal if it has one."""
+    console = console_of(sys.stdout)
+    before = OUTPUT_COLUMNS.set(console.width if sys.stdout.isatty() else None)
+    try:
+        with contextlib.redirect_stdout(cast("TextIO", _Output(console))):
+            yield
+    finally:
+        OUTPUT_COLUMNS.reset(before)
