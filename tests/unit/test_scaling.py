@@ -369,7 +369,7 @@ def test_too_few_points_are_refused_with_their_number() -> None:
     assert "at least 4 device counts, but there are 3" in found.reason
     ring = latency_bandwidth((1, 2, 4, 8), (1.0,) * 4, (1.0,) * 4, (0.1,) * 4, strong=False)
     assert isinstance(ring, Refused)
-    assert "at least 4 device counts above one, and there are 3" in ring.reason
+    assert "at least 4 device counts above one, but there are 3" in ring.reason
 
 
 def test_the_error_is_that_of_a_point_left_out() -> None:
