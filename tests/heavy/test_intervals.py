@@ -73,7 +73,7 @@ def test_strong_correlation_is_called_out(width):
         for _ in range(30):
             sums, work = folded(1 + 0.01 * ar1(rng, n, rho), width)
             reasons = within_job(sums, work, steps_per_bin=width).approximate
-            assert any("correlated" in reason for reason in reasons) == doubted
+            assert any("autocorrelation" in reason for reason in reasons) == doubted
 
 
 @pytest.mark.parametrize("alpha", [1.5, 1.8, 2.1])

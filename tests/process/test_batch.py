@@ -211,8 +211,8 @@ def test_two_curves_are_told_apart(results: Path, capsys: pytest.CaptureFixture[
 
 def test_too_few_batches_are_said_to_be_too_few(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in (
-        ("sweep:batch=64", "1 batch size has a throughput that may be used"),
-        ("sweep:batch=2048", "no batch sizes have a throughput that may be used"),
+        ("sweep:batch=64", "1 batch size has a usable throughput"),
+        ("sweep:batch=2048", "no batch sizes have a usable throughput"),
     ):
         assert main(["batch", words, "--results", str(results)]) == 1
         assert said in " ".join(capsys.readouterr().out.split())

@@ -142,8 +142,8 @@ def test_brief_leaves_out_what_holds(capsys: pytest.CaptureFixture[str]) -> None
     [
         ([], "nothing to judge"),
         (["nrp-gh20"], "next: steelyard audit nrp-gh200"),
-        (["none.csv"], "is no file"),
-        (["."], "holds no results of our own"),
+        (["none.csv"], "is not a file"),
+        (["."], "contains no steelyard results"),
         (["tables"], "next: steelyard audit tables/t.csv"),
     ],
 )

@@ -148,7 +148,7 @@ def test_readings_of_an_instant_hide_a_load_with_their_beat() -> None:
     instant = replace(GAUGE, average_s=0.0)
     found = energy(instant, times(), np.full(140, 400.0))
     assert found.verdict == "doubtful"
-    assert "beat" in found.reasons[0]
+    assert "with that period would look constant" in found.reasons[0]
     rng = np.random.default_rng(3)
     long_s = times(-2, 102)
     random_s = long_s + 0.1 * rng.random(len(long_s))
@@ -161,14 +161,14 @@ def test_readings_of_an_instant_hide_a_load_with_their_beat() -> None:
 def test_an_unknown_average_is_doubtful() -> None:
     found = energy(replace(GAUGE, average_s=None), times(), np.full(140, 300.0))
     assert found.verdict == "doubtful"
-    assert "not known" in found.reasons[0]
+    assert "averaging time of this power sensor is unknown" in found.reasons[0]
 
 
 def test_a_part_time_sensor_needs_random_looks_and_many() -> None:
     part_time = replace(GAUGE, average_s=None, seen_s=0.025)
     fixed = energy(part_time, times(), np.full(140, 300.0))
     assert fixed.verdict == "doubtful"
-    assert "sees 25% of the time" in fixed.reasons[0]
+    assert "measures 25% of the time" in fixed.reasons[0]
     rng = np.random.default_rng(2)
     time_s = times() + 0.1 * rng.random(140)
     value = rng.normal(300, 30, 140)
@@ -201,7 +201,7 @@ def test_impossible_power_is_not_integrated() -> None:
 
 def test_no_readings_and_no_window() -> None:
     empty = np.array([])
-    assert energy(GAUGE, empty, empty).reasons == ("no reading of this sensor",)
+    assert energy(GAUGE, empty, empty).reasons == ("no readings from this sensor",)
     assert energy(COUNTER, empty, empty).verdict == "invalid"
     assert energy(GAUGE, times(), np.full(140, 300.0), 5.0, 5.0).verdict == "invalid"
     assert energy(GAUGE, times(), np.full(140, 300.0), 50.0, 60.0).verdict == "invalid"
@@ -242,7 +242,7 @@ def test_a_wrap_of_an_unknown_range_is_no_number() -> None:
     time_s = times(period_s=0.02)
     found = energy(COUNTER, time_s, counted(time_s) % 1000.0)
     assert found.verdict == "invalid"
-    assert "fell from" in found.reasons[0]
+    assert "dropped from" in found.reasons[0]
 
 
 def test_a_reset_is_not_a_wrap() -> None:
@@ -396,7 +396,7 @@ def test_a_step_of_the_power_inside_a_tick_is_still_said() -> None:
 def test_a_counter_behind_a_part_time_sensor_is_doubtful() -> None:
     found = energy(replace(COUNTER, seen_s=0.025), times(), counted(times()))
     assert found.verdict == "doubtful"
-    assert "sees 25% of the time" in found.reasons[0]
+    assert "measures only 25% of the time" in found.reasons[0]
 
 
 @pytest.mark.parametrize("nature", [GAUGE, COUNTER, replace(GAUGE, limit_w=None), replace(COUNTER, limit_w=None)])

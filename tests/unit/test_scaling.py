@@ -252,7 +252,7 @@ def test_strong_weak_and_neither(study: Any) -> None:
     assert (found.kind, found.blocked, found.fits) == ("neither", True, ())
     blocking = [entry for entry in found.findings if entry.severity == "error"]
     assert "SY312" in {entry.code for entry in blocking}
-    assert any("64, 64 each" in entry.evidence for entry in blocking)
+    assert any("64, 64 per device" in entry.evidence for entry in blocking)
     (found,) = scaling(summarise(strong), "weak")
     assert found.blocked
     assert any("declared as weak" in entry.message for entry in found.findings)
@@ -366,10 +366,10 @@ def test_latency_and_bandwidth_are_found(*, strong: bool) -> None:
 def test_too_few_points_are_refused_with_their_number() -> None:
     found = amdahl((1, 2, 4), (1.0, 1.9, 3.6))
     assert isinstance(found, Refused)
-    assert "at least 4 device counts, and there are 3" in found.reason
+    assert "at least 4 device counts, but there are 3" in found.reason
     ring = latency_bandwidth((1, 2, 4, 8), (1.0,) * 4, (1.0,) * 4, (0.1,) * 4, strong=False)
     assert isinstance(ring, Refused)
-    assert "at least 4 device counts above one, and there are 3" in ring.reason
+    assert "at least 4 device counts above one, but there are 3" in ring.reason
 
 
 def test_the_error_is_that_of_a_point_left_out() -> None:

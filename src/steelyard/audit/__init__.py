@@ -1,1 +1,1 @@
-"""Published tables and claims: read from strangers, judged by the same rules as our own records."""
+"""Audit of published tables and claims (untrusted files), with the same rules as steelyard's own records."""

@@ -1,4 +1,4 @@
-"""Measured cells and published rows under one roof: what one side of a comparison means. Knows both kinds, no rule."""
+"""Find the rows of one side of a comparison, measured or published."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SCOPES = ("die", "device", "module")
 
 
 def rows_beside(folder: ResultFolder, text: str) -> list[Row]:
-    """The rows that a text means, at least one.
+    """Return the rows that a text selects, at least one.
 
-    `STUDY`, `STUDY/CELL`, `STUDY:key=value` or a run id of our own; `reference:NAME:key=value` of the built-in
-    catalogue; `FILE.csv:key=value` of a published table.
+    Measured: `STUDY`, `STUDY/CONFIGURATION`, `STUDY:key=value` or a run id. Built-in catalogue:
+    `reference:NAME:key=value`. Published table: `FILE.csv:key=value`.
     """
     name, _, rest = text.partition(":")
     if name == REFERENCE:
@@ -42,13 +42,13 @@ def _select_published(table: RowTable, wanted: str) -> list[Row]:
 
 
 def _describe(table: RowTable, row: Row) -> Row:
-    """With its source, and with what its machine's description says of one device."""
+    """Add the source to a row, and what one device is according to its machine's description."""
     platform = table.platform(row)
     scope = platform.power_scope.split(" ")[0] if platform else ""
     settings = dict(row.settings)
     devices, nodes = row.number("devices"), row.number("nodes") or 1.0
     most = platform.devices_per_node if platform else None
-    # A job that counts more devices than the machine has counts parts of them, such as dies.
+    # If a job has more devices than the machine, it counts parts of devices, such as dies.
     parts = most is not None and devices is not None and devices > most * nodes
     if scope in SCOPES and not parts:
         settings.setdefault("device_scope", scope)

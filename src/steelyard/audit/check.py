@@ -1,4 +1,4 @@
-"""Runs every rule on a published table, and tells each thing once. Knows which finding explains which other."""
+"""Run all table rules on a table, and drop findings that another finding explains."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 MAX_TEXT = 1000
 _OTHERS = re.compile(r"\d+ other rows")
 MAX_OF_A_RULE = 20
-"""Findings of one rule on one table: a person reads the first few, and the last one says how many there are."""
+"""Maximum number of findings per rule and table; the last one says how many more there are."""
 
 CUT = ("message", "evidence", "place")
-# A figure that is wrong by a slip makes its row look fast, slow or hungry too. The slip is the cause; it is told alone.
+# A wrong unit, scope, device count or base also makes its row look fast, slow or power-hungry. Report only the cause.
 _SLIPS = ("SY505", "SY506", "SY507", "SY508")
 EXPLAINS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_SLIPS, ("SY301", "SY401", "SY503", "SY504", "SY509", "SY703", "SY704")),
@@ -31,7 +31,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
 
 
 def check_table(table: RowTable) -> tuple[Finding, ...]:
-    """Every finding on a table that says something of its own, those that block first."""
+    """Return the findings on a table, without those that another finding explains; errors first."""
     found = check("table", table)
     codes: defaultdict[str, set[str]] = defaultdict(set)
     for finding in found:
@@ -44,17 +44,17 @@ def check_table(table: RowTable) -> tuple[Finding, ...]:
 
 
 def rows_meant(finding: Finding, table: RowTable) -> list[str]:
-    """Places of the rows of a table that a finding is about; none: it is about something else.
+    """Return the places of the rows that a finding is about; empty if it is not about rows of this table.
 
-    A finding on one of several tables names the table before the row.
+    With several tables, the place of a finding begins with the name of the table.
     """
     places = [row.place for row in table.rows]
-    for words in (finding.place, finding.place.removeprefix(f"{table.name}, ")):
-        parts = [words] if words in places else words.split(" and ")
+    for place in (finding.place, finding.place.removeprefix(f"{table.name}, ")):
+        parts = [place] if place in places else place.split(" and ")
         if all(part in places for part in parts):
             return parts
         if parts[0] in places and _OTHERS.fullmatch(parts[-1]):
-            # Those of which the same rule says so when they stand alone.
+            # The other rows are not named: find those that the same rule reports on their own.
             alone = (RowTable(table.name, (row,), table.platforms) for row in table.rows)
             return [
                 place
@@ -72,7 +72,7 @@ def _limit_findings(findings: list[Finding]) -> tuple[Finding, ...]:
         seen[finding.code] += 1
         short = finding
         if max(len(finding.message), len(finding.evidence)) > MAX_TEXT:
-            # Names in a table may be long, and a finding may list many.
+            # Names in a table may be long, and a finding may list many of them.
             texts = {name: getattr(finding, name) for name in CUT}
             cut = {name: text[:MAX_TEXT] + "..." for name, text in texts.items() if len(text) > MAX_TEXT}
             short = replace(finding, **cut)

@@ -1,4 +1,4 @@
-"""The claims language: what a document says of its rows, as typed TOML. Knows the form and its bounds; judges nothing.
+"""The format of claims files: typed TOML with the claims that a document makes about its rows.
 
 Described with examples in docs/claims.md. A claims file names its tables; a claim selects rows by their settings.
 """
@@ -30,7 +30,8 @@ NEAR_LINEAR = 0.9
 Id = Annotated[str, Length(40, r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 Short = Annotated[str, Length(200)]
 Selector = Annotated[dict[Annotated[str, Length(80)], bool | int | float | Short], Length(40)]
-"""Settings that a row must have: `{ accelerator = "GH200", devices = 4 }`; also `table`, `source`, `note`, `metric`."""
+"""Settings that a row must have, such as `{ accelerator = "GH200", devices = 4 }`; also `table`, `source`, `note` and
+`metric`."""
 
 Relation = Literal[
     "faster", "slower", "less time", "more time", "more throughput", "less throughput", "more", "less", "change"
@@ -41,33 +42,33 @@ Base = Literal["a", "b", "larger", "smaller"]
 
 @dataclass(frozen=True, kw_only=True)
 class Claim(Contract):
-    """What every claim has."""
+    """The fields that all kinds of claims have."""
 
     id: Id
     kind: Short
     text: Text = ""
-    """What the document says, in a sentence."""
+    """The sentence in the document."""
     document: Short = ""
-    """Which of the file's tables is meant, where there are several."""
+    """The table that the claim is about, if the file has several."""
     place: Short = ""
-    """Where in the document it stands."""
+    """Where the claim is in the document."""
     published: Short = ""
-    """The figure as printed: `32.3 %`, `14.2x`, `35-55 %`. A claim that prints one asserts its arithmetic."""
+    """The figure as printed: `32.3 %`, `14.2x`, `35-55 %`. A printed figure also asserts `arithmetic`."""
     asserts: Annotated[tuple[Assertion, ...], Length(7)] = ()
-    """What is to be judged; empty: what the kind says by itself."""
+    """What is judged; if empty, the default of the kind."""
     factor: Short = ""
-    """Of an attribution: the setting that is credited."""
+    """For `attribution`: the setting named as the cause."""
     rows: Selector = field(default_factory=dict)
-    """Settings that all rows of the claim share."""
+    """Settings that all rows of the claim have."""
     metric: Short = ""
-    """Which figure of the rows is meant; may be left out where they have only one."""
+    """The metric; may be omitted if the rows have only one in common."""
 
     def __post_init__(self) -> None:
         if "attribution" in self.asserts and not self.factor:
-            raise ValueError("factor: missing; valid: the setting that an attribution credits, such as precision")
+            raise ValueError("factor: missing; valid: the setting named as the cause, such as precision")
 
     def assertions(self) -> tuple[Assertion, ...]:
-        """Everything to be judged, the arithmetic of a printed figure first."""
+        """Return everything to be judged, the arithmetic of a printed figure first."""
         named = self.asserts or self.by_itself()
         implied: tuple[Assertion, ...] = ()
         if self.states_order() or (self.published and self.prints_figure()):
@@ -75,18 +76,18 @@ class Claim(Contract):
         return tuple(dict.fromkeys((*implied, *named)))
 
     def states_order(self) -> bool:
-        """Whether the claim can be wrong as it stands, without any figure: faster, best, rises.
+        """Return whether the claim can be wrong without a printed figure, such as faster, best or rises.
 
-        Whatever else it asserts then, such as a cause, would be one of something that is not so.
+        Such a claim always asserts `arithmetic`: the cause of a difference matters only if there is one.
         """
         return False
 
     def by_itself(self) -> tuple[Assertion, ...]:
-        """What a claim of this kind says when it names nothing."""
+        """Return what a claim of this kind asserts by default."""
         return ("arithmetic",)
 
     def prints_figure(self) -> bool:
-        """Whether `published` is a figure to be worked out again, and not only words."""
+        """Return whether `published` is a figure to recompute."""
         return True
 
 
@@ -95,19 +96,19 @@ class PairClaim(Claim):
     """A claim on two rows, or on pairs of rows."""
 
     a: Selector
-    """The row that the claim speaks of."""
+    """The row that the claim is about."""
     b: Selector
-    """The row that it is held against."""
+    """The row that it is compared with."""
     over: Annotated[tuple[Short, ...], Length(10)] = ()
-    """Settings by which the rows of both sides are matched into pairs: the claim is on each pair."""
+    """Settings that match the rows of both sides into pairs; the claim must hold for each pair."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Times(PairClaim):
-    """A is r times B: as fast, or as much, by the metric."""
+    """A is r times as fast as B, or r times as much."""
 
     relation: Ratio = "as fast"
-    """`as fast`: of times, B's over A's. `as much`: A's figure over B's, whatever it is. `less`: B's over A's."""
+    """`as fast`: A/B for rates, B/A for times. `as much`: always A/B. `less`: always B/A."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,30 +116,30 @@ class Percent(PairClaim):
     """A differs from B by p %."""
 
     relation: Relation = "faster"
-    """What the percentage is of. `faster` and `slower` leave the base open; the others fix it; `change` is A-B of B."""
+    """The wording. `faster` and `slower` do not determine the base, the others do; `change` is (A-B)/B."""
     base: Base | None = None
-    """What the document says it divides by; None: it does not say."""
+    """The base that the document states, if any."""
 
     def states_order(self) -> bool:
-        """All but a change say which side is ahead."""
+        """Return True, except for `change`, which does not say which side is ahead."""
         return self.relation != "change"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Efficiency(PairClaim):
-    """Speed-up of A over B, divided by how many times the devices A has."""
+    """Speed-up of A over B, divided by the ratio of their device counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Faster(PairClaim):
-    """A is faster than B; by how much is not said. `published` may have both figures: `about 3,000 against 270`."""
+    """A is faster than B, by an unstated amount. `published` may have both figures: `about 3,000 against 270`."""
 
     def prints_figure(self) -> bool:
-        """Only words, or the figures of both sides."""
+        """Return False: `published` is text, or the figures of both sides."""
         return False
 
     def states_order(self) -> bool:
-        """That is all it says."""
+        """Return True: A must be faster."""
         return True
 
 
@@ -147,28 +148,28 @@ class Equal(PairClaim):
     """A and B are equal within a margin."""
 
     within: Share | None = None
-    """The margin as a fraction of B; None: what rounding allows."""
+    """The margin as a fraction of B; None means equal within rounding."""
 
     def states_order(self) -> bool:
-        """With a margin the rows can be beyond it."""
+        """Return whether there is a margin that the rows can exceed."""
         return self.within is not None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Linear(Claim):
-    """The rate grows almost with the number of devices."""
+    """The rate scales almost linearly with the number of devices."""
 
     up_to: Positive | None = None
-    """The largest number of devices that the claim speaks of; None: all rows."""
+    """The largest number of devices that the claim covers; None means all rows."""
     at_least: Share = NEAR_LINEAR
-    """The efficiency that the claim means."""
+    """The least efficiency that counts as linear."""
 
     def prints_figure(self) -> bool:
-        """Only words."""
+        """Return False: `published` is text."""
         return False
 
     def states_order(self) -> bool:
-        """The rows can be less than linear."""
+        """Return True: the rows can be less than linear."""
         return True
 
 
@@ -182,53 +183,53 @@ class SameWork(Claim):
     """A margin beyond rounding."""
 
     def by_itself(self) -> tuple[Assertion, ...]:
-        """That the work is the same."""
+        """Return `same work`."""
         return ("same work",)
 
     def prints_figure(self) -> bool:
-        """The amount belongs to the same assertion."""
+        """Return False: a published amount is checked as part of `same work`."""
         return False
 
 
 @dataclass(frozen=True, kw_only=True)
 class PowerClaim(Claim):
-    """Energy over time stays below the limit of the device; figures per energy follow from the energy."""
+    """Power stays below the limit of the device; figures per energy follow from the energy."""
 
     limit_w: Positive | None = None
-    """Of one device; None: what the table of machines states."""
+    """The power limit of one device; None means the limit in the table of machines."""
 
     def by_itself(self) -> tuple[Assertion, ...]:
-        """That physics is kept."""
+        """Return `physical limit`."""
         return ("physical limit",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Monotone(Claim):
-    """The metric rises, or falls, with a setting."""
+    """The metric rises or falls with a setting."""
 
     setting: Short
     direction: Literal["rises", "falls"] = "rises"
 
     def states_order(self) -> bool:
-        """The rows can go the other way."""
+        """Return True: the rows can go the other way."""
         return True
 
 
 @dataclass(frozen=True, kw_only=True)
 class Best(Claim):
-    """One value of a setting is the best, all else equal."""
+    """One value of a setting is the best, with all other settings equal."""
 
     setting: Short
     value: bool | int | float | Short
     better: Literal["more", "less"] | None = None
-    """Whether more or less of the metric is better; None: as its unit and its name tell."""
+    """Whether more or less of the metric is better; None means by its unit or name."""
 
     def prints_figure(self) -> bool:
-        """The value is what is claimed."""
+        """Return False: `published` repeats the claimed value."""
         return False
 
     def states_order(self) -> bool:
-        """Another value can be better."""
+        """Return True: another value can be better."""
         return True
 
 
@@ -248,20 +249,20 @@ KINDS: dict[str, type[Claim]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimsFile(Contract):
-    """A file of claims; each is read by its own kind."""
+    """A claims file; each claim is parsed according to its kind."""
 
     schema_version: Annotated[int, Bound(ge=1, le=1)] = 1
     title: Text = ""
     tables: Annotated[tuple[Short, ...], Length(20)]
-    """Files beside this one, or names of the built-in catalogue."""
+    """Files in the same folder, or names in the built-in catalogue."""
     platforms: Short = ""
-    """A file beside this one that describes the machines of the tables."""
+    """A file in the same folder that describes the machines."""
     claim: Annotated[tuple[dict[str, Any], ...], Length(MAX_CLAIMS)]
 
 
 @dataclass(frozen=True)
 class Claims:
-    """Claims with the tables they speak of, by name."""
+    """Claims, and the tables they are about, by name."""
 
     name: str
     title: str
@@ -270,12 +271,12 @@ class Claims:
 
 
 def parse_claims(text: bytes, source: str, folder: Path | None = None) -> Claims:
-    """The claims in a text. Without a folder only the built-in tables can be named."""
+    """Parse a claims file. Without a folder, only built-in tables are allowed."""
     return made_claims(parse_toml(text, source), source, folder)
 
 
 def made_claims(data: dict[str, Any], source: str, folder: Path | None) -> Claims:
-    """The same for TOML that has been read already."""
+    """Return the claims in parsed TOML data. Without a folder, only built-in tables are allowed."""
     if isinstance(entries := data.get("claim"), dict):
         data = {**data, "claim": [entries]}
     file = parse_object(ClaimsFile, data, source)
@@ -289,12 +290,12 @@ def made_claims(data: dict[str, Any], source: str, folder: Path | None) -> Claim
     claims = tuple(parse_claim(entry, source) for entry in file.claim)
     _refuse(_find_doubles(claims) + _find_unknown_documents(claims, tables), source)
     if not tables:
-        _refuse([Problem("tables", "no table is named", "a file beside this one, or a built-in name")], source)
+        _refuse([Problem("tables", "empty", "a file in the same folder, or a built-in name")], source)
     return Claims(source, file.title, tables, tuple(claims))
 
 
 def parse_claim(entry: dict[str, Any], source: str) -> Claim:
-    """One claim, as its kind says."""
+    """Parse one claim according to its kind."""
     name = str(entry.get("id", "without an id"))[:40]
     kind = entry.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
@@ -308,48 +309,48 @@ def parse_claim(entry: dict[str, Any], source: str) -> Claim:
 
 
 def _check_published(claim: Claim) -> list[Problem]:
-    """What is wrong with the printed figure of a claim: a figure that would never be looked at misleads."""
+    """Return the problems of the printed figure; a figure that is never checked would mislead."""
     if claim.prints_figure() or isinstance(claim, SameWork):
         found = figure(claim)
         wanted = _list_units(claim)
         if wanted is not None and found.unit not in wanted[0]:
             return [Problem("published", f"{claim.published!r} for the kind {claim.kind}", wanted[1])]
         if isinstance(claim, Efficiency) and not found.unit and found.ends[0] > MAX_FRACTION:
-            return [Problem("published", f"{claim.published!r} is no fraction", "with its sign, such as 89 %; or 0.89")]
+            return [Problem("published", f"{claim.published!r} is not a fraction", "such as 89 % or 0.89")]
     elif isinstance(claim, Best):
-        said, value = claim.published.strip().casefold(), claim.value
+        stated, value = claim.published.strip().casefold(), claim.value
         text = f"{value:g}" if isinstance(value, float) else str(value)
-        if said != text.casefold():
+        if stated != text.casefold():
             return [Problem("published", f"{claim.published!r}, but the claimed value is {text!r}", "the same value")]
     elif isinstance(claim, Faster) and len(sides(claim)) == 2:
         for text in sides(claim):
             figure(replace(claim, published=text))
     elif re.search(r"[0-9]", claim.published):
-        valid = {"faster": "3,000 against 270; for a ratio kind times or percent"}.get(
-            claim.kind, "words; the figure itself as at_least, such as at_least = 0.95"
+        valid = {"faster": "3,000 against 270; for a ratio use kind times or percent"}.get(
+            claim.kind, "text; put the figure into at_least, such as at_least = 0.95"
         )
-        return [Problem("published", f"the figure {claim.published!r} of the kind {claim.kind}", valid)]
+        return [Problem("published", f"the figure {claim.published!r} for the kind {claim.kind}", valid)]
     return []
 
 
 def _list_units(claim: Claim) -> tuple[tuple[str, ...], str] | None:
-    """Units that the figure of a kind may have, in data and for people; None: any."""
+    """Return the units that the figure may have, and a description of them; None if any unit is allowed."""
     if isinstance(claim, Percent | Equal):
-        return ("%",), "with its sign, such as 32.3 %"
+        return ("%",), "a percentage such as 32.3 %"
     if isinstance(claim, Efficiency):
         return ("%", ""), "such as 89 % or 0.89"
     if isinstance(claim, Times):
-        return ("x", "", "%", "times", "fold"), "a ratio such as 14.2x; kind percent for percentages of a difference"
+        return ("x", "", "%", "times", "fold"), "a ratio such as 14.2x; for a difference in percent use kind percent"
     return None
 
 
 def sides(claim: Faster) -> list[str]:
-    """The two figures of a claim that prints both: `about 3,000 against 270`."""
+    """Split the two figures of a claim that prints both, such as `about 3,000 against 270`."""
     return re.split(r"\s+(?:against|versus|vs\.?)\s+", claim.published.strip())
 
 
 def _find_unknown_settings(claim: Claim) -> list[Problem]:
-    """Names of settings that are none."""
+    """Return a problem for each `setting` or `factor` that does not exist."""
     named = {"setting": claim.setting} if isinstance(claim, Monotone | Best) else {}
     named |= {"factor": claim.factor} if claim.factor else {}
     problems = []
@@ -358,7 +359,7 @@ def _find_unknown_settings(claim: Claim) -> list[Problem]:
         if value not in known:
             near = difflib.get_close_matches(value, known, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            problems.append(Problem(field_name, f"{value!r} is not a setting of rows{hint}", ", ".join(SETTINGS)))
+            problems.append(Problem(field_name, f"{value!r} is not a setting{hint}", ", ".join(SETTINGS)))
     return problems
 
 
@@ -372,10 +373,10 @@ _FIGURE = re.compile(
     rf"(?P<low>[-+]?{_NUMBER})\s*(?P<first>%|x)?"
     rf"(?:\s*(?:-|to)\s*(?P<high>-?{_NUMBER}))?\s*(?P<unit>%|per ?cent|x|-?fold|[A-Za-z][A-Za-z/]*)?"
 )
-# As documents print them: dashes between numbers, the minus sign, and the cross of a ratio.
+# Typographic characters in documents: dashes, the minus sign, the multiplication sign, non-breaking spaces.
 _PRINTED = str.maketrans({"\u2013": "-", "\u2014": "-", "\u2212": "-", "\u00d7": "x", "\u00a0": " ", "\u202f": " "})
 ABOUT_SHARE = 0.1
-"""A figure that is said to be about right may be this far off, even where it has more zeros than digits."""
+"""Largest relative tolerance of a figure printed with `about`."""
 MAX_FRACTION = 10.0
 
 
@@ -387,13 +388,13 @@ class Figure:
     high: Span
     unit: str
     ends: tuple[float, float]
-    """As printed, without what rounding allows."""
+    """The values as printed, without rounding."""
     reached: Span | None = None
-    """Of `up to`: what must be reached, and not only kept."""
+    """For `up to`: the value that must be reached."""
 
 
 def figure(claim: Claim) -> Figure:
-    """The published figure with what its digits allow; per cent become fractions. `more than` leaves an end open."""
+    """Parse the published figure with its rounding; percentages become fractions, `more than` has no upper bound."""
     found = _FIGURE.fullmatch(claim.published.strip().translate(_PRINTED))
     low = _bound_number(found["low"], about=found["about"]) if found else None
     high = _bound_number(found["high"] or found["low"], about=found["about"]) if found else None
@@ -411,7 +412,7 @@ def figure(claim: Claim) -> Figure:
         most = Span(-math.inf, first.high)
         return Figure(most, most, unit, (-math.inf, low[0] * factor), first)
     if found["bound"]:
-        # Said to be exceeded, or not to be: the digits are the limit itself, not rounded.
+        # The number is the limit itself, so it has no rounding.
         value = low[0] * factor
         span = Span(value, math.inf) if _BOUNDS[found["bound"]] > 0 else Span(-math.inf, value)
         return Figure(span, span, unit, (span.low, span.high))
@@ -419,7 +420,7 @@ def figure(claim: Claim) -> Figure:
 
 
 def _join_units(first: str, last: str, *, ranged: bool) -> str | None:
-    """The unit of a figure or a range, written once or at both ends; None where the ends differ."""
+    """Return the unit of a figure or range, printed once or at both ends; None if the ends differ."""
     last = {"percent": "%", "per cent": "%", "-fold": "fold"}.get(last, last)
     if first and ranged and first != last:
         return None
@@ -427,7 +428,7 @@ def _join_units(first: str, last: str, *, ranged: bool) -> str | None:
 
 
 def _bound_number(text: str, *, about: str | None) -> tuple[float, float, float] | None:
-    """Value and bounds of a claimed number. Its zeros are digits, unless it is said to be about right."""
+    """Return value and bounds of a claimed number. Trailing zeros are significant, unless printed with `about`."""
     found = printed(text)
     digits = text.replace(",", "")
     if found is None or "." in digits or "e" in digits.casefold():
@@ -440,12 +441,12 @@ def _bound_number(text: str, *, about: str | None) -> tuple[float, float, float]
 
 
 def _resolve_beside(field: str, name: str, folder: Path | None, source: str) -> Path:
-    """A file that a claims file names. That comes from a stranger: it must not make us read files elsewhere."""
+    """Return the path of a file named in a claims file, which is untrusted: only files in its folder are allowed."""
     place = (folder / name).resolve() if folder is not None else None
     if folder is None or place is None or Path(name).is_absolute() or not place.is_relative_to(folder.resolve()):
         built_in = ", ".join(documents.names())
         problem = Problem(
-            field, f"{name!r} is not in the folder of the claims", f"a file there; or built in: {built_in}"
+            field, f"{name!r} is not in the folder of the claims file", f"a file there, or built in: {built_in}"
         )
         raise InputError(f"{source} is not valid", problems=(problem,))
     return place
@@ -456,7 +457,7 @@ def _find_doubles(claims: tuple[Claim, ...]) -> list[Problem]:
     problems = []
     for claim in claims:
         if claim.id in seen:
-            problems.append(Problem("id", f"{claim.id!r} comes twice", "each claim its own id"))
+            problems.append(Problem("id", f"{claim.id!r} is used twice", "a unique id for each claim"))
         seen.add(claim.id)
     return problems
 

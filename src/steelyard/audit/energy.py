@@ -1,4 +1,4 @@
-"""Works out what a claim's rows say of power and of figures per energy. Knows relations between figures, no verdict."""
+"""Recompute the power and the figures per energy of a claim's rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def work_power(claim: PowerClaim, table: RowTable) -> Worked:
-    """Power of one device in every row, and whether its figures per energy follow from the others."""
+    """Recompute the power per device of every row, and check its figures per energy."""
     rows = rows_of(claim, table)
     powers = [(row, _to_span(power)) for row in rows if (power := device_power(row)) is not None]
     checked = [fault for row in rows for fault in _check_per_energy(row, rows)]
@@ -30,20 +30,20 @@ def work_power(claim: PowerClaim, table: RowTable) -> Worked:
             amounts = [amount for row, name, amount in figures if variable(row, name) == "items_per_energy"]
             faults += wrong_range(claim, amounts) if amounts else ["no figure per energy"]
         if not checked:
-            faults.append("no figure per energy together with what it follows from")
+            faults.append("no figure per energy that can be recomputed")
     else:
         faults = []
     if "physical limit" in claim.assertions() and not powers:
         problem = Problem(
-            "rows", "no row has figures from which power follows", "energy with a time, or with a rate and work"
+            "rows", "no row has the figures to compute power", "energy with a time, or with a rate and work"
         )
-        raise InputError(f"claim {claim.id} is about power", problems=(problem,))
+        raise InputError(f"claim {claim.id} needs power", problems=(problem,))
     words = _describe_power(claim, table, powers, checked)
     return Worked(faults=tuple(faults), words=words, told=False, rows=tuple(rows), metric="power")
 
 
 def with_limit(limit_w: float | None, table: RowTable, rows: tuple[Row, ...]) -> RowTable:
-    """The rows of a claim as a table, with the limit that the claim states for its machines."""
+    """Return the rows of a claim as a table, with the power limit that the claim states for its machines."""
     platforms = table.platforms
     if limit_w is not None:
         names = {(str(row.get("system") or ""), str(row.get("accelerator") or "")) for row in rows}
@@ -53,14 +53,14 @@ def with_limit(limit_w: float | None, table: RowTable, rows: tuple[Row, ...]) ->
 
 
 def device_power(row: Row) -> Bounds | None:
-    """Logarithm of the power of one device in W, where the row's figures give it."""
+    """Return the bounds of the logarithm of the power per device in W, or None if it cannot be computed."""
     given = observed(row)
     solved = solve(given)
-    # Where the figures of a row contradict each other, only what is printed can be taken.
+    # If the figures of a row contradict each other, use only printed ones.
     return (given if solved.clash is not None else solved.known).get("power_per_device")
 
 
-# How figures make up the power of a device, as a reader would write it: those above the line, then those below.
+# Formulas for the power per device: the numerators, then the denominators.
 _SUMS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("energy_per_epoch_per_device",), ("epoch_time",)),
     (("energy_per_epoch",), ("epoch_time", "devices")),
@@ -75,7 +75,10 @@ _SUMS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
 
 
 def power_sum(row: Row) -> str:
-    """The sum that gives the power of a device: `64.99 tokens/s / 4.08 tokens/Wh / 4 devices`; empty where printed."""
+    """Return the calculation of the power per device, such as `64.99 tokens/s / 4.08 tokens/Wh / 4 devices`.
+
+    Empty if the power itself is printed or cannot be computed.
+    """
     found = device_power(row)
     if found is None:
         return ""
@@ -92,7 +95,7 @@ def power_sum(row: Row) -> str:
 
 
 def _format_variable(row: Row, name: str) -> str:
-    """A figure or a count of a row as printed, by its name in the relations."""
+    """Format a figure or count of a row by its name in the relations."""
     for metric, amount in row.figures.items():
         if variable(row, metric) == name:
             return f"{digits(amount)} {amount.unit}".strip()
@@ -106,7 +109,7 @@ def _to_span(bounds: Bounds) -> Span:
 
 
 def _check_per_energy(row: Row, rows: list[Row]) -> list[str]:
-    """Of each figure per energy that can be worked out: what is wrong with it, or nothing."""
+    """Return one entry per figure per energy that can be recomputed: the fault, or an empty text."""
     found = []
     for metric, amount in row.figures.items():
         if variable(row, metric) == "items_per_energy":
@@ -115,7 +118,7 @@ def _check_per_energy(row: Row, rows: list[Row]) -> list[str]:
             if reached is not None:
                 fits = _to_span(reached).meets(Span(amount.low, amount.high))
                 value = f"{reached.middle / unit_factor(amount):,.6g}"
-                found.append("" if fits else f"{metric} {digits(amount)} at {apart(row, rows)}, where {value} follows")
+                found.append("" if fits else f"{metric} {digits(amount)} at {apart(row, rows)} instead of {value}")
     return found
 
 
@@ -123,7 +126,7 @@ def _describe_power(claim: PowerClaim, table: RowTable, powers: list[tuple[Row, 
     words = []
     if checked:
         right = sum(not fault for fault in checked)
-        words.append(f"{right} of {len(checked)} figures per energy follow within rounding")
+        words.append(f"{right} of {len(checked)} figures per energy are right within rounding")
     if powers:
         ordered = sorted(powers, key=lambda entry: entry[1].high)
         least, most = (f"{(span.low + span.high) / 2:,.0f} W" for _, span in (ordered[0], ordered[-1]))
@@ -134,5 +137,5 @@ def _describe_power(claim: PowerClaim, table: RowTable, powers: list[tuple[Row, 
         limit = claim.limit_w or (platform.power_limit_w if platform else None)
         made_of = power_sum(ordered[-1][0])
         made_of = f"; {'the last is ' if len(powers) > 1 else ''}{made_of}" if made_of else ""
-        words.append(f"power of a device {between}; limit {f'{limit:g} W' if limit else 'unknown'}{made_of}")
+        words.append(f"power per device {between}; limit {f'{limit:g} W' if limit else 'unknown'}{made_of}")
     return "; ".join(words)

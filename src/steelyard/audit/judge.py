@@ -1,4 +1,4 @@
-"""Judges claims: each assertion apart, by rules with codes, on figures worked out again. Knows no claim by its id."""
+"""Judge claims: recompute the figures, and check each assertion with the claim rules."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from steelyard.rules.table.row import Row
 
 LEVEL = 1e-6
-"""Two figures that differ by less are the same."""
+"""Figures that differ by less are equal."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Judged:
     recomputed: str
     findings: tuple[Finding, ...] = ()
     sums: str = ""
-    """What was worked out, without what the findings say of it."""
+    """The calculations, without the findings."""
 
 
 @dataclass(frozen=True)
@@ -64,55 +64,55 @@ class Judgement:
 
     @property
     def recomputed(self) -> str:
-        """The figures behind the verdict, in words and numbers."""
+        """Return the calculations and findings behind the verdict."""
         return "; ".join(dict.fromkeys(part.recomputed for part in self._select_deciding() if part.recomputed))
 
     @property
     def sums(self) -> str:
-        """The same without what the findings say."""
+        """Return the calculations behind the verdict, without the findings."""
         return "; ".join(dict.fromkeys(part.sums for part in self._select_deciding() if part.sums))
 
     @property
     def asserted(self) -> str:
-        """What the verdict is on."""
+        """Return the assertions that decided the verdict."""
         return ", ".join(part.asserts for part in self._select_deciding())
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Of all assertions."""
+        """Return the findings of all assertions."""
         return tuple(finding for part in self.parts for finding in part.findings)
 
     def _select_deciding(self) -> tuple[Judged, ...]:
         if self.verdict != "holds":
             return tuple(part for part in self.parts if part.verdict == self.verdict)
-        # The arithmetic of a printed figure is asserted along; what the claim names is what it is about.
+        # Leave out the implied `arithmetic`: the claim is about what it names.
         named = self.claim.asserts or self.claim.by_itself()
         return tuple(part for part in self.parts if part.asserts in named)
 
 
 Vote = tuple[str, str]
-"""The kind of figure, and the base that a percentage follows from."""
+"""The kind of figure, and the base that gives the printed percentage."""
 
 
 class Document:
-    """The rows that claims speak of, with what is worked out of them once for all claims."""
+    """The rows that claims are about, with results shared by all claims."""
 
     def __init__(self, table: RowTable, claims: Sequence[Claim] = ()) -> None:
         self.table = table
         self.votes = _collect_votes(claims, table)
-        """Of every percentage of the document, by claim."""
+        """The base of every percentage in the document, by claim id."""
         self._indices: dict[str, Index] = {}
         self._works: dict[tuple[object, ...], set[tuple[object, ...]]] = {}
         self._outliers: dict[frozenset[tuple[object, ...]], list[Finding]] = {}
 
     def index(self, metric: str) -> Index:
-        """The rows by their settings, for one metric."""
+        """Return the rows by their settings, for one metric."""
         if metric not in self._indices:
             self._indices[metric] = Index(self.table, metric)
         return self._indices[metric]
 
     def shared_works(self, a: Row, b: Row) -> int:
-        """How many works were run on the machines of both rows."""
+        """Count the works that were run on the machines of both rows."""
         if not self._works:
             for row in self.table.rows:
                 work = tuple(row.get(key) for key in keys_of(*WORK_ROLES))
@@ -120,7 +120,7 @@ class Document:
         return len(self._works.get(_identify_machine(a), set()) & self._works.get(_identify_machine(b), set()))
 
     def outliers(self, rows: Sequence[Row]) -> list[Finding]:
-        """Of these rows, those that are odd among all rows of their machines."""
+        """Return the outliers among these rows, relative to all rows of their machines."""
         machines = frozenset(_identify_machine(row) for row in rows)
         if machines not in self._outliers:
             peers = tuple(row for row in self.table.rows if _identify_machine(row) in machines)
@@ -130,7 +130,7 @@ class Document:
 
 
 def judge(claims: Claims, document: str = "") -> list[Judgement]:
-    """All claims of a file, or those on one of its tables, in their order."""
+    """Judge all claims of a file, or those about one of its tables, in order."""
     only = next(iter(claims.tables))
     by_table: dict[str, list[Claim]] = {}
     for claim in claims.claims:
@@ -151,7 +151,7 @@ def judge(claims: Claims, document: str = "") -> list[Judgement]:
 
 
 def _join_errors(errors: list[InputError], claims: int) -> InputError:
-    """All claims that cannot be judged as one error: whoever fixes a file wants to know every one."""
+    """Combine the errors of all claims that cannot be judged into one."""
     if len(errors) == 1:
         return errors[0]
     problems = tuple(
@@ -163,15 +163,15 @@ def _join_errors(errors: list[InputError], claims: int) -> InputError:
 
 
 def judge_claim(claim: Claim, document: Document) -> Judgement:
-    """One claim on the rows of its document."""
+    """Judge one claim about the rows of its document."""
     worked, convention = _work(claim, document)
     parts = tuple(_judge_assertion(claim, document, worked, convention, assertion) for assertion in claim.assertions())
-    gravest = min((part.verdict for part in parts), key=VERDICTS.index)
-    return Judgement(claim, gravest, parts, (*worked.notes, *_note_aside(claim, document, worked)))
+    worst = min((part.verdict for part in parts), key=VERDICTS.index)
+    return Judgement(claim, worst, parts, (*worked.notes, *_note_aside(claim, document, worked)))
 
 
 def try_example(made: ClaimRule, example: Example) -> list[Finding]:
-    """What one rule finds in one of its examples: a table, a line of dashes, a claim."""
+    """Return the findings of a rule in one of its examples: a table, a line of dashes, and a claim."""
     rows, _, text = example.text.partition("---\n")
     claim = parse_claim(parse_toml(text.encode(), "the example"), "the example")
     document = Document(parse_table(rows, "the example"))
@@ -180,7 +180,7 @@ def try_example(made: ClaimRule, example: Example) -> list[Finding]:
     return [finding for asserted in found for finding in made.check(asserted)]
 
 
-# -- working out
+# -- recomputing
 
 
 _WORK: dict[type[Claim], Callable[..., Worked]] = {
@@ -198,29 +198,27 @@ _WORK: dict[type[Claim], Callable[..., Worked]] = {
 
 
 def _work(claim: Claim, document: Document) -> tuple[Worked, str]:
-    """The figures of a claim, and in words what its document divides percentages by."""
+    """Recompute the figures of a claim, and describe the base that its document uses for percentages."""
     table = document.table
     if not isinstance(claim, language.Percent):
         return _WORK[type(claim)](claim, table), ""
     kind, larger, others = _find_convention(claim, table, document.votes)
     worked = work_percent(claim, table, larger)
     if claim.base is not None:
-        return worked, "the document says that it divides by another"
+        return worked, "the document states another base"
     if claim.relation not in ("faster", "slower"):
-        return worked, f"{claim.relation} is a share of {worked.meant[0].base}"
+        return worked, f"{claim.relation} means relative to {worked.meant[0].base}"
     if not larger:
         return worked, ""
     base = BASES[kind][0 if larger == "larger" else 1]  # type: ignore[index]
     many = (
-        f"{others} other percentages of the document are shares"
-        if others > 1
-        else "the document's other one is a share"
+        f"{others} other percentages in the document are" if others > 1 else "the other percentage in the document is"
     )
-    return worked, f"{many} of {base}"
+    return worked, f"{many} relative to {base}"
 
 
 def _collect_votes(claims: Sequence[Claim], table: RowTable) -> dict[str, Vote]:
-    """How each percentage of a document votes. One that cannot be worked out has none, and is reported when judged."""
+    """Return the base of each percentage, by claim id. Claims that cannot be recomputed are reported when judged."""
     found: dict[str, Vote] = {}
     for claim in claims:
         if isinstance(claim, language.Percent):
@@ -232,7 +230,7 @@ def _collect_votes(claims: Sequence[Claim], table: RowTable) -> dict[str, Vote]:
 
 
 def _find_convention(claim: Claim, table: RowTable, votes: dict[str, Vote]) -> tuple[str, str, int]:
-    """The base that most other percentages of the document share: kind of figure, base, how many; empty: none does."""
+    """Return the kind of figure, the base of most other percentages in the document, and their number; or empty."""
     own = work_percent(claim, table) if isinstance(claim, language.Percent) else Worked()
     kind = next((kind for kind, bases in BASES.items() if own.meant and own.meant[0].base in bases), "other")
     counts = Counter(base for name, (its, base) in votes.items() if its == kind and name != claim.id)
@@ -246,21 +244,21 @@ def _find_convention(claim: Claim, table: RowTable, votes: dict[str, Vote]) -> t
 
 
 def _note_aside(claim: Claim, document: Document, worked: Worked) -> tuple[str, ...]:
-    """What a reader of a comparison wants to know although the claim does not assert it."""
+    """Return notes on a comparison that the claim does not assert: other changes, and unfair settings."""
     if len(worked.pairs) != 1 or not isinstance(claim, language.PairClaim):
         return ()
     (a, b), found = worked.pairs[0], []
     if "attribution" not in claim.asserts:
-        # Two rows are most likely compared for their machines, else for their size.
+        # The factor is most likely the machine, otherwise its size.
         first = next((key for key in ("accelerator", "system", "devices") if a.get(key) != b.get(key)), "")
         factor = "system" if first == "accelerator" else first
         pair = Pair(b, a, factor, worked.metric)
         changed = [str(entry) for entry in confounders(pair)]
-        # Where no factor is known, one setting alone would be what is compared.
+        # Without a known factor, a single changed setting is the factor.
         if len(changed) >= (1 if factor else 2):
             alone = unclear(pair)
-            one_sided = f"; stated for one row only: {', '.join(alone)}" if alone else ""
-            found.append(f"no single cause can be credited, because these changed too: {', '.join(changed)}{one_sided}")
+            one_sided = f"; stated for only one row: {', '.join(alone)}" if alone else ""
+            found.append(f"there is no single cause, because these changed too: {', '.join(changed)}{one_sided}")
     machines = a.get("accelerator"), b.get("accelerator")
     if "fairness" not in claim.asserts and machines[0] != machines[1]:
         asserted = _work_out_assertion(claim, document, worked, "", "fairness")
@@ -272,7 +270,7 @@ def _judge_assertion(claim: Claim, document: Document, worked: Worked, conventio
     asserted = _work_out_assertion(claim, document, worked, convention, assertion)
     findings = check("claim", asserted)
     if assertion == "plausibility":
-        # What is odd about the rows of the claim beside each other, and among their peers.
+        # Check the rows of the claim against each other, and among other rows of their machines.
         pairs = worked.pairs or ((worked.rows[0], worked.rows[-1]),)
         tables = (RowTable(document.table.name, (b, a), document.table.platforms) for a, b in pairs)
         odd = [finding for table in tables for finding in Superlinear().check(table)]
@@ -329,22 +327,22 @@ def _work_out_assertion(
 
 
 def _explain_unlike(claim: Claim, worked: Worked) -> str:
-    """Why two sides cannot be compared further: the claim takes another figure from each."""
-    against = str(claim.b.get("metric") or worked.metric) if isinstance(claim, language.PairClaim) else worked.metric
-    return f"two figures are compared, {worked.metric} and {against}" if against != worked.metric else ""
+    """Return why the sides cannot be compared if the claim uses a different metric for each; otherwise empty."""
+    other = str(claim.b.get("metric") or worked.metric) if isinstance(claim, language.PairClaim) else worked.metric
+    return f"different metrics are compared: {worked.metric} and {other}" if other != worked.metric else ""
 
 
 def _check_credited(
     claim: Claim, document: Document, worked: Worked
 ) -> tuple[tuple[str, ...], bool, RepeatNoise | None]:
-    """What else changed; whether the factor itself did; and where it alone did, whether chance would do."""
+    """Return what else changed, whether the factor is unchanged, and if only the factor changed, the noise."""
     found: dict[str, None] = {}
     if not worked.pairs:
-        return (), False, RepeatNoise(shown=False, words="the claim compares no two rows")
+        return (), False, RepeatNoise(shown=False, words="the claim does not compare two rows")
     for a, b in worked.pairs:
         found.update((str(entry), None) for entry in confounders(Pair(b, a, claim.factor, worked.metric)))
         if claim.factor == "accelerator" and not worked.metric.endswith("_per_device"):
-            # A machine comes with its number of devices; what one kind of device brings does not.
+            # The number of devices follows from the system, but not from the accelerator.
             found.update((str(entry), None) for entry in differences(b, a) if entry.key == "devices")
     if found:
         return tuple(found), False, None
@@ -352,14 +350,14 @@ def _check_credited(
     if same:
         return (), True, None
     if unknown:
-        words = f"the rows do not both state {claim.factor}, so that nothing can be credited to it"
+        words = f"the rows do not both state {claim.factor}, so it cannot be shown to be the cause"
         return (), False, RepeatNoise(shown=False, words=words)
     index = document.index(worked.metric)
     return (), False, _pick_worst([chance(index, pair) for pair in worked.pairs])
 
 
 def _check_unchanged(factor: str, worked: Worked) -> tuple[bool, bool]:
-    """Of the setting that is credited: whether it is the same in some pair of rows, and whether one leaves it open."""
+    """Return whether the factor is the same in some pair of rows, and whether it is unknown in some."""
     keys = [key for key, role in SETTINGS.items() if factor in (key, role)]
     same = unknown = False
     for a, b in worked.pairs:
@@ -370,9 +368,9 @@ def _check_unchanged(factor: str, worked: Worked) -> tuple[bool, bool]:
 
 
 def _compare_best(document: Document, worked: Worked) -> tuple[Reading | None, Reading | None, RepeatNoise | None]:
-    """The lead of the side that is ahead in the claim's rows, and what is left of it at the best of each side."""
+    """Return the advantage in the claim's rows, and the advantage at each side's best settings."""
     if not worked.pairs:
-        return None, None, RepeatNoise(shown=False, words="fairness is about two sides, and the claim has one")
+        return None, None, RepeatNoise(shown=False, words="fairness needs two sides, but the claim has one")
     equal = best = None
     index = document.index(worked.metric)
     for pair in worked.pairs:
@@ -381,10 +379,10 @@ def _compare_best(document: Document, worked: Worked) -> tuple[Reading | None, R
             if found is None:
                 return None, None, RepeatNoise(shown=False, words=why)
             own = lead(worked.metric, ahead.figures[worked.metric], behind.figures[worked.metric])
-            # Whoever is behind has no lead to lose; of two that are level, either may fall behind.
+            # Skip the side that is behind; if both are level, check both.
             if own is None or own.values[0].high < 1 or own.values[0].low + own.values[0].high < 2 - LEVEL:
                 continue
-            # Of several pairs the one that loses most tells whether the whole is fair.
+            # The pair that loses most decides.
             if best is None or equal is None or _compute_loss(own, found) > _compute_loss(equal, best):
                 equal, best = own, found
     return equal, best, None
@@ -396,7 +394,7 @@ def _compute_loss(equal: Reading, best: Reading) -> float:
 
 def _check_statistics(claim: Claim, document: Document, worked: Worked) -> RepeatNoise:
     if not worked.pairs:
-        return RepeatNoise(shown=False, words="the claim compares no two rows whose repeats could be counted")
+        return RepeatNoise(shown=False, words="the claim does not compare two rows, so there are no repeats to count")
     equal = isinstance(claim, language.Equal)
     within = claim.within if isinstance(claim, language.Equal) else None
     index = document.index(worked.metric)
@@ -408,7 +406,7 @@ def _pick_worst(found: list[RepeatNoise]) -> RepeatNoise:
 
 
 def _explain_few_peers(document: Document, worked: Worked) -> RepeatNoise | None:
-    """Whether anything is there that the rows could be odd beside: another size of the machine, or enough works."""
+    """Return a reason if there are too few rows to judge plausibility: no other machine size, and too few works."""
     pairs = worked.pairs or ((worked.rows[0], worked.rows[-1]),)
     counts = []
     for a, b in pairs:
@@ -417,8 +415,8 @@ def _explain_few_peers(document: Document, worked: Worked) -> RepeatNoise | None
         counts.append(document.shared_works(a, b) - 1)
     if max(counts) >= LEAST_PEERS:
         return None
-    have = f"{max(0, max(counts))} other works were run on both machines"
-    return RepeatNoise(shown=False, words=f"{have}, and {LEAST_PEERS} are needed to tell what is usual")
+    have = f"{max(0, max(counts))} other models or data sets were run on both machines"
+    return RepeatNoise(shown=False, words=f"{have}; {LEAST_PEERS} are needed to judge plausibility")
 
 
 def _identify_system(row: Row) -> tuple[object, ...]:
@@ -426,18 +424,18 @@ def _identify_system(row: Row) -> tuple[object, ...]:
 
 
 def _explain_no_limit(claim: Claim, document: Document, worked: Worked) -> RepeatNoise | None:
-    """Why a limit cannot be checked: nobody states it, or no power follows from the figures."""
+    """Return a reason if the limit cannot be checked: it is unknown, or the power cannot be computed."""
     limited = _add_platforms(claim, document, worked)
     known = [platform for row in limited.rows if (platform := limited.platform(row)) is not None]
     if not any(platform.power_limit_w or platform.system_power_limit_w for platform in known):
         return RepeatNoise(shown=False, words="no power limit is known for these machines")
     if all(device_power(row) is None for row in limited.rows):
-        return RepeatNoise(shown=False, words="no power follows from the figures of these rows")
+        return RepeatNoise(shown=False, words="the power of these rows cannot be computed")
     return None
 
 
 def _identify_machine(row: Row) -> tuple[object, ...]:
-    """What tells machines apart, whatever their work."""
+    """Return the settings that identify a machine and its size."""
     return tuple(row.get(key) for key, role in SETTINGS.items() if role in ("system", "size"))
 
 
@@ -447,7 +445,7 @@ def _add_platforms(claim: Claim, document: Document, worked: Worked) -> RowTable
 
 
 def _find_other_work(worked: Worked) -> tuple[str, ...]:
-    """Settings that say what is computed, where the two sides of a claim state others."""
+    """Return the differences in work between the two sides of a claim."""
     found: dict[str, None] = {}
     for a, b in worked.pairs:
         found.update((str(entry), None) for entry in differences(b, a) if entry.role in ("work", "data", "amount"))
@@ -457,19 +455,19 @@ def _find_other_work(worked: Worked) -> tuple[str, ...]:
 
 
 def _format_figures(asserted: Asserted, worked: Worked) -> str:
-    """What was worked out."""
+    """Format the calculations of an assertion."""
     if asserted.asserts == "fairness" and asserted.equal and asserted.best:
-        return f"equal settings: {asserted.equal.words}; best against best: {asserted.best.words}"
+        return f"equal settings: {asserted.equal.words}; each side's best settings: {asserted.best.words}"
     if worked.words:
         return worked.words
-    # The sums that give what is printed; where none does, all that were tried.
+    # The calculations that give the printed figure; if none does, all that were tried.
     fitting = [reading for reading in asserted.meant if asserted.given_by(reading)]
     tried = fitting or (asserted.meant if asserted.published is None else (*asserted.meant, *asserted.other))
     return "; ".join(reading.words for reading in tried)
 
 
 def _format_recomputed(asserted: Asserted, worked: Worked, sums: str, findings: tuple[Finding, ...]) -> str:
-    """The figures behind one verdict, with what was found about them."""
+    """Format the calculations and findings behind one verdict."""
     words = [sums]
     if asserted.asserts in ("arithmetic", "same work"):
         told = worked.told and asserted.faults == worked.faults

@@ -1,4 +1,4 @@
-"""Works percentages out again, by every base that they may have. Knows shares and conventions, no verdict."""
+"""Recompute claimed percentages with every possible base."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BASES: dict[Kind, tuple[str, str]] = {
 
 
 def work_percent(claim: Percent, table: RowTable, convention: str = "") -> Worked:
-    """A differs from B by p %: by every base it may have, those that are meant first."""
+    """Recompute "A differs from B by p %" with every base; the intended bases go into `meant`."""
     pairs, metric, alone = pairs_and_metric(claim, table)
     if claim.relation not in ("more", "less", "change"):
         about_speed(claim, metric, pairs[0][0].figures[metric])
@@ -46,7 +46,7 @@ def work_percent(claim: Percent, table: RowTable, convention: str = "") -> Worke
     for pair in pairs:
         a, b = two_figures(claim, metric, pair)
         found = percent_readings(claim, a, b)
-        # Which side is the larger one may change from pair to pair.
+        # Which side is larger may change from pair to pair.
         bases = meant_bases(claim, a, b, convention)
         meant.append([found[base] for base in bases])
         other.append([found[base] for base in ("b", "a") if base not in bases])
@@ -64,8 +64,8 @@ def work_percent(claim: Percent, table: RowTable, convention: str = "") -> Worke
 
 
 def percent_readings(claim: Percent, a: Amount, b: Amount) -> dict[str, Reading]:
-    """The difference as a share of either side."""
-    # Whether the claim has A's figure below B's.
+    """Return the difference as a percentage of either side."""
+    # Whether the claim says that A's figure is smaller than B's.
     if claim.relation in ("more", "less", "change"):
         smaller_a = claim.relation == "less"
     else:
@@ -89,7 +89,7 @@ def percent_readings(claim: Percent, a: Amount, b: Amount) -> dict[str, Reading]
 
 
 def meant_bases(claim: Percent, a: Amount, b: Amount, convention: str) -> tuple[str, ...]:
-    """Which side the percentage is a share of: as stated, as the words fix it, as the document has it; else either."""
+    """Return the base of a percentage: as stated, set by the wording, or usual in the document; otherwise both."""
     by_size = {"larger": "a" if a.value > b.value else "b", "smaller": "b" if a.value > b.value else "a"}
     if claim.base is not None:
         return (by_size.get(claim.base, claim.base),)
@@ -102,7 +102,7 @@ def meant_bases(claim: Percent, a: Amount, b: Amount, convention: str) -> tuple[
 
 
 def base_of(claim: Percent, table: RowTable) -> tuple[str, str] | None:
-    """Kind of figure and the base that gives what is printed, where only one does: a vote for the convention."""
+    """Return the kind of figure and the base that gives the printed percentage, if only one base does."""
     if claim.relation not in ("faster", "slower") or claim.base is not None or not claim.published or claim.over:
         return None
     (pair,), metric, _ = pairs_and_metric(claim, table)
@@ -117,7 +117,7 @@ def base_of(claim: Percent, table: RowTable) -> tuple[str, str] | None:
 
 
 def _find_lost_hundred(claim: Claim, readings: Sequence[Reading]) -> str:
-    """A percentage that has lost its hundred."""
+    """Return a hint if the printed percentage is the computed one minus 100."""
     if not claim.published:
         return ""
     stated = stated_span(claim)
@@ -126,5 +126,5 @@ def _find_lost_hundred(claim: Claim, readings: Sequence[Reading]) -> str:
             continue
         less = Reading(tuple(Span(value.low - 1, value.high - 1) for value in reading.values), "")
         if less.gives(stated, figure(claim).reached):
-            return f"{reading.result} less 100 is {claim.published}"
+            return f"{reading.result} minus 100 is {claim.published}"
     return ""

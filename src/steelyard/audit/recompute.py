@@ -1,4 +1,4 @@
-"""Works a claim's figures out again from its rows, in numbers and in words. Knows sums and rounding, no verdict."""
+"""Recompute the figures of a claim from its rows, with rounding, and format the calculations."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 SHOWN = 3
 HUGE = 1e12
-"""From here on digits are only noise."""
-# Settings by which people tell rows apart, the plainest first.
+"""Larger numbers are printed with an exponent."""
+# Settings that identify a row for readers, the most familiar first.
 TELLING = ("model", "dataset", "devices", "global_batch", "batch_per_device", "precision", "workers_per_device")
 
 Kind = Literal["time", "rate", "other"]
@@ -33,25 +33,25 @@ Kind = Literal["time", "rate", "other"]
 
 @dataclass(frozen=True)
 class Worked:
-    """A claim's figures, worked out."""
+    """The recomputed figures of a claim."""
 
     meant: tuple[Reading, ...] = ()
     other: tuple[Reading, ...] = ()
     faults: tuple[str, ...] = ()
     hint: str = ""
     words: str = ""
-    """What the rows give where no single sum says it."""
+    """A description of the result, if it is not a single calculation."""
     told: bool = True
-    """Whether the words hold the faults already."""
+    """Whether `words` already includes the faults."""
     notes: tuple[str, ...] = ()
     pairs: tuple[tuple[Row, Row], ...] = ()
-    """Of a claim on pairs: the row it speaks of, then the one it is held against."""
+    """Pairs of rows: the row that the claim is about, then the row it is compared with."""
     rows: tuple[Row, ...] = ()
     metric: str = ""
 
     @property
     def place(self) -> str:
-        """Where a reader finds the first row."""
+        """Return the place of the first row."""
         return (self.pairs[0][0] if self.pairs else self.rows[0]).place
 
 
@@ -59,7 +59,7 @@ class Worked:
 
 
 def kind_of(amount: Amount) -> Kind:
-    """Whether less is faster, more is faster, or neither is about speed."""
+    """Return whether a figure is a time (less is faster), a rate (more is faster), or neither."""
     known = unit_of(amount.unit)
     if known is not None and known[0] == "time":
         return "time"
@@ -71,7 +71,7 @@ _MORE = ("accuracy", "score", "speedup", "efficiency", "utilisation", "utilizati
 
 
 def better(metric: str, amount: Amount) -> Literal["more", "less"] | None:
-    """Whether more or less of a figure is better, by its unit, else by its name; None where neither tells."""
+    """Return whether more or less is better, by the unit or by the name of the metric; None if unknown."""
     kind = (unit_of(amount.unit) or ("", 1.0))[0]
     if kind in ("time", "energy", "power"):
         return "less"
@@ -84,30 +84,30 @@ def better(metric: str, amount: Amount) -> Literal["more", "less"] | None:
 
 
 def over(a: Amount, b: Amount) -> Span:
-    """What a / b may be. Figures of other kinds, or rates of other things, have no ratio."""
+    """Return the bounds of a / b; raise InputError if the figures are of different kinds or count different items."""
     kinds = [(unit_of(amount.unit) or ("", 1.0))[0] for amount in (a, b)]
     things = ["samples" if (item := items_of(amount.unit)) in SAMPLES else item for amount in (a, b)]
     if kinds[0] != kinds[1] or things[0] != things[1]:
-        raise InputError(f"cannot hold {a.unit or 'a ratio'} against {b.unit or 'a ratio'}")
+        raise InputError(f"cannot compare {a.unit or 'a ratio'} with {b.unit or 'a ratio'}")
     if b.low <= 0 or a.low < 0:
-        raise InputError(f"cannot divide {a.text or a.value} by {b.text or b.value}: figures must be above zero")
+        raise InputError(f"cannot divide {a.text or a.value} by {b.text or b.value}: figures must be positive")
     return Span(a.low / b.high, a.high / b.low)
 
 
 def speed_ratio(a: Amount, b: Amount) -> Reading:
-    """How many times as fast A is as B; of what is not about speed, how many times as large."""
+    """Return how many times as fast A is as B; for figures other than speed, how many times as large."""
     return quotient(b, a) if kind_of(a) == "time" else quotient(a, b)
 
 
 def quotient(top: Amount, bottom: Amount) -> Reading:
-    """One figure over another."""
+    """Return one figure divided by another, with the calculation."""
     span = over(top, bottom)
     result = times(top.value / bottom.value)
     return Reading((span,), f"{digits(top, bottom)}/{digits(bottom, top)} = {result}", result=result)
 
 
 def lead(metric: str, a: Amount, b: Amount) -> Reading | None:
-    """How far A is ahead of B, as a ratio above 1 where it is; None where nobody knows which way is better."""
+    """Return the advantage of A over B, a ratio above 1 if A is better; None if it is unknown which is better."""
     way = better(metric, a)
     if way is None:
         return None
@@ -115,7 +115,7 @@ def lead(metric: str, a: Amount, b: Amount) -> Reading | None:
 
 
 def digits(amount: Amount, beside: Amount | None = None) -> str:
-    """A figure as printed, thousands apart; with its unit where it stands beside one of another unit."""
+    """Format a figure as printed, with thousands separators; with its unit if `beside` has another unit."""
     if amount.text:
         whole, dot, rest = amount.text.partition(".")
         text = (f"{int(whole):,}" if whole.isdigit() else whole) + dot + rest
@@ -126,30 +126,30 @@ def digits(amount: Amount, beside: Amount | None = None) -> str:
 
 
 def unit_factor(amount: Amount) -> float:
-    """From its printed unit to the base unit."""
+    """Return the factor from the printed unit to the base unit."""
     known = unit_of(amount.unit)
     return known[1] if known else 1.0
 
 
 def times(value: float) -> str:
-    """A ratio for people."""
+    """Format a ratio, such as `1.33x`."""
     return f"{value:.3g}x" if not 1000 <= value < HUGE else f"{value:,.0f}x"
 
 
 def percent(value: float) -> str:
-    """A fraction as per cent."""
+    """Format a fraction as a percentage."""
     if abs(value) >= HUGE:
         return f"{100 * value:.3g} %"
     return f"{100 * value:.1f} %" if abs(value) < 10 else f"{100 * value:,.0f} %"
 
 
 def amount_of(value: float) -> str:
-    """A count for people."""
+    """Format a count."""
     return f"{value:,.0f}" if abs(value) < HUGE else f"{value:.3g}"
 
 
 def apart(row: Row, rows: Sequence[Row]) -> str:
-    """A row named by as few settings as tell it from the others; by its place where none do."""
+    """Return the settings that distinguish a row from the others, as few as possible; otherwise its place."""
     shown: list[str] = []
     left = [other for other in rows if other is not row]
     for key in dict.fromkeys((*TELLING, *SETTINGS)):
@@ -161,7 +161,7 @@ def apart(row: Row, rows: Sequence[Row]) -> str:
 
 
 def named(key: str, row: Row) -> str:
-    """A setting for people: `4 devices`, `batch_per_device 32`, `ResNet50`."""
+    """Format a setting: `4 devices`, `batch_per_device 32`, `ResNet50`."""
     number = row.number(key)
     if number is None:
         return str(row.get(key))
@@ -169,7 +169,7 @@ def named(key: str, row: Row) -> str:
 
 
 def counted(devices: float) -> str:
-    """How many devices, for people."""
+    """Format a number of devices."""
     return "1 device" if devices == 1 else f"{devices:,g} devices"
 
 
@@ -177,7 +177,7 @@ def counted(devices: float) -> str:
 
 
 def work_times(claim: Times, table: RowTable) -> Worked:
-    """A is r times B."""
+    """Recompute "A is r times B"."""
     pairs, metric, alone = pairs_and_metric(claim, table)
     readings = []
     for pair in pairs:
@@ -190,7 +190,7 @@ def work_times(claim: Times, table: RowTable) -> Worked:
 
 
 def work_faster(claim: Faster, table: RowTable) -> Worked:
-    """A is faster than B, on every pair."""
+    """Check that A is faster than B in every pair."""
     pairs, metric, alone = pairs_and_metric(claim, table)
     about_speed(claim, metric, pairs[0][0].figures[metric])
     readings = [speed_ratio(*two_figures(claim, metric, pair)) for pair in pairs]
@@ -206,29 +206,29 @@ def work_faster(claim: Faster, table: RowTable) -> Worked:
 
 
 def _check_two_printed(claim: Faster, metric: str, pair: tuple[Row, Row]) -> list[str]:
-    """Where the claim prints the figures of both sides, `about 3,000 against 270`: those that the rows do not have."""
-    said = sides(claim)
-    if len(said) != 2 or claim.over:
+    """Compare the two figures of a claim that prints both (`about 3,000 against 270`) with the rows."""
+    texts = sides(claim)
+    if len(texts) != 2 or claim.over:
         return []
     found = []
-    for text, amount in zip(said, two_figures(claim, metric, pair), strict=True):
+    for text, amount in zip(texts, two_figures(claim, metric, pair), strict=True):
         stated = figure(replace(claim, published=text))
         if not stated.low.meets(in_unit(amount, stated.unit)):
-            found.append(f"{digits(amount)} where {text} is printed")
+            found.append(f"{digits(amount)} instead of {text}")
     return found
 
 
 def about_speed(claim: Claim, metric: str, amount: Amount) -> None:
-    """Refuse to call an energy or an accuracy fast."""
+    """Raise InputError if a metric is not a speed, such as an energy or an accuracy."""
     if kind_of(amount) == "other":
         problem = Problem(
-            "metric", f"{metric} in {amount.unit or 'no unit'} is not about speed", 'kind = "percent" with more or less'
+            "metric", f"{metric} in {amount.unit or 'no unit'} is not a speed", 'kind = "percent" with more or less'
         )
         raise InputError(f"claim {claim.id} is about speed", problems=(problem,))
 
 
 def work_efficiency(claim: Efficiency, table: RowTable) -> Worked:
-    """Speed-up over how many times the devices."""
+    """Recompute the efficiency: speed-up divided by the ratio of device counts."""
     pairs, metric, alone = pairs_and_metric(claim, table)
     readings, hints = [], []
     for pair in pairs:
@@ -243,32 +243,32 @@ def work_efficiency(claim: Efficiency, table: RowTable) -> Worked:
 
 @dataclass(frozen=True)
 class RatioPart:
-    """What turns a ratio of figures into one of a device: devices, and what else a figure counts."""
+    """The factor that turns a ratio of figures into a ratio per device."""
 
     factor: float
     words: str
     many: float
     whole: bool = True
-    """Whether the figure is of the whole job, so that it is divided by nothing but the devices."""
+    """Whether the figure is that of the whole job, so that only the number of devices matters."""
 
 
 def of_a_device(claim: Claim, metric: str, a: Row, b: Row) -> RatioPart:
-    """How many times the devices A has, and what its figure counts already."""
+    """Return the factor from the ratio of A and B to the ratio per device, depending on the scope of the metric."""
     many = devices(claim, a) / devices(claim, b)
-    on = f"on {many:g} times the devices" if many != 1 else "on as many devices"
+    on = f"on {many:g} times the devices" if many != 1 else "on the same number of devices"
     if metric.endswith("_per_device"):
         return RatioPart(1.0, "per device", many, whole=False)
     if metric.endswith("_per_node"):
         nodes = needed(claim, a, "nodes") / needed(claim, b, "nodes")
-        return RatioPart(nodes / many, f"per node, of {nodes:g} times the nodes {on}", many, whole=False)
+        return RatioPart(nodes / many, f"per node, {nodes:g} times the nodes {on}", many, whole=False)
     if metric.startswith("step_time"):
         work = _count_step_samples(claim, a) / _count_step_samples(claim, b)
-        return RatioPart(work / many, f"a step of {work:g} times the samples {on}", many, whole=False)
+        return RatioPart(work / many, f"with {work:g} times the samples per step {on}", many, whole=False)
     return RatioPart(1 / many, on, many)
 
 
 def efficiency(gain: Reading, share: RatioPart) -> Reading:
-    """A speed-up as the share of a device that is left."""
+    """Convert a speed-up to an efficiency."""
     (ratio,) = gain.values
     span = Span(ratio.low * share.factor, ratio.high * share.factor)
     result = percent(middle(span))
@@ -276,32 +276,32 @@ def efficiency(gain: Reading, share: RatioPart) -> Reading:
 
 
 def _count_step_samples(claim: Claim, row: Row) -> float:
-    """Samples of one step of the whole job: its time says nothing of speed without them."""
+    """Return the samples per step of the whole job, which are needed to compare step times."""
     if batch := row.number("global_batch"):
         return batch
     return needed(claim, row, "batch_per_device") * devices(claim, row) * (row.number("grad_accumulation") or 1)
 
 
 def _guess_divisor(claim: Claim, gain: Reading, many: float) -> list[str]:
-    """The whole number that the printed efficiency was divided by, if there is one."""
+    """Return a hint if the printed efficiency follows from another whole number as divisor."""
     if not claim.published:
         return []
     stated, span = figure(claim).low, gain.values[0]
     if stated.low <= 0:
         return []
     least, most = math.ceil(span.low / stated.high), math.floor(span.high / stated.low)
-    # Where several would do, none of them explains anything.
+    # If several divisors fit, none of them is an explanation.
     if least != most or most in (0, many):
         return []
     value = middle(span)
     share = percent(value / most)
     if most == 1:
-        return [f"{claim.published} is the speed-up itself, not divided by {many:g}"]
-    return [f"{times(value)[:-1]}/{most} = {share}, so it was divided by {most}, not by {many:g}"]
+        return [f"{claim.published} is the speed-up, not divided by {many:g}"]
+    return [f"{times(value)[:-1]}/{most} = {share}, so it was divided by {most} instead of {many:g}"]
 
 
 def _find_cleaner_base(claim: Efficiency, table: RowTable, pair: tuple[Row, Row], metric: str) -> tuple[str, ...]:
-    """Another row from which only the devices changed, where the claimed base is not such a row."""
+    """Return a note with the efficiency over a row that differs only in devices, if the base of the claim does not."""
     free = ("devices", "nodes", "global_batch")
     row = pair[0]
     keys = [key for key, role in SETTINGS.items() if key not in free and role != "evidence"]
@@ -319,12 +319,12 @@ def _find_cleaner_base(claim: Efficiency, table: RowTable, pair: tuple[Row, Row]
     base = min(fewer, key=lambda other: devices(claim, other))
     gain = speed_ratio(row.figures[metric], base.figures[metric])
     found = efficiency(gain, of_a_device(claim, metric, row, base))
-    count = f"{counted(devices(claim, row))} against {devices(claim, base):g}"
-    return (f"with nothing else changed, {count}: {gain.words}, an efficiency of {found.result}",)
+    count = f"{counted(devices(claim, row))} vs {devices(claim, base):g}"
+    return (f"with all other settings equal, {count}: {gain.words}, an efficiency of {found.result}",)
 
 
 def work_equal(claim: Equal, table: RowTable) -> Worked:
-    """A and B are equal within a margin; what is printed is the change from B to A."""
+    """Check that A and B are equal within a margin; a printed figure is the change from B to A."""
     pairs, metric, alone = pairs_and_metric(claim, table)
     readings, faults = [], []
     for pair in pairs:
@@ -333,31 +333,31 @@ def work_equal(claim: Equal, table: RowTable) -> Worked:
         span, within = Span(ratio.low - 1, ratio.high - 1), claim.within
         reading = Reading((span,), f"({digits(a, b)}-{digits(b, a)})/{digits(b, a)} = {result}", result=result)
         readings.append(reading)
-        # A margin that is not stated cannot be exceeded; the printed change can be wrong all the same.
+        # Without a stated margin, only a printed change can be wrong.
         if within is not None and (span.low > within or span.high < -within):
             faults.append(f"{reading.words}, beyond {percent(within)}")
         if within is None and not claim.published and (span.low > 0 or span.high < 0):
-            faults.append(f"{reading.words}, more than rounding explains")
+            faults.append(f"{reading.words}, more than rounding")
     worked = of_pairs(pairs, metric, (merged(claim, readings, pairs, alone, percent),))
     return replace(worked, faults=few(faults))
 
 
-# -- shared
+# -- helpers
 
 
 def stated_span(claim: Claim) -> Span:
-    """What the printed figure allows; of a range, from its lower end to its upper one."""
+    """Return the values that the printed figure allows; for a range, from its lower to its upper end."""
     stated = figure(claim)
     return Span(stated.low.low, stated.high.high)
 
 
 def devices(claim: Claim, row: Row) -> float:
-    """Of a row; InputError where they are unknown."""
+    """Return the number of devices of a row; raise InputError if it is unknown."""
     return needed(claim, row, "devices")
 
 
 def needed(claim: Claim, row: Row, key: str) -> float:
-    """A number without which a claim cannot be worked out."""
+    """Return a numeric setting that the claim needs; raise InputError if it is unknown."""
     found = row.number(key)
     if not found:
         problem = Problem(row.place, f"{key} is unknown", f"a table with the column {key}")
@@ -366,66 +366,66 @@ def needed(claim: Claim, row: Row, key: str) -> float:
 
 
 def few(faults: Sequence[str], shown: int = SHOWN) -> tuple[str, ...]:
-    """The first few of what is wrong, and how many more there are."""
+    """Return the first faults, and how many more there are."""
     return (*faults[:shown], f"{len(faults) - shown} more") if len(faults) > shown else tuple(faults)
 
 
 def in_unit(amount: Amount, unit: str) -> Span:
-    """A figure in the unit that a claim prints, or in its own where the claim prints none or one of another kind."""
+    """Return a figure in the unit of the claim, or in its own unit if the claim has none of the same kind."""
     asked, own = unit_of(unit) if unit else None, unit_of(amount.unit)
     factor = asked[1] if asked and own and asked[0] == own[0] else unit_factor(amount)
     return Span(amount.low / factor, amount.high / factor)
 
 
 def other_unit(amount: Amount, unit: str) -> str:
-    """Why what is printed in a unit cannot be what a row has; empty where it can."""
+    """Return a fault if the printed unit does not fit the unit of the row; otherwise empty."""
     asked, own = unit_of(unit) if unit else None, unit_of(amount.unit)
     alike = asked and own and asked[0] == own[0] and items_of(unit) == items_of(amount.unit)
-    return f"{amount.unit}, where {unit} is printed" if unit and unit != amount.unit and not alike else ""
+    return f"{amount.unit} instead of {unit}" if unit and unit != amount.unit and not alike else ""
 
 
 def wrong_range(claim: Claim, figures: Sequence[Amount]) -> list[str]:
-    """Where the printed range is not that of the figures."""
+    """Return the faults of a printed range: ends that differ from the smallest or largest figure."""
     stated = figure(claim)
     if wrong := other_unit(figures[0], stated.unit):
         return [wrong]
     values = sorted(figures, key=lambda amount: amount.value)
     return [
-        f"{digits(amount)} {amount.unit} where {claim.published} is printed"
+        f"{digits(amount)} {amount.unit} instead of {claim.published}"
         for end, amount in ((stated.low, values[0]), (stated.high, values[-1]))
         if not end.meets(in_unit(amount, stated.unit))
     ]
 
 
 def middle(span: Span) -> float:
-    """The middle of what is possible."""
+    """Return the middle of an interval."""
     return (span.low + span.high) / 2
 
 
 def pairs_and_metric(claim: PairClaim, table: RowTable) -> tuple[list[tuple[Row, Row]], str, int]:
-    """Pairs of rows, the metric that is meant, and how many rows found no partner."""
+    """Return the pairs of rows, the metric, and the number of rows without a partner."""
     pairs, alone = pairs_of(claim, table)
     return pairs, metric_of(claim, [row for pair in pairs for row in pair], claim.a), alone
 
 
 def two_figures(claim: PairClaim, metric: str, pair: tuple[Row, Row]) -> tuple[Amount, Amount]:
-    """The figures of A and B."""
-    against = str(claim.b.get("metric") or metric)
-    missing = [(row, name) for row, name in zip(pair, (metric, against), strict=True) if name not in row.figures]
+    """Return the figures of A and B; raise InputError if one is missing."""
+    other = str(claim.b.get("metric") or metric)
+    missing = [(row, name) for row, name in zip(pair, (metric, other), strict=True) if name not in row.figures]
     if missing:
         row, name = missing[0]
         problem = Problem(row.place, f"has no {name}", ", ".join(row.figures))
-        raise InputError(f"claim {claim.id} has no figure to work with", problems=(problem,))
-    return pair[0].figures[metric], pair[1].figures[against]
+        raise InputError(f"claim {claim.id} needs a figure that is missing", problems=(problem,))
+    return pair[0].figures[metric], pair[1].figures[other]
 
 
 def of_pairs(pairs: list[tuple[Row, Row]], metric: str, meant: tuple[Reading, ...]) -> Worked:
-    """A claim on pairs, worked out."""
+    """Return the result of a claim on pairs."""
     return Worked(meant=meant, pairs=tuple(pairs), metric=metric, notes=_note_per_device(pairs, metric))
 
 
 def _note_per_device(pairs: list[tuple[Row, Row]], metric: str) -> tuple[str, ...]:
-    """What a comparison of unlike numbers of devices comes to for one device."""
+    """Return a note with the ratio per device if the numbers of devices differ."""
     if len(pairs) != 1:
         return ()
     a, b = pairs[0]
@@ -439,15 +439,13 @@ def _note_per_device(pairs: list[tuple[Row, Row]], metric: str) -> tuple[str, ..
     ratio = speed_ratio(a.figures[metric], b.figures[metric]).values[0]
     each = middle(ratio) / (many_a / many_b)
     quick, slow = names if each >= 1 else reversed(names)
-    return (
-        f"{counted(many_a)} against {many_b:g}; per device {quick} is {times(max(each, 1 / each))} as fast as {slow}",
-    )
+    return (f"{counted(many_a)} vs {many_b:g}; per device {quick} is {times(max(each, 1 / each))} as fast as {slow}",)
 
 
 def merged(
     claim: PairClaim, readings: list[Reading], pairs: list[tuple[Row, Row]], alone: int, shown: object
 ) -> Reading:
-    """The readings of all pairs as one, with the range and what lies outside the printed one."""
+    """Merge the results of all pairs: their range, and the pairs outside the printed range."""
     if len(readings) == 1:
         return readings[0]
     assert callable(shown)

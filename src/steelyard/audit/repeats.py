@@ -1,4 +1,4 @@
-"""What repeats in a document say of chance, and what each side can do at its best. Knows rows that are alike."""
+"""Noise between repeated rows of a document, and the best result of each side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from steelyard.audit.recompute import Kind
     from steelyard.rules.table.row import Row, RowTable
 
-# What may differ between a row and the best row of the same machine for the same work.
+# Settings that may differ between a row and the best row of the same machine for the same work.
 CHOSEN = tuple(key for key, role in SETTINGS.items() if role in TUNABLE)
 FREE = (*CHOSEN, *(key for key, role in SETTINGS.items() if role == "size"))
 STATED = tuple(key for key, role in SETTINGS.items() if role != "evidence")
@@ -35,7 +35,7 @@ class Index:
         self.alike: dict[Key, list[float]] = {}
         """Values of rows with the same settings."""
         self.machines: dict[Key, list[Row]] = {}
-        """Rows of the same machine, work and arithmetic."""
+        """Rows of the same machine, work and precision."""
         for row in table.rows:
             if metric in row.figures:
                 amount = row.figures[metric]
@@ -43,14 +43,14 @@ class Index:
                 self.machines.setdefault(_make_key(row, KEPT), []).append(row)
 
     def repeats(self, row: Row) -> list[float]:
-        """Values of all rows with the same settings, those of the row itself among them."""
+        """Return the values of all rows with the same settings, including the row itself."""
         own = row.figures[self.metric]
         alike = self.alike.get(_make_key(row, STATED), [])
-        # Jobs added up may have the settings of a row that they are not: one large job of as many devices.
+        # A sum of jobs may have the same settings as one large job, but is not a repeat of it.
         return alike if own.jobs or own.value in alike else [own.value]
 
     def spreads(self) -> list[list[float]]:
-        """Every group of repeats."""
+        """Return every group of repeats."""
         return [group for group in self.alike.values() if len(group) > 1]
 
 
@@ -59,16 +59,16 @@ def _make_key(row: Row, keys: Sequence[str]) -> Key:
 
 
 def chance(index: Index, pair: tuple[Row, Row]) -> RepeatNoise:
-    """Whether a difference credited to a cause is larger than that between repeats."""
+    """Check whether a difference attributed to a cause is larger than the difference between repeats."""
     sides = [index.repeats(row) for row in pair]
     a, b = (row.figures[index.metric] for row in pair)
     if min(map(min, sides)) <= 0:
-        return RepeatNoise(shown=False, words="a run with the figure 0 has no ratio to another one")
+        return RepeatNoise(shown=False, words="a run has the figure 0, so there is no ratio")
     if min(map(len, sides)) >= MIN_JOBS:
         return _compare_repeats(sides, kind_of(a))
     known = [side for side in sides if len(side) > 1] or index.spreads()
     if not known:
-        return RepeatNoise(shown=False, words="one run each, and the document repeats no row")
+        return RepeatNoise(shown=False, words="one run on each side, and the document has no repeats")
     widest = max(known, key=_compute_spread)
     ratio = speed_ratio(a, b).values[0]
     low, high = sorted((1.0, (ratio.low + ratio.high) / 2))
@@ -76,42 +76,42 @@ def chance(index: Index, pair: tuple[Row, Row]) -> RepeatNoise:
     figures = " and ".join(f"{value / factor:,.5g}" for value in (max(widest), min(widest)))
     spread = _compute_spread(widest)
     gap = high / low - 1
-    runs = f"{len(widest)} runs of one configuration gave {figures}, {percent(spread)} apart"
-    return RepeatNoise(shown=gap > spread, words=f"{runs}, and these rows {percent(gap)}")
+    runs = f"{len(widest)} runs of one configuration gave {figures}, which differ by {percent(spread)}"
+    return RepeatNoise(shown=gap > spread, words=f"{runs}; these rows differ by {percent(gap)}")
 
 
 def statistics(index: Index, pair: tuple[Row, Row], within: float | None, *, equal: bool) -> RepeatNoise:
-    """Whether repeats on both sides show a difference; or, of a claim of equality, that there is none to speak of."""
+    """Check whether repeats on both sides show a difference or, for a claim of equality, stay within the margin."""
     sides = [index.repeats(row) for row in pair]
     kind = kind_of(pair[0].figures[index.metric])
     if min(map(len, sides)) < MIN_JOBS:
         counts = [len(side) for side in sides]
         have = "one run on each side" if counts == [1, 1] else f"{counts[0]} and {counts[1]} runs"
-        return RepeatNoise(shown=False, words=f"{have}, where three on each side are needed")
+        return RepeatNoise(shown=False, words=f"{have}; three on each side are needed")
     if min(map(min, sides)) <= 0:
-        return RepeatNoise(shown=False, words="a run with the figure 0 has no ratio to another one")
+        return RepeatNoise(shown=False, words="a run has the figure 0, so there is no ratio")
     if not equal:
         return _compare_repeats(sides, kind)
     if within is None:
-        return RepeatNoise(shown=False, words="equal within what is not said; a margin is needed")
+        return RepeatNoise(shown=False, words="the claim states no margin for equality")
     found = compare_means(sides[1], sides[0])
     assert found.low is not None
     assert found.high is not None
     inside = 1 - within <= found.low and found.high <= 1 + within
-    words = f"A/B = {found.value:.4g}, 95 % interval {found.low:.4g} to {found.high:.4g}, margin {percent(within)}"
+    words = f"A/B = {found.value:.4g}, 95 % CI {found.low:.4g} to {found.high:.4g}, margin {percent(within)}"
     return RepeatNoise(shown=inside, words=words)
 
 
 def best_ratio(index: Index, pair: tuple[Row, Row]) -> tuple[Reading | None, str]:
-    """The ratio at each side's own best settings, and why there is none where these are not known."""
+    """Return the ratio at each side's best settings, or None and the reason."""
     amounts, words, metric = [], [], index.metric
     way = better(metric, pair[0].figures[metric])
     if way is None:
-        return None, f"whether more or less of {metric} is better is not known, and so neither is the best"
+        return None, f"it is not known whether a higher or a lower {metric} is better"
     choose = max if way == "more" else min
     for row in pair:
         own = row.number("devices")
-        # The share of one device of many is at most what one can do alone; the other way round scaling would be free.
+        # Scale down from more devices only: scaling up would assume perfect scaling.
         candidates = [
             other
             for other in index.machines.get(_make_key(row, KEPT), ())
@@ -127,15 +127,15 @@ def best_ratio(index: Index, pair: tuple[Row, Row]) -> tuple[Reading | None, str
         tuned = [key for key in FREE if other.get(key) is not None and not same(row.get(key), other.get(key))]
         words.append(", ".join(f"{key} {shown(other.get(key))}" for key in tuned) or "as claimed")
     if not any(words):
-        return None, "either side is known at one setting only, so nobody knows its best"
+        return None, "both sides were measured at only one setting, so their best is unknown"
     ratio = lead(metric, amounts[0], amounts[1])
     assert ratio is not None
-    said = " against ".join(word or "the row of the claim" for word in words)
-    return Reading(ratio.values, f"{ratio.words} ({said})", result=ratio.result), ""
+    settings = " vs ".join(word or "the row of the claim" for word in words)
+    return Reading(ratio.values, f"{ratio.words} ({settings})", result=ratio.result), ""
 
 
 def _scale(other: Row, row: Row, metric: str) -> Amount:
-    """A figure in proportion to the devices of the row that it stands for."""
+    """Scale a figure to the number of devices of another row."""
     amount, own, its = other.figures[metric], row.number("devices"), other.number("devices")
     if not own or not its or own == its:
         return amount
@@ -150,12 +150,12 @@ def _compute_spread(values: Sequence[float]) -> float:
 
 
 def _compare_repeats(sides: list[list[float]], kind: Kind) -> RepeatNoise:
-    """Welch's interval of the ratio of means; rates are averaged as times."""
+    """Compute Welch's CI of the ratio of means; rates are averaged as times."""
     a, b = ([1 / value for value in side] if kind == "rate" else side for side in sides)
     found = compare_means(b, a)
     assert found.low is not None
     assert found.high is not None
     what = "A/B" if kind == "other" else "time of A over time of B"
     runs = f"{len(a)} and {len(b)} runs"
-    words = f"{what} = {found.value:.4g}, 95 % interval {found.low:.4g} to {found.high:.4g}, {runs}"
+    words = f"{what} = {found.value:.4g}, 95 % CI {found.low:.4g} to {found.high:.4g}, {runs}"
     return RepeatNoise(shown=found.verdict in ("faster", "slower"), words=words)

@@ -1,4 +1,4 @@
-"""Which rows a claim means: selectors, sums and means of rows, pairs matched by settings. Knows rows, not verdicts."""
+"""Select the rows of a claim: selectors, sums and means of rows, and pairs matched by settings."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 PLACES = ("table", "source", "note")
 WAYS = ("sum", "mean")
 ADDED = ("rate", "energy", "power", "count")
-"""Kinds of figures that independent jobs add up to. Times run side by side, and shares have no sum."""
+"""Kinds of figures that can be added over independent jobs. Times and ratios cannot."""
 KEYS = (*SETTINGS, *PLACES, "metric", *WAYS)
 NEAR = 3
 
 
 def same(a: object, b: object) -> bool:
-    """Whether two settings are the same: text to the letter, numbers by value; or both unknown."""
+    """Return whether two settings are equal: text exactly, numbers by value; two unknown ones are equal."""
     if a is None or b is None:
         return a is b
     if isinstance(a, str | bool) or isinstance(b, str | bool):
         return type(a) is type(b) and a == b
     if isinstance(a, int) and isinstance(b, int):
-        # Exactly: a whole number of a stranger may be too large for a float.
+        # Compare integers directly: an untrusted one may be too large for a float.
         return a == b
     try:
         return isinstance(a, int | float) and isinstance(b, int | float) and math.isclose(a, b, rel_tol=1e-9)
@@ -42,12 +42,12 @@ def same(a: object, b: object) -> bool:
 
 
 def rows_of(claim: Claim, table: RowTable, extra: Mapping[str, Setting] | None = None) -> list[Row]:
-    """The rows that a claim's selectors mean; InputError when there is none."""
+    """Return the rows that match a claim's selectors; raise InputError if there are none."""
     wanted = {**claim.rows, **(extra or {})}
     _refuse_unknown(claim, wanted)
-    # `sum` and `mean` belong to one side and are true: any other word would be taken for it.
-    said = [key for key in WAYS if key in claim.rows]
-    problems = [Problem(f"rows.{key}", "put together before they are told apart", "in a or b") for key in said]
+    # `sum` and `mean` are allowed only on a side, and only as `true`.
+    misplaced = [key for key in WAYS if key in claim.rows]
+    problems = [Problem(f"rows.{key}", "not allowed in rows", f"{key} = true in a or b") for key in misplaced]
     problems += [
         Problem(key, f"{value!r}", "true") for key, value in (extra or {}).items() if key in WAYS and value is not True
     ]
@@ -65,12 +65,12 @@ def rows_of(claim: Claim, table: RowTable, extra: Mapping[str, Setting] | None =
 
 
 def one_row(claim: Claim, table: RowTable, side: Mapping[str, Setting]) -> Row:
-    """The one row of a side, or several put together as the selector says."""
+    """Return the row of one side; several rows are combined if the selector says how."""
     return _put_together(claim, rows_of(claim, table, side), side)
 
 
 def pairs_of(claim: PairClaim, table: RowTable) -> tuple[list[tuple[Row, Row]], int]:
-    """The pairs of rows of a claim, and how many rows found no partner."""
+    """Return the pairs of rows of a claim, and the number of rows without a partner."""
     if not claim.over:
         return [(one_row(claim, table, claim.a), one_row(claim, table, claim.b))], 0
     _refuse_unknown(claim, dict.fromkeys(claim.over, ""))
@@ -79,27 +79,29 @@ def pairs_of(claim: PairClaim, table: RowTable) -> tuple[list[tuple[Row, Row]], 
         groups: dict[tuple[object, ...], list[Row]] = {}
         for number, row in enumerate(rows_of(claim, table, side)):
             key = tuple(_read_value(row, key) for key in claim.over)
-            # What a row does not state is not the same as what another one does not state: it has no partner.
+            # Unknown does not equal unknown, so a row with an unknown setting has no partner.
             groups.setdefault((number, row.place) if None in key else key, []).append(row)
         sides.append({key: _put_together(claim, found, side) for key, found in groups.items()})
     shared = [key for key in sides[0] if key in sides[1]]
     if not shared:
-        problem = Problem("over", f"no rows of both sides share {', '.join(claim.over)}", "settings both sides state")
+        problem = Problem(
+            "over", f"no rows of both sides have the same {', '.join(claim.over)}", "settings that both sides state"
+        )
         raise InputError(f"claim {claim.id} has no pair of rows", problems=(problem,))
     return [(sides[0][key], sides[1][key]) for key in shared], sum(len(side) - len(shared) for side in sides)
 
 
 def metric_of(claim: Claim, rows: Sequence[Row], side: Mapping[str, Setting] | None = None) -> str:
-    """The metric that is meant: named, or the only one that all rows have."""
+    """Return the metric of a claim: the one it names, or the only one that all rows have."""
     named = (side or {}).get("metric") or claim.rows.get("metric") or claim.metric
     if named:
         return str(named)
     shared = set.intersection(*(set(row.figures) for row in rows))
     if len(shared) != 1:
         problem = Problem(
-            "metric", "missing, and the rows do not share exactly one", ", ".join(sorted(shared)) or "none"
+            "metric", "missing, and the rows have none or several in common", ", ".join(sorted(shared)) or "none"
         )
-        raise InputError(f"claim {claim.id} does not say which figure it means", problems=(problem,))
+        raise InputError(f"claim {claim.id} must name a metric", problems=(problem,))
     return shared.pop()
 
 
@@ -123,13 +125,13 @@ def _put_together(claim: Claim, rows: Sequence[Row], side: Mapping[str, Setting]
         raise InputError(
             f"claim {claim.id} needs one row",
             problems=(problem, *near),
-            next_step="add settings to the selector; or write sum = true for jobs added up, mean = true for repeats",
+            next_step="add settings to the selector, or write sum = true to add jobs or mean = true to average repeats",
         )
     return rows[0]
 
 
 def _combine(claim: Claim, rows: Sequence[Row], metric: str, way: str) -> Row:
-    """Several rows as one: independent jobs added up, or repeats averaged."""
+    """Combine several rows into one: add independent jobs, or average repeats."""
     figures = [row.figures[metric] for row in rows]
     kind = (unit_of(figures[0].unit) or ("", 1.0))[0]
     if len({figure.unit for figure in figures}) > 1 or (way == "sum" and kind not in ADDED):
@@ -137,11 +139,11 @@ def _combine(claim: Claim, rows: Sequence[Row], metric: str, way: str) -> Row:
         problem = Problem(
             way, f"figures in {', '.join(sorted({figure.unit or 'no unit' for figure in figures}))}", valid
         )
-        raise InputError(f"claim {claim.id} cannot {_WORDS[way]} {metric}", problems=(problem,))
+        raise InputError(f"claim {claim.id} cannot {_VERBS[way]} {metric}", problems=(problem,))
     first = rows[0]
     shared = {key: value for key, value in first.settings.items() if all(same(row.get(key), value) for row in rows)}
     if way == "sum":
-        # Parts of one sum are no repeats of it.
+        # The parts of a sum are not repeats.
         amount = replace(_fold_amounts(sum, figures), jobs=())
         devices = [row.number("devices") for row in rows]
         if all(devices):
@@ -152,11 +154,11 @@ def _combine(claim: Claim, rows: Sequence[Row], metric: str, way: str) -> Row:
     return replace(first, place=place, settings=shared, figures={metric: amount})
 
 
-_WORDS = {"sum": "add up", "mean": "average"}
+_VERBS = {"sum": "add", "mean": "average"}
 
 
 def averaged(figures: Sequence[Amount]) -> Amount:
-    """The mean of repeats. Rates are averaged as work over time, and so are figures per energy."""
+    """Return the mean of repeats: the harmonic mean for rates and figures per energy."""
     kind = (unit_of(figures[0].unit) or ("", 1.0))[0]
     harmonic = kind in ("rate", "per_energy") and all(figure.low > 0 for figure in figures)
 
@@ -189,25 +191,25 @@ def _refuse_unknown(claim: Claim, wanted: Mapping[str, object]) -> None:
             near = difflib.get_close_matches(key, KEYS, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             problems.append(Problem(key, f"not a setting of rows{hint}", ", ".join(KEYS)))
-        raise InputError(f"claim {claim.id} selects by what rows do not have", problems=tuple(problems))
+        raise InputError(f"claim {claim.id} selects by unknown settings", problems=tuple(problems))
 
 
 def _explain_none(claim: Claim, table: RowTable, wanted: Mapping[str, Setting], metric: str) -> InputError:
-    """The rows that come closest, and what they have instead."""
+    """Return an error that lists the closest rows and how they differ."""
 
     def missed(row: Row) -> dict[str, object]:
         other = {key: _read_value(row, key) for key, value in wanted.items() if not _has(row, key, value)}
         return other if not metric or metric in row.figures else {**other, "metric": " or ".join(row.figures)}
 
     near = sorted(table.rows, key=lambda row: len(missed(row)))[:NEAR]
-    said = _format_selector({**wanted, **({"metric": metric} if metric else {})})
+    selector = _format_selector({**wanted, **({"metric": metric} if metric else {})})
     problems = tuple(
-        Problem(row.place, f"has {_format_selector(missed(row))}", "what the selector says") for row in near
+        Problem(row.place, f"has {_format_selector(missed(row))}", "the values of the selector") for row in near
     )
     return InputError(
-        f"claim {claim.id}: no row of {table.name} has {said}; the nearest are",
+        f"claim {claim.id}: no row of {table.name} has {selector}; the closest are",
         problems=problems,
-        next_step="write the values as the table has them",
+        next_step="write the values as in the table",
     )
 
 

@@ -1,4 +1,4 @@
-"""Works out claims on many rows: scaling, equal work, what rises with a setting, which value is best. No verdict."""
+"""Recompute claims on series of rows: linear scaling, same work, monotone trends, and best values."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MAX_RIVALS = 10_000
 
 
 def work_linear(claim: Linear, table: RowTable) -> Worked:
-    """Efficiency at every number of devices against the fewest; the best row counts where several have the same."""
+    """Recompute the efficiency at every number of devices, relative to the smallest; the fastest base row is used."""
     rows = rows_of(claim, table)
     metric = metric_of(claim, rows)
     _refuse_several_works(claim, rows)
@@ -57,7 +57,7 @@ def work_linear(claim: Linear, table: RowTable) -> Worked:
     rows = sorted((row for row in rows if metric in row.figures), key=lambda row: devices(claim, row))
     fewest = devices(claim, rows[0])
     if devices(claim, rows[-1]) == fewest:
-        problem = Problem("rows", f"all have {counted(fewest)}", "rows of several numbers of devices")
+        problem = Problem("rows", f"all have {counted(fewest)}", "rows with several numbers of devices")
         raise InputError(f"claim {claim.id} is about scaling", problems=(problem,))
     at_fewest = [row for row in rows if devices(claim, row) == fewest]
     quickest = min if kind_of(rows[0].figures[metric]) == "time" else max
@@ -69,7 +69,7 @@ def work_linear(claim: Linear, table: RowTable) -> Worked:
             (span,) = efficiency(gain, of_a_device(claim, metric, row, base)).values
             reached.setdefault(devices(claim, row), []).append((span, row))
     limit = claim.up_to if claim.up_to is not None else max(reached)
-    # The largest count is what the claim goes up to; it is told first.
+    # The largest count first: it is the one that the claim is about.
     missed = [
         f"{_format_efficiencies(found)} at {counted(count)}"
         for count, found in sorted(reached.items(), reverse=True)
@@ -78,11 +78,11 @@ def work_linear(claim: Linear, table: RowTable) -> Worked:
     faults = [f"{', '.join(few(missed))}, below {100 * claim.at_least:g} %"] if missed else []
     last = max((count for count in reached if count <= limit), default=None)
     if last is None:
-        faults.append(f"no row has more than {counted(fewest)} and at most {limit:g}")
+        faults.append(f"no row with more than {counted(fewest)} and at most {limit:g}")
     listed = [f"{_format_efficiencies(found)} at {count:g}" for count, found in reached.items()]
     words = ", ".join(few(listed, MAX_LISTED))
     return Worked(
-        faults=few(faults), words=f"efficiency against {counted(fewest)}: {words}", rows=tuple(rows), metric=metric,
+        faults=few(faults), words=f"efficiency vs {counted(fewest)}: {words}", rows=tuple(rows), metric=metric,
         pairs=((max(reached[last], key=lambda entry: entry[0].high)[1], base),) if last is not None else (),
     )  # fmt: skip
 
@@ -92,17 +92,17 @@ def _format_efficiencies(found: list[tuple[Span, Row]]) -> str:
 
 
 def _refuse_several_works(claim: Claim, rows: Sequence[Row]) -> None:
-    """Refuse a series over several machines or models: a ratio between them is no scaling."""
+    """Raise InputError if the rows have several machines, models or data sets."""
     for key, role in SETTINGS.items():
         values = {row.get(key) for row in rows} - {None}
         if len(values) > 1 and (key == "accelerator" or role in ("work", "data")):
             names = ", ".join(sorted(map(str, values))[:SHOWN])
-            problem = Problem("rows", f"several of {key}: {names}", f"a selector with one {key}")
-            raise InputError(f"claim {claim.id} is about one series of rows", problems=(problem,))
+            problem = Problem("rows", f"several values of {key}: {names}", f"a selector with one {key}")
+            raise InputError(f"claim {claim.id} needs one series of rows", problems=(problem,))
 
 
 def work_same_work(claim: SameWork, table: RowTable) -> Worked:
-    """Rate times time of every row; the amount that most rows share, and the rows that have another."""
+    """Recompute rate times time of every row, and find the rows that differ from most others."""
     found = [
         (row, names)
         for row in rows_of(claim, table)
@@ -113,9 +113,9 @@ def work_same_work(claim: SameWork, table: RowTable) -> Worked:
         problem = Problem(
             "rows", f"{len(rows)} rows have a rate and a time", "two or more; or one and a published amount"
         )
-        raise InputError(f"claim {claim.id} has nothing to multiply", problems=(problem,))
+        raise InputError(f"claim {claim.id} needs rows with a rate and a time", problems=(problem,))
     amounts = [_multiply(row, *names) for row, names in found]
-    # The stated amount is a count, so its zeros are digits, unless it is said to be about it.
+    # The stated amount is a count, so its zeros are significant, unless it is printed with `about`.
     shared, agree = _find_shared(amounts, claim.within, stated_span(claim) if claim.published else None)
     words = ""
     if agree:
@@ -136,16 +136,16 @@ def work_same_work(claim: SameWork, table: RowTable) -> Worked:
 
 
 def other_product(a: Row, b: Row) -> str:
-    """Of two rows that each have a rate and a time: how their work differs beyond rounding; empty where it does not."""
+    """Describe how the rate x time of two rows differs beyond rounding; empty if it does not or is unknown."""
     pair = [(row, _find_rate_and_time(row)) for row in (a, b)]
     spans = [_multiply(row, *names) for row, names in pair if names is not None]
     if len(spans) < 2 or pair[0][1] != pair[1][1] or spans[0].meets(spans[1]):
         return ""
-    return " against ".join(amount_of(middle(span)) for span in spans) + " by rate x time"
+    return "rate x time " + " vs ".join(amount_of(middle(span)) for span in spans)
 
 
 def _find_rate_and_time(row: Row, rate: str = "", time: str = "") -> tuple[str, str] | None:
-    """Names of the rate and the time of a row: as given, or the only ones."""
+    """Return the names of the rate and the time of a row: as given, or the only ones; None if ambiguous."""
     rates = [name for name, amount in row.figures.items() if (unit_of(amount.unit) or ("", 0))[0] == "rate"]
     spans = [name for name, amount in row.figures.items() if kind_of(amount) == "time"]
     rate = rate if rate in row.figures else (rates[0] if not rate and len(rates) == 1 else "")
@@ -159,12 +159,12 @@ def _multiply(row: Row, rate_name: str, time_name: str) -> Span:
 
 
 def _find_shared(amounts: list[Span], within: float, stated: Span | None) -> tuple[float, set[int]]:
-    """The amount that most rows may have in common, or the stated one, and the rows that have it."""
+    """Return the amount that most rows agree on, or the stated amount, and the indices of the rows that match."""
     wide = [Span(amount.low * (1 - within), amount.high * (1 + within)) for amount in amounts]
     if stated is not None:
         ends = [end for end in (stated.low, stated.high) if math.isfinite(end)]
         return sum(ends) / len(ends), {i for i, amount in enumerate(wide) if amount.meets(stated)}
-    # The most intervals overlap where one of them begins; both lists are sorted, so that one pass counts them.
+    # The overlap is largest where one interval begins; sorted ends make counting fast.
     begins, ends = sorted(amount.low for amount in wide), sorted(amount.high for amount in wide)
     depths = [bisect_right(begins, start) - bisect_left(ends, start) for start in begins]
     start = begins[max(range(len(begins)), key=depths.__getitem__)]
@@ -173,22 +173,22 @@ def _find_shared(amounts: list[Span], within: float, stated: Span | None) -> tup
 
 
 def work_monotone(claim: Monotone, table: RowTable) -> Worked:
-    """The metric against the setting, in each series of rows; and where it has come near its best."""
+    """Check that the metric rises or falls with the setting in each series, and find where it is near its best."""
     rows = rows_of(claim, table)
     metric = metric_of(claim, rows)
     rows = [row for row in rows if metric in row.figures and row.number(claim.setting) is not None]
     rows.sort(key=lambda row: row.number(claim.setting) or 0.0)
     if len({row.number(claim.setting) for row in rows}) < 2:
         problem = Problem(
-            "setting", f"{len(rows)} rows, of one {claim.setting!r} or none", "rows of two values or more"
+            "setting", f"{len(rows)} rows with one {claim.setting!r} or none", "rows with two values or more"
         )
-        raise InputError(f"claim {claim.id} needs rows to follow", problems=(problem,))
+        raise InputError(f"claim {claim.id} needs a series of rows", problems=(problem,))
     series = [_average_steps(found, claim.setting, metric) for found in _group_series(rows, claim.setting)]
     faults = [fault for steps in series for fault in _find_breaks(claim, steps)]
     figures = [row.figures[metric] for row in rows]
     faults += wrong_range(claim, figures) if claim.published else []
     words = f"{digits(figures[0])} to {digits(figures[-1])} {figures[0].unit} over {len(rows)} rows"
-    words += f" of {len(series)} series" if len(series) > 1 else ""
+    words += f" in {len(series)} series" if len(series) > 1 else ""
     if claim.direction == "rises" and len(series) == 1:
         best = max(figure.value for figure in figures)
         near = next((row for row in rows if row.figures[metric].value >= KNEE_SHARE * best), None)
@@ -200,12 +200,12 @@ def work_monotone(claim: Monotone, table: RowTable) -> Worked:
     return Worked(faults=few(faults), words=words, told=False, rows=tuple(rows), metric=metric, pairs=ends)
 
 
-# What may change along a series beside its setting: what is learnt, how much is done, what is around it.
+# Roles of settings that may change along a series.
 _LOOSE = ("amount", "training", "environment", "evidence")
 
 
 def _group_series(rows: list[Row], setting: str) -> list[list[Row]]:
-    """Rows that differ in one setting and what follows from it; where there are no such rows, all of them as one."""
+    """Group rows that differ only in one setting and what follows from it; without such groups, return all as one."""
     role = SETTINGS[setting]
     free = {setting, *FOLLOWS.get(setting, ())}
     free |= {key for key, its in SETTINGS.items() if its in _LOOSE or (its == role and role in ("batch", "size"))}
@@ -220,7 +220,7 @@ def _group_series(rows: list[Row], setting: str) -> list[list[Row]]:
 
 
 def _average_steps(rows: list[Row], setting: str, metric: str) -> list[tuple[Row, Amount]]:
-    """One figure a value of the setting: the mean of its repeats, with bounds that hold all of them."""
+    """Return one figure per value of the setting: the mean of its repeats, with bounds that cover all of them."""
     groups: dict[float | None, list[Row]] = {}
     for row in rows:
         groups.setdefault(row.number(setting), []).append(row)
@@ -234,7 +234,7 @@ def _average_steps(rows: list[Row], setting: str, metric: str) -> list[tuple[Row
 
 
 def _find_breaks(claim: Monotone, steps: list[tuple[Row, Amount]]) -> list[str]:
-    """Where a series goes the other way: against the best so far, so that a slow slide is seen as well as a step."""
+    """Return where a series goes the wrong way, relative to the best so far, so that slow trends are found too."""
     rises, found = claim.direction == "rises", []
     best = steps[0][1]
     for row, amount in steps[1:]:
@@ -250,39 +250,39 @@ def _find_breaks(claim: Monotone, steps: list[tuple[Row, Amount]]) -> list[str]:
 
 
 def work_best(claim: Best, table: RowTable) -> Worked:
-    """The claimed value of a setting against every other value, where nothing else differs. Repeats are averaged."""
+    """Compare the claimed value of a setting with every other value, all else equal. Repeats are averaged."""
     rows = [row for row in rows_of(claim, table) if row.get(claim.setting) is not None]
     metric = metric_of(claim, rows) if rows else ""
     rows = _average_repeats([row for row in rows if metric in row.figures], metric)
     claimed = [row for row in rows if same(row.get(claim.setting), claim.value)]
     if not claimed:
         problem = Problem("value", f"no row has {claim.setting} {claim.value}", "a value that rows have")
-        raise InputError(f"claim {claim.id} speaks of a row that is not there", problems=(problem,))
+        raise InputError(f"claim {claim.id} has no row with its value", problems=(problem,))
     way = claim.better or better(metric, claimed[0].figures[metric])
     if way is None:
-        problem = Problem("better", f"missing, and {metric} does not tell whether more of it is better", "more or less")
-        raise InputError(f"claim {claim.id} does not say what is best", problems=(problem,))
+        problem = Problem("better", f"missing, and it is not known whether more {metric} is better", "more or less")
+        raise InputError(f"claim {claim.id} must say what is better", problems=(problem,))
     ahead: list[tuple[Row, Row]] = []
     behind: list[tuple[Row, Row]] = []
     for row, other in _find_rivals(claim, metric, rows, claimed):
         figures = row.figures[metric], other.figures[metric]
         ratio = over(*figures) if way == "more" else over(*reversed(figures))
         (ahead if ratio.high < 1 else behind).append((row, other))
-    faults, said = (
+    faults, texts = (
         [_compare_sides(claim, metric, pair, claimed) for pair in pairs[: SHOWN + 1]] for pairs in (ahead, behind)
     )
     if not ahead and not behind:
-        faults = [f"no row that differs from {claim.setting} {claim.value} in {claim.setting} alone"]
+        faults = [f"no row that differs from {claim.setting} {claim.value} only in {claim.setting}"]
     if len(ahead) > SHOWN:
         faults = [*faults[:SHOWN], f"{len(ahead) - SHOWN} more"]
     return Worked(
-        faults=tuple(faults), words="; ".join(said[:SHOWN]), told=False, rows=tuple(claimed), metric=metric,
+        faults=tuple(faults), words="; ".join(texts[:SHOWN]), told=False, rows=tuple(claimed), metric=metric,
         pairs=tuple((*ahead, *behind)[:1]),
     )  # fmt: skip
 
 
 def _average_repeats(rows: list[Row], metric: str) -> list[Row]:
-    """Rows of the same settings as one row: a lucky run of one value must not beat an unlucky one of another."""
+    """Average rows with the same settings, so that a single lucky run does not decide."""
     keys = sorted(key for key in {key for row in rows for key in row.settings} if SETTINGS[key] != "evidence")
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
@@ -295,7 +295,7 @@ def _average_repeats(rows: list[Row], metric: str) -> list[Row]:
 
 
 def _find_rivals(claim: Best, metric: str, rows: list[Row], claimed: list[Row]) -> list[tuple[Row, Row]]:
-    """Each claimed row with every row that differs from it in the setting alone, and in what follows from it."""
+    """Pair each claimed row with every row that differs only in the setting and what follows from it."""
     followers = {claim.setting, *FOLLOWS.get(claim.setting, ())}
     role = SETTINGS[claim.setting]
     followers |= {key for key, its in SETTINGS.items() if its == role and role in ("batch", "size")}
@@ -307,7 +307,7 @@ def _find_rivals(claim: Best, metric: str, rows: list[Row], claimed: list[Row]) 
         groups.setdefault(tuple(row.get(key) for key in keys), []).append(row)
     beside = [(row, groups[tuple(row.get(key) for key in keys)]) for row in claimed]
     if sum(len(group) for _, group in beside) > MAX_RIVALS:
-        problem = Problem("rows", f"more than {MAX_RIVALS:,} pairs of rows", "a selector that leaves fewer")
+        problem = Problem("rows", f"more than {MAX_RIVALS:,} pairs of rows", "a selector that matches fewer rows")
         raise InputError(f"claim {claim.id} compares too many rows", problems=(problem,))
     return [
         (row, other)
@@ -320,6 +320,6 @@ def _find_rivals(claim: Best, metric: str, rows: list[Row], claimed: list[Row]) 
 
 def _compare_sides(claim: Best, metric: str, pair: tuple[Row, Row], claimed: Sequence[Row]) -> str:
     sides = (f"{digits(row.figures[metric])} at {named(claim.setting, row)}" for row in reversed(pair))
-    # What stays the same is named where the claim's rows do not all have it.
+    # Name the claimed row if there are several.
     kept = f" ({apart(pair[0], claimed)})" if len(claimed) > 1 else ""
-    return " against ".join(sides) + kept
+    return " vs ".join(sides) + kept

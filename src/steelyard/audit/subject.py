@@ -1,7 +1,4 @@
-"""What an audit can be asked of, and everything found there: tables, claims, built-in documents, our own results.
-
-Knows how to tell these apart and which rules each goes through; shows nothing.
-"""
+"""Audit a table, a claims file, a built-in document, or steelyard's own results."""
 
 from __future__ import annotations
 
@@ -33,53 +30,53 @@ if TYPE_CHECKING:
 
 
 MAX_ENTRIES = 1000
-"""Files of a folder that are looked at for a hint."""
+"""Maximum number of files searched for a hint."""
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What was found in one thing."""
+    """The findings and judgements of one audited subject."""
 
     name: str
     about: str
-    """What it is, in a line."""
+    """A description in one line."""
     findings: tuple[Finding, ...]
     judgements: tuple[Judgement, ...] = ()
     tables: tuple[RowTable, ...] = ()
-    """The rows that were judged: as published, or the cells of studies."""
+    """The rows that were checked: published rows, or the configurations of studies."""
 
     @property
     def passes(self) -> bool:
-        """Whether nothing blocks and every claim holds."""
-        blocked = any(finding.severity == "error" for finding in self.findings)
-        return not blocked and all(entry.verdict == "holds" for entry in self.judgements)
+        """Return whether there are no errors and every claim holds."""
+        errors = any(finding.severity == "error" for finding in self.findings)
+        return not errors and all(entry.verdict == "holds" for entry in self.judgements)
 
 
-def audit(word: str, folder: ResultFolder, platforms: tuple[Platform, ...] = ()) -> Audit:
-    """Whatever a word means: a file, a folder of results, a built-in document, a study or a run."""
-    path = Path(word)
+def audit(name: str, folder: ResultFolder, platforms: tuple[Platform, ...] = ()) -> Audit:
+    """Audit a file, a result folder, a built-in document, a study or a run."""
+    path = Path(name)
     if path.is_dir():
         return _audit_folder(path)
     if path.exists():
         return _audit_file(path, platforms)
-    if word in documents.names():
-        return audit_reference(word)
-    if word in folder.studies():
-        return _audit_records(word, folder.records(word))
-    runs = folder.find(word)
+    if name in documents.names():
+        return audit_reference(name)
+    if name in folder.studies():
+        return _audit_records(name, folder.records(name))
+    runs = folder.find(name)
     if runs:
-        return _audit_records(word, [folder.read(run) for run in runs])
+        return _audit_records(name, [folder.read(run) for run in runs])
     known = [*documents.names(), *folder.studies()]
-    near = difflib.get_close_matches(word, known, n=1)
+    near = difflib.get_close_matches(name, known, n=1)
     raise InputError(
-        f"{word!r} is no file, no result folder, no study in {folder.path} and no built-in document; "
+        f"{name!r} is not a file, a result folder, a study or run in {folder.path}, or a built-in document; "
         f"built in: {', '.join(documents.names())}",
         next_step=f"steelyard audit {near[0]}" if near else "steelyard audit --reference",
     )
 
 
 def audit_reference(name: str) -> Audit:
-    """A document of the built-in catalogue: its rows, then its claims."""
+    """Audit the rows and the claims of a document in the built-in catalogue."""
     table = documents.load(name)
     claims = parse_claims(documents.claims_text(), "the built-in claims")
     about = f"{len(table.rows)} rows; {documents.provenance(name).cited()}"
@@ -119,19 +116,19 @@ def _audit_folder(path: Path) -> Audit:
     if not results.studies():
         files = sorted(entry for entry in islice(path.iterdir(), MAX_ENTRIES) if entry.suffix in (".csv", ".toml"))
         step = f"steelyard audit {files[0]}" if files else "steelyard show"
-        raise InputError(f"{path} holds no results of our own", next_step=step)
+        raise InputError(f"{path} contains no steelyard results", next_step=step)
     return _audit_records(str(path), results.records())
 
 
 def _audit_records(name: str, records: Iterable[RunRecord]) -> Audit:
-    """The findings of the runs, then those of the rules on tables on the cells that they make up."""
+    """Check the runs with the run rules, then their configurations with the table rules."""
     found: dict[tuple[str, str, str], tuple[Finding, list[str]]] = {}
     every = list(records)
     for record in every:
         for finding in check("run", record):
             key = (record.spec.study, finding.code, finding.message)
             found.setdefault(key, (finding, []))[1].append(f"{record.spec.study}/{record.run_id}")
-    # A finding that several runs share is told once, at the first of them.
+    # Report a finding that several runs share once, at the first run.
     findings = [
         replace(finding, place=runs[0] if len(runs) == 1 else f"{runs[0]} and {len(runs) - 1} more")
         for finding, runs in found.values()

@@ -1,7 +1,6 @@
-"""Reads published tables and machines: CSV with one line a figure, or TOML with one entry a row.
+"""Read published tables and machines: CSV with one line per figure, or TOML with one entry per row.
 
-Knows the form, its bounds and its units; no rule. The form is described in docs/tables.md. An empty cell is unknown; it
-is never zero and never equal to anything.
+The format is described in docs/tables.md. An empty cell is unknown: not zero, and not equal to anything.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 MAX_TABLE_BYTES = 1 << 22
 MAX_TOML_BYTES = 1 << 20
-"""The parser of TOML is slower than that of CSV."""
+"""Lower than for CSV, because parsing TOML is slower."""
 MAX_LINES = 20_000
 MAX_ROWS = 2000
 MAX_COLUMNS = 64
@@ -56,12 +55,12 @@ PLATFORM_COLUMNS = {
     "source": "source",
 }
 PLATFORM_TEXT = ("cpu", "cpu_accelerator_link", "accelerator_link", "node_link", "memory", "note")
-# What a spreadsheet would run as a formula is not a name; such a file is not what it says.
+# Reject text that a spreadsheet would run as a formula.
 FORMULA = ("=", "@")
 
 
 class BadCellError(ValueError):
-    """A cell that is not valid: its column, what is wrong, and what would be right."""
+    """An invalid cell: its column, the problem, and what is valid."""
 
     def __init__(self, column: str, problem: str, valid: str) -> None:
         super().__init__(problem)
@@ -69,13 +68,13 @@ class BadCellError(ValueError):
 
 
 def read_table(path: Path, platforms: tuple[Platform, ...] = ()) -> RowTable:
-    """The table in a file; TOML by its ending, else CSV."""
+    """Read a table from a file: TOML if its name ends in .toml, otherwise CSV."""
     limit = MAX_TOML_BYTES if path.suffix == ".toml" else MAX_TABLE_BYTES
     return parse_table(decoded(read_bounded(path, limit), path.name), path.name, platforms)
 
 
 def parse_table(text: str, name: str, platforms: tuple[Platform, ...] = ()) -> RowTable:
-    """The table in a text: TOML where the name ends so, else CSV."""
+    """Parse a table from text: TOML if the name ends in .toml, otherwise CSV."""
     if name.endswith(".toml"):
         return _parse_toml_table(text, name, platforms)
     made = _Rows(name)
@@ -85,12 +84,12 @@ def parse_table(text: str, name: str, platforms: tuple[Platform, ...] = ()) -> R
 
 
 def read_platforms(path: Path) -> tuple[Platform, ...]:
-    """The machines in a CSV file, one a line."""
+    """Read machines from a CSV file, one per line."""
     return parse_platforms(decoded(read_bounded(path, MAX_TABLE_BYTES), path.name), path.name)
 
 
 def parse_platforms(text: str, name: str) -> tuple[Platform, ...]:
-    """The machines in a CSV text, one a line."""
+    """Parse machines from CSV text, one per line."""
     found: list[Platform] = []
     problems: list[Problem] = []
     for line, cells in _read_lines(text, name, (*PLATFORM_COLUMNS, *PLATFORM_TEXT), ("platform", "accelerator")):
@@ -102,12 +101,12 @@ def parse_platforms(text: str, name: str) -> tuple[Platform, ...]:
             problems.append(Problem(f"line {line}, {error.column}", error.problem, error.valid))
     _refuse(name, problems)
     if len(found) > MAX_PLATFORMS:
-        raise InputError(f"{name} names more than {MAX_PLATFORMS} machines")
+        raise InputError(f"{name} has more than {MAX_PLATFORMS} machines")
     return tuple(found)
 
 
 def decoded(content: bytes, name: str) -> str:
-    """A stranger's bytes as text: UTF-8, with or without its mark, and without what no text has."""
+    """Decode untrusted bytes as UTF-8, with or without a byte order mark; raise InputError if they are not text."""
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError(f"{name} is UTF-16, not UTF-8", next_step="save it as UTF-8 and try again")
     try:
@@ -125,9 +124,9 @@ def decoded(content: bytes, name: str) -> str:
 def _read_lines(
     text: str, name: str, known: tuple[str, ...], required: tuple[str, ...]
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line number and cells by column of each line of a CSV text; blank lines are left out."""
+    """Yield the line number and the cells by column of each line of CSV text; skip blank lines."""
     if text.count("\n") > MAX_LINES:
-        raise InputError(f"{name} has more than the {MAX_LINES:,} lines such a file may have")
+        raise InputError(f"{name} has more than {MAX_LINES:,} lines")
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     columns: list[str] = []
     line = 1
@@ -147,23 +146,23 @@ def _read_lines(
         else:
             yield line, _name_cells(cells, columns, line, name)
     if not columns:
-        raise InputError(f"{name} is empty", next_step=f"begin with a line of columns: {','.join(required)}")
+        raise InputError(f"{name} is empty", next_step=f"begin with a header line: {','.join(required)}")
 
 
 def _read_header(cells: list[str], name: str, known: tuple[str, ...], required: tuple[str, ...]) -> list[str]:
     problems: list[Problem] = []
     columns = [cell.strip() for cell in cells]
     if len(columns) > MAX_COLUMNS:
-        raise InputError(f"{name} has {len(columns)} columns; such a file may have {MAX_COLUMNS}")
+        raise InputError(f"{name} has {len(columns)} columns; at most {MAX_COLUMNS} are allowed")
     valid = ", ".join(known)
     for number, column in enumerate(columns, start=1):
         where = f"line 1, column {number}"
         if column in columns[: number - 1]:
-            problems.append(Problem(where, f"the column {_shorten(column)} comes twice", "each column once"))
+            problems.append(Problem(where, f"the column {_shorten(column)} occurs twice", "each column once"))
         elif column not in known:
             near = difflib.get_close_matches(column[:MAX_METRIC], known, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            problems.append(Problem(where, f"the column {_shorten(column)} is not known{hint}", valid))
+            problems.append(Problem(where, f"unknown column {_shorten(column)}{hint}", valid))
     missing = [column for column in required if column not in columns]
     problems += [Problem("line 1", f"the column {column!r} is missing", valid) for column in missing]
     _refuse(name, problems)
@@ -183,7 +182,7 @@ def _name_cells(cells: list[str], columns: list[str], line: int, name: str) -> d
 
 @dataclass
 class _Made:
-    """A row while its lines are read."""
+    """A row under construction."""
 
     place: str
     settings: dict[str, Setting]
@@ -195,7 +194,7 @@ class _Made:
 
 
 class _Rows:
-    """Puts figures with the same settings into one row, and lists every bad cell."""
+    """Collect figures with the same settings into one row, and all problems."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -206,7 +205,7 @@ class _Rows:
         self._seen: Counter[tuple[object, ...]] = Counter()
 
     def take(self, where: str, cells: Mapping[str, str]) -> None:
-        """One line. A metric that comes again with the same settings begins another row: a repeat."""
+        """Add one line. A metric that occurs again with the same settings begins another row, a repeat."""
         try:
             settings = {key: setting(key, cells[key]) for key in SETTINGS if cells.get(key)}
             metric = cells["metric"]
@@ -223,13 +222,13 @@ class _Rows:
                 _refuse(self.name, self.problems)
             return
         identity = (texts["source"], texts["table"], *settings.items())
-        # An unknown cell takes its turn too, so that the next value is not given to this row.
+        # Count empty values too, so that the next value goes to the next repeat.
         turn = self._seen[*identity, metric]
         self._seen[*identity, metric] += 1
         made = self._by_identity.setdefault(identity, [])
         if turn == len(made):
             if len(self.rows) >= MAX_ROWS:
-                raise InputError(f"{self.name} has more than the {MAX_ROWS:,} rows such a file may have")
+                raise InputError(f"{self.name} has more than {MAX_ROWS:,} rows")
             place = f"table {texts['table']}, {where}" if texts["table"] else where
             made.append(_Made(place, settings, texts["table"], texts["source"]))
             self.rows.append(made[-1])
@@ -241,7 +240,7 @@ class _Rows:
             row.notes.append(texts["note"])
 
     def table(self, platforms: tuple[Platform, ...]) -> RowTable:
-        """The table, or an error with everything that is wrong."""
+        """Return the table; raise InputError with all problems."""
         _refuse(self.name, self.problems)
         rows = tuple(
             Row(made.place, made.settings, made.figures, made.table, made.source, "; ".join(made.notes), made.status)
@@ -250,28 +249,26 @@ class _Rows:
         return RowTable(self.name, rows, (*self.platforms.values(), *platforms))
 
     def _take_limit(self, settings: Mapping[str, Setting], text: str, source: str) -> None:
-        """The power limit of one device, where the table has a column for it."""
+        """Record the power limit of one device, if the line has one."""
         if not text:
             return
         system, accelerator = str(settings.get("system", "")), str(settings.get("accelerator", ""))
         if not system and not accelerator:
-            raise BadCellError(
-                "power_limit_w", "no machine that it belongs to", "a system or an accelerator in the same line"
-            )
+            raise BadCellError("power_limit_w", "without a machine", "a system or an accelerator in the same line")
         if (system, accelerator) not in self.platforms and len(self.platforms) >= MAX_PLATFORMS:
             raise BadCellError("power_limit_w", "too many machines", f"at most {MAX_PLATFORMS} in one table")
         made = Platform(system, accelerator, None, _parse_positive("power_limit_w", text), "device", source=source)
         if self.platforms.setdefault((system, accelerator), made).power_limit_w != made.power_limit_w:
             raise BadCellError(
-                "power_limit_w", "another limit for the same machine before", "one limit for each machine"
+                "power_limit_w", "differs from an earlier limit of the same machine", "one limit per machine"
             )
 
 
 def setting(key: str, text: str) -> Setting:
-    """A setting from its text; BadCellError where it is not valid."""
+    """Parse a setting; raise BadCellError if it is not valid."""
     if key not in NUMBERS:
         return {"true": True, "false": False}.get(text.lower(), _check_text(key, text))
-    least = "a whole number from 0" if key in MAY_BE_ZERO else "a whole number from 1"
+    least = "a whole number, 0 or more" if key in MAY_BE_ZERO else "a whole number, 1 or more"
     found = printed(text)
     if key not in WHOLE:
         return _parse_positive(key, text)
@@ -281,10 +278,10 @@ def setting(key: str, text: str) -> Setting:
 
 
 def figure(metric: str, text: str, unit: str) -> tuple[Amount | None, str | None]:
-    """A figure and a status from the cells of a line: an empty value is unknown, OOM is a status."""
+    """Parse the figure and the status of a line: an empty value is unknown, OOM is a status."""
     known = unit_of(unit)
     if known is None:
-        raise BadCellError("unit", f"{_shorten(unit)} is not known", known_units())
+        raise BadCellError("unit", f"unknown unit {_shorten(unit)}", known_units())
     if not text or text.lower() in STATUSES:
         return None, STATUSES.get(text.lower())
     wanted = metric_kind(metric)
@@ -302,7 +299,7 @@ def figure(metric: str, text: str, unit: str) -> tuple[Amount | None, str | None
 
 def _parse_toml_table(text: str, name: str, platforms: tuple[Platform, ...]) -> RowTable:
     if len(text) > MAX_TOML_BYTES:
-        raise InputError(f"{name} is larger than the {MAX_TOML_BYTES} bytes such a file may have")
+        raise InputError(f"{name} is larger than {MAX_TOML_BYTES} bytes")
     data = parse_toml(text.encode("utf-8"), name)
     problems = [
         Problem(_shorten(key), "unknown part", "table, row, platform")
@@ -314,7 +311,7 @@ def _parse_toml_table(text: str, name: str, platforms: tuple[Platform, ...]) -> 
     if not isinstance(head, dict) or not all(
         isinstance(part, list) and all(isinstance(e, dict) for e in part) for part in lists
     ):
-        problems.append(Problem("(whole file)", "not the form of a table", "[table], [[row]] ..., [[platform]] ..."))
+        problems.append(Problem("(whole file)", "not a table", "[table], [[row]] ..., [[platform]] ..."))
     _refuse(name, problems)
     made = _Rows(name)
     for number, row in enumerate(rows, start=1):
@@ -329,7 +326,7 @@ def _parse_toml_table(text: str, name: str, platforms: tuple[Platform, ...]) -> 
 
 
 def _take_toml_row(made: _Rows, where: str, row: dict[str, Any]) -> None:
-    """One row of a TOML table, as the lines it would have in CSV."""
+    """Add one row of a TOML table, converted to the lines it would have in CSV."""
     figures = row.pop("figures", {})
     known = (*SETTINGS, *OTHERS, "url", "title")
     try:
@@ -345,7 +342,7 @@ def _take_toml_row(made: _Rows, where: str, row: dict[str, Any]) -> None:
         lines = []
         for metric, text in figures.items():
             if not isinstance(text, str):
-                wrong = f"{_shorten(str(text))} without digits and unit as printed"
+                wrong = f"{_shorten(str(text))} is not text with a number and a unit"
                 raise BadCellError(_shorten(metric), wrong, '"786 images/s", with quotes')
             value, _, unit = text.strip().partition(" ")
             lines.append((metric, text, "") if text.lower() in STATUSES else (metric, value, unit.strip()))
@@ -357,7 +354,7 @@ def _take_toml_row(made: _Rows, where: str, row: dict[str, Any]) -> None:
 
 
 def _format_plain(key: str, value: object) -> str:
-    """A TOML value as the text that it would be in a cell."""
+    """Convert a TOML value to the text of a CSV cell."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int | float):
@@ -407,4 +404,6 @@ def _shorten(text: str) -> str:
 
 def _refuse(name: str, problems: list[Problem]) -> None:
     if problems:
-        raise InputError(f"{name} is not valid", problems=tuple(problems), next_step="see docs/tables.md for the form")
+        raise InputError(
+            f"{name} is not valid", problems=tuple(problems), next_step="see docs/tables.md for the format"
+        )

@@ -1,1 +1,1 @@
-"""Running means and their intervals, and when to stop: numpy and standard library, for both sides alike."""
+"""Running means with their CIs, and the stop rule. Uses only numpy and the standard library, so the worker can too."""

@@ -1,4 +1,4 @@
-"""A series of any length in bounded memory. Knows sums, not what they are sums of."""
+"""A series of any length in bounded memory."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ if TYPE_CHECKING:
 
 
 class Fold:
-    """A series of steps kept as at most `capacity` bins of equally many steps, whatever its length.
+    """A series of steps of any length, kept as at most `capacity` bins with the same number of steps.
 
-    A bin holds sums, and always a power of two of steps: when the bins would not fit, neighbours merge. Sums
-    over bins keep the mean exactly and the slow part of the noise, which is all that an interval of the mean
-    needs.
+    A bin holds the sums over a power of two of steps. When the bins are full, neighbours are merged. The sums keep the
+    mean exactly and the slow part of the noise, which is all that a CI of the mean needs.
     """
 
     def __init__(self, capacity: int = 4096) -> None:
         if capacity < 2 or capacity % 2:
-            raise ValueError(f"capacity of a fold is {capacity}: give an even number of at least 2")
+            raise ValueError(f"capacity {capacity}: must be an even number, at least 2")
         self.capacity = capacity
         self.steps = 0
         self.steps_per_bin = 1
@@ -35,7 +34,7 @@ class Fold:
         """Append the steps of one block: the time and the work of each."""
         block = np.stack((np.asarray(times, dtype=np.float64), np.asarray(work, dtype=np.float64)))
         if block.ndim != 2:
-            raise ValueError("times and work of a block are one-dimensional and of one length")
+            raise ValueError("times and work of a block must be one-dimensional and of equal length")
         self.steps += block.shape[1]
         while self.steps // self.steps_per_bin > self.capacity:
             self._merge()
@@ -52,7 +51,7 @@ class Fold:
         self._open_steps = left
 
     def bins(self) -> tuple[Floats, Floats]:
-        """Summed time and summed work of every complete bin, oldest first."""
+        """Return the total time and the total work of every complete bin, oldest first."""
         return self._sums[0, : self._bins].copy(), self._sums[1, : self._bins].copy()
 
     def _append(self, sums: Floats) -> None:

@@ -1,7 +1,6 @@
-"""The mean time per unit of work with an interval that respects correlation. Must not know devices or files.
+"""Mean time per unit of work, with a CI that takes autocorrelation into account.
 
-The worker decides with it while it measures, and the front side starts its final intervals from it, so that
-both agree.
+The worker uses it to decide when to stop, and the analysis uses it for the final CIs, so that both agree.
 """
 
 from __future__ import annotations
@@ -20,60 +19,60 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-# Cosine weights per square root of the number of steps: 47 at 1,000 steps, 212 at 20,000. Fewer make the width
-# so noisy that stopping on it picks the lucky ones; more look at faster noise than the mean sees.
+# Cosine weights per square root of the number of steps: 47 at 1,000 steps, 212 at 20,000. With fewer, the width is so
+# noisy that stopping on it selects lucky ones; more would include noise that is too fast to affect the mean.
 COSINES_PER_SQRT_STEP = 1.5
-# A series folded from very many steps has few bins for its steps: keep to the slowest quarter of its spectrum.
+# A series folded from very many steps has few bins, so use only the slowest quarter of its spectrum.
 BINS_PER_COSINE = 4
-# Below this many bins a lag-one correlation is mostly error, and whitening with it does harm.
+# With fewer bins the lag-1 correlation is mostly estimation error, and whitening would do harm.
 MIN_BINS_TO_WHITEN = 32
 MAX_WHITENING = 0.98
 
-# A step is at least a microsecond and no clock resolves a femtosecond: what is smaller is rounding, and rounding is
-# correlated in ways that look like noise.
+# A step takes at least a microsecond, and no clock resolves a femtosecond. Smaller differences are rounding errors,
+# whose correlation looks like noise.
 CLOCK_RESOLUTION = 1e-9
 
 
 @dataclass(frozen=True)
 class RatioEstimate:
-    """Mean time per unit of work with the half width of its interval."""
+    """Mean time per unit of work with the half-width of its CI."""
 
     value: float
-    """Total time over total work, recurring long steps counted as often as they recur."""
+    """Total time over total work, with recurring long steps at their long-run frequency."""
     half_width: float
-    """Of the two-sided interval at `level`; infinite when the series is too short to tell."""
+    """Half-width of the two-sided CI at `level`; infinite if the series is too short."""
     level: float
     df: float
     """Degrees of freedom of the Student t quantile used."""
     steps: int
     correlation_steps: float
-    """Integrated autocorrelation time: how many correlated steps tell as much as one independent step."""
+    """Integrated autocorrelation time: the number of correlated steps with the information of one independent step."""
 
     @property
     def rel_half_width(self) -> float:
-        """Half width as a share of the value."""
+        """Return the half-width as a share of the value."""
         return self.half_width / abs(self.value) if self.value else math.inf
 
 
 @dataclass(frozen=True)
 class LongRunVariance:
-    """What the noise of a series adds to the variance of its mean."""
+    """The contribution of noise to the variance of the mean of a series."""
 
     variance: float
     """n times the variance of the mean of n values, for large n."""
     df: float
     correlation: float
-    """Ratio to the variance of single values: 1 without correlation."""
+    """Ratio to the variance of single values; 1 without autocorrelation."""
 
 
 def long_run_variance(residuals: Floats, steps_per_bin: int = 1) -> LongRunVariance:
-    """Long-run variance of a series with mean zero, whitened and then measured at its slowest frequencies.
+    """Return the long-run variance of a series with mean zero: whiten it, then measure its lowest frequencies.
 
     The mean square of the first K cosine (DCT-II) coefficients estimates the spectrum at frequency zero, and
     the studentised mean follows t with K degrees of freedom (E. Lazarus et al., HAR Inference, J. Bus. Econ.
     Stat. 36, 2018). Dividing out a first-order autoregression beforehand (D. Andrews and J. Monahan,
-    Econometrica 60, 1992) flattens the spectrum there, so that K can be large enough to make the width steady.
-    Twenty batch means were the alternative: 93.3 to 93.8 % coverage where this has 94.5 to 95 % (AR(1) 0.8).
+    Econometrica 60, 1992) flattens the spectrum there, so that K can be large enough for a stable width.
+    The alternative, twenty batch means, has a coverage of 93.3 to 93.8 %, this one 94.5 to 95 % (AR(1) 0.8).
     """
     n = len(residuals)
     if n < 2:
@@ -84,8 +83,8 @@ def long_run_variance(residuals: Floats, steps_per_bin: int = 1) -> LongRunVaria
     whitening = 0.0
     if n >= MIN_BINS_TO_WHITEN:
         lag_one = float(residuals[1:] @ residuals[:-1]) / power
-        # Its expectation is short by (1 + 4 rho) / n (F. Marriott and J. Pope, Biometrika 41, 1954). Negative
-        # correlation is left in: it only ever narrows an interval, and the cosines see it anyway.
+        # Its bias is -(1 + 4 rho) / n (F. Marriott and J. Pope, Biometrika 41, 1954). Negative correlation is not
+        # removed: it only narrows the CI, and the cosines include it anyway.
         whitening = min(max(lag_one + (1 + 4 * lag_one) / n, 0.0), MAX_WHITENING)
     white = residuals[1:] - whitening * residuals[:-1] if whitening else residuals
     bins = len(white)
@@ -99,9 +98,9 @@ def long_run_variance(residuals: Floats, steps_per_bin: int = 1) -> LongRunVaria
 
 
 def linear_residuals(times: Floats, work: Floats, value: float) -> Floats:
-    """What each bin took beyond `value` times its work, zero where no clock could tell it from zero.
+    """Return the time of each bin minus `value` times its work; all zero if below the resolution of any clock.
 
-    The error of a ratio of totals is, to first order, the mean of these over the mean work (W. Cochran,
+    To first order, the error of a ratio of totals is the mean of these residuals over the mean work (W. Cochran,
     Sampling Techniques, chapter 6).
     """
     residuals: Floats = times - value * work
@@ -110,11 +109,11 @@ def linear_residuals(times: Floats, work: Floats, value: float) -> Floats:
 
 
 def correlation_in_steps(correlation: float, steps_per_bin: int) -> float:
-    """Integrated autocorrelation time in steps, from its value between bins of `steps_per_bin` steps.
+    """Convert the autocorrelation time between bins of `steps_per_bin` steps to steps.
 
-    Summing hides the correlation inside a bin. It is put back as if the steps were AR(1), the one process for
-    which the correlation between bins fixes it: bins of m steps have variance m F(rho) times that of a step,
-    with F(rho) = 1 + 2 sum over k < m of (1 - k/m) rho^k.
+    Summing hides the correlation inside a bin. It is reconstructed by assuming AR(1) steps, for which the correlation
+    between bins determines it: bins of m steps have variance m F(rho) times that of a step, with
+    F(rho) = 1 + 2 sum over k < m of (1 - k/m) rho^k.
     """
     if steps_per_bin == 1 or correlation <= 1 or not math.isfinite(correlation):
         return correlation
@@ -133,18 +132,18 @@ def correlation_in_steps(correlation: float, steps_per_bin: int) -> float:
 
 @dataclass(frozen=True)
 class Fit:
-    """A mean time per unit of work, and what the bins leave over."""
+    """A mean time per unit of work, with residuals and noise."""
 
     value: float
     total_work: float
     residuals: Floats
-    """Time of each bin beyond the value and beyond what recurs."""
+    """Time of each bin minus the mean and the recurring part."""
     noise: LongRunVariance
     periods_bins: tuple[int, ...]
-    """Distances at which long steps recur."""
+    """Periods of recurring long steps, in bins."""
 
     def half_width(self, level: float) -> float:
-        """Half width of the two-sided interval of the value."""
+        """Return the half-width of the two-sided CI of the value."""
         n = len(self.residuals)
         if not math.isfinite(self.noise.variance):
             return math.inf
@@ -152,17 +151,17 @@ class Fit:
 
 
 def fit_ratio(times: Floats, work: Floats, steps_per_bin: int = 1) -> Fit:
-    """Total time over total work, where long steps that recur at one distance count as often as they recur.
+    """Return total time over total work, with recurring long steps at their long-run frequency.
 
-    A checkpoint every 200 steps is no noise: a window of 1,000 steps holds five, wherever it starts, and one of
-    1,100 is given five and a half rather than the five or six that it happened to catch.
+    A checkpoint every 200 steps is not noise: a window of 1,000 steps contains five, and one of 1,100 counts as five
+    and a half instead of the five or six that it contains.
     """
     n = len(times)
     if n == 0 or len(work) != n:
-        raise ValueError(f"{n} times and {len(work)} amounts of work: give as many of each, and at least one")
+        raise ValueError(f"{n} times and {len(work)} amounts of work: need equally many, at least one")
     total_time, total_work = float(np.sum(times)), float(np.sum(work))
     if total_work <= 0:
-        raise ValueError(f"total work is {total_work:g}: a time per unit of work needs some work")
+        raise ValueError(f"total work {total_work:g}: must be positive")
     periods: list[int] = []
     rest, long_bins, means = times, np.zeros(n, dtype=bool), 0
     residuals = linear_residuals(times, work, total_time / total_work)
@@ -179,10 +178,10 @@ def fit_ratio(times: Floats, work: Floats, steps_per_bin: int = 1) -> Fit:
 
 
 def _uneven_recurrence(noise: LongRunVariance, left: Floats, n: int, means: int) -> LongRunVariance:
-    """The noise of a series from whose long bins `means` mean heights were taken, leaving `left` of `n` bins.
+    """Combine the noise of a series with that of its long bins; `left` are their residuals, `means` the fitted means.
 
-    A few long steps of unequal height can carry most of the variance, but with no more degrees of freedom than
-    there are of them; the two parts are put together after F. Satterthwaite, Biometrics Bull. 2, 1946.
+    A few long steps of unequal length can dominate the variance, but have few degrees of freedom. The two parts are
+    combined after F. Satterthwaite, Biometrics Bull. 2, 1946.
     """
     spare = len(left) - means
     if spare < 1 or noise.variance == 0.0:
@@ -195,9 +194,9 @@ def _uneven_recurrence(noise: LongRunVariance, left: Floats, n: int, means: int)
 
 
 def ratio_estimate(times: Floats, work: Floats, *, steps_per_bin: int = 1, level: float = 0.95) -> RatioEstimate:
-    """Mean time per unit of work with an interval that respects correlation; see `fit_ratio` for the value.
+    """Return the mean time per unit of work with its CI; see `fit_ratio` for the value.
 
-    With equal work in every bin this is the mean step time over the work of a step.
+    With equal work in every bin this is the mean step time over the work per step.
     """
     fit = fit_ratio(times, work, steps_per_bin)
     correlation = correlation_in_steps(fit.noise.correlation, steps_per_bin)

@@ -1,4 +1,4 @@
-"""Long steps that recur at one distance, such as checkpoints. Knows bins and ranks of times."""
+"""Detect long steps that recur periodically, such as checkpoints."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-# Long steps are called recurring by mistake in one series of independent steps in a thousand.
+# False alarm rate: one in a thousand series of independent steps.
 PERIOD_ERROR = 1e-3
-# How clearly a phase must stand out to belong to the long ones, once the period is known.
+# A phase of a known period counts as long above this many standard deviations.
 PHASE_SIGMAS = 4.0
 MIN_RECURRENCES = 4
 MAX_PERIODS = 3
-# The search costs the square of the bins; a period that shows in a full fold needs no more.
+# The cost of the search is quadratic; one full fold is enough to detect a period.
 PERIOD_SEARCH_BINS = 4096
 PERIODS_TESTED = 16
 SHORT_PERIODS = range(2, 9)
@@ -28,10 +28,10 @@ LONG_SHARE = 0.04
 
 
 def recurrence(residuals: Floats) -> int | None:
-    """The number of bins after which long steps recur, or None.
+    """Return the period of recurring long steps in bins, or None.
 
-    The periods in which the longest bins gather are tested by adding up what lies one period apart (epoch
-    folding). Normal scores instead of times, so that one very long step cannot look like a period.
+    The most likely periods are tested by summing the bins that are one period apart (epoch folding). Normal scores are
+    used instead of times, so that a single very long step does not look like a period.
     """
     scores = _normal_scores(residuals[:PERIOD_SEARCH_BINS])
     if scores is None or (longest := len(scores) // MIN_RECURRENCES) < 2:
@@ -48,7 +48,7 @@ def recurrence(residuals: Floats) -> int | None:
 
 
 def _likely_periods(scores: Floats, longest: int) -> list[int]:
-    """The periods of which one phase holds the most of the longest bins, measured against chance."""
+    """Return the periods in which one phase has the most of the longest bins, relative to chance."""
     limit = float(np.quantile(scores, 1 - LONG_SHARE))
     marked = np.flatnonzero(scores > limit)
     if len(marked) < MIN_RECURRENCES:  # ties at the top
@@ -60,19 +60,19 @@ def _likely_periods(scores: Floats, longest: int) -> list[int]:
     expected = len(marked) / periods
     clearness = (most - expected) / np.sqrt(expected)
     likely: list[int] = periods[np.argsort(-clearness, kind="stable")[:PERIODS_TESTED]].tolist()
-    # In a short period chance alone gathers many: too many to rank it, so these are always tested.
+    # Short periods cannot be ranked, because chance gives many hits, so they are always tested.
     return [period for period in SHORT_PERIODS if period <= longest] + likely
 
 
 def recurring_part(residuals: Floats, period: int) -> Floats:
-    """What the long phases of the period add to each bin on average; zero in all other bins."""
+    """Return the mean excess of the long phases for each bin; zero in all other bins."""
     phases = np.arange(len(residuals)) % period
     scores = _normal_scores(residuals[:PERIOD_SEARCH_BINS])
     if scores is None:
         return np.zeros_like(residuals)
     searched = phases[: len(scores)]
     long_phase = np.bincount(searched, scores) > PHASE_SIGMAS * np.sqrt(np.bincount(searched))
-    # Scores sum to zero, so not all phases are long. The median, because long steps of another period may be left.
+    # Scores sum to zero, so not all phases are long. Use the median: long steps of another period may remain.
     base = np.median(residuals[~long_phase[phases]])
     excess = np.where(long_phase, np.bincount(phases, residuals) / np.bincount(phases) - base, 0.0)
     part: Floats = excess[phases]
@@ -80,7 +80,7 @@ def recurring_part(residuals: Floats, period: int) -> Floats:
 
 
 def _normal_scores(values: Floats) -> Floats | None:
-    """Values replaced by the normal quantiles of their ranks, with variance one; None if all are equal."""
+    """Replace values by the normal quantiles of their ranks, with variance one; None if all are equal."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     if len(counts) < 2:
         return None

@@ -1,4 +1,4 @@
-"""When a job has measured enough. Knows a budget in plain numbers and the running series."""
+"""Decide when a job has measured enough."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ WARMUP_SIGMAS = 6.0
 
 
 def warmup_bins(times: Floats, work: Floats) -> int:
-    """How many leading bins to leave out of a running decision, at most half of them.
+    """Return how many leading bins to exclude as warm-up, at most half of them.
 
-    MSER (K. White, Simulation 69, 1997) on the medians of 32 batches, taken only where the head stands
-    clearly apart. Medians, because one long step at the start is no warm-up; the test, because plain MSER cuts
-    a random piece off most flat series and so would ask for more steps than are needed.
+    MSER (K. White, Simulation 69, 1997) on the medians of 32 batches, applied only if the head differs clearly.
+    Medians, because one long step at the start is not a warm-up. The test, because plain MSER cuts a random part off
+    most constant series, which would need more steps than necessary.
     """
     per_batch = len(times) // WARMUP_BATCHES
     if per_batch < 4:
@@ -48,11 +48,11 @@ def warmup_bins(times: Floats, work: Floats) -> int:
 
 
 class StopRule:
-    """When a job has measured enough: steps, seconds and a narrow interval, or a cap.
+    """Stop a job when it has enough steps, enough seconds and a narrow CI, or at a limit.
 
-    The width is looked at only when the number of steps after warm-up has doubled. Every look is a chance to
-    stop on an interval that is narrow by luck: with a look every 50 steps a nominal 95 % interval covers down
-    to 79 %, with doubling the loss is under 1 %.
+    The width is checked only when the number of steps after warm-up has doubled. Every check is a chance to stop on a
+    CI that is narrow by luck: with a check every 50 steps, the coverage of a 95 % CI falls to as low as 79 %; with
+    doubling, the loss is below 1 %.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class StopRule:
         self._next_look = max(1, min_steps)
 
     def decide(self, fold: Fold, seconds: float) -> str | None:
-        """Why to stop now ("interval", "max_steps" or "max_seconds"), or None to go on.
+        """Return why to stop now ("interval", "max_steps" or "max_seconds"), or None to continue.
 
-        `seconds` is the time measured so far in the steps of `fold`.
+        `seconds` is the measured time of the steps in `fold`.
         """
         if fold.steps >= min(self._next_look, self.max_steps) and self._look(fold, seconds):
             return "interval"
@@ -88,7 +88,7 @@ class StopRule:
         return None
 
     def steps_to_next_look(self, steps: int) -> int:
-        """How many more steps lead exactly to the next look or to the cap; at least one."""
+        """Return the number of steps to the next check or to the step limit; at least one."""
         return max(1, min(self._next_look, self.max_steps) - steps)
 
     def _look(self, fold: Fold, seconds: float) -> bool:

@@ -1,4 +1,4 @@
-"""Quantiles of Student's t with the standard library alone: vendor images do not all carry scipy."""
+"""Quantiles of Student's t with the standard library only, because not all vendor images have scipy."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from statistics import NormalDist
 
 @lru_cache(maxsize=1024)
 def student_t(level: float, df: float) -> float:
-    """The t with P(|T| <= t) = level for Student's distribution with `df` degrees of freedom.
+    """Return t with P(|T| <= t) = level for Student's distribution with `df` degrees of freedom.
 
-    Newton on the distribution function, kept inside a bracket that only shrinks.
+    Newton's method on the distribution function, inside a shrinking bracket.
     """
     if not 0 < level < 1 or not df > 0:
-        raise ValueError(f"level {level} and df {df}: level lies between 0 and 1, df is above 0")
+        raise ValueError(f"level {level} and df {df}: level must be between 0 and 1, df above 0")
     low, high = 0.0, NormalDist().inv_cdf((1 + level) / 2) + 1.0
     while _t_inside(high, df) < level:
         low, high = high, 2 * high
@@ -32,7 +32,7 @@ def student_t(level: float, df: float) -> float:
 
 
 def _t_inside(t: float, df: float) -> float:
-    """P(|T| <= t): the regularised incomplete beta function of t^2 / (df + t^2) at 1/2 and df / 2."""
+    """Return P(|T| <= t): the regularised incomplete beta function of t^2 / (df + t^2) at 1/2 and df / 2."""
     x = t * t / (df + t * t)
     if x == 0.0:
         return 0.0
@@ -46,7 +46,7 @@ def _t_inside(t: float, df: float) -> float:
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:
-    """Continued fraction of the incomplete beta function (DLMF 8.17.22), by the modified Lentz method."""
+    """Evaluate the continued fraction of the incomplete beta function (DLMF 8.17.22) by the modified Lentz method."""
     tiny = 1e-300
     c, d = 1.0, 1 - (a + b) * x / (a + 1)
     d = 1 / (d if abs(d) > tiny else tiny)

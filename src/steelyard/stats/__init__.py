@@ -1,1 +1,1 @@
-"""Steady state, intervals and ratios: pure functions on arrays."""
+"""Statistics: steady state, confidence intervals, ratios, energy. Pure functions on arrays."""

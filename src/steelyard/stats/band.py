@@ -1,14 +1,14 @@
-"""Knows when few noisy jobs show that a documented figure still holds; must not know recipes, records or units.
+"""Decide from a few noisy jobs whether a documented figure still holds.
 
-The rule, for jobs with the mean m and its interval [l, h], and a band around the documented figure d:
+For jobs with mean m and CI [l, h], and a band around the documented figure d:
 
-- pass: the whole interval lies inside the band. A machine whose true figure lies on an edge of the band passes with
-  a probability of (1 - level) / 2 at most: 2.5 % at the usual level of 95 %.
-- fail: m lies outside the band, and d outside the interval. A machine that does as documented fails with a
-  probability of (1 - level) / 2 at most on each side, however narrow the band is.
-- cannot tell: anything else. More jobs narrow the interval, and `more_jobs` says how many would.
+- pass: the whole CI is inside the band. A machine whose true figure is on an edge of the band passes with a
+  probability of at most (1 - level) / 2: 2.5 % at the usual level of 95 %.
+- fail: m is outside the band, and d is outside the CI. A machine that performs as documented fails with a probability
+  of at most (1 - level) / 2 on each side, however narrow the band is.
+- cannot tell: anything else. More jobs narrow the CI; `more_jobs` says how many are needed.
 
-A band without a documented figure (only edges) has its nearest edge for d: then the whole interval must lie outside.
+If a band has no documented figure, its nearest edge is used as d: the whole CI must then be outside the band.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 MIN_JOBS = 3
 MAX_MORE_JOBS = 1000
-# The spread of few jobs is itself uncertain, and the mean will move: with the jobs that would do on average, one in
-# two would be no wiser. So the interval is asked to end at this share of the way.
+# The mean will move and the spread of few jobs is uncertain: a number of jobs that is enough on average would be too
+# small in every second case. So the predicted half-width must be at most this share of the distance.
 ENOUGH = 0.75
 
 Verdict = Literal["pass", "fail", "cannot tell"]
@@ -34,7 +34,7 @@ Verdict = Literal["pass", "fail", "cannot tell"]
 
 @dataclass(frozen=True)
 class Band:
-    """What is still as documented. None: that side has no edge."""
+    """The accepted range around a documented figure. None means no limit on that side."""
 
     low: float | None
     high: float | None
@@ -42,16 +42,16 @@ class Band:
 
     def __post_init__(self) -> None:
         if self.low is None and self.high is None:
-            raise ValueError("a band needs an edge: low, high or both")
+            raise ValueError("a band needs low, high or both")
         if self.low is not None and self.high is not None and not self.low < self.high:
             raise ValueError(f"low {self.low:g} is not below high {self.high:g}")
 
     def holds(self, value: float) -> bool:
-        """Whether a value lies inside."""
+        """Return whether a value is inside the band."""
         return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
 
     def target(self, value: float) -> float:
-        """For a value outside: the figure that must be ruled out before it is called a failure."""
+        """Return the figure that the CI must exclude for a failure; the value is outside the band."""
         if self.documented is not None:
             return self.documented
         edge = self.low if self.low is not None and value < self.low else self.high
@@ -59,30 +59,30 @@ class Band:
         return edge
 
     def room(self, value: float) -> float:
-        """For a value inside: how far the nearest edge is."""
+        """Return the distance from a value inside the band to the nearest edge."""
         edges = [edge for edge in (self.low, self.high) if edge is not None]
         return min(abs(value - edge) for edge in edges)
 
 
 @dataclass(frozen=True)
 class BandJudgement:
-    """Few jobs held against a band."""
+    """The result of comparing jobs with a band."""
 
     verdict: Verdict
     value: float
     low: float | None
-    """None: fewer than two jobs have no interval."""
+    """None if there are fewer than two jobs."""
     high: float | None
     level: float
     spread: float | None
-    """Standard deviation from job to job, as a share of the value."""
+    """Standard deviation between jobs, as a share of the value."""
     jobs: int
     more_jobs: int | None
-    """Jobs to add before it can be told; None: told already, or more than would help."""
+    """Jobs to add for a verdict; None if there is one, or if too many would be needed."""
 
 
 def judge(values: Sequence[float], band: Band, *, rate: bool, level: float = 0.95) -> BandJudgement:
-    """Hold the figures of jobs, one each, against a band. Of rates the times are averaged, not the rates."""
+    """Compare one figure per job with a band. Rates are averaged as times."""
     across = across_jobs([1 / value for value in values] if rate else list(values), level)
     value = 1 / across.value if rate else across.value
     low, high = across.low, across.high
@@ -101,7 +101,7 @@ def judge(values: Sequence[float], band: Band, *, rate: bool, level: float = 0.9
 
 
 def _more_jobs(value: float, spread: float | None, jobs: int, band: Band, level: float) -> int | None:
-    """The fewest jobs to add until an interval of this spread would end well before what it must not hold."""
+    """Return the fewest jobs to add so that, at this spread, the CI would give a verdict."""
     if jobs < MIN_JOBS:
         return MIN_JOBS - jobs
     if spread is None:
@@ -111,7 +111,7 @@ def _more_jobs(value: float, spread: float | None, jobs: int, band: Band, level:
     def short(count: int) -> bool:
         return student_t(level, float(count - 1)) * spread * abs(value) / math.sqrt(count) > ENOUGH * room
 
-    # The interval narrows with every job: the fewest are found by halving.
+    # The CI narrows with every job, so bisection finds the fewest.
     low, high = jobs, jobs + MAX_MORE_JOBS
     if short(high):
         return None

@@ -1,4 +1,4 @@
-"""Knows whether and where a figure measured again and again has changed; must not know dates, records or machines."""
+"""Find changes in a figure that was measured on several occasions."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-# Every new occasion is another look at the whole history: at 1 % a look, a flat history of 20 occasions raises an alarm
-# at some time in one case of eight.
+# The whole history is tested again at every new occasion. At 1 % per test, a constant history of 20 occasions gives a
+# false alarm at some time in one of eight cases.
 ALPHA = 0.01
-# From so many occasions on their own scatter judges; with fewer, that of the jobs must.
+# With this many occasions their own scatter is used; with fewer, the scatter of the jobs.
 MIN_OCCASIONS = 8
 MIN_VALUES = 6
 MAX_VALUES = 10_000
 MAX_CHANGES = 10
-# Less is rounding, whatever its significance.
+# Smaller changes are rounding.
 MIN_CHANGE = 1e-4
 DRAWS = 4999
 LEAST_P = 1 / (1 + DRAWS)
-# Above this length the chance of a large t hardly depends on it: lengths share the draws of the next one on a grid.
+# For longer histories the null distribution hardly depends on the length, so lengths share draws on a grid.
 EXACT_LENGTH = 60
 LENGTH_STEP = 1.05
-# A figure that leaves its level and comes back has the same mean before and after: it is looked for apart, with a
-# part of what may be risked, and where it can be told from a step.
+# A temporary change (dip) has the same level before and after, so it is tested separately, with a part of ALPHA and
+# only in histories where it can be distinguished from a step.
 DIP_SHARE = 0.25
 MIN_DIP_OCCASIONS = 5
 MAX_DIP_OCCASIONS = 100
@@ -50,32 +50,31 @@ class Change:
     index: int
     """The first occasion after the step."""
     earliest: int
-    """The step lies between these: elsewhere it would fit the history much worse."""
+    """`earliest` to `latest` is the confidence range of the index."""
     latest: int
     before: float
-    """Geometric mean over the occasions since the last change, and after it until the next."""
+    """`before` and `after` are geometric means, back to the previous change and up to the next."""
     after: float
     p_value: float
     unit: Unit
-    """What was taken for independent. Jobs: as if days differed no more than the jobs of one day."""
+    """The independent unit. `jobs` assumes that days differ no more than the jobs of one day."""
 
     @property
     def ratio(self) -> float:
-        """After over before."""
+        """Return `after` divided by `before`."""
         return self.after / self.before
 
 
 def changes(occasions: Sequence[Sequence[float]]) -> list[Change]:
-    """Steps in a history, in order; none is an answer. One sequence of job values (all above 0) an occasion.
+    """Return the changes in a history, in order. Each occasion is a sequence of job values, all above 0.
 
-    The largest t between what lies before and after a boundary, over all boundaries, is held against the same largest
-    t of normal noise without a step, by simulation: that pays for having looked at every boundary. Where no step is
-    found, a stretch that differs from what lies around it is looked for in the same way. What is found
-    divides the history, and both parts are searched; so a history without any step is wrongly called changed with
-    probability ALPHA. Values enter by their logarithms: a step is a factor.
+    For every boundary, t is computed between the values before and after it. The largest t is compared with the
+    largest t of simulated normal noise, which corrects for testing every boundary. If no step is found, a temporary
+    change (dip) is searched for in the same way. The changes divide the history, and each part is searched again. A
+    history without a change gives a false alarm with probability ALPHA. Logarithms are used, so a step is a factor.
     """
     if bad := [value for jobs in occasions for value in jobs if not 0 < value < math.inf]:
-        raise ValueError(f"values must be positive and finite, but there is {bad[0]!r}")
+        raise ValueError(f"values must be positive and finite, got {bad[0]!r}")
     logs = [np.log(np.asarray(jobs, dtype=np.float64)) for jobs in occasions if len(jobs)]
     unit: Unit = "occasions" if len(logs) >= MIN_OCCASIONS else "jobs"
     if unit == "occasions" or sum(entry.size for entry in logs) > MAX_VALUES:
@@ -93,7 +92,7 @@ _Found = tuple[int, int, int, float]
 
 
 def _search(logs: Sequence[Floats], start: int, most: int) -> list[_Found]:
-    """Boundaries by binary segmentation, as index, earliest, latest and p-value."""
+    """Find boundaries by binary segmentation; return index, earliest, latest and p-value of each."""
     if len(logs) < 2 or sum(entry.size for entry in logs) < MIN_VALUES or most < 1:
         return []
     dips = MIN_DIP_OCCASIONS <= len(logs) <= MAX_DIP_OCCASIONS
@@ -109,7 +108,7 @@ def _search(logs: Sequence[Floats], start: int, most: int) -> list[_Found]:
 
 
 def _step(logs: Sequence[Floats], alpha: float) -> list[_Found]:
-    """The boundary with the largest t, where that is no chance."""
+    """Return the boundary with the largest t if it is significant."""
     cuts, values = np.cumsum([entry.size for entry in logs])[:-1], np.concatenate(logs)
     t = _largest(values[None, :], cuts)[0]
     at = int(np.argmax(t))
@@ -125,7 +124,7 @@ def _step(logs: Sequence[Floats], alpha: float) -> list[_Found]:
 
 
 def _dip(logs: Sequence[Floats], alpha: float) -> list[_Found]:
-    """Two boundaries between which the figure was another, and after which it was back (Olshen and others, 2004)."""
+    """Return the two boundaries of a temporary change if it is significant (Olshen and others, 2004)."""
     cuts, values = np.cumsum([entry.size for entry in logs])[:-1], np.concatenate(logs)
     begins, ends = np.triu_indices(len(cuts), 1)
     t = _inside(values[None, :], cuts[begins], cuts[ends])[0]
@@ -144,9 +143,10 @@ def _dip(logs: Sequence[Floats], alpha: float) -> list[_Found]:
 
 
 def _p_value(t: float, count: int, looks: int, alpha: float, null: Callable[[], Floats]) -> float:
-    """How often noise has so large a t in any of its looks; drawn only where the bounds leave it open.
+    """Return the probability of such a large t in any of `looks` boundaries under noise alone.
 
-    At least as often as in one look, and at most so many times as often as there are looks.
+    It is at least that of one look, and at most `looks` times that (Bonferroni). Simulate only if these bounds do not
+    decide.
     """
     free = float(count - 2)
     if t < student_t(1 - alpha, free):
@@ -157,7 +157,7 @@ def _p_value(t: float, count: int, looks: int, alpha: float, null: Callable[[], 
 
 
 def _shared(count: int, cuts: NDArray[np.int64]) -> tuple[int, tuple[int, ...]]:
-    """The length and cuts to draw for: of long histories of single values, the next length on a grid."""
+    """Return the length and cuts to simulate; long histories of single values use the next length on a grid."""
     if count <= EXACT_LENGTH or len(cuts) != count - 1:
         return count, tuple(cuts.tolist())
     steps = math.ceil(math.log(count / EXACT_LENGTH) / math.log(LENGTH_STEP) - 1e-9)
@@ -166,7 +166,7 @@ def _shared(count: int, cuts: NDArray[np.int64]) -> tuple[int, tuple[int, ...]]:
 
 
 def _inside(rows: Floats, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Floats:
-    """|t| between what lies inside and outside of each stretch, for each row of values."""
+    """Return |t| between the values inside and outside of each stretch, for each row."""
     count = rows.shape[1]
     centred = rows - rows.mean(axis=1, keepdims=True)
     sums = np.cumsum(centred, axis=1)
@@ -176,7 +176,7 @@ def _inside(rows: Floats, begins: NDArray[np.int64], ends: NDArray[np.int64]) ->
 
 
 def _largest(rows: Floats, cuts: NDArray[np.int64]) -> Floats:
-    """|t| between the two sides of each cut, for each row of values."""
+    """Return |t| between the two sides of each cut, for each row."""
     count = rows.shape[1]
     centred = rows - rows.mean(axis=1, keepdims=True)
     sums = np.cumsum(centred, axis=1)[:, cuts - 1]
@@ -185,7 +185,7 @@ def _largest(rows: Floats, cuts: NDArray[np.int64]) -> Floats:
 
 
 def _as_t(between: Floats, total: Floats, count: int) -> Floats:
-    # Rounding may leave a little of nothing.
+    # Rounding may leave a tiny value instead of zero.
     within = np.where(total - between < 1e-12 * total, 1e-300, total - between)
     found: Floats = np.sqrt(between * (count - 2) / np.maximum(within, 1e-300))
     return found
@@ -193,16 +193,16 @@ def _as_t(between: Floats, total: Floats, count: int) -> Floats:
 
 @lru_cache(maxsize=512)
 def _null(count: int, cuts: tuple[int, ...], *, dips: bool) -> Floats:
-    """The largest |t| of normal noise over all boundaries, drawn often enough for a p-value; the same every time.
+    """Simulate the largest |t| of normal noise over all boundaries, with a fixed seed.
 
-    `dips`: over all stretches between two boundaries.
+    With `dips`, the largest over all stretches between two boundaries.
     """
     where = begins = np.array(cuts)
     if dips:
         begins, ends = (where[side] for side in np.triu_indices(len(cuts), 1))
     looks = len(begins)
     rng = np.random.default_rng([count, looks])
-    # In portions: a long history would need much memory at once.
+    # In batches, to limit memory for long histories.
     size = max(1, 400_000 // max(count, looks))
     parts = []
     for done in range(0, DRAWS, size):
@@ -213,6 +213,6 @@ def _null(count: int, cuts: tuple[int, ...], *, dips: bool) -> Floats:
 
 
 def _log_likelihood(t: Floats, count: int) -> Floats:
-    """Of normal noise around one step, up to a constant; t grows with it."""
+    """Return the log-likelihood of a step with this t under normal noise, up to a constant."""
     found: Floats = 0.5 * count * np.log1p(np.minimum(t, 1e100) ** 2 / (count - 2))
     return found

@@ -1,7 +1,4 @@
-"""Energy of a window from samples of a counter or a gauge, with its interval and whether it can be believed.
-
-Knows times, values and what a sensor can tell; must not know files, channels by name or runs.
-"""
+"""Energy of a window from samples of an energy counter or a power gauge, with its uncertainty and validity."""
 
 from __future__ import annotations
 
@@ -27,21 +24,21 @@ __all__ = ["Agreement", "Nature", "Verdict", "WindowEnergy", "agreement", "energ
 def energy_of(
     nature: Nature, time_s: Floats, value: Floats, spent_s: Floats, start_s: float, stop_s: float, *, random_phase: bool
 ) -> WindowEnergy:
-    """Energy of the window from the samples of one channel, which reach beyond both of its edges where they can.
+    """Compute the energy of a window from the samples of one channel, which should extend beyond the window.
 
-    `random_phase` says that the moments at which a part-time sensor looks fall at random against the load.
+    `random_phase` means that the sampling times of the sensor are random relative to the load.
     """
     if not stop_s > start_s:
         return unknown("the window has no length", Sight())
     readings = tidy(time_s, value, spent_s)
-    # Those of the window and so many around it as can matter: a run has many windows, and may last for days.
+    # Use only readings in and near the window: a run has many windows, and may last for days.
     reach_s = max(stop_s - start_s, 20 * (nature.average_s or 0.0), 20 * (nature.period_s or 0.0))
     first = max(0, int(np.searchsorted(readings.time_s, start_s - reach_s)) - NEAR_READINGS)
     last = int(np.searchsorted(readings.time_s, stop_s + reach_s)) + NEAR_READINGS
     readings = Readings(readings.time_s[first:last], readings.value[first:last], readings.spent_s[first:last])
     if not len(readings.time_s):
-        return unknown("no reading of this sensor", Sight())
-    # Channels of strangers may state any number; what overflows by it ends as an interval that is useless.
+        return unknown("no readings from this sensor", Sight())
+    # Untrusted files may contain any number; an overflow ends in an unusable interval, which is rejected.
     with np.errstate(all="ignore"):
         if nature.kind == "counter":
             return counter_energy(nature, readings, start_s, stop_s)
@@ -50,25 +47,25 @@ def energy_of(
 
 @dataclass(frozen=True)
 class Agreement:
-    """A counter held against the integral of a gauge over the same window and domain."""
+    """Comparison of a counter with the integral of a gauge over the same window and domain."""
 
     agrees: bool | None
-    """None: one of the two has no number."""
+    """None if one of the two has no value."""
     difference_j: float | None
     """Integral minus counter."""
     allowed_j: float | None
     reason: str
-    """Why they do not agree, or why nobody can tell; empty when they agree."""
+    """Why they disagree or cannot be compared; empty if they agree."""
 
 
 def agreement(counter: WindowEnergy, integral: WindowEnergy) -> Agreement:
-    """Whether two channels of one domain give the same joules within their intervals.
+    """Check whether two channels of one domain give the same energy within their uncertainties.
 
-    Both come from one circuit: its gain is in both, cannot make them differ, and is left out.
+    The gain error is ignored: both channels use the same circuit, so it affects both equally.
     """
     for name, energy in (("counter", counter), ("integral", integral)):
         if energy.value_j is None:
-            return Agreement(None, None, None, f"the {name} has no number: {'; '.join(energy.reasons)}")
+            return Agreement(None, None, None, f"the {name} has no value: {'; '.join(energy.reasons)}")
     assert counter.value_j is not None
     assert integral.value_j is not None
     assert counter.rest_j is not None
@@ -79,7 +76,7 @@ def agreement(counter: WindowEnergy, integral: WindowEnergy) -> Agreement:
         return Agreement(True, difference_j, allowed_j, "")
     word = "more" if difference_j > 0 else "less"
     reason = (
-        f"the integral of the power is {abs(difference_j):.4g} J {word} than the counter's {counter.value_j:.6g} J, "
-        f"and their uncertainties explain {allowed_j:.4g} J"
+        f"the integrated power is {abs(difference_j):.4g} J {word} than the counter's {counter.value_j:.6g} J, "
+        f"but the uncertainties allow only {allowed_j:.4g} J"
     )
     return Agreement(False, difference_j, allowed_j, reason)

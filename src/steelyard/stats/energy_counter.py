@@ -1,10 +1,8 @@
-"""Energy of a window from readings of a counter: aligned to its ticks, which bracket the window's edges.
+"""Energy of a window from the readings of an energy counter.
 
-Knows ticks, wraps and resets; must not know gauges, files or runs.
-
-A tick is a value that was not seen before. It was made between the call before and the end of this one; energy between
-two ticks is exact up to the resolution. Only the two ticks in which the window's edges lie must be divided, and how the
-energy is spread inside a tick is not known: in proportion to time is the estimate, and the rest is the uncertainty.
+A tick is a new value of the counter. It appeared between the previous call and the end of this one. The energy between
+two ticks is exact up to the resolution. Only the two intervals that contain the edges of the window must be divided:
+in proportion to time, with an uncertainty for the unknown distribution.
 """
 
 from __future__ import annotations
@@ -37,41 +35,41 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-# A fall that would need so many times the power of the rest of the run to be a wrap is a reset.
+# A drop that would need this many times the usual power to be a wrap is a reset.
 RESET_FACTOR = 10.0
-# Without a limit nobody knows what the domain may draw; it is taken to stay below so many times what was seen.
+# If the power limit is unknown, the peak power is assumed to be at most this many times the observed power.
 UNSEEN_PEAK = 3.0
-# No tick for so many periods: the counter stands still.
+# A counter without a tick for this many periods is frozen.
 FROZEN_PERIODS = 5.0
 COARSE_PATIENCE = 4.0
 STILL_SHARE = 0.05
-# So many ticks should give the energy to 1 %; where the power jumps at an edge they may not, and it is said.
+# With this many ticks the energy should be accurate to 1 %; if the power jumps at an edge, report a doubt.
 MANY_TICKS = 100
 UNEVEN = 0.008
-# Share of the time that the sensor behind a counter may leave unseen.
+# Share of the time that the sensor behind a counter may miss.
 UNSEEN = 0.05
-# Ticks on each side of an edge that tell whether the power is steady there.
+# Ticks on each side of an edge that are used to check whether the power is steady there.
 NEIGHBOURS = 3
 
 
 @dataclass(frozen=True)
 class Ticks:
-    """New values of a counter, unwrapped, in the order of time."""
+    """New values of a counter, unwrapped, in order of time."""
 
     at_s: Floats
     blur_s: Floats
-    """The tick may have been so much earlier or later."""
+    """Uncertainty of `at_s` in either direction."""
     count_j: Floats
     fault: NDArray[np.bool_]
-    """Whether the energy since the tick before is not known."""
+    """Whether the energy since the previous tick is unknown."""
     period_s: float
     peak_w: float
     patience_s: float
-    """Without a new value for longer than this, the counter stands still."""
+    """Without a new value for longer than this, the counter is frozen."""
     resolution_j: float = 0.0
 
     def power_w(self, first: int, last: int) -> Floats:
-        """Mean powers between the ticks `first` to `last`, with times rounded to whole periods."""
+        """Return the mean power between consecutive ticks from `first` to `last`, with times rounded to periods."""
         first, last = max(0, first), min(len(self.at_s) - 1, last)
         between_s = np.diff(self.at_s[first : last + 1])
         if self.period_s > 0:
@@ -79,10 +77,10 @@ class Ticks:
         return np.diff(self.count_j[first : last + 1]) / between_s
 
     def unsteady(self, first: int, last: int) -> float:
-        """0 where one constant power explains the ticks `first` to `last`, with all that is open about their times.
+        """Return 0 if a constant power explains the ticks `first` to `last` within the uncertainty of their times.
 
-        Else by which share the highest power that they prove is above the lowest. Readings that come late, as on a busy
-        machine, make powers between neighbours differ, and prove nothing.
+        Otherwise return the relative difference between the highest and the lowest power that they prove. Late
+        readings, as on a busy machine, make neighbouring powers differ, but prove nothing.
         """
         first, last = max(0, first), min(len(self.at_s) - 1, last)
         at_s, blur_s, count_j = (column[first : last + 1] for column in (self.at_s, self.blur_s, self.count_j))
@@ -104,13 +102,13 @@ class Edge:
     count_j: float
     residual_j: float
     uneven_j: float
-    """How much of the tick may lie on either side because the power changes there."""
+    """Energy that may be on either side of the edge because the power changes there."""
     outside_s: float = 0.0
-    """How far the edge is beyond the last tick; 0 inside."""
+    """Distance from the edge to the nearest tick if it is outside all ticks; otherwise 0."""
 
 
 def counter_energy(nature: Nature, readings: Readings, start_s: float, stop_s: float) -> WindowEnergy:
-    """Counts at the window's edges, subtracted."""
+    """Return the difference of the counts at the two edges of the window."""
     new = changes(readings)
     new[0] = True
     ticks, why = _ticks(nature, readings, new)
@@ -123,7 +121,7 @@ def counter_energy(nature: Nature, readings: Readings, start_s: float, stop_s: f
         return unknown(why_not, sight)
     stopped_s = float(readings.time_s[-1] - ticks.at_s[-1])
     if ticks.at_s[-1] < stop_s + 2 * period_s and stopped_s > ticks.patience_s:
-        return unknown(f"frozen: the counter gives nothing new for the last {stopped_s:.3g} s of its readings", sight)
+        return unknown(f"frozen: the counter has no new value in its last {stopped_s:.3g} s of readings", sight)
     first = max(0, int(np.searchsorted(ticks.at_s, start_s, "right")) - 1)
     last = min(len(ticks.at_s) - 1, int(np.searchsorted(ticks.at_s, stop_s, "left")))
     faults = np.flatnonzero(ticks.fault[first + 1 : last + 1])
@@ -133,12 +131,12 @@ def counter_energy(nature: Nature, readings: Readings, start_s: float, stop_s: f
     value_j = edges[1].count_j - edges[0].count_j
     outside_s = sum(edge.outside_s for edge in edges)
     if outside_s > max(OUTSIDE_PERIODS * period_s, MAX_OUTSIDE * window_s):
-        return unknown(f"the readings leave out {outside_s:.3g} s of the window of {window_s:.3g} s", sight)
+        return unknown(f"the readings do not cover {outside_s:.3g} s of the window of {window_s:.3g} s", sight)
     doubts = _doubts(ticks, readings, edges, start_s, stop_s)
     if nature.seen_s is not None and nature.seen_s < (1 - UNSEEN) * (nature.period_s or period_s):
         doubts.append(
-            f"the counter adds up a sensor that sees {nature.seen_s / (nature.period_s or period_s):.0%} of the time, "
-            "always at the same beat: of a load with that beat it counts one part for all"
+            f"the counter measures only {nature.seen_s / (nature.period_s or period_s):.0%} of the time, in a fixed "
+            "rhythm: it is wrong for a load with the same rhythm"
         )
     rest_j = sum(edge.residual_j for edge in edges) + nature.resolution
     too_short = f"the window of {window_s:.3g} s is too short for a counter with a new value every {period_s:.3g} s"
@@ -150,34 +148,34 @@ def _doubts(ticks: Ticks, readings: Readings, edges: list[Edge], start_s: float,
     value_j = edges[1].count_j - edges[0].count_j
     outside_s = sum(edge.outside_s for edge in edges)
     if outside_s > OUTSIDE_PERIODS * ticks.period_s:
-        doubts.append(f"no new value of the counter for {outside_s:.3g} s at the window's edges")
+        doubts.append(f"no new counter value for {outside_s:.3g} s at the edges of the window")
     uneven_j = sum(edge.uneven_j for edge in edges)
     many = np.count_nonzero((ticks.at_s > start_s) & (ticks.at_s < stop_s)) >= MANY_TICKS
     if many and uneven_j > UNEVEN * value_j:
         doubts.append(
-            f"the power changes at an edge of the window, inside a tick of the counter: {uneven_j / value_j:.1%} of "
-            "the energy may lie on either side"
+            f"the power changes at an edge of the window, between two counter values: {uneven_j / value_j:.1%} of "
+            "the energy may be on either side"
         )
     still_s = _still_s(ticks, readings, start_s, stop_s)
     if still_s > ticks.patience_s:
-        doubts.append(f"the counter stood still for {still_s:.3g} s")
+        doubts.append(f"the counter was frozen for {still_s:.3g} s")
     return doubts
 
 
 def _ticks(nature: Nature, readings: Readings, new: NDArray[np.bool_]) -> tuple[Ticks, list[str]]:
-    """Ticks with what is wrong between each and the one before; empty where nothing is."""
+    """Return the ticks, and for each a reason if the energy since the previous tick is unknown, otherwise empty."""
     period_s = update_period_s(nature, readings)
     at_s, blur_s = (column[new] for column in made_at(readings, period_s))
     at_s = np.maximum.accumulate(at_s)
     between_s = np.diff(readings.time_s[new][1:])
     if len(between_s) > 1:
-        # Values may change less often than they are made.
+        # The value may change less often than the sensor updates.
         period_s = max(period_s, usual_gap_s(between_s))
     rise_j = np.diff(readings.value[new], prepend=readings.value[0])
-    # From one reading to the next a whole tick can appear at once.
+    # The energy of a whole period can appear between two readings.
     since_s = np.diff(readings.time_s, prepend=readings.time_s[0])[new] + readings.spent_s[new] + period_s
     fell = rise_j < 0
-    # The highest power of the run that is not a jump: of which there are few.
+    # The highest power of the run, without the rare jumps.
     power_w = rise_j[1:] / np.maximum(np.diff(at_s), max(period_s, 1e-9))
     power_w = power_w[power_w > 0]
     usual_w = float(min(np.max(power_w), 5 * np.quantile(power_w, 0.9))) if len(power_w) else 0.0
@@ -191,7 +189,7 @@ def _ticks(nature: Nature, readings: Readings, new: NDArray[np.bool_]) -> tuple[
             reasons[n] = f"the counter may have wrapped more than once in {since_s[n]:.3g} s without a reading"
     fault = np.array([bool(reason) for reason in reasons])
     count_j = np.cumsum(np.where(fault, 0.0, rise_j))
-    # Where most ticks are single steps of a coarse counter, it ticks as rarely as the power is low.
+    # A counter with a coarse resolution ticks less often at low power.
     coarse = len(rise_j) > 1 and float(np.median(rise_j[1:])) < 3 * nature.resolution
     patience_s = FROZEN_PERIODS * period_s * (COARSE_PATIENCE if coarse else 1.0)
     return Ticks(at_s, blur_s, count_j, fault, period_s, peak_w, patience_s, nature.resolution), reasons
@@ -200,21 +198,21 @@ def _ticks(nature: Nature, readings: Readings, new: NDArray[np.bool_]) -> tuple[
 def _faults(
     nature: Nature, value: Floats, rise_j: Floats, fell: NDArray[np.bool_], since_s: Floats, most_w: float
 ) -> list[str]:
-    """Of each tick: why the energy since the one before is not known; empty where it is."""
+    """Return for each tick why the energy since the previous one is unknown; empty if it is known."""
     reasons = [""] * len(rise_j)
     for n in np.flatnonzero(fell | (rise_j > most_w * since_s + nature.resolution)):
         if fell[n] and nature.wrap is None:
             reasons[n] = (
-                f"the counter fell from {value[n - 1]:.6g} to {value[n]:.6g} J: it was reset, or it wraps at a "
-                "value that is not known"
+                f"the counter dropped from {value[n - 1]:.6g} to {value[n]:.6g} J: it was reset, or it wraps at an "
+                "unknown value"
             )
         elif rise_j[n] > most_w * since_s[n] + nature.resolution:
-            reasons[n] = f"implausible: the counter went from {value[n - 1]:.6g} to {value[n]:.6g} J at once"
+            reasons[n] = f"implausible: the counter jumped from {value[n - 1]:.6g} to {value[n]:.6g} J"
     return reasons
 
 
 def _edge(ticks: Ticks, moment_s: float) -> Edge:
-    """The count at a moment between two ticks, in proportion to time, and what it may be beside it."""
+    """Return the count at a moment between two ticks, in proportion to time, with its uncertainty."""
     after = int(np.searchsorted(ticks.at_s, moment_s, "right"))
     rough = roughness(ticks.power_w(after - 1 - NEIGHBOURS, after + NEIGHBOURS))
     if after == 0 or after == len(ticks.at_s):
@@ -223,7 +221,7 @@ def _edge(ticks: Ticks, moment_s: float) -> Edge:
     early_s, late_s = moment_s - ticks.at_s[before], ticks.at_s[after] - moment_s
     tick_j = ticks.count_j[after] - ticks.count_j[before]
     share = early_s / max(early_s + late_s, 1e-12)
-    # What lies before the edge: at most the whole tick, and no more than the highest power makes of the time.
+    # Energy before the edge: at most the whole tick, and at most peak power times the time.
     peak_w = max(ticks.peak_w, PEAK * tick_j / max(early_s + late_s, 1e-12))
     most_j = min(tick_j, peak_w * early_s)
     least_j = max(0.0, tick_j - peak_w * late_s)
@@ -236,7 +234,7 @@ def _edge(ticks: Ticks, moment_s: float) -> Edge:
 
 
 def _edge_outside(ticks: Ticks, moment_s: float, after: int, rough: float) -> Edge:
-    """An edge before the first or after the last tick: the nearest power goes on, and all of it is uncertain."""
+    """Return the count at an edge outside all ticks: the nearest power is extrapolated, with full uncertainty."""
     end = 0 if after == 0 else len(ticks.at_s) - 1
     near_w = ticks.power_w(0, 2) if after == 0 else ticks.power_w(end - 2, end)
     power_w = float(np.mean(near_w)) if len(near_w) else 0.0
@@ -246,9 +244,9 @@ def _edge_outside(ticks: Ticks, moment_s: float, after: int, rough: float) -> Ed
 
 
 def _still_s(ticks: Ticks, readings: Readings, start_s: float, stop_s: float) -> float:
-    """The longest time in which readings were taken and the counter gave nothing new.
+    """Return the longest time with readings but without a new counter value.
 
-    In the window it must be a part of it that matters; at an edge nobody knows how much of the window it hides.
+    Inside the window only a relevant part counts; at an edge any part does, because its share of the window is unknown.
     """
     longest_s = 0.0
     low_s, high_s = ticks.at_s[:-1], ticks.at_s[1:]
@@ -262,16 +260,16 @@ def _still_s(ticks: Ticks, readings: Readings, start_s: float, stop_s: float) ->
 
 
 def _no_tick(nature: Nature, ticks: Ticks, readings: Readings, start_s: float, stop_s: float) -> str:
-    """Why a counter without a new value in the window tells nothing; empty where only readings are missing."""
+    """Return why a window without a new counter value has no energy; empty if only readings are missing."""
     window_s = stop_s - start_s
     inside = int(np.count_nonzero((readings.time_s >= start_s) & (readings.time_s <= stop_s)))
     bracketed = len(ticks.at_s) > 1 and ticks.at_s[0] <= start_s and ticks.at_s[-1] >= stop_s
     if bracketed and inside <= 1 and window_s > 2 * ticks.period_s:
         return ""
     if inside < 2:
-        return f"{inside or 'no'} reading of the counter in the window of {window_s:.3g} s"
+        return f"{inside or 'no'} counter reading in the window of {window_s:.3g} s"
     if nature.period_s is not None and window_s < FROZEN_PERIODS * nature.period_s:
         return (
             f"the window of {window_s:.3g} s is too short for a counter with a new value every {nature.period_s:.3g} s"
         )
-    return f"frozen: {inside} readings in {window_s:.3g} s, and not one new value of the counter"
+    return f"frozen: {inside} readings in {window_s:.3g} s, all with the same counter value"

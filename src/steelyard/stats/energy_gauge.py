@@ -1,12 +1,10 @@
-"""Energy of a window from readings of a power gauge: trapezoid over distinct readings, interpolated at the edges.
+"""Energy of a window from readings of a power gauge, by the trapezoidal rule over distinct readings.
 
-Knows averaging windows, update periods, gaps and what is not seen between readings; must not know counters or runs.
-
-A reading is the mean power over `average_s` before the sensor made it, so it is put in the middle of that time. What is
-not known, and goes into the interval: how the power is spread inside the average that an edge of the window cuts;
-the scatter between neighbouring readings; what went on in gaps; and, of a sensor that looks only part of the time,
-what it never sees. The last cannot be told from readings at a fixed beat: a load with nearly the same beat looks
-constant. Then the number is doubtful, unless the sensor looks at random moments.
+A reading is the mean power over the `average_s` before the sensor made it, so it is placed in the middle of that time.
+The uncertainty includes: the distribution of power inside an average that an edge of the window cuts; the scatter
+between neighbouring readings; gaps; and, for a sensor that measures only part of the time, what it misses. The last
+cannot be estimated from readings at fixed intervals, because a load with nearly the same period looks constant. The
+energy is then doubtful, unless the sensor is read at random times.
 """
 
 from __future__ import annotations
@@ -40,50 +38,50 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-# Share of the time that a sensor may leave unseen at a fixed beat.
+# Share of the time that a sensor may miss if it measures at fixed intervals.
 UNSEEN = 0.05
-# So many random looks make their mean nearly normal, whatever the load does.
+# The mean of this many random samples is nearly normal, whatever the load does.
 MIN_LOOKS = 30
-# Of two readings in one period that are equal: one in three for a sensor with its own beat, hardly any by noise.
+# Share of equal readings within one period: one in three for a sensor with its own fixed rhythm, almost none by noise.
 OWN_BEAT = 0.05
 SCATTER_FACTOR = 2.2
-# An edge divides an average at random: this is the mean of the longer part.
+# An edge divides an average at a random point: this is the mean share of the longer part.
 EDGE_SHARE = 0.75
-# A load locked to the beat of the readings is seen at one of its levels only; nothing shows it, so some is added.
+# A load in phase with the readings is measured at only one of its levels; the readings do not show it, so add this.
 LOCKED = 0.10
-# More than this share of the window without readings is said.
+# Below this coverage the energy is doubtful.
 MIN_COVERAGE = 0.9
 LEAST_COVERAGE = 0.6
-# A reading so far above the limit is not a peak but an error of the sensor.
+# A reading above this multiple of the limit is a sensor error, not a peak.
 GLITCH = 2.0
 
 
 @dataclass(frozen=True)
 class Track:
-    """Distinct readings, each in the middle of the time that it is the mean of."""
+    """Distinct readings, each in the middle of its averaging time."""
 
     at_s: Floats
     blur_s: Floats
     power_w: Floats
     average_s: float
-    """As stated; the update period where it is unknown."""
+    """As stated; if unknown, the update period."""
     period_s: float
     usual_s: float
     """Usual time between two distinct readings."""
 
     @property
     def unseen(self) -> float:
-        """Share of the time that readings leave out, or count too often, although none is missing."""
+        """Return the share of the time that a complete series of readings misses or counts too often."""
         if self.usual_s <= 0:
             return 0.0
         averages = self.average_s / self.usual_s
         part = averages % 1
-        # Of a load with the sensor's beat, an average over 1.4 beats sees one part twice and the rest once.
+        # For a load with the sensor's period, an average over 1.4 periods counts one part twice and the rest once.
         return float(part * (1 - part) / averages) if averages > 0 else 1.0
 
     @property
     def block_s(self) -> float:
-        """The shortest time that is resolved."""
+        """Return the time resolution."""
         return max(self.average_s, self.usual_s)
 
 
@@ -94,21 +92,21 @@ class Pieces:
     moment_s: Floats
     power_w: Floats
     gap_s: Floats
-    """Between readings, of which the first and the last of the window may lie outside."""
+    """Times between readings; the first and the last reading may be outside the window."""
 
 
 def gauge_energy(
     nature: Nature, readings: Readings, start_s: float, stop_s: float, *, random_phase: bool
 ) -> WindowEnergy:
-    """Trapezoid over the window, and everything that may be beside it."""
-    # Without negative power, and without power far above the limit; a little below zero is noise around it.
+    """Integrate the power over the window with the trapezoidal rule, and compute the uncertainty."""
+    # Drop negative readings (except noise around zero) and readings far above the limit.
     good = readings.value >= -nature.resolution - 0.02 * float(np.median(np.abs(readings.value)))
     if nature.limit_w is not None:
         good &= readings.value <= GLITCH * nature.limit_w * (1 + nature.gain) + nature.resolution
     glitches = int(np.count_nonzero(~good))
     readings = Readings(readings.time_s[good], readings.value[good], readings.spent_s[good])
     if not len(readings.time_s):
-        return unknown("implausible: every reading lies outside 0 and what the domain may draw", Sight())
+        return unknown("implausible: every reading is negative or far above the power limit", Sight())
     track = _track(nature, readings)
     window_s = stop_s - start_s
     pieces = _pieces(track, start_s, stop_s)
@@ -117,15 +115,15 @@ def gauge_energy(
     gap_s = float(np.max(np.diff(pieces.moment_s)))
     sight = Sight(len(pieces.moment_s) - 2, 1 - min(window_s, lost_s) / window_s, gap_s)
     if sight.coverage < LEAST_COVERAGE:
-        said = f"readings speak for {sight.coverage:.0%} of the window of {window_s:.3g} s, {sight.samples} in all"
-        return unknown(said if sight.samples else f"no reading of the gauge in the window of {window_s:.3g} s", sight)
+        reason = f"{sight.samples} readings cover only {sight.coverage:.0%} of the window of {window_s:.3g} s"
+        return unknown(reason if sight.samples else f"no power reading in the window of {window_s:.3g} s", sight)
     if outside_s > max(OUTSIDE_PERIODS * track.block_s, MAX_OUTSIDE * window_s):
-        return unknown(f"the readings leave out {outside_s:.3g} s of the window of {window_s:.3g} s", sight)
+        return unknown(f"the readings do not cover {outside_s:.3g} s of the window of {window_s:.3g} s", sight)
     value_j = float(np.sum(np.diff(pieces.moment_s) * (pieces.power_w[1:] + pieces.power_w[:-1]) / 2))
     own_beat = random_phase and _has_own_beat(nature, readings, track.period_s)
     doubts = _doubts(nature, track, sight, random_phase=random_phase and not own_beat)
     if glitches:
-        doubts.append(f"implausible: {glitches} readings outside 0 and what the domain may draw were left out")
+        doubts.append(f"implausible: ignored {glitches} readings that are negative or far above the power limit")
     rest_j = _rest_j(nature, track, pieces, (start_s, stop_s), random_phase=random_phase and not own_beat)
     too_short = _too_short(track, window_s, rest_j / value_j if value_j > 0 else np.inf)
     return known(nature, window_s, value_j, rest_j, doubts, sight, too_short)
@@ -135,7 +133,7 @@ def gauge_energy(
 
 
 def _track(nature: Nature, readings: Readings) -> Track:
-    """One point a reading of the sensor, however often that was read."""
+    """Return one point per distinct value of the sensor, however often it was read."""
     period_s = update_period_s(nature, readings)
     made_s, blur_s = made_at(readings, period_s)
     kept = _distinct(readings, period_s)
@@ -151,7 +149,7 @@ def _track(nature: Nature, readings: Readings) -> Track:
 
 
 def _distinct(readings: Readings, period_s: float) -> NDArray[np.bool_]:
-    """Readings with a new value, and such as come so late after it that the sensor must have made them anew."""
+    """Mark readings with a new value, and equal ones that come at least one update period later."""
     new = changes(readings)
     new[0] = True
     if period_s <= 0:
@@ -164,9 +162,9 @@ def _distinct(readings: Readings, period_s: float) -> NDArray[np.bool_]:
 
 
 def _has_own_beat(nature: Nature, readings: Readings, period_s: float) -> bool:
-    """Whether the sensor makes values at its own beat, so that reading it at random moments does not help.
+    """Return whether the sensor updates in its own fixed rhythm, so that reading it at random times does not help.
 
-    Then two readings in one of its periods are equal to the last digit, which noise hardly ever allows otherwise.
+    Two readings in one update period are then exactly equal, which noise makes unlikely otherwise.
     """
     change_w = np.abs(np.diff(readings.value))[np.diff(readings.time_s) < 1.05 * period_s]
     moved = change_w[change_w > 0]
@@ -190,11 +188,11 @@ def _pieces(track: Track, start_s: float, stop_s: float) -> Pieces:
     return Pieces(moment_s, power_w, gap_s)
 
 
-# -- what was seen --------------------------------------------------------------------------------------------
+# -- coverage and doubts --------------------------------------------------------------------------------------
 
 
 def _lost_s(track: Track, pieces: Pieces) -> Floats:
-    """Of each piece of the window: the time of a dropout, in which a reading is due and none is there."""
+    """Return for each piece of the window the time without readings because of a dropout."""
     usual_s = max(track.usual_s, track.average_s)
     inside_s = np.diff(pieces.moment_s)
     return np.where(pieces.gap_s > DROPOUT_GAPS * usual_s, np.minimum(inside_s, pieces.gap_s - usual_s), 0.0)
@@ -203,42 +201,42 @@ def _lost_s(track: Track, pieces: Pieces) -> Floats:
 def _too_short(track: Track, window_s: float, width: float) -> str:
     if window_s < 10 * track.block_s:
         return (
-            f"the window of {window_s:.3g} s is too short for a gauge whose readings are {track.usual_s:.3g} s apart "
-            f"and the mean over {track.average_s:.3g} s"
+            f"the window of {window_s:.3g} s is too short for a power sensor with a reading every {track.usual_s:.3g} "
+            f"s, averaged over {track.average_s:.3g} s"
         )
-    return f"the readings scatter and leave out so much that the energy would be known to {width:.0%} only"
+    return f"scatter and gaps of the readings are too large: the uncertainty would be {width:.0%}"
 
 
 def _doubts(nature: Nature, track: Track, sight: Sight, *, random_phase: bool) -> list[str]:
     doubts = []
     part_time = track.unseen > UNSEEN
     if random_phase and part_time and sight.samples < MIN_LOOKS:
-        doubts.append(f"{sight.samples} looks at random moments are few: {MIN_LOOKS} and more tell the mean")
+        doubts.append(f"only {sight.samples} readings at random times; at least {MIN_LOOKS} are needed")
     if not random_phase and nature.average_s is None and nature.seen_s is None:
         doubts.append(
-            "how long this gauge averages is not known: a load with the beat of its readings would look steady"
+            "the averaging time of this power sensor is unknown: a load with the period of its readings would look "
+            "constant"
         )
     elif not random_phase and part_time and track.average_s > track.usual_s:
         doubts.append(
-            f"a reading is the mean over {track.average_s / track.usual_s:.3g} beats of {track.usual_s:.3g} s: of a "
-            "load with that beat it counts a part too often"
+            f"a reading every {track.usual_s:.3g} s is the mean over {track.average_s / track.usual_s:.3g} periods: "
+            "it is wrong for a load with that period"
         )
     elif not random_phase and part_time and track.average_s < 0.01 * track.usual_s:
         doubts.append(
-            f"readings are of an instant, always at the same beat of {track.usual_s:.3g} s: a load with that beat "
-            "would look steady"
+            f"instantaneous readings every {track.usual_s:.3g} s: a load with that period would look constant"
         )
     elif not random_phase and part_time:
         doubts.append(
-            f"the gauge sees {1 - track.unseen:.0%} of the time, always at the same beat of {track.usual_s:.3g} s: "
-            "a load with that beat would look steady"
+            f"the power sensor measures {1 - track.unseen:.0%} of the time, every {track.usual_s:.3g} s: a load with "
+            "that period would look constant"
         )
     if sight.coverage < MIN_COVERAGE:
-        doubts.append(f"readings speak for {sight.coverage:.0%} of the window")
+        doubts.append(f"the readings cover {sight.coverage:.0%} of the window")
     return doubts
 
 
-# -- what it may be beside ------------------------------------------------------------------------------------
+# -- uncertainty ----------------------------------------------------------------------------------------------
 
 
 def _rest_j(nature: Nature, track: Track, pieces: Pieces, edges_s: tuple[float, float], *, random_phase: bool) -> float:
@@ -255,7 +253,7 @@ def _rest_j(nature: Nature, track: Track, pieces: Pieces, edges_s: tuple[float, 
 
 
 def _edge_j(track: Track, edge_s: float) -> float:
-    """The average that an edge cuts may lie on one side of it; the less, the steadier the power is around it."""
+    """Return the uncertainty from the average that an edge cuts; it is smaller if the power is steady there."""
     reach_s = 2 * track.block_s + track.usual_s
     near = track.power_w[np.abs(track.at_s - edge_s) <= reach_s]
     if len(near) < 2:
@@ -271,9 +269,9 @@ def _edge_j(track: Track, edge_s: float) -> float:
 
 
 def _scatter_j(track: Track, pieces: Pieces) -> float:
-    """From the differences between neighbours: noise, and what happens between readings.
+    """Return the uncertainty from differences between neighbours: noise, and changes between readings.
 
-    For one look at random in each stratum this is the successive-difference estimate of the error of the mean.
+    For one random reading per stratum this is the successive-difference estimate of the standard error of the mean.
     """
     inside_w = pieces.power_w[1:-1]
     if len(inside_w) < 2:
@@ -284,17 +282,17 @@ def _scatter_j(track: Track, pieces: Pieces) -> float:
     variance = float(np.mean(change_w**2)) / 2
     blur_j = 0.0
     if track.unseen <= UNSEEN and track.usual_s <= 1.05 * track.average_s:
-        # Averages without a gap lose nothing of what happens between them. Their noise is what most neighbours differ
-        # by; a few large changes are the load's, and harm only in as far as their time is not known.
+        # Averages without gaps miss nothing. Their noise is the usual difference between neighbours; a few large
+        # changes come from the load, and matter only because their time is uncertain.
         variance = min(variance, float(np.square(MAD_TO_SD * np.median(np.abs(change_w)))) / 2)
         blur_j = float(np.median(track.blur_s) * np.sqrt(np.sum(change_w**2) / 3))
-    # Readings that overlap in time hide the scatter that they have in common.
+    # Averages that overlap in time share part of their scatter.
     shared = max(1.0, track.average_s / track.usual_s) if track.usual_s > 0 else 1.0
     return SCATTER_FACTOR * float(np.hypot(np.sqrt(variance * np.sum(weight_s**2) * shared), blur_j))
 
 
 def _unseen_j(nature: Nature, track: Track, pieces: Pieces, window_s: float) -> float:
-    """What a load with nearly the beat of the readings can hide: its slow beat shows as few, long swings."""
+    """Return the uncertainty from a load with nearly the period of the readings, which shows as few, slow swings."""
     unseen = 1.0 if nature.average_s is None and nature.seen_s is None else track.unseen
     if unseen <= 0:
         return 0.0
@@ -305,5 +303,5 @@ def _unseen_j(nature: Nature, track: Track, pieces: Pieces, window_s: float) -> 
     mean_w = float(np.mean(power_w))
     if unseen > UNSEEN:
         return unseen * window_s * (swing_w + LOCKED * mean_w)
-    # So little is unseen that the worst can be borne, and the verdict need not warn of it.
+    # Little is missed, so the worst case is small enough to include without a doubt.
     return unseen * window_s * (swing_w + HIDDEN * max(mean_w, (nature.limit_w or float(np.max(power_w))) - mean_w))

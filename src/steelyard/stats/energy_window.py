@@ -1,7 +1,4 @@
-"""What a sensor is, what its readings are and what they give for a window; must not know how joules are made of them.
-
-The parts which counters and gauges share: tidy readings, when each was made, and how wide an interval may be.
-"""
+"""Types and helpers that energy counters and power gauges share: readings, their times, and the resulting energy."""
 
 from __future__ import annotations
 
@@ -16,31 +13,31 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 Verdict = Literal["valid", "doubtful", "invalid"]
-"""Valid: the interval holds at its level. Doubtful: a number is given, and its reasons must be read. Invalid: the
-sensor cannot tell, and there is no number."""
+"""valid: the interval has its stated coverage. doubtful: there is a value, with reasons for doubt. invalid: the sensor
+cannot measure this window, and there is no value."""
 
-# Half-widths apart from gain, as shares of the energy: above the first the number is wide enough to say so, above the
-# second it decides nothing any more.
+# Half-widths without gain error, as shares of the energy: above the first the energy is doubtful, above the second
+# invalid.
 WIDE = 0.10
 USELESS = 0.35
-# A reading speaks for the time up to the next one, but a gap of more than so many usual ones is a dropout.
+# A reading covers the time up to the next one; a gap of more than this many usual gaps is a dropout.
 DROPOUT_GAPS = 2.2
-# What is hidden inside one tick or one average cannot be seen, however steady its neighbours are: an edge never gets
-# less than this share of the worst that could be, so that the truth is never beyond twice the half-width.
+# The distribution inside one tick or average is unknown, however steady its neighbours are. The uncertainty of an edge
+# is at least this share of the worst case, so that the true value is never beyond twice the half-width.
 HIDDEN = 0.5
-# Short peaks above the limit are normal: it holds for the mean over some milliseconds.
+# Short peaks above the limit are normal: the limit applies to the mean over some milliseconds.
 PEAK = 1.5
 LIMIT_MARGIN = 1.05
-# A window may hang over the readings by so many periods or this share of itself; more would be made up.
+# A window may extend beyond the readings by this many periods or this share of its length.
 OUTSIDE_PERIODS = 2.0
 MAX_OUTSIDE = 0.01
-# Seconds, joules and watts beyond this are no readings, whoever wrote them.
+# Larger numbers of seconds, joules or watts are not readings.
 SANE = 1e15
 
 
 @dataclass(frozen=True)
 class Nature:
-    """What a sensor's readings are; as in contracts.energy.Channel."""
+    """The properties of a sensor; see contracts.energy.Channel."""
 
     kind: Literal["counter", "gauge"]
     resolution: float
@@ -54,26 +51,26 @@ class Nature:
 
 @dataclass(frozen=True)
 class WindowEnergy:
-    """Joules between two moments, or why they are not known."""
+    """The energy of a window, or why it is unknown."""
 
     value_j: float | None
     low_j: float | None
     high_j: float | None
-    """Interval that holds the truth in 95 % of windows at least; the sensor's gain is in it."""
+    """Interval with at least 95 % coverage; includes the sensor's gain error."""
     verdict: Verdict
     reasons: tuple[str, ...]
-    """Why it is doubtful or invalid; empty when valid."""
+    """Why it is doubtful or invalid; empty if valid."""
     samples: int
-    """Distinct readings that were used."""
+    """Number of distinct readings used."""
     coverage: float
-    """Share of the window that readings speak for."""
+    """Share of the window that the readings cover."""
     largest_gap_s: float | None
     gain_j: float = 0.0
-    """How much of the half-width is the sensor's gain: an error common to all windows of this sensor."""
+    """The part of the half-width from the sensor's gain error, which all windows of this sensor share."""
 
     @property
     def rest_j(self) -> float | None:
-        """Half-width apart from gain."""
+        """Return the half-width without the gain error."""
         if self.low_j is None or self.high_j is None:
             return None
         return (self.high_j - self.low_j) / 2 - self.gain_j
@@ -81,7 +78,7 @@ class WindowEnergy:
 
 @dataclass(frozen=True)
 class Readings:
-    """Readings in the order of their times, without what is not a number and without doubles."""
+    """Readings in order of time, without invalid numbers and duplicates."""
 
     time_s: Floats
     value: Floats
@@ -90,7 +87,7 @@ class Readings:
 
 @dataclass(frozen=True)
 class Sight:
-    """How much of a window was seen."""
+    """How well the readings cover a window."""
 
     samples: int = 0
     coverage: float = 0.0
@@ -98,12 +95,12 @@ class Sight:
 
 
 def tidy(time_s: Floats, value: Floats, spent_s: Floats) -> Readings:
-    """Sort by time; of readings at one time keep the last; leave out a value that is read again at once.
+    """Sort readings by time, keep the last of several at one time, and drop immediate repeats of a value.
 
-    Some samplers take every reading twice. The second says nothing new, and would blur when a value was first seen.
+    Some samplers take every reading twice. The second one would blur the time of a new value.
     """
     time_s, value, spent_s = (np.asarray(column, dtype=np.float64) for column in (time_s, value, spent_s))
-    # Written so that what is not a number fails, too.
+    # Comparisons with NaN are False, so NaN is dropped too.
     finite = (np.abs(time_s) < SANE) & (np.abs(value) < SANE) & (np.abs(spent_s) < SANE)
     order = np.argsort(time_s[finite], kind="stable")
     time_s, value, spent_s = (column[finite][order] for column in (time_s, value, spent_s))
@@ -119,14 +116,14 @@ def tidy(time_s: Floats, value: Floats, spent_s: Floats) -> Readings:
 
 
 def changes(readings: Readings) -> NDArray[np.bool_]:
-    """Which readings differ from the one before them; the first does not."""
+    """Mark the readings that differ from the previous one; the first is not marked."""
     return np.insert(np.diff(readings.value) != 0, 0, [False])
 
 
 def update_period_s(nature: Nature, readings: Readings) -> float:
-    """How often the sensor makes a new value: as stated, else from when values change, else how often it was read.
+    """Return the update period of the sensor: as stated, or from the times between changes, or between readings.
 
-    A value that stays as it was is no proof of a slow sensor: only the shorter times between changes are taken.
+    A constant value does not mean a slow sensor, so only the shorter times between changes are used.
     """
     if nature.period_s is not None:
         return nature.period_s
@@ -136,18 +133,18 @@ def update_period_s(nature: Nature, readings: Readings) -> float:
 
 
 def usual_gap_s(between_s: Floats) -> float:
-    """The mean gap, without those which are long against the short ones.
+    """Return the mean gap, without unusually long ones.
 
-    Who reads a little more often than a sensor makes values sees gaps of one and of two readings: their mean is right.
+    Readings slightly faster than the sensor give gaps of one and of two readings, whose mean is the update period.
     """
     return float(np.mean(between_s[between_s <= 2.2 * np.quantile(between_s, 0.25)]))
 
 
 def made_at(readings: Readings, period_s: float) -> tuple[Floats, Floats]:
-    """When the sensor made each reading: the middle of what is possible, and half of its length.
+    """Return when the sensor made each reading: the middle of the possible interval, and its half-width.
 
-    It was made at some moment before the call returned, at most a period before the call began; and, if it differs
-    from the reading before, after the call before began.
+    The value was made before the call returned, at most one period before the call began. If it differs from the
+    previous reading, it was made after the previous call began.
     """
     began_s = readings.time_s - readings.spent_s
     earliest_s = began_s - period_s
@@ -158,7 +155,7 @@ def made_at(readings: Readings, period_s: float) -> tuple[Floats, Floats]:
 
 
 def unknown(reason: str, sight: Sight) -> WindowEnergy:
-    """No number, and why."""
+    """Return an invalid energy with its reason."""
     return WindowEnergy(
         None, None, None, "invalid", (reason,), sight.samples, sight.coverage, sight.largest_gap_s
     )  # fmt: skip
@@ -167,19 +164,19 @@ def unknown(reason: str, sight: Sight) -> WindowEnergy:
 def known(
     nature: Nature, window_s: float, value_j: float, rest_j: float, doubts: list[str], sight: Sight, too_short: str
 ) -> WindowEnergy:
-    """The number with its interval; none, if the interval would hold nearly anything or nothing that can be."""
+    """Return the energy with its interval; invalid if the interval is too wide or the power is above the limit."""
     rest_j *= 1 + nature.gain
-    # Written so that what is not a number fails, too.
+    # Comparisons with NaN are False, so NaN is rejected too.
     if not (value_j > 0 and rest_j <= USELESS * value_j):
         return unknown(too_short, sight)
     least_w = (value_j - rest_j) * (1 - nature.gain) / window_s
     if nature.limit_w is not None and least_w > LIMIT_MARGIN * nature.limit_w:
         return unknown(
-            f"implausible: at least {least_w:.6g} W over the whole window, of a domain that may draw "
+            f"implausible: at least {least_w:.6g} W over the whole window, but the power limit is "
             f"{nature.limit_w:.6g} W", sight,
         )  # fmt: skip
     if rest_j > WIDE * value_j:
-        doubts = [*doubts, f"apart from the sensor's gain the energy is known to {rest_j / value_j:.0%} only"]
+        doubts = [*doubts, f"the uncertainty is {rest_j / value_j:.0%}, without the sensor's gain error"]
     value_j, rest_j = float(value_j), float(rest_j)
     gain_j = nature.gain * value_j
     half_j = rest_j + gain_j
@@ -197,7 +194,7 @@ def known(
 
 
 def roughness(power_w: Floats) -> float:
-    """0 for a steady power, 1 for one that comes and goes."""
+    """Return 0 for a constant power, up to 1 for one that drops to zero."""
     if len(power_w) < 2:
         return 1.0
     top = float(np.max(power_w))

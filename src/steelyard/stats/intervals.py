@@ -1,4 +1,4 @@
-"""Knows intervals of a mean inside one job and across jobs, and when to doubt them; must not know records or files."""
+"""Confidence intervals of a mean within one job and across jobs, and reasons to doubt them."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ METHOD_WITHIN = "whitened cosine weights"
 METHOD_WITHIN_PERIODIC = "whitened cosine weights, whole periods of recurring long steps"
 METHOD_ACROSS = "Student t on job means"
 
-# Coverage was checked from this many steps on: 93.4 to 95.8 % at 900, over 2,000 jobs of each kind of noise. A run
-# measures 1,000, so that a few slow first steps may be cut off. Below, AR(1) 0.8 leaves too little information.
+# Coverage was verified from this many steps: 93.4 to 95.8 % at 900, over 2,000 jobs of each kind of noise. A run
+# measures 1,000, so that a few slow first steps may be cut off. With fewer steps, AR(1) 0.8 has too little information.
 MIN_STEPS = 900
-# AR(1) 0.8, the most correlated noise that was checked, has 9 steps, and 0.95 has 39. The estimate is within
-# a factor of two at 1,000 steps, so a limit between them on a log scale tells them apart.
+# AR(1) 0.8, the strongest autocorrelation that was verified, has 9 steps, and 0.95 has 39. The estimate is within
+# a factor of two at 1,000 steps, so a limit between them on a log scale separates them.
 CORRELATION_LIMIT_STEPS = 17.0
-# In a series folded so far that one bin outlasts the correlation, the rest is noise of the estimate.
+# If one bin is longer than the correlation, the remaining correlation is estimation noise.
 CORRELATION_LIMIT_BINS = 1.5
 
 HEAVY_TAIL = "step times have a heavy tail"
-RARE_STEPS = "rare long steps carry the variance"
+RARE_STEPS = "rare long steps dominate the variance"
 
 MIN_EXCEEDANCES = 10
 TAIL_QUANTILE = 0.97
-"""Share of the step times below the threshold that `hill_tail_index` wants."""
-# Measured from the median over the 97th percentile, lognormal sigma 1 has 2.3 and Pareto 2.1 has 1.7; the limit
-# takes 2 % of either for the other at 6,000 steps. Calm series (coefficient of variation under a half) have 3 and more.
+"""Quantile to use as the threshold of `hill_tail_index`."""
+# Measured from the median above the 97th percentile, lognormal sigma 1 has an index of 2.3 and Pareto 2.1 has 1.7; the
+# limit misclassifies 2 % of either at 6,000 steps. Calm series (coefficient of variation below 0.5) have 3 or more.
 TAIL_LIMIT = 2.0
 TAIL_LIMIT_CALM = 2.6
 CALM_CV = 0.5
-# A tail is called heavy only in a skewed series: small recurring long steps bend the Hill estimate as well, but
-# give a skewness of 3 at most before they are found as recurring.
+# A tail counts as heavy only in a skewed series: small recurring long steps change the Hill estimate too, but have a
+# skewness of at most 3 before they are detected as recurring.
 TAIL_SKEWNESS = 4.0
-# For a few isolated long steps, which a tail index does not see, and where there is no index. Lognormal sigma 1
-# stays under this skewness in 98 % of series of 20,000 steps, Pareto 2.1 above it in 95 %.
+# Detects a few isolated long steps, which a tail index misses. Lognormal sigma 1 stays below this skewness in 98 % of
+# series of 20,000 steps, Pareto 2.1 exceeds it in 95 %.
 SKEWNESS_LIMIT = 10.5
 
 
 @dataclass(frozen=True)
 class JobInterval:
-    """Mean time per unit of work in one job, with its interval: it speaks for this job only."""
+    """Mean time per unit of work in one job, with its CI, which applies to this job only."""
 
     value: float
     low: float
@@ -62,14 +62,14 @@ class JobInterval:
     method: str
     df: float
     correlation_steps: float
-    """How many correlated steps tell as much as one independent step."""
+    """Number of correlated steps that carry as much information as one independent step."""
     approximate: tuple[str, ...]
-    """Why the interval may not cover at its level; empty where that was checked."""
+    """Why the coverage may be below its level; empty if it was verified."""
 
 
 @dataclass(frozen=True)
 class JobsInterval:
-    """Mean over jobs, with the interval of the mean of all jobs that could have been launched."""
+    """Mean over jobs, with the CI of the mean over all possible jobs."""
 
     value: float
     low: float | None
@@ -79,18 +79,18 @@ class JobsInterval:
     df: float | None
     jobs: int
     spread: float | None
-    """Standard deviation from job to job, as a share of the value."""
+    """Standard deviation between jobs, as a share of the value."""
     approximate: tuple[str, ...]
-    """Why there is no interval, or why it may not cover at its level."""
+    """Why there is no CI, or why its coverage may be below its level."""
 
 
 def within_job(times: Floats, work: Floats, *, steps_per_bin: int = 1, tail_index: float | None = None) -> JobInterval:
-    """Interval of the mean time per unit of work from the steady steps of one job.
+    """Return the CI of the mean time per unit of work from the steady steps of one job.
 
     `times` and `work` are sums over bins of `steps_per_bin` steps each, in order; the value is total time over
-    total work. The interval is that of the long run, in which long steps that recur count as often as they recur
-    (`estimate.mean.fit_ratio`); it is stretched to the value where the window caught one more or one fewer.
-    `tail_index` is what `hill_tail_index` says of the single steps, where they are at hand.
+    total work. The CI is that of the long-run mean, in which recurring long steps have their long-run frequency
+    (`estimate.mean.fit_ratio`); it is extended to include the value if the window has one more or one fewer.
+    `tail_index` is the result of `hill_tail_index` for single steps, if available.
     """
     fit = fit_ratio(times, work, steps_per_bin)
     half_width = fit.half_width(LEVEL)
@@ -108,26 +108,26 @@ def within_job(times: Floats, work: Floats, *, steps_per_bin: int = 1, tail_inde
 
 
 def concerns_tail(reason: str) -> bool:
-    """Whether a doubt about one job is one about the tail of its step times, which reaches its mean as well."""
+    """Return whether a doubt about one job concerns the tail of its step times, which also affects its mean."""
     return reason.startswith((HEAVY_TAIL, RARE_STEPS))
 
 
 def across_jobs(means: Sequence[float], level: float = LEVEL) -> JobsInterval:
-    """Interval of the mean over jobs from the mean of each: Student t, because jobs are few.
+    """Return the CI of the mean over jobs from the mean of each (Student t).
 
-    One job shows no spread between jobs, so it has no interval. Two have one, right if jobs vary normally, but
-    with one degree of freedom it is seven times as wide as from five, and nothing can check the assumption.
+    One job has no CI, because it does not show the spread between jobs. With two jobs the CI has one degree of freedom,
+    is seven times as wide as with five, and relies on a normal distribution that cannot be checked.
     """
     n = len(means)
     if n == 0:
         raise ValueError("no jobs: give the mean of at least one")
     value = math.fsum(means) / n
     if n == 1:
-        reason = "one job: the spread from job to job is unknown, launch it at least three times"
+        reason = "one job: the spread between jobs is unknown; run at least three (--repeats 3)"
         return JobsInterval(value, None, None, level, METHOD_ACROSS, None, 1, None, (reason,))
     deviation = math.sqrt(math.fsum((mean - value) ** 2 for mean in means) / (n - 1))
     half_width = student_t(level, float(n - 1)) * deviation / math.sqrt(n)
-    doubts = ("two jobs: the interval has one degree of freedom and rests on jobs varying normally",)
+    doubts = ("two jobs: the CI has one degree of freedom; run at least three (--repeats 3)",)
     return JobsInterval(
         value=value,
         low=value - half_width,
@@ -142,11 +142,11 @@ def across_jobs(means: Sequence[float], level: float = LEVEL) -> JobsInterval:
 
 
 def hill_tail_index(times: Iterable[Floats], threshold: float, center: float = 0.0) -> float | None:
-    """Hill's estimate of the tail index from the step times above `threshold`, or None where there are too few.
+    """Return Hill's estimate of the tail index from the step times above `threshold`; None if there are too few.
 
-    P(step - center > x) falls like x to the minus index: at 2 and below the variance, and with it every
-    interval of a mean, has no meaning. Give the median as `center` and the `TAIL_QUANTILE` quantile as
-    `threshold`: measured from zero, a heavy tail on top of a constant looks light (B. Hill, Ann. Stat. 3, 1975).
+    P(step - center > x) falls like x to the power of minus the index. At 2 or below the variance is infinite, and a CI
+    of the mean has no meaning. Use the median as `center` and the `TAIL_QUANTILE` quantile as `threshold`: measured
+    from zero, a heavy tail on top of a constant looks light (B. Hill, Ann. Stat. 3, 1975).
     """
     if threshold <= center:
         return None
@@ -162,12 +162,14 @@ def _doubts(fit: Fit, steps_per_bin: int, mean_bin_time: float, tail_index: floa
     doubts = []
     steps = len(fit.residuals) * steps_per_bin
     if steps < MIN_STEPS:
-        doubts.append(f"{steps} steady steps: intervals are checked from {MIN_STEPS} on")
+        doubts.append(f"{steps} steady steps; coverage is verified from {MIN_STEPS} steps")
     correlation_steps = correlation_in_steps(fit.noise.correlation, steps_per_bin)
     if correlation_steps > CORRELATION_LIMIT_STEPS and fit.noise.correlation > CORRELATION_LIMIT_BINS:
-        doubts.append(f"steps stay correlated over about {correlation_steps:.0f} steps: intervals are checked up to 9")
+        doubts.append(
+            f"autocorrelation over about {correlation_steps:.0f} steps; coverage is verified for up to 9 steps"
+        )
     if fit.periods_bins:
-        tail_index = None  # the recurring steps were in it
+        tail_index = None  # it includes the recurring steps
     if (tail := _heavy_tail(fit.residuals, steps_per_bin, mean_bin_time, tail_index)) is not None:
         doubts.append(tail)
     return tuple(doubts)
@@ -177,12 +179,12 @@ def _heavy_tail(residuals: Floats, steps_per_bin: int, mean_bin_time: float, tai
     square = float(np.mean(residuals**2))
     if square == 0.0:
         return None
-    # Second and third cumulants add over the steps of a bin: that gives the values of single steps.
+    # Cumulants add over the steps of a bin, which gives the values of single steps.
     skewness = float(np.mean(residuals**3)) / square**1.5 * math.sqrt(steps_per_bin)
     cv = math.sqrt(steps_per_bin * square) / abs(mean_bin_time) if mean_bin_time else math.inf
     limit = TAIL_LIMIT_CALM if cv < CALM_CV else TAIL_LIMIT
     if tail_index is not None and tail_index < limit and skewness > TAIL_SKEWNESS:
-        return f"{HEAVY_TAIL} (index {tail_index:.1f}): their variance may not exist"
+        return f"{HEAVY_TAIL} (index {tail_index:.1f}): their variance may be infinite"
     if skewness > SKEWNESS_LIMIT:
-        return f"{RARE_STEPS} (skewness {skewness:.0f}): too few to tell how many there are"
+        return f"{RARE_STEPS} (skewness {skewness:.0f}): too few to estimate their frequency"
     return None

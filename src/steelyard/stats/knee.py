@@ -1,4 +1,4 @@
-"""Knows where a batch-size curve stops paying and how sure that is; must not know records, cells or devices."""
+"""Find the knee of a batch-size sweep, with its CI."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 MIN_POINTS = 3
-# Of the interval.
+# Level of the CI.
 LEVEL = 0.95
-# Relative noise is never taken for smaller than this: clocks and rounding, where repeats happen to agree.
+# Least relative noise: clocks and rounding, if repeats happen to agree.
 NOISE_FLOOR = 1e-4
-# A misfit of d shifts a knee at 90 % by about d / (1 - 0.9): 2 % of throughput are 20 % of batch. Less does not matter.
+# A misfit of d shifts a knee at 90 % by about d / (1 - 0.9): 2 % of throughput is 20 % of batch. Less does not matter.
 MISFIT_MATTERS = 0.02
-# Without repeats the noise of jobs is unknown. Three times a job noise of 2 % is taken for another form.
+# Without repeats the noise between jobs is unknown. A misfit of three times a job noise of 2 % means a wrong model.
 MISFIT_WITHOUT_REPEATS = 0.06
 MISFIT_LEVEL = 0.99
 ODD_LEVEL = 0.95
-# An interval from K/4 to 4K tells a planner nothing.
+# A CI from K/4 to 4K is too wide to be useful.
 MAX_SPAN = 16.0
 GRID = 481
-# Without repeats: how often its dips a rise must exceed to be called one.
+# Without repeats, a rise must exceed the scatter by this factor.
 SCATTER = 6.0
-# Of slow rises: powers that are tried, the points that are needed to see one, and what it must change to matter.
+# Slow rise: the exponents to try, the least number of points, and the least effect on the knee.
 POWERS = np.linspace(0.3, 1.0, 36)
 SLOW_POINTS = 5
 SLOW_MATTERS = 1.25
@@ -44,19 +44,19 @@ Method = Literal["fixed and per-sample time", "slow rise", "swept batches alone"
 
 @dataclass(frozen=True)
 class BatchTimes:
-    """One batch size: the time of a step in each job."""
+    """One batch size, with the step time of each job."""
 
     batch: float
     times: tuple[float, ...]
 
     @property
     def mean_s(self) -> float:
-        """Mean over jobs."""
+        """Return the mean step time over jobs."""
         return math.fsum(self.times) / len(self.times)
 
     @property
     def rate(self) -> float:
-        """Samples in a second."""
+        """Return the samples per second."""
         return self.batch / self.mean_s
 
 
@@ -67,45 +67,44 @@ class Knee:
     answer: Answer
     share: float
     value: float | None
-    """None: cannot be told. Outside the sweep it is extrapolated by the form, to twice the sweep at most."""
+    """None if unknown. Outside the sweep it is extrapolated with the model, to at most twice the sweep."""
     low: float | None
-    """Bound of the interval; 0: nothing bounds it from below. None: there is no interval."""
+    """Lower bound of the CI; 0 if there is none. None if there is no CI."""
     high: float | None
-    """Infinite: nothing bounds it from above."""
+    """Upper bound of the CI; infinite if there is none."""
     level: float
     method: Method
     asymptote: float | None
-    """Samples a second that no batch passes; of swept batches alone, the best of them."""
+    """Highest possible samples per second; for `swept batches alone`, the best swept batch."""
     fixed_s: float | None
-    """Time of a step whatever its batch, and what each sample adds; None where that form does not fit."""
+    """Fixed time per step; `sample_s` is the time per sample. None if that model does not fit."""
     sample_s: float | None
     misfit: float | None
-    """Scatter of the measured times around the form, as a share; of the form that was given up where it was."""
+    """Relative scatter of the measured times around the model, also if the model was rejected."""
     from_batch: float | None
-    """The smallest batch that the form was fitted to: below, steps take longer or shorter than it says."""
+    """The smallest batch that the model was fitted to; smaller batches deviate from it."""
     reason: str
-    """How it was found, or why it cannot be told."""
+    """How the knee was found, or why it is unknown."""
 
 
 def knee(points: Sequence[BatchTimes], share: float = 0.9) -> Knee:
-    """The knee of the throughput over the batch size, from the step times of the jobs at each swept batch.
+    """Find the knee of throughput over batch size, from the step times of the jobs at each swept batch.
 
-    The form: a step takes `fixed + batch x sample` seconds, so that throughput tends to 1/sample and reaches a share
-    s of it at s/(1-s) x fixed/sample. Times are fitted by their logarithms, which gives every job the same relative
-    weight; the scale drops out, one unknown is left (the ratio fixed/sample), and its interval is that of the profile
-    of the sum of squares: it needs no symmetry, and is open where the data bound it on one side only. The noise is
-    what the jobs scatter around the form, so that a form that fits badly makes a wide interval.
+    The model: a step takes `fixed + batch x sample` seconds, so throughput approaches 1/sample and reaches a share s of
+    it at batch s/(1-s) x fixed/sample. Logarithms of times are fitted, which gives every job the same relative weight.
+    One parameter remains (the ratio fixed/sample). Its CI comes from the profile of the sum of squares, so it may be
+    asymmetric or open on one side. The noise is the scatter of the jobs around the model, so a bad fit gives a wide CI.
 
-    A curve that rises on and on more slowly than that (by a power of the batch) would have its asymptote put too low;
-    where the power is shown to be below 1, it is fitted too. Where the form does not fit, small batches are left out
-    as long as that mends it (tiles and launch-bound steps spoil those alone); else the answer is read off the swept
-    batches: the smallest that reaches the share of the best.
+    For a curve that rises more slowly (by a power of the batch below 1) the asymptote would be too low; if the power is
+    significantly below 1, it is fitted as well. If the model does not fit, small batches are dropped as long as that
+    helps (tiling and launch overhead affect only those). Otherwise the knee is the smallest swept batch that reaches
+    the share of the best.
     """
     ordered = sorted(points, key=lambda point: point.batch)
     _refuse_bad(ordered, share)
     if len(ordered) < MIN_POINTS:
         sizes = "1 batch size has" if len(ordered) == 1 else f"{len(ordered) or 'no'} batch sizes have"
-        reason = f"{sizes} a throughput that may be used, and a curve needs at least {MIN_POINTS}"
+        reason = f"{sizes} a usable throughput; at least {MIN_POINTS} are needed"
         return Knee("cannot tell", share, None, None, None, LEVEL, "none", None, None, None, None, None, reason)
     whole = _fit(ordered)
     slow = _slow_rise(ordered, whole, share)
@@ -125,14 +124,14 @@ def knee(points: Sequence[BatchTimes], share: float = 0.9) -> Knee:
 
 @dataclass(frozen=True)
 class _Fit:
-    """The form fitted to some batches: ratio of fixed to per-sample time, with its interval."""
+    """The model fitted to some batches: ratio of fixed to per-sample time, with its CI."""
 
     first: float
     ratio: float
     low: float
     high: float
     scale: float
-    """Time of a sample."""
+    """Time per sample."""
     misfit: float
     fits: bool
 
@@ -148,7 +147,7 @@ def _fit(points: Sequence[BatchTimes]) -> _Fit:
     repeats = int(jobs.sum()) - len(points)
     free = len(points) - 2
     misfit = math.sqrt(least / free / float(jobs.mean()))
-    # Where means scatter more around the form than repeats do, it is not chance, and more jobs would not lessen it.
+    # If means scatter more around the model than repeats do, more jobs would not reduce the scatter.
     odd = repeats > 0 and _exceeds(least / free, free, pure / repeats, repeats, ODD_LEVEL)
     degrees, squared = (free, least / free) if odd else (free + repeats, (least + pure) / (free + repeats))
     noise = max(math.sqrt(squared), NOISE_FLOOR)
@@ -157,7 +156,7 @@ def _fit(points: Sequence[BatchTimes]) -> _Fit:
     def above(at: float) -> bool:
         return float(_squares(np.array([at]), batches, logs, jobs)[0]) > limit
 
-    # Whether the scatter around the form is small, or no larger than repeats of one batch scatter.
+    # The model fits if the scatter around it is small, or no larger than that of repeats.
     fits = misfit <= (MISFIT_MATTERS if repeats else MISFIT_WITHOUT_REPEATS)
     if not fits and repeats:
         fits = not _exceeds(least / free, free, pure / repeats, repeats, MISFIT_LEVEL)
@@ -174,7 +173,7 @@ def _fit(points: Sequence[BatchTimes]) -> _Fit:
 
 
 def _slow_rise(points: Sequence[BatchTimes], plain: _Fit, share: float) -> Knee | None:
-    """The knee of a curve that rises by a power of the batch below 1; None where the plain form does as well."""
+    """Return the knee of a curve that rises by a power of the batch below 1; None if the plain model fits as well."""
     if len(points) < SLOW_POINTS:
         return None
     batches = np.array([point.batch for point in points])
@@ -202,7 +201,7 @@ def _slow_rise(points: Sequence[BatchTimes], plain: _Fit, share: float) -> Knee 
         answer=answer if value >= batches[0] else "below the sweep",
         share=share,
         value=value if value <= 2 * batches[-1] else None,
-        # The grid is no finer than this.
+        # Widen by the resolution of the grid.
         low=float(knees[inside].min()) / cell,
         high=math.inf if inside[0].any() else float(knees[inside].max()) * cell,
         level=LEVEL,
@@ -213,14 +212,14 @@ def _slow_rise(points: Sequence[BatchTimes], plain: _Fit, share: float) -> Knee 
         misfit=math.sqrt(least / (len(points) - 2) / float(jobs.mean())),
         from_batch=float(batches[0]),
         reason=(
-            f"throughput rises more slowly than with a fixed time for each step; at batch {batches[-1]:,.0f} it has "
-            f"{100 * reached:.0f} % of an asymptote that is extrapolated"
+            f"throughput rises more slowly than a fixed time per step explains; at batch {batches[-1]:,.0f} it reaches "
+            f"{100 * reached:.0f} % of the extrapolated asymptote"
         ),
     )
 
 
 def _squares(ratios: Floats, batches: Floats, logs: Floats, jobs: Floats, power: float = 1.0) -> Floats:
-    """Weighted sum of squares of the logarithms around the form, for each ratio of fixed to per-sample time."""
+    """Return the weighted sum of squares around the model, for each ratio of fixed to per-sample time."""
     rest = (logs - np.log(batches))[None, :] - np.log1p((ratios[:, None] / batches[None, :]) ** power)
     centre = (rest @ jobs / jobs.sum())[:, None]
     found: Floats = ((rest - centre) ** 2) @ jobs
@@ -228,7 +227,7 @@ def _squares(ratios: Floats, batches: Floats, logs: Floats, jobs: Floats, power:
 
 
 def _refine(grid: Floats, best: int, batches: Floats, logs: Floats, jobs: Floats) -> float:
-    """The minimum between the neighbours of the best point of the grid, by ever finer grids."""
+    """Refine the minimum between the neighbours of the best grid point with finer grids."""
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, GRID - 1)]
     for _ in range(4):
         fine = np.geomspace(low, high, 41)
@@ -238,9 +237,9 @@ def _refine(grid: Floats, best: int, batches: Floats, logs: Floats, jobs: Floats
 
 
 def _crossing(inside: float, outside: float, above: Callable[[float], bool]) -> float | None:
-    """Where the sum of squares passes its limit, by halving on a logarithmic scale; None: not on this side.
+    """Find by bisection where the sum of squares exceeds its limit; None if it does not on this side.
 
-    The profile falls to its minimum and rises after it, so that there is one such place on each side.
+    The profile has one minimum, so there is at most one such point on each side.
     """
     if not above(outside):
         return None
@@ -251,10 +250,10 @@ def _crossing(inside: float, outside: float, above: Callable[[float], bool]) -> 
 
 
 def _exceeds(square: float, free: int, noise_square: float, noise_free: int, level: float) -> bool:
-    """Whether one mean square is larger than another beyond chance: Fisher's test."""
+    """Return whether one mean square is significantly larger than another (F test)."""
     if noise_square == 0.0:
         return square > 0.0
-    # Late: most verbs do without scipy.
+    # Imported late: most commands do not need scipy.
     from scipy.special import fdtrc
 
     return bool(fdtrc(free, noise_free, square / noise_square) < 1 - level)
@@ -265,23 +264,21 @@ def _by_form(fit: _Fit, points: Sequence[BatchTimes], share: float) -> Knee:
     first, last = points[0].batch, points[-1].batch
     value, low, high = times * fit.ratio, times * fit.low, times * fit.high
     answer: Answer = "found"
-    reason = "a fixed time for each step and the same time for each sample describe the curve"
+    reason = "the curve fits a fixed time per step plus a constant time per sample"
     shown: float | None = value
     if value > last:
         answer = "beyond the sweep"
-        reason = f"at batch {last:,.0f} the curve has {100 * _reached(fit, last):.0f} % of its asymptote"
+        reason = f"batch {last:,.0f} reaches {100 * _reached(fit, last):.0f} % of the asymptote"
         shown = value if value <= 2 * last else None
     elif value < first:
         answer = "below the sweep"
-        reason = f"the smallest swept batch reaches {100 * _reached(fit, first):.0f} % of the asymptote"
+        reason = f"the smallest batch already reaches {100 * _reached(fit, first):.0f} % of the asymptote"
         shown = value if value >= first / 2 else None
     elif low <= 0 or high / low > MAX_SPAN:
         answer, shown = "cannot tell", None
-        reason = (
-            f"{len(points)} batch sizes and their scatter leave the knee open by more than a factor of {MAX_SPAN:g}"
-        )
+        reason = f"the CI of the knee spans more than a factor of {MAX_SPAN:g}, with {len(points)} batch sizes"
     if fit.first > first:
-        reason += f", from batch {fit.first:g} on"
+        reason += f", from batch {fit.first:g}"
     return Knee(
         answer=answer,
         share=share,
@@ -304,7 +301,7 @@ def _reached(fit: _Fit, batch: float) -> float:
 
 
 def _by_sweep(points: Sequence[BatchTimes], misfit: float, share: float) -> Knee:
-    """The smallest swept batch that reaches the share of the best one; no form is assumed but one top."""
+    """Return the smallest swept batch that reaches the share of the best, assuming only a single maximum."""
     jobs = [float(len(point.times)) for point in points]
     smooth = unimodal([point.rate for point in points], jobs)
     top = max(range(len(points)), key=lambda n: (smooth[n], -n))
@@ -312,25 +309,27 @@ def _by_sweep(points: Sequence[BatchTimes], misfit: float, share: float) -> Knee
     at = next(n for n in range(len(points)) if smooth[n] >= goal)
     noise, low, high = _sweep_bounds(points, smooth, top, goal)
     answer: Answer = "found"
-    reason = "no simple form describes the curve: read off the swept batches against the best of them"
-    # From half the largest batch to the largest; from the second largest where that is nearer.
+    reason = "no model fits the curve; this is the smallest batch near the best one"
+    # Rise over the last doubling, or from the smallest batch if the sweep is shorter.
     logs = [math.log(point.batch) for point in points]
     half = logs[-1] - math.log(2)
     before = float(np.interp(half, logs, smooth)) if half >= logs[0] else smooth[0]
     rise = smooth[-1] / before - 1
-    # In the simple form, a doubling that ends below the knee gains more than this.
+    # In the model, a doubling that ends below the knee gains more than this.
     if smooth[-1] >= smooth[top] and rise > 2 / (1 + share) - 1:
         answer = "beyond the sweep"
-        reason = f"at batch {points[-1].batch:,.0f} the curve still rises, by {100 * rise:.0f} % over the last doubling"
+        reason = (
+            f"throughput still rises at batch {points[-1].batch:,.0f}, by {100 * rise:.0f} % over the last doubling"
+        )
         low, high = points[-1].batch, math.inf
         if noise is None and rise <= SCATTER * max(abs(p.rate / s - 1) for p, s in zip(points, smooth, strict=True)):
             answer, low, high = "cannot tell", None, None
-            reason = "the batches scatter as much as the curve rises"
+            reason = "the scatter is as large as the rise of the curve"
     elif at == 0:
-        answer, reason = "below the sweep", "the smallest swept batch reaches the share of the best"
+        answer, reason = "below the sweep", f"the smallest batch already reaches {100 * share:g} % of the best"
         low = None if noise is None else 0.0
     if noise is None:
-        reason += "; one job at each batch, so that their noise is unknown and in no interval"
+        reason += "; one job per batch, so the noise is unknown and there is no CI"
     return Knee(
         answer=answer,
         share=share,
@@ -351,9 +350,9 @@ def _by_sweep(points: Sequence[BatchTimes], misfit: float, share: float) -> Knee
 def _sweep_bounds(
     points: Sequence[BatchTimes], smooth: Sequence[float], top: int, goal: float
 ) -> tuple[float | None, float | None, float | None]:
-    """Scatter of jobs at one batch, as a share, over all batches together; None where none has several jobs.
+    """Return the relative noise between jobs, and the bounds of the knee; None if no batch has several jobs.
 
-    And the largest batch that is clearly short of the goal, and the smallest that is clearly there.
+    The bounds are the largest batch significantly below the goal, and the smallest significantly above it.
     """
     free = sum(len(point.times) - 1 for point in points)
     if free == 0:
@@ -367,7 +366,7 @@ def _sweep_bounds(
 
 
 def unimodal(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The nearest values, in least squares, that rise to one top and fall after it."""
+    """Return the least-squares fit that rises to a maximum and then falls."""
     best: list[float] = list(values)
     least = math.inf
     for top in range(1, len(values) + 1):
@@ -375,14 +374,14 @@ def unimodal(values: Sequence[float], weights: Sequence[float]) -> list[float]:
         down = [-value for value in _isotonic([-value for value in values[top:]], weights[top:])]
         fitted = up + down
         squares = math.fsum(w * (v - f) ** 2 for v, f, w in zip(values, fitted, weights, strict=True))
-        # A later top must be better, not the same: where a flat end may fall or rise, it does neither.
+        # A later maximum must fit better, so that a flat end stays flat.
         if squares < least * (1 - 1e-12) or math.isinf(least):
             best, least = fitted, squares
     return best
 
 
 def _isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """Pooling adjacent violators: the nearest values that never fall."""
+    """Return the least-squares fit that never falls (pool adjacent violators)."""
     pools: list[tuple[float, float, int]] = []
     for value, weight in zip(values, weights, strict=True):
         pools.append((value, weight, 1))
@@ -394,10 +393,10 @@ def _isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
 
 def _refuse_bad(points: Sequence[BatchTimes], share: float) -> None:
     if not 0 < share < 1:
-        raise ValueError(f"share {share}: it lies between 0 and 1")
+        raise ValueError(f"share {share}: must be between 0 and 1")
     batches = [point.batch for point in points]
     if len(set(batches)) < len(batches):
-        raise ValueError("a batch size appears twice: put its jobs together")
+        raise ValueError("a batch size occurs twice: combine its jobs")
     bad = [point.batch for point in points if not point.times or not all(0 < t < math.inf for t in point.times)]
     if bad or any(not 0 < batch < math.inf for batch in batches):
-        raise ValueError(f"batch sizes and times must be positive and finite, but look at {bad or batches}")
+        raise ValueError(f"batch sizes and times must be positive and finite, got {bad or batches}")

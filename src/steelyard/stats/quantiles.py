@@ -1,4 +1,4 @@
-"""Exact quantiles of a stream too large to hold, by repeated narrowing. Pure; knows numbers only."""
+"""Exact quantiles of a stream that is too large for memory, by repeated narrowing."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 HELD_VALUES = 100_000
 BATCH_VALUES = 1 << 16
 BINS = 1 << 14
-# Values closer than this are one value: far below any clock, far enough above the rounding of a double to be cut up.
+# Values closer than this count as equal: far below the resolution of any clock, far above floating-point error.
 RESOLUTION = 1e-10
 
 
 @dataclass(frozen=True)
 class _Bracket:
-    """The wanted value is the `rank`-th of the `inside` values that lie in [low, high]."""
+    """The quantile is the `rank`-th of the `inside` values in [low, high]."""
 
     low: float
     high: float
@@ -39,9 +39,9 @@ class _Bracket:
 
 
 def stream_quantiles(stream: Stream, levels: Sequence[float]) -> list[float]:
-    """The smallest value with at least the share `level` of all values at or below it (nearest rank).
+    """Return the nearest-rank quantiles: the smallest value with at least the share `level` at or below it.
 
-    `stream` is read several times; each time it must give the same values, in chunks of any size.
+    `stream` is read several times and must give the same values each time, in chunks of any size.
     """
     count, low, high = 0, math.inf, -math.inf
     for values in _batches(stream):
@@ -49,7 +49,7 @@ def stream_quantiles(stream: Stream, levels: Sequence[float]) -> list[float]:
         low, high = min(low, float(values.min())), max(high, float(values.max()))
     if not count:
         raise ValueError("no values")
-    # Rounded first: 0.95 * 100 is 95.00000000000001 for some levels, and its ceiling one too many.
+    # Round before the ceiling: floating-point error could make the rank one too high.
     ranks = [max(1, math.ceil(round(level * count, 6))) for level in levels]
     brackets = [_Bracket(low, high, rank, count) for rank in ranks]
     while not all(bracket.settled for bracket in brackets):
@@ -58,7 +58,7 @@ def stream_quantiles(stream: Stream, levels: Sequence[float]) -> list[float]:
 
 
 def _batches(stream: Stream) -> Iterator[Floats]:
-    """The stream in larger pieces: many ranks write many small chunks."""
+    """Yield the stream in larger chunks, because many ranks write many small ones."""
     held: list[Floats] = []
     size = 0
     for values in stream():
@@ -72,7 +72,7 @@ def _batches(stream: Stream) -> Iterator[Floats]:
 
 
 def _narrow(stream: Stream, brackets: list[_Bracket]) -> list[_Bracket]:
-    """One pass over the stream; each bracket becomes one of its BINS parts."""
+    """Read the stream once, and narrow each bracket to one of its BINS parts."""
     counts = {(b.low, b.high): np.zeros(BINS, dtype=np.int64) for b in brackets if not b.settled}
     for values in _batches(stream):
         for (low, high), total in counts.items():
@@ -86,7 +86,7 @@ def _narrow(stream: Stream, brackets: list[_Bracket]) -> list[_Bracket]:
         reached = np.cumsum(counts[bracket.low, bracket.high])
         at = int(np.searchsorted(reached, bracket.rank))
         before = int(reached[at - 1]) if at else 0
-        # A part holds its left edge and not its right one, except the last.
+        # A part includes its left edge, and not its right one, except for the last part.
         right = edges[at + 1] if at == BINS - 1 else np.nextafter(edges[at + 1], -math.inf)
         high = float(max(edges[at], right))
         narrowed.append(_Bracket(float(edges[at]), high, bracket.rank - before, int(reached[at]) - before))
@@ -94,7 +94,7 @@ def _narrow(stream: Stream, brackets: list[_Bracket]) -> list[_Bracket]:
 
 
 def _pick(stream: Stream, brackets: list[_Bracket]) -> list[float]:
-    """Hold the few values of each bracket and select; a bracket with many values is one value wide by now."""
+    """Select from the few values of each bracket; a bracket that still has many values contains only equal ones."""
     held: list[list[Floats]] = [[] for _ in brackets]
     for values in _batches(stream):
         for bracket, kept in zip(brackets, held, strict=True):

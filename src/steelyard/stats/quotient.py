@@ -1,4 +1,4 @@
-"""Knows quotients of means over the same jobs, and how they change from one group of jobs to another."""
+"""Quotients of means over the same jobs, and their change between two groups of jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its interval; no interval where there are too few jobs for one."""
+    """A value with its CI; no CI if there are too few jobs."""
 
     value: float
     low: float | None = None
@@ -23,7 +23,7 @@ class Estimate:
     level: float = 0.95
 
     def scaled(self, factor: float, shift: float = 0.0) -> Estimate:
-        """The same in another unit; the factor is positive."""
+        """Return value and CI times a positive factor, plus a shift."""
         low = None if self.low is None else self.low * factor + shift
         high = None if self.high is None else self.high * factor + shift
         return Estimate(self.value * factor + shift, low, high, self.level)
@@ -31,29 +31,29 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Quotient:
-    """Product of means over the same jobs, some of them in the denominator."""
+    """A quotient of products of means over the same jobs."""
 
     over: tuple[tuple[float, ...], ...]
-    """Positive values, one a job; the means of these are multiplied."""
+    """Numerators: series of positive values, one per job."""
     under: tuple[tuple[float, ...], ...]
-    """And divided by the means of these."""
+    """Denominators: series of positive values, one per job."""
 
     @property
     def jobs(self) -> int:
-        """How many jobs there are."""
+        """Return the number of jobs."""
         return len((self.over + self.under)[0])
 
     @property
     def value(self) -> float:
-        """The quotient of the means."""
+        """Return the quotient of the means."""
         return math.prod(map(_mean, self.over)) / math.prod(map(_mean, self.under))
 
     def without(self, factor: Quotient) -> Quotient:
-        """What is left of this when a factor is taken out."""
+        """Return this quotient divided by another."""
         return Quotient(self.over + factor.under, self.under + factor.over)
 
     def log_variance(self) -> float:
-        """Variance of the logarithm, by the delta method: a job's values vary together."""
+        """Return the variance of the logarithm by the delta method; the values of one job are correlated."""
         spread = [0.0] * self.jobs
         for sign, series in [(1.0, s) for s in self.over] + [(-1.0, s) for s in self.under]:
             mean = _mean(series)
@@ -66,9 +66,9 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def change(base: Quotient, other: Quotient, level: float = 0.95) -> Estimate:
-    """The other quotient over that of the base, with Welch's interval of its logarithm.
+    """Return `other` divided by `base`, with Welch's CI of the logarithm.
 
-    Of one mean each this is what `ratio.compare_means` gives. Fewer than three jobs on a side give no interval.
+    For single means this equals `ratio.compare_means`. With fewer than three jobs on a side there is no CI.
     """
     value = other.value / base.value
     jobs_a, jobs_b = base.jobs, other.jobs

@@ -1,4 +1,4 @@
-"""Knows the ratio of two groups of jobs and if it shows a difference; must not know records or what jobs ran."""
+"""Ratio of the mean times of two groups of jobs, with its CI and verdict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Verdict = Literal["faster", "slower", "no difference shown", "too few jobs"]
 
 @dataclass(frozen=True)
 class TimeRatio:
-    """Mean time of `b` over mean time of its base `a`: under 1, `b` is faster."""
+    """Mean time of `b` divided by the mean time of the base `a`; below 1, `b` is faster."""
 
     value: float
     low: float | None
@@ -26,33 +26,33 @@ class TimeRatio:
     level: float
     df: float | None
     verdict: Verdict
-    """What `b` is against `a`."""
+    """The verdict on `b` compared with `a`."""
     jobs_a: int
     jobs_b: int
 
     @property
     def percent_faster(self) -> float:
-        """`b` is x % faster than `a` when it does x % more work in the same time.
+        """Return by how many percent `b` is faster than `a`: it does that much more work in the same time.
 
-        This is the only meaning of "x % faster" in this package, the base is always `a`, and negative means
-        slower. Half the time is 100 % faster; twice the time is -50 %.
+        This is the only meaning of "x % faster" in this package. The base is always `a`; negative means slower. Half
+        the time is 100 % faster; twice the time is -50 %.
         """
         return 100 * (1 / self.value - 1)
 
 
 def compare_means(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> TimeRatio:
-    """Ratio of the mean times of jobs `b` to jobs `a`, the base, with Welch's interval of its logarithm.
+    """Return the ratio of the mean times of jobs `b` and `a` (the base), with Welch's CI of its logarithm.
 
-    Arithmetic means of times, because the time of many jobs is their sum. The variance of log(mean) is that of
-    the mean over its square (delta method); degrees of freedom after B. Welch, Biometrika 34, 1947. On the log
-    scale the verdict is the same whichever side is the base.
+    Times are averaged arithmetically, because the time of many jobs is their sum. The variance of log(mean) is that of
+    the mean divided by its square (delta method); degrees of freedom after B. Welch, Biometrika 34, 1947. On the log
+    scale the verdict does not depend on which side is the base.
     """
     if bad := [
         f"{name} {value!r}" for name, side in (("a", a), ("b", b)) for value in side if not 0 < value < math.inf
     ]:
-        raise ValueError(f"times must be positive and finite, but there is {', '.join(bad)}")
+        raise ValueError(f"times must be positive and finite, got {', '.join(bad)}")
     if not a or not b:
-        raise ValueError(f"{len(a)} jobs in a and {len(b)} in b: give at least one on each side")
+        raise ValueError(f"{len(a)} jobs in a and {len(b)} in b: need at least one on each side")
     mean_a, mean_b = math.fsum(a) / len(a), math.fsum(b) / len(b)
     value = mean_b / mean_a
     if min(len(a), len(b)) < MIN_JOBS:
@@ -74,6 +74,6 @@ def compare_means(a: Sequence[float], b: Sequence[float], level: float = 0.95) -
 
 
 def _log_variance(times: Sequence[float], mean: float) -> float:
-    """Variance of the logarithm of the mean."""
+    """Return the variance of the logarithm of the mean."""
     n = len(times)
     return math.fsum((time / mean - 1) ** 2 for time in times) / (n - 1) / n

@@ -1,9 +1,9 @@
-"""Knows three models of a scaling curve and how wrong each is; must not know records or what was run.
+"""Fit three models of a scaling curve, with their cross-validation error.
 
-Amdahl (fixed work): time = serial + parallel / n. Gustafson (work grows with n): rate = serial + parallel * n. Latency
-and bandwidth: a step is computation and a ring all-reduce of 2 (n - 1) hops, in which each device sends 2 (n - 1) / n
-of the message. All are linear in their parameters, none of which can be negative. A fit is worth its error at points
-that it has not seen, so every one of them is left out in turn.
+Amdahl (fixed work): time = serial + parallel / n. Gustafson (work grows with n): rate = serial + parallel * n.
+Latency-bandwidth: a step is computation plus a ring all-reduce of 2 (n - 1) hops, in which each device sends
+2 (n - 1) / n of the message. All models are linear in their parameters, which must not be negative. The error of a fit
+is measured by leaving out each point in turn.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     Basis = tuple[Callable[[float], float], ...]
 
 Name = Literal["Amdahl", "Gustafson", "latency-bandwidth"]
-# With as many points as parameters every curve fits; one more shows a residual, two more also one that was not fitted.
+# Points needed beyond the number of parameters: one for a residual, one more to leave a point out.
 SPARE_POINTS = 2
-# Of the parameters' intervals.
+# Level of the CIs of the parameters.
 LEVEL = 0.95
 
 _LINEAR: Basis = (lambda _: 1.0, lambda n: n)
@@ -39,7 +39,7 @@ _RING: Basis = (lambda n: 2.0 * (n - 1.0), lambda n: 2.0 * (n - 1.0) / n)
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a model, with its interval from the residuals of the fit."""
+    """A parameter of a model, with its CI from the residuals of the fit."""
 
     name: str
     value: float
@@ -50,15 +50,15 @@ class Parameter:
 
 @dataclass(frozen=True)
 class CurveFit:
-    """A model that was fitted."""
+    """A fitted model."""
 
     name: Name
     parameters: tuple[Parameter, ...]
     points: int
     error_percent: float
-    """The largest error of the rate at a point that was left out of the fit, of that point's rate."""
+    """The largest relative error of the rate at a point that was left out of the fit."""
     rate: Callable[[float], float]
-    """Rate of the whole job at a number of devices, in the unit of the measured ones."""
+    """Rate of the whole job as a function of the number of devices."""
     level: float = LEVEL
 
 
@@ -71,7 +71,7 @@ class Refused:
 
 
 def amdahl(counts: Sequence[int], rates: Sequence[float]) -> CurveFit | Refused:
-    """Serial share of the time of one device, the work of a step staying the same."""
+    """Fit Amdahl's law: the serial share of the time on one device, for constant work per step."""
     if refused := _too_few("Amdahl", len(counts), 2):
         return refused
     times = [1.0 / rate for rate in rates]
@@ -84,7 +84,7 @@ def amdahl(counts: Sequence[int], rates: Sequence[float]) -> CurveFit | Refused:
 
 
 def gustafson(counts: Sequence[int], rates: Sequence[float]) -> CurveFit | Refused:
-    """Serial share of the time of a parallel job, the work of a device staying the same."""
+    """Fit Gustafson's law: the serial share of the time of a parallel job, for constant work per device."""
     if refused := _too_few("Gustafson", len(counts), 2):
         return refused
 
@@ -102,17 +102,17 @@ def latency_bandwidth(
     *,
     strong: bool,
 ) -> CurveFit | Refused:
-    """Latency of a hop and time of the message, from the exposed transfer of a step; the rest of the step beside it.
+    """Fit the latency per hop and the message time to the exposed communication of a step, and the rest of the step.
 
-    The rest is the same at every count when a device keeps its batch, and a constant with a part that is divided
-    among the devices when the job does (`strong`).
+    The rest is constant in weak scaling. In strong scaling (`strong`) it is a constant plus a part divided by the
+    number of devices.
     """
     name: Name = "latency-bandwidth"
     joined = [i for i, count in enumerate(counts) if count > 1]
     if refused := _too_few(name, len(joined), len(_RING), " above one"):
         return refused
     if any(transfers_s[i] <= 0 for i in joined):
-        return Refused(name, "at some device counts no communication is exposed: there is nothing to fit")
+        return Refused(name, "no exposed communication at some device counts")
     rests = [step - transfer for step, transfer in zip(steps_s, transfers_s, strict=True)]
     basis = _HYPERBOLA if strong else _CONSTANT
     samples = [rate * step for rate, step in zip(rates, steps_s, strict=True)]
@@ -125,7 +125,7 @@ def latency_bandwidth(
         return lambda n: scale * (1 if strong else n) / (rest.at(n) + ring.at(n))
 
     ring = _fit(_RING, [counts[i] for i in joined], [transfers_s[i] for i in joined])
-    names = ("latency of a hop", "time of the message at full bandwidth")
+    names = ("latency per hop", "message time at full bandwidth")
     parameters = tuple(
         Parameter(label, value, max(0.0, value - half), value + half, "s")
         for label, value, half in zip(names, ring.values, ring.half_widths(), strict=True)
@@ -138,7 +138,7 @@ def _too_few(name: Name, points: int, parameters: int, what: str = "") -> Refuse
     if points >= needed:
         return None
     return Refused(
-        name, f"its {parameters} parameters need at least {needed} device counts{what}, and there are {points}"
+        name, f"its {parameters} parameters need at least {needed} device counts{what}, but there are {points}"
     )
 
 
@@ -172,7 +172,7 @@ class _Linear:
 
 
 def _fit(basis: Basis, counts: Sequence[int], values: Sequence[float]) -> _Linear:
-    """Least squares of the relative error, no parameter below zero: the best of all choices of parameters."""
+    """Minimise the squared relative error with non-negative parameters, trying all subsets of parameters."""
     design = np.asarray([[part(float(n)) / y for part in basis] for n, y in zip(counts, values, strict=True)])
     ones, best, chosen = np.ones(len(values)), math.inf, np.zeros(len(basis))
     for used in itertools.product((True, False), repeat=len(basis)):
@@ -193,7 +193,7 @@ def _serial_share(basis: Basis, counts: Sequence[int], values: Sequence[float]) 
     fit = _fit(basis, counts, values)
     serial, parallel = fit.values
     total = serial + parallel
-    # Of serial / (serial + parallel), by the delta method.
+    # Gradient of serial / (serial + parallel), for the delta method.
     slope = np.asarray([parallel, -serial]) / total**2
     half = student_t(LEVEL, float(fit.df)) * math.sqrt(max(0.0, float(slope @ fit.covariance @ slope)))
     share = serial / total

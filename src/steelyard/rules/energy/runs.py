@@ -57,7 +57,7 @@ class EnergyInvalid(RunRule):
         "with the reason."
     )
     bad = Example(
-        _write_energy("invalid", "stuck: 120 readings in 12 s, all with the same counter value"),
+        _write_energy("invalid", "frozen: 120 readings in 12 s, all with the same counter value"),
         "The energy counter did not change while the device was busy.",
     )
     good = Example(_VALID, "The readings cover the window and pass all checks.")
