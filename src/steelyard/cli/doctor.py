@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     plan = IntendedRun(arguments.results, arguments.data, arguments.nproc, arguments.loader_workers)
     trying = partial(trial, launcher=LocalLauncher())
     found = []
-    for check in checks(HostView(), plan, trying, whereabouts(os.environ).words):
+    for check in checks(HostView(), plan, trying, whereabouts(os.environ).message):
         found.append(check)
         if not arguments.json:
             # At once: some checks take seconds.
