@@ -82,7 +82,7 @@ def sif(path: Path, code: bytes = b"02", **changes: Any) -> Path:
 def test_a_real_header(tmp_path: Path) -> None:
     path = tmp_path / "real.sif"
     path.write_bytes(REAL_SIF)
-    with pytest.raises(InputError, match="truncated: .* of 117293056 bytes"):
+    with pytest.raises(InputError, match=r"truncated: .* of 117293056 bytes"):
         sif_architecture(path)
     os.truncate(path, REAL_SIF_BYTES)
     assert sif_architecture(path) == "x86_64"

@@ -385,7 +385,7 @@ def test_a_sampler_that_was_killed(tmp_path: Path) -> None:
     assert record.status.code == "completed"
     assert (verdict(record), main_of(record).value) == ("invalid", None)
     assert "SY408" in codes(record)
-    assert f"{SAMPLER}that of sim0 was killed;" in reasons(record)
+    assert f"{SAMPLER}killed on sim0;" in reasons(record)
     assert value(record, "energy_compile") == pytest.approx(4 * 6 * 90, rel=0.01)
 
 

@@ -104,7 +104,7 @@ def test_waiting_for_the_slow_rank_is_told_from_the_transfer(run: Any, monkeypat
         "rank_compute_max": 1.5 * STEP_S,
     }
     for passes in (1 << 16, 7):
-        monkeypatch.setattr(ranks, "STEPS_A_PASS", passes)
+        monkeypatch.setattr(ranks, "STEPS_PER_PASS", passes)
         record = run(spec_of(4, passes, sim=slow))
         for name, truth in truths.items():
             assert record.quantities[name].value == pytest.approx(truth, rel=1e-9), name

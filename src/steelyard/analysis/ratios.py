@@ -30,7 +30,7 @@ WELCH = "Welch's t on jobs"
 WITH_GAIN = "Welch's t on jobs, plus the sensor error common to the jobs of each side"
 NOT_POSITIVE = "none, because the figure of a job is not above zero"
 # Figures per device, whatever the number of devices.
-OF_A_DEVICE = ("_device", "bandwidth", "utilisation")
+PER_DEVICE = ("_device", "bandwidth", "utilisation")
 DIGITS = "printed digits only"
 MIXED = "printed digits, and the interval of the measured jobs"
 # Names of quantities in records; the first that both sides have is used.
@@ -196,15 +196,15 @@ def _per(part: str, count: str) -> Callable[[Row, str], Amount | None]:
         if f"{metric}_per_{part}" in row.figures:
             return row.figures[f"{metric}_per_{part}"]
         whole, number = row.figures.get(metric), row.number(count)
-        divisible = whole is not None and sense(whole.unit) == "rate" and not _of_a_part(metric)
+        divisible = whole is not None and sense(whole.unit) == "rate" and not _is_per_part(metric)
         return scaled(whole, 1 / number) if whole is not None and divisible and number else None
 
     return make
 
 
-def _of_a_part(metric: str) -> bool:
+def _is_per_part(metric: str) -> bool:
     """Return whether a figure already applies to a part and cannot be divided."""
-    return "_per_" in metric or metric.endswith(OF_A_DEVICE)
+    return "_per_" in metric or metric.endswith(PER_DEVICE)
 
 
 def _per_module(row: Row, metric: str) -> Amount | None:
@@ -216,7 +216,7 @@ def _per_module(row: Row, metric: str) -> Amount | None:
 
 def _per_watt(row: Row, metric: str) -> Amount | None:
     """Return work per joule, which equals speed per watt."""
-    if _of_a_part(metric):
+    if _is_per_part(metric):
         return None
     for name in ENERGY_PER_SAMPLE:
         energy = row.figures.get(name)

@@ -222,7 +222,7 @@ def figures(records: Sequence[RunRecord], expected: Expect) -> tuple[list[float]
         raise InputError("the recipe names an unknown figure", problems=(problem,))
     units = {quantity.unit for quantity in found}
     if expected.unit is not None and units - {expected.unit}:
-        problem = Problem("expect.unit", f"{expected.unit!r}, but the jobs have", ", ".join(sorted(units)))
+        problem = Problem("expect.unit", f"{expected.unit!r} is not the unit of the jobs", ", ".join(sorted(units)))
         raise InputError("the recipe's figure has another unit", problems=(problem,))
     unit = next(iter(units), expected.unit or "")
     values = [quantity.value for quantity in found if quantity.value is not None]

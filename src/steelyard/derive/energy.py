@@ -359,11 +359,11 @@ class _Job:
                 when = "its last reading is at or after the end of the window"
             elif last_s == -math.inf:
                 when = "no counted channel has a reading"
-            word = f"{SAMPLER}that of {node.name} was killed; {when}"
+            word = f"{SAMPLER}killed on {node.name}; {when}"
             total.joules.doubt("doubtful" if seen else "invalid", word)
         elif not seen and node.ended.at_s - node.sampler.zero_s < end_s - period_s:
             before_s = end_s - (node.ended.at_s - node.sampler.zero_s)
-            word = f"{SAMPLER}that of {node.name} ended {before_s:.3g} s before the window: {node.ended.reason}"
+            word = f"{SAMPLER}ended on {node.name} {before_s:.3g} s before the window: {node.ended.reason}"
             total.joules.doubt("invalid", word)
 
     def _scopes(self) -> set[str]:

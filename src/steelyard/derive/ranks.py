@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from steelyard.derive.observations import StepSamples, WindowSums
 
 # Steps per pass: one number is held for each, whatever the number of ranks.
-STEPS_A_PASS = 1 << 16
+STEPS_PER_PASS = 1 << 16
 UNKNOWN = "computation and communication cannot be separated on every rank here"
 
 
@@ -87,8 +87,8 @@ def _quantity(value: float | None, unit: str, window: Window, aggregation: Aggre
 
 def _least_exposed(samples: StepSamples, start: int, stop: int) -> Iterator[float]:
     """Yield, per pass, the sum over steps of the shortest communication that any rank saw."""
-    for first in range(start, stop, STEPS_A_PASS):
-        last = min(stop, first + STEPS_A_PASS)
+    for first in range(start, stop, STEPS_PER_PASS):
+        last = min(stop, first + STEPS_PER_PASS)
         least = np.full(last - first, np.inf)
         for chunk in samples.windowed(first, last):
             at = slice(chunk.first_step - first, chunk.first_step - first + chunk.steps)

@@ -33,8 +33,8 @@ PROGRESS_EVERY_S = 0.2
 GRACE_S = 3.0
 ROUNDS = 50
 LOOK_AGAIN_S = 0.01
-# In the environment of everything a launch starts, however it is started: torchrun gives its children sessions of
-# their own, so that no process group holds them all.
+# Marks the environment of every process of a launch: torchrun starts its children in new sessions, thus no process
+# group has them all.
 MARK = "STEELYARD_LAUNCH"
 ROOT = Path("/")
 TORCHRUN_LOGS = "torchrun"

@@ -48,7 +48,7 @@ NUMBER: Final = re.compile(r"\d{4,9}")
 SIMULATED_S, SIMULATED_STEP_S, SIMULATED_ROOM = 0.02, 5e-6, 10
 PACKED_RUNS: Final = 200
 """Runs per task: some seconds of work, to make the start of Python a small part of it."""
-PACKED_A_MIB: Final = 4
+PACKED_PER_MIB: Final = 4
 """Runs per MiB of a pod's log: a simulated run of 1,000 steps on a few ranks takes about 100 kB."""
 PACKED_S: Final = 600
 TASK_ROOM_S: Final = 60
@@ -377,7 +377,7 @@ class _Batch:
         if self.kind != "packed":
             return 1
         # The results of a pod come back through its log.
-        room = PACKED_A_MIB * place.site.limits.log_mib if place.site.scheduler == "kubernetes" else PACKED_RUNS
+        room = PACKED_PER_MIB * place.site.limits.log_mib if place.site.scheduler == "kubernetes" else PACKED_RUNS
         return max(1, min(PACKED_RUNS, room, PACKED_S // self.shape.run_limit_s))
 
     def task_limit_s(self, tasks: Sequence[Sequence[str]], place: Place) -> int:
@@ -402,7 +402,7 @@ def _make_jobs(work: _Work, place: Place, limit: _RunLimit, room: int) -> list[J
             f"the queue of {place.site.name!r} is full: limits.max_submitted tasks are already submitted",
             next_step="steelyard status",
         )
-    each = _runs_a_task(batches, place, room)
+    each = _runs_per_task(batches, place, room)
     jobs: list[JobArray] = []
     for batch in batches:
         size = max(1, min(batch.most(place), max(each, batch.usual(place))))
@@ -443,7 +443,7 @@ def _make_batches(work: _Work, place: Place, limit: _RunLimit) -> list[_Batch]:
     return list(batches.values())
 
 
-def _runs_a_task(batches: Sequence[_Batch], place: Place, room: int) -> int:
+def _runs_per_task(batches: Sequence[_Batch], place: Place, room: int) -> int:
     """Return the fewest runs per task for which all tasks fit into the queue, or the most that a task may hold."""
     most = max(batch.most(place) for batch in batches)
 

@@ -154,7 +154,9 @@ def _check_charge(place: Place) -> Iterator[Check]:
     elif charge.unit == "node-hour" and not math.isclose(node_hour, 1):
         yield Check("charge", "note", f"{found}: correct only if the site weights these nodes like this")
     elif charge.unit == "device-hour" and not math.isclose(node_hour, devices):
-        yield Check("charge", "note", f"{found} and has {devices} devices: correct only if the site weights them")
+        yield Check(
+            "charge", "note", f"{found} and has {devices} devices: correct only if the site weights them like this"
+        )
     else:
         yield Check("charge", "ok", found)
 

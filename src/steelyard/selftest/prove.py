@@ -30,7 +30,7 @@ NOISES = {
 STUDIES = 60
 JOBS = 5
 COMPARISONS = 40
-JOBS_A_SIDE = 8
+JOBS_PER_SIDE = 8
 # With few trials a share varies by chance; 2.6 standard errors allow one false failure in a hundred.
 STRAY = 2.6
 
@@ -152,19 +152,19 @@ def _share(what: str, hits: Sequence[bool]) -> Proof:
 
 def _prove_comparisons() -> Iterator[Proof]:
     noise = Noise(kind="normal", cv=0.01, between_jobs_cv=0.01)
-    count = COMPARISONS * JOBS_A_SIDE
+    count = COMPARISONS * JOBS_PER_SIDE
     base = SimTruth(step_time_s=STEP_S, noise=noise)
     slower = SimTruth(step_time_s=STEP_S * 1.02, noise=noise)
     runs = [_spec(base, seed) for seed in range(2 * count)] + [_spec(slower, 2 * count + seed) for seed in range(count)]
     means = [1 / (record.quantities["throughput_job"].value or math.nan) for record in run_many(runs)]
-    sides = [means[first : first + JOBS_A_SIDE] for first in range(0, len(means), JOBS_A_SIDE)]
+    sides = [means[first : first + JOBS_PER_SIDE] for first in range(0, len(means), JOBS_PER_SIDE)]
     first, second, slow = sides[:COMPARISONS], sides[COMPARISONS : 2 * COMPARISONS], sides[2 * COMPARISONS :]
     found = [compare_means(a, b).verdict == "slower" for a, b in zip(first, slow, strict=True)]
     false = [compare_means(a, b).verdict != "no difference shown" for a, b in zip(first, second, strict=True)]
     least = 0.90 - STRAY * math.sqrt(0.9 * 0.1 / COMPARISONS)
     most = 0.05 + STRAY * math.sqrt(0.05 * 0.95 / COMPARISONS)
     power, alarms = sum(found) / COMPARISONS, sum(false) / COMPARISONS
-    name = f"{JOBS_A_SIDE} jobs per side, 1 % between jobs"
+    name = f"{JOBS_PER_SIDE} jobs per side, 1 % between jobs"
     yield Proof(
         "comparison", f"2 % slower, {name}", "found in 90 %", f"{power:.1%} of {COMPARISONS}", "-", power >= least
     )

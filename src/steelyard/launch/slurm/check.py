@@ -97,7 +97,7 @@ def _check_settings(place: Place, settings: dict[str, str]) -> Iterator[Check]:
         yield Check("accounting", "ok", "on: it gives times and energy of jobs")
     else:
         age = settings.get("MinJobAge", "unknown")
-        fix = "collect results before that: steelyard study STUDY --site SITE --wait"
+        fix = "collect results before that: steelyard study FILE --site SITE --wait"
         yield Check("accounting", "note", f"off: Slurm forgets a job {age} after its end", fix)
 
 
