@@ -286,7 +286,7 @@ def test_the_charge_counts_nodes_as_the_site_does(
 
 
 def test_nodes_that_are_not_known_cannot_be_charged(folder: ResultFolder) -> None:
-    with pytest.raises(InputError, match="how many nodes"):
+    with pytest.raises(InputError, match="the number of nodes"):
         packed(folder, tariff=Tariff("SU", 0.0, 1.0, None, False, "x"))
 
 

@@ -364,12 +364,7 @@ def test_time_left_rests_on_the_runs_of_the_same_cell() -> None:
 
 HEADER = ["quantity", "value", "unit", "scope"]
 ROWS = [
-    [
-        "memory_peak",
-        "unknown: peak memory was not reported by the device, or the run ended too early",
-        "bytes",
-        "device",
-    ],
+    ["memory_peak", "unknown: the device or the run's end gave no account of memory", "bytes", "device"],
     ["throughput_job", "800.00 [800.00, 800.00]", "samples/s", "job"],
 ]
 

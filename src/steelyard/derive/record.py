@@ -178,7 +178,7 @@ def _phase_quantities(events: Events) -> dict[str, Quantity]:
         "device",
         "run",
         "max",
-        reason="peak memory was not reported by the device, or the run ended too early",
+        reason="peak memory was not reported",
     )
     return quantities
 
