@@ -204,7 +204,7 @@ def terminate(play: Play) -> float:
 
 
 KILLED = Case(
-    "one rank of two killed, with loader processes", "killed", ("rank 1 ended by signal 9",),
+    "one rank of two killed, with loader processes", "killed", ("rank 1 was ended by signal 9",),
     fault="kill", rank=1, ranks=2, more=LOADER,
 )  # fmt: skip
 TERMINATED = Case("SIGTERM to the command", None, fault="stand", cause=terminate_in_steps, exit_code=130)
@@ -243,7 +243,7 @@ CASES = [
     Case("SIGTERM to the worker", "cancelled", ("SIGTERM", "go_wrong"), fault="terminate", more=LOADER),
     Case("SIGTERM to one rank of two", "cancelled", ("SIGTERM",), fault="terminate", rank=1, ranks=2),
     Case("SIGTERM to torchrun", "cancelled", ("SIGTERM",), fault="terminate_parent", ranks=2),
-    Case("one rank of two that leaves", "failed", ("rank 1 left exit code 3",), fault="exit", rank=1, ranks=2),
+    Case("one rank of two that leaves", "failed", ("rank 1 ended with exit code 3",), fault="exit", rank=1, ranks=2),
     Case("an import error in the user's file", "failed", ("ModuleNotFoundError", "faulty.py:"), fault="import"),
     Case("an error in the user's build, two ranks", "failed", ("faulty.py:",), fault="build", rank=1, ranks=2),
     LATE,

@@ -82,7 +82,7 @@ def sif(path: Path, code: bytes = b"02", **changes: Any) -> Path:
 def test_a_real_header(tmp_path: Path) -> None:
     path = tmp_path / "real.sif"
     path.write_bytes(REAL_SIF)
-    with pytest.raises(InputError, match="cut short: it should have 117293056 bytes"):
+    with pytest.raises(InputError, match=r"truncated: .* of 117293056 bytes"):
         sif_architecture(path)
     os.truncate(path, REAL_SIF_BYTES)
     assert sif_architecture(path) == "x86_64"
@@ -95,7 +95,7 @@ def test_an_image_for_the_nodes(tmp_path: Path) -> None:
     assert (found.architecture, found.reference) == ("aarch64", str(path))
     assert found.digest == "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
     assert found.torch is None
-    assert "torch was not asked" in found.unknown
+    assert "torch not checked" in found.unknown
 
 
 def test_an_image_for_other_nodes(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_an_image_for_other_nodes(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         look_at_image(place(str(path), runtime="apptainer", architecture="x86_64"))
     text = str(caught.value)
-    assert "the image is for aarch64, the nodes of site:nodes are x86_64" in text
+    assert "the image is for aarch64, but the nodes of site:nodes are x86_64" in text
     assert "container.images.x86_64" in text
     assert "next: use an image for x86_64; on a node of site:nodes: apptainer build x86_64.sif" in text
 
@@ -117,8 +117,8 @@ def test_an_image_for_other_nodes(tmp_path: Path) -> None:
         ({"offset": -5}, "table of contents"),
         ({"offset": 2**62}, "table of contents"),
         ({"offset": 900}, "table of contents"),
-        ({"part_at": 2**62}, "cut short"),
-        ({"part_size": -1}, "before its begin"),
+        ({"part_at": 2**62}, "truncated"),
+        ({"part_size": -1}, "negative offset or size"),
         ({"version": b"99"}, "version"),
         ({"part_code": b"77"}, "architecture"),
         ({"part_code": b"\xff\xff"}, "architecture"),
@@ -205,7 +205,7 @@ def test_the_right_image_of_an_index(tmp_path: Path, architecture: str, form: st
 def test_an_index_without_the_architecture(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "all")
     path = layout.top(layout.index({"arm64": layout.image("arm64"), "ppc64le": layout.image("ppc64le")}))
-    with pytest.raises(InputError, match="has no image for x86_64: it has aarch64, ppc64le"):
+    with pytest.raises(InputError, match="has no image for x86_64; it has: aarch64, ppc64le"):
         look_at_image(place(f"oci:{path}", architecture="x86_64"))
     with pytest.raises(InputError, match="has no image tagged 'v2'") as caught:
         look_at_image(place(f"oci:{path}:v2", architecture="aarch64"))
@@ -215,7 +215,7 @@ def test_an_index_without_the_architecture(tmp_path: Path) -> None:
 def test_an_index_that_lies_about_an_image(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "all")
     path = layout.top(layout.index({"amd64": layout.image("arm64")}))
-    with pytest.raises(InputError, match="the image is for aarch64, the nodes of site:nodes are x86_64"):
+    with pytest.raises(InputError, match="the image is for aarch64, but the nodes of site:nodes are x86_64"):
         look_at_image(place(f"oci:{path}:v1", architecture="x86_64"))
 
 
@@ -240,7 +240,7 @@ def damaged(layout: Layout) -> str:
         (lambda _: "sha256:" + "0" * 64, "is missing"),
         (lambda _: "sha256:../../etc/passwd", "not valid"),
         (lambda layout: layout.blob(b"[" * 100_000), "not a JSON object"),
-        (lambda layout: layout.blob(b" " * (oci.MAX_DOCUMENT_BYTES + 1)), "more than the"),
+        (lambda layout: layout.blob(b" " * (oci.MAX_DOCUMENT_BYTES + 1)), "has more than"),
         (lambda layout: layout.blob({"manifests": [{"digest": "sha256:" + "0" * 64}] * 5000}), "not valid"),
         (lambda layout: layout.blob({"manifests": [{"digest": 5, "annotations": 7}]}), "not valid"),
         (lambda layout: layout.blob({"manifests": {"a": 1}}), "not valid"),
@@ -263,7 +263,7 @@ def test_a_hostile_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         look_at_image(place(f"oci-archive:{path}"))
     # Compressed without end, or anything else: not looked into.
     (tmp_path / "x.tar").write_bytes(zlib.compress(b"\0" * 10_000))
-    with pytest.raises(InputError, match="no image that we know"):
+    with pytest.raises(InputError, match="not a known kind of image"):
         look_at_image(place(str(tmp_path / "x.tar")))
     link = tmp_path / "link.tar"
     with tarfile.open(link, "w") as file:
@@ -271,7 +271,7 @@ def test_a_hostile_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             member = tarfile.TarInfo(name)
             member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
             file.addfile(member)
-    with pytest.raises(InputError, match="no image that we know"):
+    with pytest.raises(InputError, match="not a known kind of image"):
         look_at_image(place(str(link)))
 
 
@@ -285,11 +285,11 @@ def test_images_that_a_runtime_cannot_start(tmp_path: Path) -> None:
     (root / "usr/bin").mkdir(parents=True)
     cases = [
         (place(str(sif(tmp_path / "x.sif"))), "podman cannot start an Apptainer image"),
-        (place(f"oci:{path}:v1", runtime="docker"), "docker cannot start a layout of files"),
+        (place(f"oci:{path}:v1", runtime="docker"), "docker cannot start an OCI layout"),
         (place(str(root), runtime="docker"), "docker cannot start a folder"),
-        (place(f"oci:{upper}:v1"), "Podman names an image after its folder"),
-        (place("x.sif", runtime="apptainer"), "no whole path"),
-        (place(str(tmp_path / "none.sif"), runtime="apptainer"), "is not there"),
+        (place(f"oci:{upper}:v1"), "Podman cannot derive an image name"),
+        (place("x.sif", runtime="apptainer"), "not an absolute path"),
+        (place(str(tmp_path / "none.sif"), runtime="apptainer"), "does not exist"),
         (place(None), f"there is no image for {OWN}"),
     ]
     for where, words in cases:
@@ -362,7 +362,7 @@ def test_names_that_podman_knows(storage: Path, tmp_path: Path) -> None:
         assert json.loads(run("podman", "image", "inspect", found.reference))[0]["Architecture"] == go
     with pytest.raises(InputError) as caught:
         look_at_image(place(f"localhost/one:{oci.GO_NAMES[OTHER]}"))
-    assert f"the image is for {OTHER}, the nodes of site:nodes are {OWN}" in str(caught.value)
+    assert f"the image is for {OTHER}, but the nodes of site:nodes are {OWN}" in str(caught.value)
     assert f"podman pull --platform=linux/{oci.GO_NAMES[OWN]}" in str(caught.value)
     # The same index as another tool writes it.
     run("buildah", "manifest", "push", "--all", "localhost/one:all", f"oci:{tmp_path}/pushed:v1")
@@ -532,15 +532,15 @@ def test_what_a_site_says_replaces_ours() -> None:
 @pytest.mark.parametrize("path", ["/a:b", "/a,b", '/a"b', "/a\nb", "/a\\b"])
 def test_paths_that_no_container_can_be_given(path: str) -> None:
     for runtime in ("apptainer", "podman", "docker"):
-        with pytest.raises(InputError, match="cannot be given the path"):
+        with pytest.raises(InputError, match="cannot be mounted into a container"):
             words_of(place("name", runtime=runtime), Path(path))
-        with pytest.raises(InputError, match="cannot be given the path"):
+        with pytest.raises(InputError, match="cannot be mounted into a container"):
             words_of(place("name", runtime=runtime, mounts=(Mount(source="/x", target=path),)), Path("/r"))
 
 
 @pytest.mark.parametrize("name", ["A;B", "a b", "$(id)", "1A", "", "A\n"])
 def test_names_of_variables_are_names(name: str) -> None:
-    with pytest.raises(InputError, match="no name of a variable"):
+    with pytest.raises(InputError, match="not a valid variable name"):
         words_of(place("name"), Path("/r"), [name])
 
 
@@ -688,7 +688,7 @@ def test_checks(tmp_path: Path) -> None:
     wrong = place(str(arm), runtime="apptainer", architecture="x86_64", mounts=(Mount(source="/not/there"),))
     found = {check.name: check for check in container_checks(wrong)}
     assert found["container image"].verdict == "wrong"
-    assert "the image is for aarch64, the nodes of site:nodes are x86_64" in found["container image"].found
+    assert "the image is for aarch64, but the nodes of site:nodes are x86_64" in found["container image"].found
     assert found["container mount"].verdict == "note"
     right = {
         check.name: check for check in container_checks(place(str(arm), runtime="apptainer", architecture="aarch64"))

@@ -247,7 +247,7 @@ def test_evaluations_count_by_the_epoch(folder: ResultFolder) -> None:
     with_epochs = plan(epochs=5.0, epoch_samples=SAMPLES / 5)
     without, extra = request(with_epochs, cells, None), request(with_epochs, evaluated, None)
     assert _time(extra) - _time(without) == pytest.approx(5 * 7)
-    assert any("samples and not epochs" in text for text in request(plan(), evaluated, None).uncounted)
+    assert any("samples, not epochs" in text for text in request(plan(), evaluated, None).uncounted)
     # Evaluations take room in the jobs as steps do.
     limited = replace(with_epochs, job_limit_s=_time(without) + 1)
     assert request(limited, cells, None).jobs_a_training == 1
@@ -286,7 +286,7 @@ def test_the_charge_counts_nodes_as_the_site_does(
 
 
 def test_nodes_that_are_not_known_cannot_be_charged(folder: ResultFolder) -> None:
-    with pytest.raises(InputError, match="how many nodes"):
+    with pytest.raises(InputError, match="the number of nodes"):
         packed(folder, tariff=Tariff("SU", 0.0, 1.0, None, False, "x"))
 
 
@@ -513,7 +513,7 @@ def test_a_pack_has_all_its_files_and_can_be_made_again(folder: ResultFolder, tm
     data = json.loads((out / "pack.json").read_text(encoding="utf-8"))
     assert data["checklists"]["nairr"][0]["answered"]
     rows = list(csv.DictReader(io.StringIO((out / "tables" / "derivation.csv").read_text(encoding="utf-8"))))
-    assert float(next(row for row in rows if row["quantity"].startswith("device-hours to ask"))["value"]) == value(
+    assert float(next(row for row in rows if row["quantity"].startswith("device-hours to request"))["value"]) == value(
         pack, "A"
     )
     (out / "figures" / "old.pdf").write_bytes(b"")

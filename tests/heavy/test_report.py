@@ -381,7 +381,7 @@ def test_a_run_has_a_page(results: ResultFolder, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nothing-such"], "nothing is selected"),
+        (["nothing-such"], "nothing selected"),
         (["line", "-o", "."], "this format is one file"),
         (["line", "-o", "no/such/folder/x.html"], "does not exist"),
         (["line", "modes", "--factor", "colour"], "unknown factor"),

@@ -499,7 +499,7 @@ def test_the_time_limit_of_a_run_and_of_a_task(tmp_path: Path, platform: Platfor
     look(tmp_path)
     statuses = {name: record.status for name, record in collected(tmp_path).items()}
     assert {status.code for status in statuses.values()} == {"time_limit"}
-    assert "before this run could begin" in statuses["run-r0002"].reason
+    assert "before this run could start" in statuses["run-r0002"].reason
 
 
 def test_what_the_log_cannot_hold_is_said(tmp_path: Path, platform: Platform) -> None:
@@ -1020,7 +1020,7 @@ def test_names_that_are_not_taken(tmp_path: Path, name: str) -> None:
 def test_a_bomb(tmp_path: Path) -> None:
     zeros = bytes(50 << 20)
     honest = read(tmp_path, shipped("steps-00000.bin", zeros))
-    assert "more than may be sent" in honest.runs[0].problems[0]
+    assert "exceeds the limits" in honest.runs[0].problems[0]
     lying = read(tmp_path, shipped("steps-00000.bin", zeros, size=1000))
     assert "unpacks to more" in lying.runs[0].problems[0]
     assert list((tmp_path / "scratch").iterdir()) == []

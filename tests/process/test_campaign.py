@@ -199,9 +199,9 @@ def test_shapes(folder: ResultFolder, hand: Hand) -> None:
 @pytest.mark.parametrize(
     ("run", "pool", "words"),
     [
-        ({"ranks": 3}, {}, "3 on nodes of 2 devices; valid: at most 2, or a multiple of it"),
+        ({"ranks": 3}, {}, "3 on nodes with 2 devices; valid: at most 2, or a multiple of it"),
         ({"ranks": 8}, {"max_nodes": 2}, "8 ranks need 4 nodes; valid: at most 4 ranks"),
-        ({"device": "cuda"}, {}, "cuda where the nodes have cpu; valid: cpu, auto"),
+        ({"device": "cuda"}, {}, "cuda, but the nodes have cpu; valid: cpu, auto"),
         ({"time_limit_s": 600.0}, {"max_time_s": 600}, "time_limit_s: 600; valid: at most 540"),
     ],
 )
@@ -274,7 +274,7 @@ def test_what_does_not_fit_into_the_queue_comes_later(folder: ResultFolder, hand
     where = place({"max_time_s": 120}, limits={"max_submitted": 3})
     first = sent(folder, alone(repeats=10), hand, where)
     assert [len(task) for job in first.plan.jobs for task in job.tasks] == [2, 2, 2]
-    with pytest.raises(SteelyardError, match="leaves no room"):
+    with pytest.raises(SteelyardError, match="is full"):
         make_campaign(folder, alone(repeats=10), where, hand)
     for task in range(3):
         start(first, task=task)
@@ -376,7 +376,7 @@ def test_jobs_of_another_user_are_left_to_them(
         monkeypatch.setattr("steelyard.launch.submit.own_uid", lambda _, other=other: other)
         now = look(folder, "s", hand)
         assert (dict(now.totals), hand.polls) == ({"unknown": 2}, 0)
-        assert "who alone can collect it" in now.problems[0]
+        assert "only they can collect it" in now.problems[0]
     (made.job_folder(made.plan.jobs[0]) / "id").unlink()
     hand.submitted.clear()
     (made.job_folder(made.plan.jobs[0]) / "0.out").touch()
@@ -482,7 +482,7 @@ def test_what_has_begun_is_not_taken_back(folder: ResultFolder, hand: Hand) -> N
 
 
 def test_one_at_a_time(folder: ResultFolder) -> None:
-    words = f"another process is at this study: {os.getpid()} on"
+    words = f"another process is working on this study: {os.getpid()} on"
     with lock(folder, "s"), pytest.raises(SteelyardError, match=words), lock(folder, "s"):
         pass
     with lock(folder, "s"), lock(folder, "t"):
@@ -600,7 +600,7 @@ def test_what_a_scheduler_did_to_a_task(folder: ResultFolder, hand: Hand, cause:
     found = [records(folder)[run].status for run in runs]
     assert [status.code for status in found] == ["completed", cause, cause, cause]
     assert [status.reason for status in found[1:]] == [
-        f"slurm says so: {state}", f"slurm says so: {state}", f"it never began: slurm says so: {state}",
+        f"slurm says so: {state}", f"slurm says so: {state}", f"the run never started: slurm says so: {state}",
     ]  # fmt: skip
     evidence = found[2].evidence or {}
     assert {"state": state, "limit_s": 60, "nodes": "n1, n2", "log_tail": "the last words"}.items() <= evidence.items()
@@ -629,34 +629,34 @@ def test_a_task_that_ended_by_itself_without_a_word(folder: ResultFolder, hand: 
     hand.usual = ended()
     look(folder, "s", hand)
     first, second = records(folder)[begun].status, records(folder)[not_begun].status
-    assert (first.code, first.reason) == ("failed", "its task ended without a word of how this run ended")
-    assert (second.code, second.reason) == ("failed", "it never began: its task ended without beginning it")
+    assert (first.code, first.reason) == ("failed", "the task ended without reporting how this run ended")
+    assert (second.code, second.reason) == ("failed", "the run never started: the task ended before it")
     assert (second.evidence or {})["output_tail"] == "module: not found\n"
 
 
 @pytest.mark.parametrize(
     ("line", "log", "code", "words"),
     [
-        ("124 100.000 160.500", "", "time_limit", "ended after 60.5 s by its time limit"),
-        ("137 100.000 101.000", "", "killed", "the worker ended by signal 9"),
-        ("1 100.000 101.000", "boom", "failed", "the worker left exit code 1 and no status"),
+        ("124 100.000 160.500", "", "time_limit", "ended by its time limit after 60.5 s"),
+        ("137 100.000 101.000", "", "killed", "the worker was ended by signal 9"),
+        ("1 100.000 101.000", "boom", "failed", "the worker ended with exit code 1 and no status"),
         (
             "137 100.000 101.000",
             "slurmstepd-n1: error: StepId=5.0 exceeded memory limit (200 > 100), being killed\n",
             "out_of_memory",
-            "Slurm killed it at the memory limit of its job",
+            "Slurm killed the run at the memory limit of its job",
         ),
         (
             "137 100.000 101.000",
             "slurmstepd: error: Detected 1 oom_kill event in StepId=5.0. Some of the step tasks have been killed.\n",
             "out_of_memory",
-            "Slurm killed it at the memory limit of its job",
+            "Slurm killed the run at the memory limit of its job",
         ),
         (
             "137 100.000 101.000",
             "[2026-11-15T10:00:00.123] error: Detected 1 oom_kill event in StepId=5.0. Some of the step tasks have\n",
             "out_of_memory",
-            "Slurm killed it at the memory limit of its job",
+            "Slurm killed the run at the memory limit of its job",
         ),
     ],
 )
@@ -724,7 +724,7 @@ def test_a_task_that_its_scheduler_has_forgotten(
     now = look(folder, "s", hand)
     assert dict(now.totals) == {"completed": 1, "failed": 2}
     assert {reason for _, reason in now.causes} == {
-        "the scheduler no longer knows it", "it never began: the scheduler no longer knows it",
+        "the scheduler no longer knows this job", "the run never started: the scheduler no longer knows this job",
     }  # fmt: skip
 
 

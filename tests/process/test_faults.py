@@ -92,7 +92,7 @@ def test_a_killed_rank_among_several_failures(tmp_path: Path, failures: list[tup
 
 def test_a_rank_that_leaves_without_a_word(tmp_path: Path) -> None:
     status = status_of(tmp_path, word(0, "cancelled", 5.0), None, log=account((1, 3)))
-    assert (status.code, status.reason) == ("failed", "rank 1 left exit code 3 and no status")
+    assert (status.code, status.reason) == ("failed", "rank 1 ended with exit code 3 and no status")
 
 
 @pytest.mark.parametrize(

@@ -348,7 +348,7 @@ def test_a_task_ends_its_search_at_another_failure_without_failing_itself(tmp_pa
     campaign, job = stub_campaign(tmp_path, group, 5, "echo 'no driver'", code=3)
     done = by_hand(campaign, job)
     assert done.returncode == 0
-    assert "batch 8: ended with exit code 3 for another reason than memory: the search ends here" in done.stdout
+    assert "batch 8: failed with exit code 3, not for lack of memory: the search ends here" in done.stdout
     assert done.stdout.splitlines()[-1] == "largest batch known to fit: 4"
 
 
@@ -357,7 +357,7 @@ def test_a_task_begins_no_run_that_its_time_is_too_short_for(tmp_path: Path) -> 
     group = study_of(0, Search(last=64)).searches[0]
     campaign, job = stub_campaign(tmp_path, group, 5, SAYS_MEMORY, run_limit_s=60, task_limit_s=60)
     done = by_hand(campaign, job)
-    assert "the same command again goes on from here" in done.stdout
+    assert "run the same command again to continue" in done.stdout
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "largest batch known to fit: 1")
     assert len(list(read_done(campaign.done_file(job, 0)))) == 1
 

@@ -228,7 +228,7 @@ class TestOwnChecks:
         [
             ({"limits": Limits(setup_s=600), "pool": pool(max_time_s=500)}, "limits", "wrong", "setup_s = 600"),
             ({"limits": Limits(unbounded_s=9000), "pool": pool(max_time_s=7200)}, "limits", "wrong", "unbounded_s"),
-            ({"pool": pool(cpus_per_node=2)}, "limits", "wrong", "2 CPUs a node for 4 ranks"),
+            ({"pool": pool(cpus_per_node=2)}, "limits", "wrong", "2 CPUs per node for 4 ranks"),
             ({"limits": Limits(max_running=2000)}, "limits", "note", "never reached"),
             ({}, "limits", "ok", "arrays of 1000"),
             ({"charge": Charge(unit="node-hour")}, "charge", "wrong", "costs 4 node-hours"),
@@ -237,20 +237,20 @@ class TestOwnChecks:
             ({"charge": HALF}, "charge", "note", "costs 2 device-hours and has 4"),
             ({"charge": Charge(per_device_hour=0.0)}, "charge", "note", "nothing is charged"),
             ({"charge": BILLING}, "charge", "ok", "costs 72 billing-hours"),
-            ({"pool": pool(gpus="gpu:a100:4")}, "devices", "wrong", "holds a count"),
-            ({"pool": pool(gpus=None)}, "devices", "note", "no device is asked for"),
-            ({"pool": pool(device="cpu")}, "devices", "note", "runs on cpu, and gpu is asked for"),
-            ({"pool": pool(options=("--time=10", "--switches=1"))}, "options", "wrong", "already: --time"),
+            ({"pool": pool(gpus="gpu:a100:4")}, "devices", "wrong", "contains a count"),
+            ({"pool": pool(gpus=None)}, "devices", "note", "no device is requested"),
+            ({"pool": pool(device="cpu")}, "devices", "note", "device = cpu, but gpu is requested"),
+            ({"pool": pool(options=("--time=10", "--switches=1"))}, "options", "wrong", "sets itself: --time"),
             ({"pool": pool(resource="nvidia.com/gpu")}, "fields", "note", "no effect on this site: resource"),
             ({"container": Container(images={HERE: "x.sif"})}, "fields", "note", "runtime is none"),
             ({"environment": {"MASTER_ADDR": "n1"}}, "environment", "wrong", "MASTER_ADDR"),
             ({"pool": pool(environment={"PYTHONPATH": "/x"})}, "environment", "wrong", "PYTHONPATH"),
             ({"container": Container(runtime="apptainer")}, "image", "wrong", f"no image for {HERE}"),
             ({"meeting_host": "127.0.0.1"}, "meeting host", "note", "every node's own address"),
-            ({"meeting_host": "no-such-host.invalid"}, "meeting host", "note", "has no address"),
+            ({"meeting_host": "no-such-host.invalid"}, "meeting host", "note", "cannot be resolved"),
             ({"python": "venv/bin/python"}, "python", "wrong", "depends on the current folder"),
             ({"python": "python3"}, "python", "note", "from the PATH of the jobs"),
-            ({"python": "/no/such/python"}, "python", "note", "is not on this machine"),
+            ({"python": "/no/such/python"}, "python", "note", "does not exist on this machine"),
             ({"python": sys.executable}, "python", "ok", f"for {HERE}"),
             ({"python": sys.executable, "pool": pool(architecture=OTHER)}, "python", "wrong", f"built for {HERE}"),
             ({"pool": pool(architecture=OTHER)}, "python", "wrong", "exec format error"),
@@ -292,7 +292,7 @@ class TestOwnChecks:
         container = Container(runtime="apptainer", images={HERE: "x.sif"}, mounts=mounts)
         node = plant(tmp_path)
         found = [check for check in checks(place(container=container), node=node) if check.name == "mounts"]
-        assert [(check.verdict, "/shared/dota is not there" in check.found) for check in found] == [("wrong", True)]
+        assert [(check.verdict, "/shared/dota does not exist" in check.found) for check in found] == [("wrong", True)]
         twice = replace(container, mounts=(Mount(source="/shared/data"), Mount(source="/x", target="/shared/data")))
         assert "mounted twice" in by_name(checks(place(container=twice), node=node))["mounts"].found
 

@@ -530,7 +530,7 @@ def test_words_for_bands_without_a_documented_figure(occasions: Path, capsys: py
     low = write(occasions, RECIPE.replace("value = 3200.0", "low = 3200.0"), "low.toml")
     assert main(["verify", str(low), "--no-run", "--results", str(occasions / "results")]) == 1
     assert "documented one" not in (text := capsys.readouterr().out)
-    assert "why: the whole interval lies outside the band" in text
+    assert "why: the whole interval is outside the band" in text
 
 
 def test_a_share_of_nothing_and_a_figure_that_is_unknown(occasions: Path, capsys: pytest.CaptureFixture[str]) -> None:

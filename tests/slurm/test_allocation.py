@@ -118,11 +118,11 @@ def test_a_flood_of_processes_on_a_node_is_refused() -> None:
 
 
 def test_a_machine_of_ones_own_and_a_pod() -> None:
-    assert whereabouts({"PATH": ""}).words == ""
+    assert whereabouts({"PATH": ""}).message == ""
     assert type(whereabouts({"PATH": ""}).launcher) is LocalLauncher
     pod = whereabouts({"PATH": "", "KUBERNETES_SERVICE_HOST": "10.0.0.1"})
     assert type(pod.launcher) is LocalLauncher
-    assert pod.words == "inside a Kubernetes pod: runs are made in it"
+    assert pod.message == "inside a Kubernetes pod: runs start in this pod"
 
 
 def test_a_step_of_our_own_and_one_of_several_tasks_stay_where_they_are() -> None:
@@ -130,14 +130,14 @@ def test_a_step_of_our_own_and_one_of_several_tasks_stay_where_they_are() -> Non
     assert type(whereabouts({**inside, MARK: "abc"}).launcher) is LocalLauncher
     several = whereabouts({**inside, "SLURM_STEP_NUM_TASKS": "2"})
     assert type(several.launcher) is LocalLauncher
-    assert "one of 2 tasks" in several.words
+    assert "one of 2 tasks" in several.message
 
 
 def test_an_allocation_that_cannot_be_asked_for() -> None:
     """As in a container without Slurm's commands: what is here is used, and that is said."""
     found = whereabouts({"PATH": "/nowhere", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"})
     assert type(found.launcher) is LocalLauncher
-    assert re.fullmatch(r"inside Slurm job 7, but scontrol .*: runs are made on this machine alone", found.words)
+    assert re.fullmatch(r"inside Slurm job 7, but scontrol .*: runs start on this machine only", found.message)
 
 
 # -- a real Slurm ---------------------------------------------------------------------------------------------
@@ -204,7 +204,9 @@ def test_what_slurm_says_of_the_allocation(allocate: Callable[..., str]) -> None
     assert found == Allocation(
         job=job, nodes=("n1", "n2"), tasks_per_node=2, cpus_per_node=2, devices_per_node=3, here=None
     )
-    words = f"inside Slurm allocation {job}: 2 nodes (n1, n2) with 3 device(s) each; runs start there through srun"
+    words = (
+        f"inside Slurm allocation {job}: 2 nodes (n1, n2) with 3 device(s) each; runs start on these nodes with srun"
+    )
     said: list[str] = []
     assert isinstance(launcher_here(said.append), AllocationLauncher)
     assert said == [words]
@@ -239,7 +241,7 @@ def test_ddp_over_one_two_and_four_nodes(cluster: Cluster, tmp_path: Path) -> No
         timeout=10 * PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("4 nodes (n1, n2, n3, n4) with 1 task(s) each; runs start there through srun") == 3
+    assert done.stderr.count("4 nodes (n1, n2, n3, n4) with 1 task(s) each; runs start on these nodes with srun") == 3
     folder = ResultFolder(results)
     for count in (1, 2, 4):
         (record,) = folder.records(f"nodes{count}")
@@ -360,7 +362,7 @@ def test_nodes_that_do_not_see_our_files(
 ) -> None:
     allocate("--nodes=2")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
-    with pytest.raises(InputError, match="cannot make the run") as caught:
+    with pytest.raises(InputError, match="of the allocation cannot run this") as caught:
         launcher().run(make_spec(), tmp_path / "raw", lambda: None)
     assert {problem.field for problem in caught.value.problems} == {"--results", "python"}
     assert "not seen from n1" in str(caught.value)
@@ -372,13 +374,13 @@ def test_a_batch_job_on_one_node_is_a_machine_of_its_own(cluster: Cluster, tmp_p
     cluster.run("sbatch", "--mem=1500", f"--output={output}", f"--wrap={command}")
     eventually(lambda: not cluster.queue(), "the job has ended")
     lines = output.read_text().splitlines()
-    assert any("1 node (n1) with 1 task(s) each; runs are made here" in line for line in lines), lines
+    assert any("1 node (n1) with 1 task(s) each; runs start on this node" in line for line in lines), lines
     record = json.loads(next(line for line in lines if line.startswith("{")))["runs"][0]
     assert (record["launch"]["launcher"], record["environment"]["node"]) == ("local", "n1")
 
 
 def test_the_doctor_says_what_a_run_would_use(allocate: Callable[..., str]) -> None:
     job = allocate("--nodes=2")
-    found = whereabouts(os.environ).words
+    found = whereabouts(os.environ).message
     assert found.partition(":")[0] == f"inside Slurm allocation {job}"
-    assert "runs start there through srun" in found
+    assert "runs start on these nodes with srun" in found

@@ -157,7 +157,7 @@ def test_cancelled_by_hand(cluster: Cluster, tmp_path: Path) -> None:
     assert states[0, 1].phase == "running"
     assert said is not None
     assert (said.state, said.cause, said.job) == ("CANCELLED", "cancelled", f"{study.id}_0")
-    assert "while it ran" in said.reason
+    assert "while it was running" in said.reason
     assert said.nodes[0] in cluster.node_names
     assert said.started_at is not None
     assert "CANCELLED AT" in str((said.evidence or {})["output"])
@@ -170,7 +170,7 @@ def test_cancelled_by_hand(cluster: Cluster, tmp_path: Path) -> None:
     study.slurm.cancel(study.campaign, study.campaign.plan.jobs)
     # A folder may come from a stranger: its word is no option of scancel.
     (study.campaign.job_folder(study.campaign.plan.jobs[0]) / "id").write_text("--me\n")
-    with pytest.raises(SteelyardError, match="no number"):
+    with pytest.raises(SteelyardError, match="not a number"):
         study.slurm.cancel(study.campaign, study.campaign.plan.jobs)
 
 
@@ -185,10 +185,10 @@ def test_cancelled_while_it_waited(cluster: Cluster, tmp_path: Path) -> None:
     said = study.poll()[0, 1].said
     assert said is not None
     assert (said.cause, said.nodes, said.started_at, said.elapsed_s) == ("cancelled", (), None, None)
-    assert "while it waited" in said.reason
+    assert "while it was pending" in said.reason
     record = study.collect()[study.run_of(1)]
     assert record.status.code == "cancelled"
-    assert "never began" in record.status.reason
+    assert "never started" in record.status.reason
 
 
 @pytest.mark.usefixtures("end_of_jobs")
@@ -291,7 +291,7 @@ def test_script_that_fails(cluster: Cluster, tmp_path: Path) -> None:
     assert said is not None
     assert (said.state, said.cause, (said.evidence or {})["exit_code"]) == ("FAILED", "failed", 1)
     records = study.collect()
-    assert all("never began" in record.status.reason for record in records.values())
+    assert all("never started" in record.status.reason for record in records.values())
     assert all("/nowhere/init.sh" in str(record.status.evidence) for record in records.values())
 
 
@@ -538,7 +538,7 @@ def test_a_machine_without_slurm(cluster: Cluster, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PATH", str(tmp_path))
     (check,) = Slurm().check(place)
     assert (check.name, check.verdict) == ("Slurm", "wrong")
-    with pytest.raises(SteelyardError, match="not here"):
+    with pytest.raises(SteelyardError, match="was not found"):
         Slurm()._queue()
 
 
@@ -750,7 +750,7 @@ def test_account(tmp_path: Path) -> None:
     assert found is not None
     assert found.said is not None
     assert (found.said.energy_j, found.said.elapsed_s) == (5000.0, 61.0)
-    assert "a user without a name here (uid 4294967)" in found.said.reason
+    assert "a user unknown on this machine (uid 4294967)" in found.said.reason
 
 
 @pytest.mark.parametrize("energy", ["", "0", "4294967294", "18446744073709551614", "nonsense"])

@@ -335,7 +335,10 @@ def test_a_run_that_was_killed_between_its_two_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [({"say": False}, "ended before it said how long"), ({"token_steps": 10}, "end before the steady window begins")],
+    [
+        ({"say": False}, "ended before it reported the length"),
+        ({"token_steps": 10}, "end before the steady window begins"),
+    ],
 )
 def test_numbers_that_cannot_be_told(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
     found = write_run(tmp_path, **settings).quantities
@@ -351,7 +354,7 @@ def test_requests_of_one_token_decode_nothing(tmp_path: Path) -> None:
     assert found["ttft_mean"].value == pytest.approx(1.5 * FIRST_S)
     assert found["tokens_per_second"].value == pytest.approx(found["throughput_job"].value)
     for name in ("time_per_token_p50", "decode_tokens_per_second"):
-        assert (found[name].value, found[name].reason) == (None, "a request makes one token: nothing is decoded")
+        assert (found[name].value, found[name].reason) == (None, "requests generate one token: there is no decoding")
 
 
 def test_damaged_tokens_are_damage(tmp_path: Path) -> None:

@@ -451,7 +451,7 @@ def test_two_ranks_share_the_parameters(capfd: pytest.CaptureFixture[str], resul
     values = record["settings"]["values"]
     assert (values["parallel"], values["matmul_dtype"]) == ("fully_shard", "bfloat16")
     assert shares(record)[2]["value"] is None
-    assert "nothing tells computation from communication" in shares(record)[2]["reason"]
+    assert "computation and communication cannot be separated" in shares(record)[2]["reason"]
     # Counted before it was cut up.
     assert record["model"]["parameters"] == 8970
 

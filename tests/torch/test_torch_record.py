@@ -108,7 +108,7 @@ def test_a_run_on_the_cpu(simulate: Callable[[RunSpec], RunRecord]) -> None:
     assert rate is not None
     assert flops.value == pytest.approx(44_800 * rate)
     share = record.quantities["model_flops_utilisation"]
-    assert (share.value, share.reason) == (None, "no peak in fp32 is known for 'cpu'")
+    assert (share.value, share.reason) == (None, "the fp32 peak of 'cpu' is not known")
     assert [phase.name for phase in record.phases[:4]] == ["setup", "compile", "steps", "crosscheck"]
 
 
@@ -171,10 +171,10 @@ def test_padding_is_no_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "reason", "flops_known"),
     [
-        ((effect(), DeviceFacts(name="odd"), MODEL), "no peak in fp32 is known for 'odd'", True),
-        ((effect(matmul_dtype="float64"), DEVICE, MODEL), "no peak in fp64 is known for 'Scripted 9000'", True),
-        ((DEVICE, MODEL), "no peak in unknown is known for 'Scripted 9000'", True),
-        ((effect(), MODEL), "no peak in fp32 is known for 'this device'", True),
+        ((effect(), DeviceFacts(name="odd"), MODEL), "the fp32 peak of 'odd' is not known", True),
+        ((effect(matmul_dtype="float64"), DEVICE, MODEL), "the fp64 peak of 'Scripted 9000' is not known", True),
+        ((DEVICE, MODEL), "the unknown peak of 'Scripted 9000' is not known", True),
+        ((effect(), MODEL), "the fp32 peak of 'this device' is not known", True),
         (
             (effect(), DEVICE, dataclasses.replace(MODEL, flops_per_sample=None, method="unknown: no")),
             "FLOPs unknown: unknown: no",

@@ -431,7 +431,7 @@ def test_a_job_whose_share_is_zero_takes_the_interval_away_and_not_the_compariso
     b = figure(made([1.0, 1, 1], "t/b", system="B"), "input_wait_share", "1", [0.2, 0.2, 0.2])
     (ratio,) = compare([a], [b], metric="input_wait_share").comparisons[0].ratios
     assert (ratio.value, ratio.low, ratio.verdict) == (pytest.approx(2), None, "no difference shown")
-    assert "no interval, because a job's figure is not above zero" in said([a], [b], metric="input_wait_share")
+    assert "no interval, because the figure of a job is not above zero" in said([a], [b], metric="input_wait_share")
 
 
 def test_what_is_no_speed_is_more_or_less_and_never_faster() -> None:
@@ -593,7 +593,7 @@ def test_many_rows_of_equal_settings_are_paired_without_looking_at_every_pair() 
         [made([1.0], f"t/{name}{n}", system=name, learning_rate=n + 1 / 2 * (name == "B")) for n in range(101)]
         for name in "AB"
     ]
-    with pytest.raises(InputError, match="too much is selected"):
+    with pytest.raises(InputError, match="the selection is too large"):
         compare(*unlike)
 
 

@@ -246,7 +246,7 @@ def test_time_between_steps_is_left_out_where_it_counts() -> None:
     small = energy_windows._Stretches(10.0)
     small.extend(np.array([0.0, 6.0]), np.ones(2))
     small.put("main", windows)
-    assert windows.doubts["main"] == "71% of the window's time is between steps, not in them"
+    assert windows.doubts["main"] == "71% of the window is time between steps"
 
 
 def test_each_node_has_its_own_clock(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_what_cannot_be_read_is_one_quantity_with_the_reason(tmp_path: Path) -> 
     record = derive(raw)
     assert [name for name in record.quantities if "energy" in name or "power" in name] == ["energy_job"]
     assert main_of(record).reason == (
-        "no sensor of energy or power can be read here: rapl: energy_uj is readable by root only"
+        "no power or energy sensor can be read here: rapl: energy_uj is readable by root only"
     )
     assert codes(record) == []
 
@@ -385,7 +385,7 @@ def test_a_sampler_that_was_killed(tmp_path: Path) -> None:
     assert record.status.code == "completed"
     assert (verdict(record), main_of(record).value) == ("invalid", None)
     assert "SY408" in codes(record)
-    assert f"{SAMPLER}that of sim0 was killed and left no last word" in reasons(record)
+    assert f"{SAMPLER}killed on sim0;" in reasons(record)
     assert value(record, "energy_compile") == pytest.approx(4 * 6 * 90, rel=0.01)
 
 
@@ -539,7 +539,7 @@ def test_devices_of_neighbours_that_are_counted_are_told(tmp_path: Path) -> None
         )
     record = derive(raw)
     assert "SY405" in codes(record)
-    assert "5 devices on sim0 are counted, and the job has 4 there" in reasons(record)
+    assert "5 devices on sim0 are counted, but the job has only 4 there" in reasons(record)
 
 
 def test_a_channel_that_was_lost_says_why(tmp_path: Path) -> None:
@@ -558,7 +558,7 @@ def test_hosts_are_summed_over_all_nodes_or_not_at_all(tmp_path: Path) -> None:
     assert value(derive(raw), "energy_host") == pytest.approx(2 * 1000 * STEP_S * 200, rel=0.01)
     rewrite(raw, [line for line in events(raw, 2) if line.get("domain") != "host"], 2)
     record = derive(raw)
-    assert record.quantities["energy_host"].reason == "no sensor of the host can be read on sim1"
+    assert record.quantities["energy_host"].reason == "no host sensor can be read on sim1"
     assert verdict(record) == "valid"
 
 
@@ -726,7 +726,7 @@ def test_a_killed_sampler_without_any_reading_is_said_so(tmp_path: Path) -> None
     rewrite(raw, [event for event in events(raw) if event["kind"] != "ended"])
     (raw / "power-00000.bin").unlink()
     record = derive(raw)
-    assert "there is no reading of what is counted" in reasons(record)
+    assert "no counted channel has a reading" in reasons(record)
     assert "inf" not in reasons(record)
     assert codes(record) == ["SY402", "SY408"]
 
@@ -807,5 +807,5 @@ def test_a_node_of_a_cpu_job_that_nobody_watched_is_said(tmp_path: Path) -> None
             event["facts"]["env.SLURM_JOB_NUM_NODES"] = "2"
     path.write_text("".join(json.dumps(event) + "\n" for event in told))
     record = derive(raw)
-    assert "1 of the 2 nodes that the job was given were read" in reasons(record)
+    assert "sensors were read on 1 of the 2 nodes of the job" in reasons(record)
     assert (verdict(record), codes(record)) == ("doubtful", ["SY405"])

@@ -71,7 +71,7 @@ def test_equal_machines_with_unlike_sensors_show_no_difference(simulate: Simulat
     assert per_watt.high is not None
     assert per_watt.low <= 1.0 <= per_watt.high
     assert per_watt.verdict == "no difference shown"
-    assert "sensors' error" in "\n".join(lines(compared, "a", "b"))
+    assert "sensor error" in "\n".join(lines(compared, "a", "b"))
 
 
 def test_a_difference_beyond_both_gains_is_shown(simulate: Simulate) -> None:

@@ -189,7 +189,7 @@ def test_a_job_with_invalid_energy_is_not_averaged_and_is_named() -> None:
     jobs = [
         record(0, energies(1.0, valid())),
         record(1, energies(9.0, valid("invalid", "the sampler was killed"))),
-        record(2, {"energy_job": joules(None, None, reason="no sensor of energy or power can be read here: denied")}),
+        record(2, {"energy_job": joules(None, None, reason="no power or energy sensor can be read here: denied")}),
         record(3, energies(1.0, valid("doubtful", "coverage 80 %"))),
     ]
     cell = energy_cells(summarise(jobs), {})[0]
@@ -197,7 +197,7 @@ def test_a_job_with_invalid_energy_is_not_averaged_and_is_named() -> None:
     assert (cell.jobs, cell.verdict) == (2, "doubtful")
     assert [(left.run_id, left.reason) for left in cell.left_out] == [
         ("cell-1", "the sampler was killed"),
-        ("cell-2", "no sensor of energy or power can be read here: denied"),
+        ("cell-2", "no power or energy sensor can be read here: denied"),
     ]
     text = "\n".join(energy_lines([cell], None))
     assert "cell-1" in text
@@ -209,7 +209,7 @@ def test_jobs_that_count_different_things_are_not_averaged() -> None:
     jobs = [record(0, energies(1.0, valid())), record(1, energies(2.0, valid(), scope="module"))]
     cell = energy_cells(summarise(jobs), {"cell-0": ("device",)})[0]
     assert cell.main.value is None
-    assert "do not count the same" in str(cell.main.reason)
+    assert "do not measure the same" in str(cell.main.reason)
     assert "module: CPU included" in str(cell.main.reason)
 
 
@@ -279,7 +279,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     denied = Missing(backend="rapl", what="package-0", code="forbidden", reason="permission denied")
     write_sensors(tmp_path, [gauge()], [gpu()], lambda _n, at: watts(at), missing=(denied,), ended=False)
     notes = power_trace(record(0, energies(1.0, valid())), tmp_path).notes
-    assert notes == ("rapl: package-0: permission denied", f"the sampler of {NODE} did not end in order")
+    assert notes == ("rapl: package-0: permission denied", f"the sampler of {NODE} did not end properly")
     assert power_trace(record(0, {}), tmp_path / "nothing").lines == ()
 
 
@@ -436,7 +436,7 @@ def test_the_verb_shows_plots_and_says(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_no_valid_energy_is_exit_code_1_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    reason = "no sensor of energy or power can be read here: rapl: permission denied"
+    reason = "no power or energy sensor can be read here: rapl: permission denied"
     results = keep(tmp_path / "r", record(0, {"energy_job": joules(None, None, reason=reason)}))
     assert main(["energy", "watts", "--results", str(results.path)]) == 1
     out = capsys.readouterr().out
@@ -455,7 +455,7 @@ def test_show_and_run_have_columns_of_energy(tmp_path: Path, capsys: pytest.Capt
     assert "J/sample" in out
     assert "1.2500" in out
     assert "samples/Wh" in out
-    reason = "no sensor of energy or power can be read here: rapl: package-0: permission denied"
+    reason = "no power or energy sensor can be read here: rapl: package-0: permission denied"
     results = keep(tmp_path / "q", record(0, {"energy_job": joules(None, valid("invalid", "x"), reason=reason)}))
     assert main(["show", "watts", "--results", str(results.path)]) == 0
     assert "permission denied" in capsys.readouterr().out
@@ -502,7 +502,7 @@ def test_a_run_that_never_got_steady_has_no_steady_joules() -> None:
 
 
 def test_one_reason_for_all_jobs_is_said_once() -> None:
-    lost = {"energy_job": joules(None, None, reason="no sensor of energy or power can be read here: x")}
+    lost = {"energy_job": joules(None, None, reason="no power or energy sensor can be read here: x")}
     text = "\n".join(energy_lines(energy_cells(summarise([record(i, lost) for i in range(3)]), {}), None))
     assert text.count("can be read here") == 1
 
@@ -516,7 +516,7 @@ def test_the_picture_says_what_is_counted() -> None:
 
 
 def test_a_machine_without_sensors_makes_no_noise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    reason = "no sensor of energy or power can be read here: amd: there is no /dev/kfd; ipu: there is no /dev/ipu0"
+    reason = "no power or energy sensor can be read here: amd: there is no /dev/kfd; ipu: there is no /dev/ipu0"
     job = record(0, {"energy_job": joules(None, None, reason=reason)})
     results = keep(tmp_path / "r", job)
     assert main(["show", job.run_id, "--results", str(results.path)]) == 0

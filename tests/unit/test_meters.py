@@ -13,7 +13,7 @@ from steelyard.analysis.meters import (
     MAX_LINE,
     SLURM_COMMAND,
     MeteredEnergy,
-    hold,
+    check_agreement,
     meter_energy,
     ours,
     parse_meter,
@@ -62,17 +62,17 @@ def test_energy_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_collected_is_not_zero(energy: str) -> None:
     found = parse_slurm(HEADER + f"71|{BEGIN_S}|{BEGIN_S + 200}|{energy}\n")["71"]
     assert found.value_j is None
-    assert "was not collected" in found.reasons[0]
-    check = hold(own(), found)
+    assert "collected no energy" in found.reasons[0]
+    check = check_agreement(own(), found)
     assert (check.answer, check.ratio) == ("unknown", None)
-    assert "was not collected" in check.reasons[0]
+    assert "collected no energy" in check.reasons[0]
 
 
 def test_a_plugin_nobody_named_leaves_the_scope_unknown() -> None:
     found = parse_slurm(HEADER + f"71|{BEGIN_S}|Unknown|9000\n")["71"]
     assert (found.scope, found.stop_s) == (None, None)
     assert any("AcctGatherEnergyType" in reason for reason in found.reasons)
-    assert hold(own(), found).answer == "unknown"
+    assert check_agreement(own(), found).answer == "unknown"
     with pytest.raises(InputError, match="rapl"):
         parse_slurm(HEADER + "1|1|2|3\n", plugin="magic")
 
@@ -108,7 +108,7 @@ def test_a_meters_joules_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.high_j is not None
     assert found.low_j <= 24_000.0 <= found.high_j
     mine = MeteredEnergy("ours", "device", 24_100.0, 23_900.0, 24_300.0, BEGIN_S + 60.0, BEGIN_S + 140.0)
-    assert hold(mine, found).answer == "agree"
+    assert check_agreement(mine, found).answer == "agree"
 
 
 def test_a_clock_that_is_off_widens_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,20 +169,20 @@ def test_times_of_both_spellings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("2026-11-15T12:00:00,5", "which zone"),
-        ("yesterday,5", "is no time"),
-        ("nan,5", "is no time"),
-        ("1e300,5", "is no time"),
-        (f"{BEGIN_S},-5", "no power"),
-        (f"{BEGIN_S},nan", "no power"),
-        (f"{BEGIN_S},inf", "no power"),
-        (f"{BEGIN_S},1e12", "no power"),
-        (f"{BEGIN_S},4_12", "no power"),
-        (f"{BEGIN_S},\u0664\u0662", "no power"),
-        (f"1_{BEGIN_S:.0f},5", "is no time"),
-        (f"{BEGIN_S}", "no power"),
-        (f"{BEGIN_S},\x1b[2J", "no power"),
-        (f"{BEGIN_S - 100},5", "before that of the line above"),
+        ("2026-11-15T12:00:00,5", "no time zone"),
+        ("yesterday,5", "is not a time"),
+        ("nan,5", "is not a time"),
+        ("1e300,5", "is not a time"),
+        (f"{BEGIN_S},-5", "not a power"),
+        (f"{BEGIN_S},nan", "not a power"),
+        (f"{BEGIN_S},inf", "not a power"),
+        (f"{BEGIN_S},1e12", "not a power"),
+        (f"{BEGIN_S},4_12", "not a power"),
+        (f"{BEGIN_S},\u0664\u0662", "not a power"),
+        (f"1_{BEGIN_S:.0f},5", "is not a time"),
+        (f"{BEGIN_S}", "not a power"),
+        (f"{BEGIN_S},\x1b[2J", "not a power"),
+        (f"{BEGIN_S - 100},5", "before that of the previous line"),
     ],
 )
 def test_lines_that_are_not_valid_are_told(line: str, words: str) -> None:
@@ -217,37 +217,37 @@ def node(value_j: float, **more: Any) -> MeteredEnergy:
 
 
 def test_the_same_scope_agrees_or_does_not() -> None:
-    assert hold(own(scope="node"), node(30_900.0)).answer == "agree"
-    check = hold(own(scope="node"), node(36_000.0))
+    assert check_agreement(own(scope="node"), node(30_900.0)).answer == "agree"
+    check = check_agreement(own(scope="node"), node(36_000.0))
     assert (check.answer, check.ratio, check.difference_w) == ("disagree", 1.2, 60.0)
 
 
 def test_a_whole_node_must_have_more_than_its_devices() -> None:
-    check = hold(own(), node(50_000.0))
+    check = check_agreement(own(), node(50_000.0))
     assert (check.answer, check.difference_w) == ("consistent", 200.0)
-    assert any("holds more than our device" in reason for reason in check.reasons)
-    check = hold(own(), node(20_000.0))
+    assert any("includes more than our device" in reason for reason in check.reasons)
+    check = check_agreement(own(), node(20_000.0))
     assert (check.answer, "whole has less" in check.reasons[0]) == ("disagree", True)
 
 
 def test_a_part_must_have_less() -> None:
     part = MeteredEnergy("meter", "die", 10_000.0, 9_900.0, 10_100.0, BEGIN_S + 50.0, BEGIN_S + 150.0)
-    assert hold(own(), part).answer == "consistent"
-    assert hold(own(9_000.0, half_j=90.0), part).answer == "disagree"
-    assert hold(own(scope="cpu"), part).answer == "unknown"
+    assert check_agreement(own(), part).answer == "consistent"
+    assert check_agreement(own(9_000.0, half_j=90.0), part).answer == "disagree"
+    assert check_agreement(own(scope="cpu"), part).answer == "unknown"
 
 
 def test_windows_that_differ_are_said() -> None:
     longer = node(50_000.0, start_s=float(BEGIN_S))
-    check = hold(own(scope="node"), longer)
+    check = check_agreement(own(scope="node"), longer)
     assert (check.answer, check.difference_w) == ("consistent", None)
-    assert any("150 s, ours 100 s" in reason for reason in check.reasons)
-    assert hold(own(scope="node"), node(20_000.0, start_s=float(BEGIN_S))).answer == "disagree"
+    assert any("150 s, ours is 100 s" in reason for reason in check.reasons)
+    assert check_agreement(own(scope="node"), node(20_000.0, start_s=float(BEGIN_S))).answer == "disagree"
     shorter = node(20_000.0, start_s=BEGIN_S + 80.0, stop_s=BEGIN_S + 140.0)
-    assert hold(own(scope="node"), shorter).answer == "consistent"
+    assert check_agreement(own(scope="node"), shorter).answer == "consistent"
     # Of a larger scope but a shorter time, nothing follows.
-    assert hold(own(), shorter).answer == "unknown"
-    assert hold(own(), node(1.0, start_s=BEGIN_S + 900.0, stop_s=BEGIN_S + 999.0)).answer == "unknown"
+    assert check_agreement(own(), shorter).answer == "unknown"
+    assert check_agreement(own(), node(1.0, start_s=BEGIN_S + 900.0, stop_s=BEGIN_S + 999.0)).answer == "unknown"
 
 
 def test_a_records_quantity_held_against_slurm() -> None:
@@ -257,10 +257,10 @@ def test_a_records_quantity_held_against_slurm() -> None:
     )  # fmt: skip
     mine = ours(quantity, "device", BEGIN_S + 50.0, BEGIN_S + 150.0)
     text = HEADER + f"71|{BEGIN_S}|{BEGIN_S + 200}|48000\n"
-    assert hold(mine, parse_slurm(text, plugin="gpu")["71"]).answer == "consistent"
-    assert hold(mine, parse_slurm(text.replace("48000", "4800"), plugin="gpu")["71"]).answer == "disagree"
+    assert check_agreement(mine, parse_slurm(text, plugin="gpu")["71"]).answer == "consistent"
+    assert check_agreement(mine, parse_slurm(text.replace("48000", "4800"), plugin="gpu")["71"]).answer == "disagree"
     unknown = Quantity(value=None, unit="J", scope="job", window="steady", aggregation="sum", reason="no sensor")
-    assert hold(ours(unknown, None, None, None), parse_slurm(text)["71"]).reasons[0].endswith("no sensor")
+    assert check_agreement(ours(unknown, None, None, None), parse_slurm(text)["71"]).reasons[0].endswith("no sensor")
     with pytest.raises(InputError):
         ours(Quantity(value=1.0, unit="W", scope="job", window="steady", aggregation="mean"), None, None, None)
 

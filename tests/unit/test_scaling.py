@@ -104,7 +104,7 @@ def test_waiting_for_the_slow_rank_is_told_from_the_transfer(run: Any, monkeypat
         "rank_compute_max": 1.5 * STEP_S,
     }
     for passes in (1 << 16, 7):
-        monkeypatch.setattr(ranks, "STEPS_A_PASS", passes)
+        monkeypatch.setattr(ranks, "STEPS_PER_PASS", passes)
         record = run(spec_of(4, passes, sim=slow))
         for name, truth in truths.items():
             assert record.quantities[name].value == pytest.approx(truth, rel=1e-9), name
@@ -282,21 +282,21 @@ def test_settings_swept_beside_the_devices_give_several_curves(study: Any) -> No
 
 def test_several_batches_at_one_count_must_be_told_apart(study: Any) -> None:
     records = study([1, 2]) + study([1, 2], batch=64, cell="b")
-    with pytest.raises(InputError, match="not clear which cells"):
+    with pytest.raises(InputError, match="not clear which configurations"):
         scaling(summarise(records))
     assert [curve.label for curve in scaling(summarise(records), "weak")] == [
-        "32 samples a device",
-        "64 samples a device",
+        "32 samples per device",
+        "64 samples per device",
     ]
     (found,) = scaling(summarise(records), "strong")
     assert (found.label, found.alone) == (
-        "64 samples a step", ("1 device, 32 samples a step", "2 devices, 128 samples a step"),
+        "64 samples per step", ("1 device, 32 samples per step", "2 devices, 128 samples per step"),
     )  # fmt: skip
 
 
 def test_cells_that_no_setting_tells_apart_are_refused(study: Any) -> None:
     records = study([1, 2]) + study([2], cell="again", hang_limit_s=100.0)
-    with pytest.raises(InputError, match="2 cells have 2 devices"):
+    with pytest.raises(InputError, match="2 configurations have 2 devices"):
         scaling(summarise(records))
 
 

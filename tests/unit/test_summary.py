@@ -33,13 +33,13 @@ def jobs(simulate: Simulate, nodes: list[str], noise: Noise) -> list[RunRecord]:
     ("nodes", "covers", "doubts"),
     [
         (["a"], "this job", 0),
-        (["a", "a", "a"], "jobs on node a only", 0),
-        (["a", "b", "c"], "jobs across 3 nodes", 0),
-        (["a", "a", "b"], "jobs across 2 nodes", 1),
-        (["a", "a"], "jobs on node a only", 1),
+        (["a", "a", "a"], "3 jobs, all on node a", 0),
+        (["a", "b", "c"], "3 jobs on 3 nodes", 0),
+        (["a", "a", "b"], "3 jobs on 2 nodes", 1),
+        (["a", "a"], "2 jobs, all on node a", 1),
     ],
 )
-def test_what_an_interval_speaks_for(simulate: Simulate, nodes: list[str], covers: str, doubts: int) -> None:
+def test_what_an_interval_covers(simulate: Simulate, nodes: list[str], covers: str, doubts: int) -> None:
     interval = job_throughput(jobs(simulate, nodes, Noise(kind="normal", between_jobs_cv=0.01))).interval
     assert interval is not None
     assert interval.covers.startswith(covers)

@@ -52,6 +52,6 @@ def test_unknown_parts_are_said_to_be_unknown(
     record = simulate(make_spec(budget=Budget(max_steps=100)))
     assert record.status.code == "completed", record.status
     share = record.quantities["compute_share"]
-    assert (share.value, share.reason) == (None, "nothing tells computation from communication here")
+    assert (share.value, share.reason) == (None, "computation and communication cannot be separated here")
     assert record.quantities["input_wait_share"].value == 0.0
     assert record.quantities["throughput_job"].value == pytest.approx(3200)

@@ -1,1 +1,1 @@
-"""Records in, dataclasses out. Draws nothing, launches nothing."""
+"""Turn records into dataclasses of results. Draws nothing, launches nothing."""

@@ -1,6 +1,4 @@
-"""Cells of a study as one curve over the batch size: its knee, what fits, and what else differs. Knows cells, prints
-nothing.
-"""
+"""Throughput over the batch size: the knee, the largest batch that fits, and what else differs."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 SHARE = 0.9
 FACTOR = "batch_per_device"
 UNCHANGED = "SY111"
-# Settings and environment. How many jobs there are and where they ran is in the intervals.
+# Settings and environment. The intervals show how many jobs there are and where they ran.
 FAMILIES = ("SY1", "SY6")
 
 
@@ -37,17 +35,17 @@ class BatchCell:
     """One batch size of the curve, whether or not it could be run."""
 
     batch: int
-    """Samples in a micro-batch on one device."""
+    """Samples per micro-batch and device."""
     cell: CellSummary
     throughput: Quantity
-    """Of the whole job."""
+    """Throughput of the whole job."""
     of_asymptote: float | None
     memory_bytes: float | None
-    """The largest peak of its jobs; None where it is unknown."""
+    """The highest peak of its jobs; None if unknown."""
 
     @property
     def fits(self) -> bool:
-        """Whether jobs got through, and none ran out of memory."""
+        """Whether jobs completed, and none ran out of memory."""
         return any(code in self.cell.statuses for code in MEASURED) and not self.out_of_memory
 
     @property
@@ -61,29 +59,29 @@ class BatchCurve:
     """Throughput over the batch size."""
 
     cells: tuple[BatchCell, ...]
-    """By batch; cells that ran out of memory or failed too."""
+    """By batch, including configurations that ran out of memory or failed."""
     knee: Knee | None
-    """None: a finding blocks it."""
+    """None: not reported because of errors."""
     asymptote: float | None
-    """Samples a second of the whole job that no batch passes."""
+    """Upper limit of the throughput of the whole job, in samples per second."""
     smallest_reaching: int | None
-    """The smallest swept batch at or above the knee; None: there is none, or no knee."""
+    """The smallest measured batch at or above the knee; None if there is no knee or no such batch."""
     largest_fitting: int | None
     smallest_out_of_memory: int | None
     findings: tuple[Finding, ...]
-    """What differs beside the batch, and what keeps a cell out of the knee."""
+    """What differs besides the batch, and errors that keep a configuration out of the knee."""
 
     @property
     def blocked(self) -> bool:
-        """Whether the cells may not be put on one curve."""
+        """Whether errors keep the configurations from forming one curve."""
         return self.knee is None
 
 
 def batch_curve(cells: Sequence[CellSummary], share: float = SHARE) -> BatchCurve:
-    """The curve through these cells; InputError where they are no sweep over the batch."""
+    """Return the curve through these configurations; InputError if they are not a sweep over the batch."""
     if not 0 < share < 1:
-        problem = Problem("--share", f"{share:g} is no share", "a number between 0 and 1, such as 0.9")
-        raise InputError("an option is not valid", problems=(problem,))
+        problem = Problem("--share", f"{share:g} is out of range", "a number between 0 and 1, such as 0.9")
+        raise InputError("--share is not valid", problems=(problem,))
     ordered = sorted(cells, key=lambda cell: cell.records[0].spec.batch)
     differing = _differing(ordered)
     blocked = any(found.severity == "error" for found in differing)
@@ -122,7 +120,7 @@ def batch_curve(cells: Sequence[CellSummary], share: float = SHARE) -> BatchCurv
 
 
 def _collect_times(cell: CellSummary) -> BatchTimes:
-    """Seconds that a step of the whole job takes, in each job."""
+    """Return the step times of the whole job, one per job."""
     spec = cell.records[0].spec
     measured = [record for record in cell.records if record.status.code in MEASURED]
     found = [record.quantities["throughput_job"].value for record in measured if "throughput_job" in record.quantities]
@@ -131,13 +129,13 @@ def _collect_times(cell: CellSummary) -> BatchTimes:
 
 
 def _per_micro_batch(cell: CellSummary) -> int:
-    """Micro-batches that the whole job computes in one step; the knee is in samples of one of them."""
+    """Return the micro-batches of the whole job per step; the knee is in samples per micro-batch."""
     spec = cell.records[0].spec
     return spec.ranks * spec.accumulation
 
 
 def _differing(cells: Sequence[CellSummary]) -> tuple[Finding, ...]:
-    """What differs beside the batch from what most cells have; each thing once, however many cells have it."""
+    """Return what differs besides the batch from most configurations; each difference once."""
     rows = [row_of(cell) for cell in cells]
     # The base differs from the fewest others in anything but the batch.
     others = [sum(bool(confounders(Pair(row, other, FACTOR))) for other in rows) for row in rows]
@@ -145,14 +143,14 @@ def _differing(cells: Sequence[CellSummary]) -> tuple[Finding, ...]:
     base = rows[min(completed, key=lambda n: others[n])]
     found: dict[tuple[str, ...], list[Finding]] = {}
     for row in rows:
-        # What follows from another batch (its global batch) is in the message, but does not make it another matter.
+        # What follows from the batch (the global batch) is in the message, but is not a difference of its own.
         keys = tuple(sorted(f"{key.key}={key.b}" for key in confounders(Pair(base, row, FACTOR))))
         for entry in _against(base, row):
             same = keys if keys and entry.code.startswith("SY1") else (entry.message,)
             found.setdefault((entry.code, *same), []).append(entry)
     once = []
     for entries in found.values():
-        # The one with the shortest message stands for all.
+        # The shortest message represents all.
         first = min(entries, key=lambda entry: len(entry.message))
         more = f" and {len(entries) - 1} more" if len(entries) > 1 else ""
         once.append(dataclasses.replace(first, place=first.place + more))
@@ -161,7 +159,7 @@ def _differing(cells: Sequence[CellSummary]) -> tuple[Finding, ...]:
 
 
 def _blocking(cell: CellSummary) -> list[Finding]:
-    """What makes a cell's own figure unfit for use."""
+    """Return the errors that make the figure of a configuration unusable."""
     batch = cell.records[0].spec.batch
     return [
         dataclasses.replace(entry, place=f"batch {batch}, left out of the knee")
@@ -177,19 +175,19 @@ def _against(base: Row, row: Row) -> Iterator[Finding]:
     keys = sorted((f"{entry.key}={entry.a}" for entry in confounders(pair)), key=lambda text: (" " in text, len(text)))
     odd = f"{base.table}:{keys[0]}" if keys else None
     for entry in check("pair", pair):
-        # Of a cell without figures only its settings matter; two cells of one batch are another matter.
+        # Without figures only the settings matter; two configurations with one batch are handled elsewhere.
         if entry.code == UNCHANGED or not entry.code.startswith(FAMILIES):
             continue
         if row.status != "completed" and entry.severity != "error":
             continue
         if odd is not None and entry.code.startswith("SY1"):
-            yield dataclasses.replace(entry, fix=f"select cells that differ in the batch alone: {odd}")
+            yield dataclasses.replace(entry, fix=f"select configurations that differ only in the batch: {odd}")
         else:
             yield entry
 
 
 def _refuse_twice(cells: Sequence[CellSummary]) -> None:
-    """One batch in two cells is two curves: say which setting tells them apart."""
+    """Raise InputError if two configurations have the same batch: name the setting in which they differ."""
     for a, b in pairwise(cells):
         if a.records[0].spec.batch != b.records[0].spec.batch:
             continue
@@ -197,13 +195,13 @@ def _refuse_twice(cells: Sequence[CellSummary]) -> None:
         keys = [key for key in first if key in second and first[key] != second[key] and key not in _OWN]
         said = ", ".join(f"{key} {first[key]} and {second[key]}" for key in keys[:4]) or "their settings"
         key = keys[0] if keys else "key"
-        problem = Problem(f"batch {a.records[0].spec.batch}", f"two cells have it, with {said}", "one curve at a time")
+        problem = Problem(f"batch {a.records[0].spec.batch}", f"two configurations, with {said}", "one curve at a time")
         raise InputError(
-            "the selection holds more than one curve",
+            "the selection has more than one curve",
             problems=(problem,),
-            next_step=f"select one of them: {a.study}:{key}={first.get(key, 'value')}",
+            next_step=f"select one: {a.study}:{key}={first.get(key, 'value')}",
         )
 
 
-# What makes a cell or its evidence, not what was set.
+# Identity and evidence of a configuration, not its settings.
 _OWN = ("configuration", "run_id", "repeat", "seed", "study", "jobs", "jobs_lost", "node", "findings", "window")

@@ -1,4 +1,4 @@
-"""Whether a run waits for its data: as it was seen, and as the pipeline's and the device's own rates foretell it."""
+"""Whether a run waits for its data: as measured, and as predicted from the rates of pipeline and device."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ if TYPE_CHECKING:
 
 Bound = Literal["input-bound", "compute-bound", "cannot tell"]
 
-# Of the time. Below it, a faster pipeline gains less than people notice between two jobs.
+# Share of the time. Below it, a faster pipeline gains less than people notice between two jobs.
 INPUT_BOUND_SHARE = 0.10
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a full run will be."""
+    """The prediction for a full run."""
 
     bound: Bound
     wait_share: float
     """Share of the time that the device will wait for data."""
     rate: float
-    """Samples/s that the full run can reach at most."""
+    """The highest rate of the full run, in samples/s."""
 
 
 def seen(record: RunRecord) -> Bound:
-    """What a run was. Waiting is counted between the end of one step and the arrival of the next one's data."""
+    """Judge a run. Waiting is the time between the end of one step and the arrival of the next one's data."""
     share = record.quantities.get("input_wait_share")
     if share is None or share.value is None:
         return "cannot tell"
@@ -34,17 +34,17 @@ def seen(record: RunRecord) -> Bound:
 
 
 def has_queue(record: RunRecord) -> bool:
-    """Whether the host went on while the device computed: where steps are timed by events in the device's queue."""
+    """Return whether the host works while the device computes: if steps are timed by events in the device's queue."""
     return record.environment is not None and record.environment.timing.startswith("device events")
 
 
 def forecast(pipeline: Quantity, device: Quantity, *, overlaps: bool) -> Forecast | None:
-    """From the rate of the pipeline without a model and that of the model without a pipeline; None: a rate is unknown.
+    """Predict from the rate of the pipeline without a model and of the model without a pipeline; None: one is unknown.
 
-    Where the two work at the same time (`overlaps`), the slower one decides: with loader processes, and where a device
-    has a queue, so that the host reads the next batch while it computes. Where the training process does one after
-    the other, their times for a sample add up. A pipeline that shares its CPUs with the model's host process gets
-    fewer of them than it had alone: the forecast is then too good for it.
+    If both work at the same time (`overlaps`), the slower one decides: with loader processes, or if the device has a
+    queue and the host reads the next batch while it computes. If the training process does one after the other, the
+    times per sample add up. A pipeline that shares CPUs with the model's host process gets fewer of them than alone:
+    the prediction is then too optimistic.
     """
     if not pipeline.value or not device.value:
         return None
@@ -62,7 +62,7 @@ def forecast(pipeline: Quantity, device: Quantity, *, overlaps: bool) -> Forecas
 
 
 def _ends(rate: Quantity) -> tuple[float, float]:
-    """Lowest and highest of what the rate may be."""
+    """Return the lowest and highest possible rate."""
     assert rate.value is not None
     return (rate.interval.low, rate.interval.high) if rate.interval else (rate.value, rate.value)
 

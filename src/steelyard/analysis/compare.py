@@ -1,7 +1,7 @@
-"""Two sides held against each other: the verdict first, then findings, then ratios, and none where a finding blocks.
+"""Compare two sides: the verdict first, then findings, then ratios; no ratios if there are errors.
 
-Knows which rows belong together: those with equal settings, and the best of each side. Each side is one row or more;
-where they come from does not matter.
+Rows are paired by equal settings, and the best of each side with each other. A side is one row or more, from any
+source.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 Verdict = Literal["comparable", "comparable with disclosures", "not comparable"]
 How = Literal["as selected", "equal settings", "best against best", "nearest settings"]
 
-# As the options of `steelyard run` and the fields of a spec call them.
+# Names of options of `steelyard run` and fields of a spec.
 ALIASES = {
     "ranks": "devices", "workers": "workers_per_device", "loader.workers": "workers_per_device", "mode": "phase",
     "workload": "model", "parallel": "parallelism", "accumulation": "grad_accumulation", "loader.place": "data_place",
     "loader.prefetch": "prefetch", "loader.pin_memory": "pin_memory", "data": "data", "torch": "framework",
 }  # fmt: skip
-# Settings by which rows are put into groups of the same work before the best of a side is taken.
+# Settings that group rows by the same work before the best of a side is taken.
 GROUPED = ("work", "data", "amount", "arithmetic", "training")
-# Of what people do not choose for a run.
+# Settings that people do not choose for a run.
 UNCHOSEN = ("system", "software", "environment", "evidence")
 MAX_ROWS = 5000
 MAX_PAIRS = 10_000
@@ -51,7 +51,7 @@ MAX_SAME = 100
 
 @dataclass(frozen=True)
 class Comparison:
-    """One row of each side."""
+    """The comparison of one row of each side."""
 
     how: How
     a: Row
@@ -61,25 +61,25 @@ class Comparison:
     verdict: Verdict
     findings: tuple[Finding, ...]
     ratios: tuple[Ratio, ...]
-    """Empty where a finding blocks, unless forced; each carries the findings."""
+    """Empty if there are errors, unless forced; each carries the findings."""
     forced: bool
     chosen_from: tuple[int, int] = (1, 1)
-    """Of how many rows of each side these are the best."""
+    """From how many rows of each side the best were taken."""
     chosen: tuple[str, ...] = ()
     """Settings that each side chose for itself."""
     shared: tuple[str, ...] = ()
-    """What the settings of both rows are, where there are several comparisons to be told apart."""
+    """The common settings of both rows, if there are several comparisons."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """All that two selections give."""
+    """The result of comparing two selections."""
 
     factor: str
     metric: str
     comparisons: tuple[Comparison, ...]
     left_out: tuple[str, ...]
-    """Rows that have no figure or no partner, and why."""
+    """Rows without a figure or a partner, with the reason."""
 
     @property
     def made(self) -> bool:
@@ -90,12 +90,14 @@ class Compared:
 def compare(
     a: Sequence[Row], b: Sequence[Row], *, factor: str = "system", metric: str = "throughput", force: bool = False
 ) -> Compared:
-    """Hold B against A, the base. With several rows on a side: equal settings, and beside it best against best."""
+    """Compare B with A, the base. With several rows per side: equal settings, and also best against best."""
     factor = require_factor(factor)
     left_out: list[str] = []
     first, second = _with_figure(a, b, metric, left_out)
     if len(first) == len(second) == 1 and _same_row(first[0], second[0]):
-        problem = Problem("selection", f"both sides are {first[0].place}", "two cells, rows or runs that differ")
+        problem = Problem(
+            "selection", f"both sides are {first[0].place}", "two configurations, rows or runs that differ"
+        )
         raise InputError("there is nothing to compare", problems=(problem,))
     if len(first) == len(second) == 1:
         made = [_judge("as selected", Pair(first[0], second[0], factor, metric), force=force)]
@@ -111,7 +113,7 @@ def compare(
     ]
     if not made:
         _require_few(len(first), len(second), exact=False)
-        # The pair with the fewest reasons against it, so that these can be told.
+        # The pair with the fewest errors, to show its reasons.
         pairs = [Pair(row_a, row_b, factor, metric) for row_a in first for row_b in second]
         nearest = min(pairs, key=lambda pair: (len(blocking(pair)), len(confounders(pair))))
         made = [_judge("nearest settings", nearest, force=force)]
@@ -121,7 +123,7 @@ def compare(
 
 
 def require_factor(name: str) -> str:
-    """A setting or a group of them; InputError for anything else."""
+    """Return a setting or a group of settings; InputError for anything else."""
     name = ALIASES.get(name, name)
     known = [*(key for key, role in SETTINGS.items() if role != "evidence"), *dict.fromkeys(SETTINGS.values())]
     if name not in known or name == "evidence":
@@ -139,21 +141,21 @@ def _with_figure(a: Sequence[Row], b: Sequence[Row], metric: str, left_out: list
             if metric not in row.figures:
                 why = f"no {metric}"
                 if row.status != "completed":
-                    why += f", the runs ended with {row.status}"
+                    why += f", the runs ended as {row.status}"
                 elif jobs := row.get("jobs"):
                     why += f" in one or more of its {shown(jobs)} jobs"
                 left_out.append(f"{row.place} ({name}): {why}")
         sides.append(having)
     if not all(sides):
         common = set.intersection(*({m for row in rows for m in row.figures} for rows in (a, b)))
-        problem = Problem("metric", "; ".join(left_out[:3]), ", ".join(sorted(common)) or "none is on both sides")
+        problem = Problem("metric", "; ".join(left_out[:3]), ", ".join(sorted(common)) or "no metric is on both sides")
         next_step = f"--metric {min(common)}" if len(common) == 1 else None
         raise InputError(f"there is no {metric} on both sides", problems=(problem,), next_step=next_step)
     return sides[0], sides[1]
 
 
 def _judge(how: How, pair: Pair, *, force: bool, counts: tuple[int, int] = (1, 1)) -> Comparison:
-    """The verdict on one pair, and its ratios where there may be any."""
+    """Judge one pair, and compute its ratios if the verdict allows."""
     findings = check("pair", pair)
     severe = {found.severity for found in findings}
     verdict: Verdict = "comparable"
@@ -163,11 +165,11 @@ def _judge(how: How, pair: Pair, *, force: bool, counts: tuple[int, int] = (1, 1
         verdict = "comparable with disclosures"
     made: list[Ratio] = []
     if verdict == "not comparable" and not force:
-        # What is to be disclosed beside a ratio may name the ratio; there is none.
+        # Warnings may mention the ratio, which is not shown.
         findings = tuple(found if found.severity == "error" else replace(found, evidence="") for found in findings)
     else:
         attached = tuple(found for found in findings if found.severity != "note")
-        # Any of these pairs might have been the best one. Where all their intervals hold together, that of the chosen
+        # Any of these pairs might have been the best one. If all their intervals hold together, that of the chosen
         # pair holds as well (Bonferroni).
         level = 1 - (1 - LEVEL) / (counts[0] * counts[1])
         made = [replace(ratio, findings=attached) for ratio in ratios(pair.a, pair.b, pair.metric, level)]
@@ -179,7 +181,7 @@ def _judge(how: How, pair: Pair, *, force: bool, counts: tuple[int, int] = (1, 1
 
 
 def _partners(a: list[Row], b: list[Row], factor: str, metric: str, left_out: list[str]) -> list[tuple[How, Pair]]:
-    """Rows that may be compared, each used once; those that differ in the factor alone come first."""
+    """Return comparable rows, each used once; those that differ only in the factor come first."""
     taken: list[tuple[int, How, Pair]] = []
     used_a: set[int] = set()
     used_b: set[int] = set()
@@ -192,7 +194,7 @@ def _partners(a: list[Row], b: list[Row], factor: str, metric: str, left_out: li
         for i, j in tried:
             pair = Pair(a[i], b[j], factor, metric)
             if not _same_row(a[i], b[j]) and not blocking(pair):
-                # Of what people choose, the settings beside the factor in which the two differ.
+                # Settings that people choose, beside the factor, in which the two differ.
                 told = sum(entry.role not in ("software", "environment") for entry in confounders(pair))
                 distance = sum(entry.role in ("size", "batch") for entry in differences(pair.a, pair.b))
                 near.append((told, distance, i, j))
@@ -209,13 +211,13 @@ def _partners(a: list[Row], b: list[Row], factor: str, metric: str, left_out: li
 def _require_few(a: int, b: int, *, exact: bool) -> None:
     if a * b > (MAX_ROWS**2 if exact else MAX_PAIRS):
         problem = Problem("selection", f"{a} x {b} rows", f"at most {MAX_PAIRS} pairs of rows with unequal settings")
-        raise InputError("too much is selected", problems=(problem,), next_step="select fewer by STUDY:key=value")
+        raise InputError("the selection is too large", problems=(problem,), next_step="select fewer: STUDY:key=value")
 
 
 def _pair_exactly(a: list[Row], b: list[Row], factor: str) -> list[tuple[int, int]]:
-    """Rows that share every setting which people choose, but for the factor and the machine.
+    """Return pairs of rows with equal settings, except for the factor and the machine.
 
-    No other pair can be nearer, so that these are taken first, without a look at every pair.
+    No other pair can be nearer: these are taken first, without trying every pair.
     """
     keys = [key for key, role in SETTINGS.items() if role not in UNCHOSEN and factor not in (key, role)]
     there: dict[tuple[str, ...], list[int]] = {}
@@ -230,9 +232,9 @@ def _same_row(a: Row, b: Row) -> bool:
 
 
 def _best_pairs(a: list[Row], b: list[Row], factor: str, metric: str) -> list[tuple[Pair, tuple[int, int]]]:
-    """The best row of each side in every group of the same work, where both sides had a choice."""
+    """Return the best row of each side per group of the same work, if both sides had a choice."""
     if sense(a[0].figures[metric].unit) == "other":
-        # Of a share or of memory nobody can say if more is better.
+        # For a share or memory it is unknown whether more is better.
         return []
     meant = meant_to_differ(Pair(a[0], b[0], factor, metric))
     sizes = [] if meant & {"devices"} and factor in ("devices", "nodes", "size") else ["devices", "nodes"]
@@ -246,7 +248,7 @@ def _best_pairs(a: list[Row], b: list[Row], factor: str, metric: str) -> list[tu
     for key in common:
         rows_a, rows_b = groups_a[key], groups_b[key]
         if len(rows_a) > 1 and len(rows_b) > 1:
-            # A choice that only one side had is no best against best.
+            # A setting that only one side varied does not count as chosen.
             tuned = _varied(rows_a) & _varied(rows_b)
             pair = Pair(_best(rows_a, metric), _best(rows_b, metric), factor, metric, tuned)
             found.append((pair, (len(rows_a), len(rows_b))))
@@ -261,7 +263,7 @@ def _groups(rows: list[Row], keys: list[str]) -> dict[tuple[str, ...], list[Row]
 
 
 def _varied(rows: list[Row]) -> frozenset[str]:
-    """Settings that a side tried several values of, and may choose for itself."""
+    """Return settings of which a side tried several values, and which it may choose for itself."""
     return frozenset(
         key for key, role in SETTINGS.items() if role in TUNABLE and len({shown(row.get(key)) for row in rows}) > 1
     )
@@ -273,7 +275,7 @@ def _best(rows: list[Row], metric: str) -> Row:
 
 
 def _tell_apart(made: list[Comparison]) -> list[Comparison]:
-    """With the settings by which the comparisons are told from each other."""
+    """Add the settings that distinguish the comparisons."""
     rows = [entry.a for entry in made if entry.how != "best against best"]
     keys = [
         key

@@ -1,11 +1,19 @@
-"""A run's joules beside what a wattmeter or Slurm says of the same time. Knows clocks and scopes, no file's form."""
+"""Compare the energy of a run with what a wattmeter or Slurm measured at the same time."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING
 
-from steelyard.analysis.meters import MeterAgreement, MeteredEnergy, hold, meter_energy, ours, read_meter, read_slurm
+from steelyard.analysis.meters import (
+    MeterAgreement,
+    MeteredEnergy,
+    check_agreement,
+    meter_energy,
+    ours,
+    read_meter,
+    read_slurm,
+)
 from steelyard.analysis.power_trace import counted_scopes
 from steelyard.derive.observations import Observations
 from steelyard.errors import InputError, SteelyardError
@@ -32,13 +40,13 @@ def compare_meters(
     slurm: Path | None,
     plugin: str | None,
 ) -> dict[str, MeterAgreement]:
-    """What others measured of the one run that was selected, by whom; empty where no file of theirs is given."""
+    """Compare the selected run with measurements of others, by source; empty if no file is given."""
     if meter is None and slurm is None:
         return {}
     records = [record for entry in cells for record in entry.cell.records]
     if len(records) != 1:
         raise InputError(
-            f"{len(records)} runs are selected; a meter's readings are held against one",
+            f"{len(records)} runs are selected; a meter can be compared with one run",
             next_step="steelyard energy RUN_ID --meter FILE.csv",
         )
     record, raw, checks = records[0], folder.run_path(records[0].spec) / RAW, {}
@@ -51,17 +59,17 @@ def compare_meters(
 
 
 def against_meter(record: RunRecord, raw: Path, path: Path, scope: DomainScope | None) -> MeterAgreement:
-    """The meter's joules while the run made its steps, beside ours."""
+    """Compare the meter's energy during the steps of a run with ours."""
     start_s, stop_s = _window(record, raw, "steps")
     own = _own(record, raw, OF_STEPS, start_s, stop_s)
-    return hold(own, meter_energy(read_meter(path), start_s, stop_s, scope=scope))
+    return check_agreement(own, meter_energy(read_meter(path), start_s, stop_s, scope=scope))
 
 
 def against_slurm(record: RunRecord, raw: Path, path: Path, plugin: str | None) -> dict[str, MeterAgreement]:
-    """Each step of Slurm's answer, beside our joules of the whole run."""
+    """Compare each step in Slurm's accounting with our energy of the whole run."""
     start_s, stop_s = _window(record, raw, None)
     own = _own(record, raw, OF_RUN, start_s, stop_s)
-    return {name: hold(own, other) for name, other in read_slurm(path, plugin=plugin).items()}
+    return {name: check_agreement(own, other) for name, other in read_slurm(path, plugin=plugin).items()}
 
 
 def _own(record: RunRecord, raw: Path, name: str, start_s: float, stop_s: float) -> MeteredEnergy:
@@ -76,13 +84,13 @@ def _own(record: RunRecord, raw: Path, name: str, start_s: float, stop_s: float)
 
 
 def _window(record: RunRecord, raw: Path, phase: str | None) -> tuple[float, float]:
-    """A phase, or all of them, by the calendar. Of one node: each meter and each account is of one."""
+    """Return a phase, or all of them, in Unix time. Only for one node: a meter and an account each cover one."""
     nodes = Observations(raw).nodes
     if len(nodes) != 1:
-        raise InputError(f"run {record.run_id} has sensor files of {len(nodes)} nodes; a meter speaks for one")
+        raise InputError(f"run {record.run_id} has sensor files of {len(nodes)} nodes; a meter covers one")
     sampler = nodes[0].sampler
     if sampler is None or sampler.unix_s is None:
-        raise InputError(f"run {record.run_id} does not say when it began by the calendar: a simulated clock has none")
+        raise InputError(f"run {record.run_id} has no wall-clock start time: a simulated clock has none")
     found = [entry for entry in record.phases if phase is None or entry.name == phase]
     if not found:
         raise InputError(f"run {record.run_id} made no steps")

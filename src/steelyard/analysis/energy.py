@@ -1,6 +1,6 @@
-"""Energy of cells over their jobs: what a sample, an epoch, a token and a phase cost, and whether to believe it.
+"""Energy of configurations over their jobs: per sample, epoch, token and phase, with its validity.
 
-Knows the records' energy quantities and how jobs are put together; must not know how joules are made of readings.
+Averages the energy quantities of records; `derive` computes those from readings.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ FIGURES = (
 )  # fmt: skip
 """Quantities of a record that are averaged over jobs."""
 TURNED = {"samples_per_wh": ("energy_per_sample", "samples/Wh"), "tokens_per_wh": ("energy_per_token", "tokens/Wh")}
-"""Work per energy is the mean energy turned over, as throughput is of times: a mean of rates would be too high."""
+"""Work per energy is the inverse of the mean energy, as throughput is of times: a mean of rates would be too high."""
 
-UNSAID = "the record does not say whether its energy can be believed"
+UNSAID = "the record has no validity for its energy"
 NOT_WATCHED = "the record has no energy: it was not watched, or no sensor was looked for"
 GPUS = ("cuda", "xpu", "mps")
 MAX_NAMED = 10_000
-# Runs that are looked into for something to draw.
+# The most runs that are tried to find one to draw.
 MAX_TRIED = 20
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A job whose energy is in no mean, and why."""
+    """A job whose energy is left out of the means, and why."""
 
     run_id: str
     reason: str
@@ -60,18 +60,18 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class CellEnergy:
-    """The energy of one cell."""
+    """The energy of one configuration."""
 
     cell: CellSummary
     figures: dict[str, Quantity]
-    """By quantity name, over the jobs whose own figure can be believed or is doubtful; each with its validity."""
+    """By quantity name, over the jobs whose figure is valid or doubtful; each with its validity."""
     jobs: int
-    """How many are in the means."""
+    """Number of jobs in the means."""
     left_out: tuple[LeftOut, ...]
     scope: str
-    """What was counted, in words."""
+    """What was measured, as text."""
     findings: tuple[Finding, ...]
-    """Those on energy."""
+    """The findings about energy."""
 
     @property
     def main(self) -> Quantity:
@@ -80,19 +80,19 @@ class CellEnergy:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the energy can be believed."""
+        """The validity of the energy."""
         return _verdict(self.main)
 
 
 def cells_with_energy(folder: ResultFolder, cells: Sequence[CellSummary]) -> list[CellEnergy]:
-    """The energy of each cell, with what was counted as the runs' own sensor files say it."""
+    """Return the energy of each configuration; what was measured is read from the runs' sensor files."""
     scopes: dict[str, tuple[DomainScope, ...]] = {}
     for cell in cells:
         for record in cell.records:
             main = record.quantities.get(MAIN)
             if main is not None and main.value is not None and main.validity is not None:
                 nodes: list[NodeSensors] = []
-                # Where the raw files are not kept or no longer whole, the record's own words must do.
+                # Without complete raw files the record itself has to do.
                 with contextlib.suppress(SteelyardError, OSError):
                     nodes = Observations(folder.run_path(record.spec) / RAW).nodes
                 scopes[record.run_id] = counted_scopes(nodes, main.validity.domains)
@@ -100,7 +100,7 @@ def cells_with_energy(folder: ResultFolder, cells: Sequence[CellSummary]) -> lis
 
 
 def plotted(folder: ResultFolder, cells: Sequence[CellEnergy]) -> tuple[CellEnergy, PowerTrace] | None:
-    """The power over time of the run to be drawn: the first whose energy counts, or else the first that was watched."""
+    """Return the power trace of the first run with a valid energy, or else of the first that was watched."""
     runs = [(entry, record) for entry in cells for record in entry.cell.records]
     for entry, record in sorted(runs, key=lambda pair: why_not(pair[1]) is not None)[:MAX_TRIED]:
         with contextlib.suppress(SteelyardError, OSError):
@@ -111,7 +111,7 @@ def plotted(folder: ResultFolder, cells: Sequence[CellEnergy]) -> tuple[CellEner
 
 
 def energy_cells(cells: Sequence[CellSummary], scopes: dict[str, tuple[DomainScope, ...]]) -> list[CellEnergy]:
-    """The energy of each cell; `scopes` says by run id what the counted domains are, where that is known."""
+    """Return the energy of each configuration; `scopes`: what was measured, by run id, where known."""
     return [_cell(cell, scopes) for cell in cells]
 
 
@@ -122,15 +122,15 @@ def _cell(cell: CellSummary, scopes: dict[str, tuple[DomainScope, ...]]) -> Cell
     found = [found for found in cell.findings if found.code.startswith("SY4")]
     if len(set(words.values())) > 1:
         several = ", ".join(f"{count} with {word!r}" for word, count in sorted(Counter(words.values()).items()))
-        reason = f"the jobs do not count the same: {several}; their energies cannot be averaged"
-        left_out += tuple(LeftOut(run_id, f"counts {word!r}") for run_id, word in words.items())
+        reason = f"the jobs do not measure the same: {several}; their energy cannot be averaged"
+        left_out += tuple(LeftOut(run_id, f"measures {word!r}") for run_id, word in words.items())
         return CellEnergy(cell, {MAIN: _unknown(reason)}, 0, left_out, "differs", tuple(found))
     scope = next(iter(words.values()), "nothing")
     return CellEnergy(cell, _figures(used, left_out), len(used), left_out, scope, tuple(found))
 
 
 def _with_warmup(record: RunRecord) -> RunRecord:
-    """With the energy of the warm-up, which is what all steps took before the steady window at their end began."""
+    """Add the energy of the warm-up: that of all steps minus that of the steady window at their end."""
     everything, steady = record.quantities.get("energy_all_steps"), record.quantities.get(MAIN)
     if everything is None or steady is None or everything.value is None or steady.value is None:
         return record
@@ -149,7 +149,7 @@ def _with_warmup(record: RunRecord) -> RunRecord:
 
 
 def _sorted_out(records: Sequence[RunRecord]) -> tuple[list[RunRecord], tuple[LeftOut, ...]]:
-    """Jobs whose energy counts, and the others with their reasons."""
+    """Split jobs into those whose energy counts and the others, with their reasons."""
     used, left_out = [], []
     for record in records:
         reason = why_not(record)
@@ -161,7 +161,7 @@ def _sorted_out(records: Sequence[RunRecord]) -> tuple[list[RunRecord], tuple[Le
 
 
 def why_not(record: RunRecord) -> str | None:
-    """Why a job has no energy that counts; None when it has."""
+    """Return why the energy of a job does not count; None if it does."""
     found = record.quantities.get(MAIN)
     if record.status.code not in MEASURED:
         return f"the run ended as {record.status.code}"
@@ -178,7 +178,7 @@ def _figures(records: Sequence[RunRecord], left_out: Sequence[LeftOut]) -> dict[
     if not records:
         reasons = list(dict.fromkeys(left.reason for left in left_out))
         more = f"; and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
-        return {MAIN: _unknown(f"{reasons[0]}{more}" if reasons else "no job")}
+        return {MAIN: _unknown(f"{reasons[0]}{more}" if reasons else "there is no job")}
     figures = {name: figure for name in FIGURES if (figure := over_jobs(records, name)) is not None}
     for name, (energy, unit) in TURNED.items():
         if energy in figures:
@@ -187,7 +187,7 @@ def _figures(records: Sequence[RunRecord], left_out: Sequence[LeftOut]) -> dict[
 
 
 def over_jobs(records: Sequence[RunRecord], name: str) -> Quantity | None:
-    """The mean of a quantity over jobs. One job keeps its own interval, which speaks for that job only.
+    """Return the mean of a quantity over jobs. A single job keeps its own interval, which applies only to that job.
 
     None: no job has it.
     """
@@ -212,25 +212,23 @@ def over_jobs(records: Sequence[RunRecord], name: str) -> Quantity | None:
         common = common_share(quantities) * across.value
         speed = job_throughput(known).interval
         interval = Interval(
-            # Net energy and idle power may lie on either side of zero; gross energy may not.
+            # Net energy and idle power may be on either side of zero; gross energy may not.
             low=across.low - common if name.endswith("_net") else max(0.0, across.low - common),
             high=across.high + common,
             level=across.level,
-            method=f"{across.method}, and the sensors' own uncertainty that all jobs share"
-            if common
-            else across.method,
-            # What these jobs can speak for is the same as for their throughput.
-            covers=speed.covers if speed is not None else f"these {len(known)} jobs",
+            method=f"{across.method}, plus the sensor uncertainty common to all jobs" if common else across.method,
+            # The same jobs as for the throughput.
+            covers=speed.covers if speed is not None else f"{len(known)} jobs",
             approximate=across.approximate,
         )
     return replace(quantities[0], value=across.value, interval=interval, validity=validity)
 
 
 def common_share(quantities: Sequence[Quantity]) -> float:
-    """How far all jobs may be wrong to the same side, as a share.
+    """Return by which share all jobs may be wrong in the same direction.
 
-    Repeats do not show a sensor's gain: it is the same in all of them. What jobs have in common is in the interval of
-    each, so it is no larger than the smallest of these.
+    Repeats do not show the gain of a sensor: it is the same in all of them. The common error is part of the interval of
+    each job, and thus not larger than the smallest of them.
     """
     shares = [
         (quantity.interval.high - quantity.interval.low) / 2 / abs(quantity.value)
@@ -241,14 +239,14 @@ def common_share(quantities: Sequence[Quantity]) -> float:
 
 
 def _turned(energy: Quantity, unit: str) -> Quantity:
-    """Work per watt-hour from joules per piece of work."""
+    """Return work per watt-hour from joules per unit of work."""
     if energy.value is None or energy.value <= 0:
         return replace(
             energy, value=None, interval=None, unit=unit, reason=energy.reason or "the energy is not above 0"
         )
     interval = energy.interval
     if interval is not None:
-        # An interval that reaches zero has no upper end turned over.
+        # An interval that reaches zero has no finite inverse.
         low, high = JOULES_PER_WH / interval.high, JOULES_PER_WH / interval.low if interval.low > 0 else None
         interval = None if high is None else replace(interval, low=low, high=high)
     return replace(energy, value=JOULES_PER_WH / energy.value, unit=unit, interval=interval)
@@ -272,7 +270,7 @@ def _unknown(reason: str) -> Quantity:
 
 
 def _merged(each: Sequence[Validity], jobs: int) -> Validity:
-    """The worst verdict of several jobs, with every reason once and in how many jobs it holds."""
+    """Return the worst verdict of several jobs, with every reason once and the number of jobs that have it."""
     counts = Counter(reason for validity in each for reason in validity.reasons)
     reasons = [f"in {count} of {jobs} jobs: {reason}" if jobs > 1 else reason for reason, count in counts.items()]
     coverages = [validity.coverage for validity in each if validity.coverage is not None]
@@ -287,11 +285,11 @@ def _merged(each: Sequence[Validity], jobs: int) -> Validity:
     )
 
 
-# -- what was counted
+# -- what was measured
 
 
 def scope_words(record: RunRecord, scopes: Sequence[DomainScope]) -> str:
-    """What the energy is of, as people say it."""
+    """Describe what the energy includes."""
     family = record.environment.device if record.environment else record.spec.device
     device = "GPU" if family.partition(":")[0] in GPUS else "device"
     words = {

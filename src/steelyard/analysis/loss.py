@@ -1,17 +1,17 @@
-"""Where a step's time goes, as factors that multiply to the efficiency. Knows parts of steps, not how they scale.
+"""Split the time of a step into factors that multiply to the efficiency.
 
 After the efficiencies of the Performance Optimisation and Productivity centre (POP: parallel efficiency is load
-balance times communication efficiency; computation scaling), extended by input. The time that one device spends on one
-sample, T, is waiting for input, W; the transfer that even the last rank to arrive pays, X; waiting for slower ranks;
-and computation, C. Then
+balance times communication efficiency; computation scaling), extended by input. The time per sample and device, T, is
+waiting for input, W; the transfer that even the last rank to arrive pays, X; waiting for slower ranks; and computation,
+C. Then
 
     input factor          (T - W) / T
     communication factor  (T - W - X) / (T - W)
     balance factor        C / (T - W - X)
     computation factor    C of the base / C
 
-The first three multiply to C / T, and with the fourth, each over that of the base, exactly to T of the base / T: the
-efficiency. Means over jobs are means of times, so that this holds for them as well.
+The first three multiply to C / T, and with the fourth, each relative to the base, exactly to T of the base / T: the
+efficiency. Means over jobs are means of times, for which this holds as well.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ FactorName = Literal["input", "communication", "balance", "computation"]
 FACTORS: dict[FactorName, str] = {
     "input": "waiting for input",
     "balance": "waiting for slower devices",
-    "communication": "communication that computation does not hide",
-    "computation": "longer computation for a sample",
+    "communication": "communication not hidden by computation",
+    "computation": "longer computation per sample",
 }
-"""In the order in which people read them, with the loss each of them tells."""
-APART = "waiting for slower devices and the transfer are not told apart here"
-NO_PARTS = "nothing tells computation from communication here"
+"""In reading order, with the loss that each factor describes."""
+APART = "transfer and waiting for slower devices cannot be separated here"
+NO_PARTS = "computation and communication cannot be separated here"
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Device-seconds for a sample, one value a job; None where a record does not tell."""
+    """Device-seconds per sample, one value per job; None if a record does not have it."""
 
     total: tuple[float, ...]
     input: tuple[float, ...] | None
@@ -49,7 +49,7 @@ class Parts:
     reasons: dict[FactorName, str]
     """Why a factor is unknown."""
     from_crosscheck: bool
-    """The parts were seen in the cross-check pass, not in the measured steps."""
+    """Whether the parts are from the cross-check pass instead of the measured steps."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Factor:
 
     name: FactorName
     change: Estimate | None
-    """Over that of the base; None: unknown."""
+    """Relative to the base; None: unknown."""
     own: float | None
-    """Of this configuration alone; that of computation has no meaning alone."""
+    """Of this configuration alone; None for computation, which has no meaning alone."""
     reason: str | None = None
 
 
@@ -71,12 +71,12 @@ class Split:
     total: Estimate
     factors: tuple[Factor, ...]
     rest: Estimate | None
-    """What the unknown factors multiply to; None: all are known."""
+    """The product of the unknown factors; None: all are known."""
     rest_is: tuple[FactorName, ...] = ()
 
 
 def parts_of(records: Sequence[RunRecord]) -> Parts:
-    """Of the jobs of one cell that have a rate."""
+    """Return the parts for the jobs of one configuration that have a rate."""
     rates = [record.quantities["throughput_device"].value or 0.0 for record in records]
     total = tuple(1.0 / rate for rate in rates)
     reasons: dict[FactorName, str] = {}
@@ -85,7 +85,7 @@ def parts_of(records: Sequence[RunRecord]) -> Parts:
     several = any(record.spec.ranks > 1 for record in records)
     transfer = _times(records, total, "exposed_transfer_share" if several else "exposed_comm_share")
     if wait is None:
-        reasons["input"] = "how long the device waits for input is not told here"
+        reasons["input"] = "the time waiting for input is not known here"
     if compute is None:
         reasons["computation"] = NO_PARTS
     if transfer is None or wait is None or compute is None:
@@ -104,7 +104,7 @@ def _times(records: Sequence[RunRecord], total: tuple[float, ...], name: str) ->
 
 
 def split(base: Parts, other: Parts) -> Split:
-    """The efficiency of one configuration against its base, and the factors of it that both of them tell."""
+    """Return the efficiency relative to the base, with the factors that are known for both."""
     rest_a, rest_b = Quotient((), (base.total,)), Quotient((), (other.total,))
     total = change(rest_a, rest_b)
     theirs, ours = _quotients(base), _quotients(other)
@@ -113,7 +113,7 @@ def split(base: Parts, other: Parts) -> Split:
         a, b = theirs.get(name), ours.get(name)
         if a is None or b is None:
             unknown.append(name)
-            reason = other.reasons.get(name) or base.reasons.get(name) or "a part of the step is nothing"
+            reason = other.reasons.get(name) or base.reasons.get(name) or "a part of the step is zero"
             factors.append(Factor(name, None, None if b is None else b.value, reason))
             continue
         factors.append(Factor(name, change(a, b), None if name == "computation" else b.value))

@@ -1,9 +1,9 @@
-"""Energy that others measured (Slurm, a wattmeter) held against ours. Knows their files; changes no record by them.
+"""Compare energy that others measured (Slurm, a wattmeter) with ours. Changes no record.
 
-Slurm, one line a step; times in seconds since 1970, because sacct's own are local and do not say of which zone:
+Slurm, one line per step; times in seconds since 1970, because sacct prints local times without their zone:
     SLURM_TIME_FORMAT=%s sacct -P -j JOB -o JobIDRaw,Start,End,ConsumedEnergyRaw
 
-A meter, CSV with a header; other columns are left alone. `timestamp` is seconds since 1970 or ISO 8601 with its offset
+A meter, CSV with a header; other columns are ignored. `timestamp` is seconds since 1970 or ISO 8601 with its offset
 (2026-11-15T12:00:00.5+01:00), `power_w` is watts:
     timestamp,power_w
     1794744000.0,412.5
@@ -42,20 +42,20 @@ NUMBER = re.compile(r"[+-]?[0-9]{1,30}(?:\.([0-9]{0,30}))?(?:[eE]([+-]?[0-9]{1,3
 SLURM_COLUMNS = ("JobIDRaw", "Start", "End", "ConsumedEnergyRaw")
 METER_COLUMNS = ("timestamp", "power_w")
 SLURM_COMMAND = "SLURM_TIME_FORMAT=%s sacct -P -j JOB -o JobIDRaw,Start,End,ConsumedEnergyRaw"
-# What Slurm writes where it has no value: 64 and 32 bits wide.
+# What Slurm writes for "no value" in 64 and 32 bits.
 NO_VALUE = {2**64 - 1, 2**64 - 2, 2**32 - 1, 2**32 - 2}
-# What its plugins count (AcctGatherEnergyType, without acct_gather_energy/).
+# What its plugins measure (AcctGatherEnergyType, without acct_gather_energy/).
 PLUGIN_SCOPES: dict[str, DomainScope] = {
     "ipmi": "node", "xcc": "node", "pm_counters": "node", "ibmaem": "node", "rapl": "cpu", "gpu": "device",
 }  # fmt: skip
-# Steps begin and end at whole seconds of the accounts.
+# Accounting has steps begin and end at whole seconds.
 SLURM_EDGE_S = 1.0
 GAIN = 0.05
-# What a meter's clock may be off against ours.
+# Possible error of a meter's clock.
 CLOCK_ERROR_S = 1.0
-# Two windows are one when their edges differ by less than this share of them.
+# Two windows count as the same if their edges differ by less than this share.
 SAME_WINDOW = 0.02
-# What each scope holds besides itself.
+# What each scope includes.
 HOLDS: dict[str, frozenset[str]] = {
     "device": frozenset({"die"}),
     "module": frozenset({"die", "device", "cpu", "memory", "io"}),
@@ -63,8 +63,8 @@ HOLDS: dict[str, frozenset[str]] = {
 }
 
 Answer = Literal["agree", "consistent", "disagree", "unknown"]
-"""Agree: the same joules within both intervals. Consistent: one holds more than the other, and has more. Disagree:
-neither can be. Unknown: they cannot be compared."""
+"""agree: equal within both intervals. consistent: one includes more than the other, and has at least as much.
+disagree: they cannot both be right. unknown: they cannot be compared."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class MeteredEnergy:
 
     source: str
     scope: DomainScope | None
-    """None: nobody says what was counted."""
+    """None: it is unknown what was measured."""
     value_j: float | None
     low_j: float | None = None
     high_j: float | None = None
@@ -81,18 +81,18 @@ class MeteredEnergy:
     stop_s: float | None = None
     """Seconds since 1970."""
     reasons: tuple[str, ...] = ()
-    """Why there is no number, or what to know of it."""
+    """Why there is no value, or notes on it."""
 
 
 @dataclass(frozen=True)
 class MeterAgreement:
-    """What two measurements say of each other."""
+    """The result of comparing two measurements of energy."""
 
     answer: Answer
     ratio: float | None
-    """The other's joules by ours."""
+    """The other's joules over ours."""
     difference_w: float | None
-    """Mean power that the other has more."""
+    """How much higher the other's mean power is."""
     reasons: tuple[str, ...]
 
 
@@ -100,24 +100,24 @@ class MeterAgreement:
 
 
 def read_slurm(path: Path, *, plugin: str | None = None) -> dict[str, MeteredEnergy]:
-    """Energy of each step in a saved answer of sacct."""
+    """Read the energy of each step from saved output of sacct."""
     return parse_slurm(_decoded(path), plugin=plugin)
 
 
 def parse_slurm(text: str, *, plugin: str | None = None) -> dict[str, MeteredEnergy]:
-    """Energy by step. `plugin` is the site's AcctGatherEnergyType; without it nobody says what was counted."""
+    """Parse energy by step. `plugin`: the site's AcctGatherEnergyType; without it the scope is unknown."""
     if plugin is not None and plugin not in PLUGIN_SCOPES:
         problem = Problem("plugin", f"{plugin!r} is not known", ", ".join(PLUGIN_SCOPES))
-        raise InputError("unknown plugin of Slurm's energy", problems=(problem,))
+        raise InputError("unknown energy plugin of Slurm", problems=(problem,))
     scope = PLUGIN_SCOPES.get(plugin or "")
     found: dict[str, MeteredEnergy] = {}
     problems: list[Problem] = []
-    for line, cells in _rows(text, "sacct's answer", "|", SLURM_COLUMNS, SLURM_COMMAND):
+    for line, cells in _rows(text, "sacct output", "|", SLURM_COLUMNS, SLURM_COMMAND):
         try:
             found[cells["JobIDRaw"][:80]] = _step(cells, scope)
         except ValueError as error:
             _note(problems, line, str(error), "whole numbers; Start and End in seconds since 1970")
-    _refuse("sacct's answer cannot be read", problems, SLURM_COMMAND)
+    _refuse("sacct output cannot be read", problems, SLURM_COMMAND)
     return found
 
 
@@ -128,22 +128,22 @@ def _step(cells: dict[str, str], scope: DomainScope | None) -> MeteredEnergy:
     if energy and not re.fullmatch(r"[0-9]{1,20}", energy):
         raise ValueError(f"ConsumedEnergyRaw is {energy[:40]!r}")
     if not energy or int(energy) == 0 or int(energy) in NO_VALUE:
-        reason = "Slurm has no energy of it: what it writes as 0 or leaves empty was not collected"
+        reason = "Slurm collected no energy for this step: it reports 0 or nothing"
         return MeteredEnergy(name, scope, None, start_s=start_s, stop_s=stop_s, reasons=(reason,))
     value_j = float(energy)
     half_j = GAIN * value_j
     if start_s is not None and stop_s is not None and stop_s > start_s:
         half_j += value_j * min(1.0, 2 * SLURM_EDGE_S / (stop_s - start_s))
-    notes = ["where a node is shared, Slurm counts its other jobs as well"]
+    notes = ["on a shared node, Slurm includes the energy of other jobs"]
     if scope is None:
-        notes.append("what Slurm counts depends on the site's plugin: scontrol show config | grep AcctGatherEnergyType")
+        notes.append("what Slurm measures depends on its plugin: scontrol show config | grep AcctGatherEnergyType")
     return MeteredEnergy(
         name, scope, value_j, max(0.0, value_j - half_j), value_j + half_j, start_s, stop_s, tuple(notes)
     )
 
 
 def _slurm_time(text: str) -> float | None:
-    """Seconds since 1970; None while a step runs or has not begun."""
+    """Parse seconds since 1970; None while a step is running or has not begun."""
     words = text.strip()
     if words in ("", "Unknown", "None"):
         return None
@@ -157,45 +157,45 @@ def _slurm_time(text: str) -> float | None:
 
 @dataclass(frozen=True, eq=False)
 class MeterSeries:
-    """What a meter wrote down."""
+    """The readings of a meter."""
 
     source: str
     time_s: NDArray[np.float64]
-    """Seconds since 1970, never going back."""
+    """Seconds since 1970, never decreasing."""
     power_w: NDArray[np.float64]
     resolution_w: float
-    """The last place that it writes."""
+    """The value of the last decimal place."""
 
 
 def read_meter(path: Path) -> MeterSeries:
-    """A meter's CSV file."""
+    """Read the CSV file of a meter."""
     return parse_meter(_decoded(path), path.name)
 
 
 def parse_meter(text: str, name: str) -> MeterSeries:
-    """A meter's CSV text. Every line that is not valid is told, and then nothing is taken."""
+    """Parse the CSV text of a meter. Every invalid line is reported; one is enough to refuse the file."""
     times: list[float] = []
     powers: list[float] = []
     problems: list[Problem] = []
     places = 0
-    step = "write a header `timestamp,power_w`"
+    step = "start the file with a header `timestamp,power_w`"
     for line, cells in _rows(text, name, ",", METER_COLUMNS, step):
         try:
             time_s, words = _meter_time(cells["timestamp"]), cells["power_w"].strip()
             power_w = _number(words)
             if power_w is None or not 0 <= power_w <= MAX_WATTS:
-                raise ValueError(f"{words[:40]!r} is no power in watts")
+                raise ValueError(f"{words[:40]!r} is not a power in watts")
             if times and time_s < times[-1]:
-                raise ValueError("its time lies before that of the line above")
+                raise ValueError("its time is before that of the previous line")
         except ValueError as error:
             _note(problems, line, str(error), "seconds since 1970 or ISO 8601 with an offset; watts from 0 on")
             continue
         times.append(time_s)
         powers.append(power_w)
-        # How far behind the point the last digit stands.
+        # Number of decimal places.
         digits = NUMBER.fullmatch(words)
         places = max(places, len(digits[1] or "") - int(digits[2] or 0) if digits else 0)
-    _refuse(f"{name} is no meter's file", problems, step)
+    _refuse(f"{name} is not a valid meter file", problems, step)
     return MeterSeries(name, np.array(times), np.array(powers), 10.0 ** -min(places, MAX_PLACES))
 
 
@@ -208,17 +208,17 @@ def _meter_time(text: str) -> float:
         try:
             moment = datetime.fromisoformat(words[:40])
         except ValueError:
-            raise ValueError(f"{words[:40]!r} is no time") from None
+            raise ValueError(f"{words[:40]!r} is not a time") from None
         if moment.tzinfo is None:
-            raise ValueError(f"{words[:40]!r} does not say of which zone it is") from None
+            raise ValueError(f"{words[:40]!r} has no time zone") from None
         time_s = moment.timestamp()
     if not 0 <= time_s <= MAX_UNIX_S:
-        raise ValueError(f"{words[:40]!r} is no time since 1970")
+        raise ValueError(f"{words[:40]!r} is not a time since 1970")
     return time_s
 
 
 def _number(words: str) -> float | None:
-    """A number as meters write it; Python's own reading takes more, such as 4_12."""
+    """Parse a number as meters write it; float() would also accept others, such as 4_12."""
     return float(words) if NUMBER.fullmatch(words) else None
 
 
@@ -229,7 +229,7 @@ def meter_energy(
     *,
     scope: DomainScope | None,
 ) -> MeteredEnergy:
-    """The meter's joules of a window, with what its clock may be off against ours in the interval."""
+    """Return the meter's joules in a window; the interval includes the possible error of its clock."""
     nature = Nature("gauge", series.resolution_w, gain=GAIN)
     spent_s = np.zeros_like(series.time_s)
 
@@ -243,8 +243,8 @@ def meter_energy(
         return MeteredEnergy(name, scope, None, start_s=start_s, stop_s=stop_s, reasons=middle.reasons)
     shifted = [one - middle.value_j for shift in (-1, 1) if (one := energy(shift * CLOCK_ERROR_S).value_j) is not None]
     if len(shifted) < 2:
-        # One edge gains while the other loses: at most the highest power against the lowest, which is not known where
-        # the moved window leaves the file.
+        # One edge gains while the other loses: at most the highest power minus the lowest, which is unknown if the
+        # shifted window leaves the file.
         inside = series.time_s[0] <= start_s - CLOCK_ERROR_S and stop_s + CLOCK_ERROR_S <= series.time_s[-1]
         most_j = CLOCK_ERROR_S * float(series.power_w.max() - (series.power_w.min() if inside else 0.0))
         shifted += [-most_j, most_j]
@@ -253,14 +253,14 @@ def meter_energy(
     return MeteredEnergy(name, scope, middle.value_j, max(0.0, low_j), high_j, start_s, stop_s, middle.reasons)
 
 
-# -- held against ours --------------------------------------------------------------------------------------------
+# -- compared with ours -------------------------------------------------------------------------------------------
 
 
 def ours(quantity: Quantity, scope: DomainScope | None, start_s: float | None, stop_s: float | None) -> MeteredEnergy:
-    """One of our quantities of energy. `scope` is what its domains are, which the job's own scope does not say."""
+    """Return one of our energy quantities. `scope`: what its domains are; the quantity only names the job."""
     if quantity.unit != "J":
-        raise InputError(f"a quantity in {quantity.unit} is no energy")
-    name = f"our energy of the {quantity.window} window"
+        raise InputError(f"a quantity in {quantity.unit} is not an energy")
+    name = f"our energy in the {quantity.window} window"
     if quantity.value is None:
         return MeteredEnergy(name, scope, None, start_s=start_s, stop_s=stop_s, reasons=(quantity.reason or "unknown",))
     low_j, high_j = (
@@ -270,8 +270,8 @@ def ours(quantity: Quantity, scope: DomainScope | None, start_s: float | None, s
     return MeteredEnergy(name, scope, quantity.value, low_j, high_j, start_s, stop_s, reasons)
 
 
-def hold(own: MeteredEnergy, other: MeteredEnergy) -> MeterAgreement:
-    """Whether two measurements can both be right, with what differs between their scopes and windows."""
+def check_agreement(own: MeteredEnergy, other: MeteredEnergy) -> MeterAgreement:
+    """Return whether two measurements can both be right, given their scopes and windows."""
     if own.value_j is None or other.value_j is None:
         unknown = own if own.value_j is None else other
         return MeterAgreement("unknown", None, None, (f"{unknown.source}: {'; '.join(unknown.reasons)}",))
@@ -283,25 +283,23 @@ def hold(own: MeteredEnergy, other: MeteredEnergy) -> MeterAgreement:
     length_s = (own.stop_s or 0.0) - (own.start_s or 0.0)
     difference_w = (other.value_j - own.value_j) / length_s if by_window == "same" and length_s > 0 else None
     if not relations <= {"more"} and not relations <= {"less"}:
-        return MeterAgreement(
-            "unknown", ratio, difference_w, (*words, "so neither must have more joules than the other")
-        )
+        return MeterAgreement("unknown", ratio, difference_w, (*words, "neither must be larger than the other"))
     answer, why = _compared(own, other, next(iter(relations), "same"))
     return MeterAgreement(answer, ratio, difference_w, (why, *words))
 
 
 def _compared(own: MeteredEnergy, other: MeteredEnergy, relation: str) -> tuple[Answer, str]:
-    """`relation`: whether the other holds the same, more or less than ours."""
+    """`relation`: whether the other includes the same, more or less than ours."""
     own_j, other_j = _bounds(own), _bounds(other)
-    figures = f"{other.value_j:,.6g} J against our {own.value_j:,.6g} J"
+    figures = f"{other.value_j:,.6g} J compared with our {own.value_j:,.6g} J"
     apart = other_j[1] < own_j[0], own_j[1] < other_j[0]
     if relation == "same":
         if any(apart):
-            return "disagree", f"{figures}: the intervals do not touch"
+            return "disagree", f"{figures}: the intervals do not overlap"
         return "agree", f"{figures}: the intervals overlap"
     if apart[0] if relation == "more" else apart[1]:
         return "disagree", f"{figures}: the whole has less than its part"
-    return "consistent", f"{figures}: the whole has at least what its part has; this is only a bound"
+    return "consistent", f"{figures}: the whole has at least as much as its part; this is only a bound"
 
 
 def _bounds(one: MeteredEnergy) -> tuple[float, float]:
@@ -314,32 +312,32 @@ def _bounds(one: MeteredEnergy) -> tuple[float, float]:
 
 def _scopes(own: MeteredEnergy, other: MeteredEnergy) -> tuple[str, str]:
     if own.scope is None or other.scope is None:
-        return "unknown", f"what {(own if own.scope is None else other).source} counts is not known"
+        return "unknown", f"it is not known what {(own if own.scope is None else other).source} measures"
     if own.scope == other.scope:
         return "same", ""
     if own.scope in HOLDS.get(other.scope, ()):
-        return "more", f"the other counts a {other.scope}, which holds more than our {own.scope}"
+        return "more", f"the other measures a {other.scope}, which includes more than our {own.scope}"
     if other.scope in HOLDS.get(own.scope, ()):
-        return "less", f"the other counts a {other.scope}, which is only a part of our {own.scope}"
-    return "unknown", f"the other counts a {other.scope}, ours is of a {own.scope}: neither holds the other"
+        return "less", f"the other measures a {other.scope}, which is only part of our {own.scope}"
+    return "unknown", f"the other measures a {other.scope}, ours is of a {own.scope}: neither includes the other"
 
 
 def _windows(own: MeteredEnergy, other: MeteredEnergy) -> tuple[str, str]:
     if own.start_s is None or own.stop_s is None or other.start_s is None or other.stop_s is None:
-        return "unknown", "when one of the two began or ended is not known"
+        return "unknown", "the start or end of one of the two is not known"
     slack_s = SAME_WINDOW * (own.stop_s - own.start_s)
     early_s, late_s = own.start_s - other.start_s, other.stop_s - own.stop_s
     if abs(early_s) + abs(late_s) <= slack_s:
         return "same", ""
-    text = f"the other's window is {other.stop_s - other.start_s:.5g} s, ours {own.stop_s - own.start_s:.5g} s"
+    text = f"the other's window is {other.stop_s - other.start_s:.5g} s, ours is {own.stop_s - own.start_s:.5g} s"
     if early_s >= -slack_s and late_s >= -slack_s:
-        return "more", f"{text} and lies inside it"
+        return "more", f"{text} and inside it"
     if early_s <= slack_s and late_s <= slack_s and other.start_s < own.stop_s and own.start_s < other.stop_s:
-        return "less", f"{text} and holds it"
-    return "unknown", f"{text}, and they only overlap or do not touch"
+        return "less", f"{text} and contains it"
+    return "unknown", f"{text}; they overlap only in part or not at all"
 
 
-# -- strangers' text ----------------------------------------------------------------------------------------------
+# -- untrusted text -----------------------------------------------------------------------------------------------
 
 
 def _decoded(path: Path) -> str:
@@ -352,12 +350,12 @@ def _decoded(path: Path) -> str:
 def _rows(
     text: str, name: str, delimiter: str, wanted: tuple[str, ...], next_step: str
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line number and the wanted cells of each line that is not blank."""
+    """Yield line number and the wanted columns of each line that is not blank."""
     columns: dict[str, int] = {}
     count = 0
     for line, words in enumerate(io.StringIO(text), 1):
         if len(words) > MAX_LINE or "\0" in words:
-            raise InputError(f"{name}: line {line} is no line of such a file", next_step=next_step)
+            raise InputError(f"{name}: line {line} is not a line of such a file", next_step=next_step)
         if not words.strip():
             continue
         cells = words.rstrip("\r\n").split(delimiter)
@@ -366,18 +364,18 @@ def _rows(
             if missing := [column for column in wanted if column not in columns]:
                 seen, valid = ", ".join(columns)[:200], ", ".join(wanted)
                 problems = tuple(Problem("header", f"no column {each} in {seen!r}", valid) for each in missing)
-                raise InputError(f"{name} has another header", problems=problems, next_step=next_step)
+                raise InputError(f"{name} has the wrong header", problems=problems, next_step=next_step)
             continue
         count += 1
         if count > MAX_ROWS:
-            raise InputError(f"{name} has more than the {MAX_ROWS:,} lines such a file may have")
+            raise InputError(f"{name} has more than {MAX_ROWS:,} lines")
         yield line, {key: cells[columns[key]] if columns[key] < len(cells) else "" for key in wanted}
     if not count:
         raise InputError(f"{name} has no lines of data", next_step=next_step)
 
 
 def _note(problems: list[Problem], line: int, problem: str, valid: str) -> None:
-    # One more than are shown, so that the message says that there are more.
+    # One more than are shown: the message then says that there are more.
     if len(problems) <= SHOWN_PROBLEMS:
         problems.append(Problem(f"line {line}", problem, valid))
 

@@ -1,6 +1,6 @@
-"""Power over the time of one run, from its raw sensor files: few points a domain, in bounded memory.
+"""Power over the time of one run, from its raw sensor files: a few points per domain, in bounded memory.
 
-Knows readings and their times, for the eye; must not know joules: an energy is never read off these points.
+For plots only: energy is never computed from these points.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ if TYPE_CHECKING:
 
 MAX_POINTS = 2000
 HELD = ".clocks_held_by"
-# Readings of a counter that make one point: its ticks and the readings do not keep step.
+# Readings of a counter per point: its updates and the readings are not synchronous.
 COUNTER_GROUP = 5
-# So many times as many without a new value: the counter stands still, and that is shown.
+# After this many times as many readings without a new value, the counter is shown as constant.
 STILL = 3
-# Points of all lines together: many domains get fewer each.
+# Points of all lines together: with many domains each gets fewer.
 MAX_ALL_POINTS = 2_000_000
 GRID = 500
-# Seconds and watts beyond this are no readings, whoever wrote them.
+# Seconds and watts beyond this are not readings.
 SANE = 1e12
-# Two readings this many times as far apart as usual are not joined.
+# Two readings this many times the usual distance apart are not joined.
 GAP = 5.0
 
 
 @dataclass(frozen=True)
 class PowerLine:
-    """The power of one domain over time; or of many of one kind, when `of` is above 1."""
+    """The power of one domain over time; or of several of one kind, if `of` is above 1."""
 
     name: str
     node: str
     scope: DomainScope
     counted: bool
-    """Whether the job's energy is made of it."""
+    """Whether the energy of the job includes it."""
     time_s: Floats
     low_w: Floats
     mean_w: Floats
@@ -59,7 +59,7 @@ class PowerLine:
     of: int = 1
 
     def gaps(self) -> list[int]:
-        """Points after which nothing was read for long."""
+        """Return the points after which there is a long gap."""
         steps = np.diff(self.time_s)
         usual = float(np.median(steps)) if steps.size else 0.0
         return [int(i) + 1 for i in np.flatnonzero(steps > max(GAP * usual, 1e-9))]
@@ -67,38 +67,38 @@ class PowerLine:
 
 @dataclass(frozen=True)
 class PowerTrace:
-    """What there is to draw of a run."""
+    """The power plot of a run."""
 
     run_id: str
     phases: tuple[Phase, ...]
     lines: tuple[PowerLine, ...]
     notes: tuple[str, ...]
-    """What could not be read, and how the samplers ended where that was not in order."""
+    """What could not be read, and samplers that did not end properly."""
     held: tuple[str, ...] = ()
-    """What the devices said that held their clocks back, and when first."""
+    """What held the clocks of devices back, and when it was first seen."""
 
     @property
     def start_s(self) -> float:
-        """The first moment of it, by the run's clock."""
+        """The first time in the plot, on the run's clock."""
         return min([float(line.time_s[0]) for line in self.lines] + [phase.start_s for phase in self.phases] or [0.0])
 
     @property
     def end_s(self) -> float:
-        """The last moment of it."""
+        """The last time in the plot."""
         return max([float(line.time_s[-1]) for line in self.lines] + [phase.end_s for phase in self.phases] or [0.0])
 
 
-# -- what was counted
+# -- what was measured
 
 
 def counted_scopes(nodes: Sequence[NodeSensors], names: Sequence[str]) -> tuple[DomainScope, ...]:
-    """The kinds of the domains that an energy counts, by the names in its validity; empty where they are not known."""
+    """Return the scopes of the domains in an energy, by the names in its validity; empty if they are unknown."""
     scopes = [domain.scope for node in nodes for domain in node.domains.values() if is_named(node.name, domain, names)]
     return tuple(dict.fromkeys(scopes))
 
 
 def is_named(node: str, domain: Domain, names: Sequence[str]) -> bool:
-    """Whether a domain of a node is among names such as `node/gpu0`."""
+    """Return whether a domain of a node is among names such as `node/gpu0`."""
     wanted = {f"{node}/{domain.name}", f"{node} {domain.name}", f"{node}:{domain.name}"}
     return any(name in wanted for name in names)
 
@@ -107,7 +107,7 @@ def is_named(node: str, domain: Domain, names: Sequence[str]) -> bool:
 
 
 def power_trace(record: RunRecord, raw: Path) -> PowerTrace:
-    """The power of every domain that was read, by the run's clock."""
+    """Return the power of every domain that was read, on the run's clock."""
     nodes = Observations(raw).nodes
     main = record.quantities.get("energy_job")
     names = main.validity.domains if main is not None and main.validity is not None else ()
@@ -116,7 +116,7 @@ def power_trace(record: RunRecord, raw: Path) -> PowerTrace:
     lines = [line for node, channels in chosen for line in _make_lines(node, channels, min(MAX_POINTS, points), names)]
     notes = [f"{missing.backend}: {missing.what}: {missing.reason}" for node in nodes for missing in node.missing]
     notes += [f"{node.name}: {node.damage}" for node in nodes if node.damage]
-    notes += [f"the sampler of {node.name} did not end in order" for node in nodes if node.sampler and not node.ended]
+    notes += [f"the sampler of {node.name} did not end properly" for node in nodes if node.sampler and not node.ended]
     return PowerTrace(
         run_id=record.run_id,
         phases=_choose_phases(record.phases),
@@ -127,7 +127,7 @@ def power_trace(record: RunRecord, raw: Path) -> PowerTrace:
 
 
 def _choose_channels(node: NodeSensors) -> dict[int, Channel]:
-    """One channel a domain, by its number: the gauge nearest to the moment, or else a counter."""
+    """Choose one channel per domain: the gauge with the shortest averaging time, or else a counter."""
     best: dict[str, int] = {}
     for number, channel in enumerate(node.channels):
         before = best.get(channel.domain)
@@ -170,19 +170,19 @@ def _make_lines(node: NodeSensors, channels: dict[int, Channel], points: int, na
 
 
 def _finite(table: Floats) -> Floats:
-    # Written so that NaN fails too.
+    # Written to reject NaN, too.
     sound: Floats = table[:, (np.abs(table) < SANE).all(axis=0)]
     return sound
 
 
 def _chunks(node: NodeSensors) -> Iterator[PowerChunk]:
-    """Up to the first that is damaged: what was read before it is worth drawing."""
+    """Yield chunks up to the first damaged one: what was read before is worth drawing."""
     with suppress(SteelyardError):
         yield from node.samples()
 
 
 class _Gauge:
-    """Readings in bins of equally many: smallest, mean, largest."""
+    """Readings in bins of equal count: minimum, mean, maximum."""
 
     def __init__(self, samples: int, points: int) -> None:
         self._bins, self._samples, self._seen = max(1, min(points, samples)), samples, 0
@@ -190,7 +190,7 @@ class _Gauge:
         self._low, self._high = np.full(self._bins, np.inf), np.full(self._bins, -np.inf)
 
     def add(self, table: Floats) -> None:
-        """Consecutive readings."""
+        """Add consecutive readings."""
         place = (self._seen + np.arange(table.shape[1])) * self._bins // self._samples
         self._seen += table.shape[1]
         np.add.at(self._count, place, 1)
@@ -200,7 +200,7 @@ class _Gauge:
         np.maximum.at(self._high, place, table[1])
 
     def points(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """Times, smallest, mean and largest, by time."""
+        """Return times, minimum, mean and maximum, by time."""
         order = np.argsort(self._time / self._count, kind="stable")
         mean = self._sum / self._count
         return (self._time / self._count)[order], self._low[order], mean[order], self._high[order]
@@ -214,14 +214,14 @@ class _Counter:
         self._wrap, self._seen = wrap, 0
         self._last: float | None = None
         self._joules = 0.0
-        self._edge: int | None = None  # the number of the reading that the last point ended with
+        self._edge: int | None = None  # the reading that ended the last point
         self._edges: list[tuple[float, float]] = []
 
     def add(self, table: Floats) -> None:
-        """Consecutive readings."""
+        """Add consecutive readings."""
         before = table[1, 0] if self._last is None else self._last
         steps = np.diff(table[1], prepend=before)
-        # A counter that falls has wrapped, or was set back by somebody: then the step is not known.
+        # A counter that falls has wrapped or was reset: in the latter case the step is unknown.
         steps = np.where(steps < 0, steps + self._wrap if self._wrap else 0.0, steps)
         joules = self._joules + np.cumsum(steps)
         new = np.flatnonzero(steps != 0)
@@ -231,9 +231,9 @@ class _Counter:
         self._last, self._joules, self._seen = float(table[1, -1]), float(joules[-1]), self._seen + table.shape[1]
 
     def _next_edge(self, new: NDArray[np.intp]) -> int:
-        """Where the next point begins: at a new value, or anywhere where there is none for long.
+        """Return where the next point begins: at a new value, or anywhere if there is none for long.
 
-        Between two readings of which one only repeats a value, power would seem to come in jumps.
+        If an edge only repeated an old value, power would appear to jump.
         """
         due = 0 if self._edge is None else self._edge + self._every - self._seen
         latest = 0 if self._edge is None else due + STILL * self._every
@@ -241,7 +241,7 @@ class _Counter:
         return max(0, min(int(new[place]) if place < len(new) else latest, latest))
 
     def points(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """Times in the middle of two readings, and the mean power between them."""
+        """Return times midway between two readings, and the mean power between them."""
         time_s, joules = (np.array(column) for column in zip(*self._edges, strict=True))
         later = np.flatnonzero(np.diff(time_s) > 0)
         power = np.diff(joules)[later] / np.diff(time_s)[later]
@@ -250,7 +250,7 @@ class _Counter:
 
 
 def _choose_phases(phases: Sequence[Phase]) -> tuple[Phase, ...]:
-    """In order of time. The steps are cut into warm-up and steady where that is known; both would overlap."""
+    """Return the phases by time. If steps are split into warm-up and steady, the whole is left out."""
     names = {phase.name for phase in phases}
     shown = [
         phase
@@ -275,11 +275,11 @@ def _list_held(nodes: Sequence[NodeSensors]) -> list[str]:
     ]
 
 
-# -- several domains as one
+# -- several domains together
 
 
 def together(lines: Sequence[PowerLine]) -> PowerLine:
-    """Many domains of one kind as one line: their mean, between the smallest and the largest of them."""
+    """Combine domains of one kind into one line: their mean, with their minimum and maximum."""
     grid = _grid(lines, GRID)
     table = np.array([np.interp(grid, line.time_s, line.mean_w) for line in lines])
     limits = {line.limit_w for line in lines}
@@ -291,7 +291,7 @@ def together(lines: Sequence[PowerLine]) -> PowerLine:
 
 
 def total(lines: Sequence[PowerLine], points: int) -> tuple[Floats, Floats]:
-    """Times, and the power of all lines together; NaN where one of them has nothing yet or any more."""
+    """Return times and the total power of all lines; NaN where one of them has no data."""
     grid = _grid(lines, points)
     table = [np.interp(grid, line.time_s, line.mean_w, left=np.nan, right=np.nan) for line in lines]
     return grid, np.sum(table, axis=0)

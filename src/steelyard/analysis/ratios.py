@@ -1,7 +1,6 @@
 """Ratios of one figure of two rows, for the whole job and per device, module, node and watt.
 
-Knows which way is better and what a bound rests on: jobs, or printed digits. Whether a ratio may be given at all is not
-decided here.
+Bounds come from jobs or from printed digits. `compare` decides whether a ratio may be given at all.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ if TYPE_CHECKING:
     from steelyard.rules.table.row import Row
 
 Verdict = Literal["faster", "slower", "more", "less", "no difference shown", "too few jobs"]
-"""What B is against A: faster or slower in rates and times, more or less in all else."""
+"""B compared with A: faster or slower for rates and times, more or less for everything else."""
 Sense = Literal["rate", "time", "energy", "other"]
-"""More is faster; less is faster; less is better; neither."""
+"""rate: more is faster; time: less is faster; energy: less is better; other: neither."""
 
 LEVEL = 0.95
-WELCH = "Welch on the jobs"
-WITH_GAIN = "Welch on the jobs, and the error of each side's sensors that its jobs share"
-NOT_POSITIVE = "none, because a job's figure is not above zero"
-# Of a device already, whatever the number of devices.
-OF_A_DEVICE = ("_device", "bandwidth", "utilisation")
+WELCH = "Welch's t on jobs"
+WITH_GAIN = "Welch's t on jobs, plus the sensor error common to the jobs of each side"
+NOT_POSITIVE = "none, because the figure of a job is not above zero"
+# Figures per device, whatever the number of devices.
+PER_DEVICE = ("_device", "bandwidth", "utilisation")
 DIGITS = "printed digits only"
 MIXED = "printed digits, and the interval of the measured jobs"
-# By the names that quantities of records have, or may have once power is measured; the first that both sides have.
+# Names of quantities in records; the first that both sides have is used.
 ENERGY_PER_SAMPLE = ("energy_per_sample", "energy_per_sample_job")
 POWER = ("power_job", "power_mean", "power")
 
@@ -54,19 +53,19 @@ class Ratio:
     low: float | None
     high: float | None
     level: float | None
-    """Of the interval; None where its bounds are those of printed digits."""
+    """Level of the interval; None if its bounds are those of printed digits."""
     method: str
     verdict: Verdict
     percent_faster: float | None
-    """B does so many percent more work in the same time than A; negative: slower. None for what is no speed."""
+    """B does this many percent more work in the same time than A; negative: slower. None if it is not a speed."""
     jobs_a: int
     jobs_b: int
     findings: tuple[Finding, ...] = ()
-    """What must be known wherever this ratio goes; those that block come first."""
+    """Findings to show wherever this ratio is shown; errors come first."""
 
 
 def sense(unit: str) -> Sense:
-    """Which way is better for a figure in this unit."""
+    """Return which direction is better for a figure in this unit."""
     known = unit_of(unit)
     kind = known[0] if known else ""
     if kind in ("rate", "per_energy"):
@@ -77,7 +76,7 @@ def sense(unit: str) -> Sense:
 
 
 def base_unit(unit: str) -> str:
-    """The unit that a figure's value is in, whatever it was printed in."""
+    """Return the unit of a figure's value, whatever unit it was printed in."""
     known = unit_of(unit)
     if known is None or known[0] in ("ratio", "count"):
         return unit
@@ -86,14 +85,14 @@ def base_unit(unit: str) -> str:
 
 
 def ratios(a: Row, b: Row, metric: str, level: float = LEVEL) -> list[Ratio]:
-    """The ratio of the whole job and those per device, module, node and watt, as far as both sides know them."""
+    """Return the ratio of the whole job and those per device, module, node and watt, if both sides have them."""
     a, b = _by_one_energy(a, b)
     found = []
     for scope, make in _SCOPES.items():
         first, second = make(a, metric), make(b, metric)
         if first is not None and second is not None and min(first.value, second.value) > 0:
             found.append(divide(scope, metric, first, second, level))
-    # For one device on one node on each side, all say the same.
+    # With one device on one node on each side, all are equal.
     different: list[Ratio] = []
     for ratio in found:
         if not any((ratio.a, ratio.b) == (other.a, other.b) for other in different):
@@ -102,10 +101,10 @@ def ratios(a: Row, b: Row, metric: str, level: float = LEVEL) -> list[Ratio]:
 
 
 def _by_one_energy(a: Row, b: Row) -> tuple[Row, Row]:
-    """Without energies and powers that one side alone has: two kinds of them do not measure the same.
+    """Remove energies and powers that only one side has: two kinds of them do not measure the same.
 
-    A module with its CPU against a device alone is no ratio either. What one sensor gets wrong is in both of its
-    figures and cancels; of two sensors nobody knows.
+    A module with its CPU compared with a device alone gives no ratio either. The error of one sensor is in both of its
+    figures and cancels; for two sensors it does not.
     """
     a, b = _of_one_sensor(a, b)
     names = (*ENERGY_PER_SAMPLE, *POWER)
@@ -122,7 +121,7 @@ def _by_one_energy(a: Row, b: Row) -> tuple[Row, Row]:
 
 
 def _of_one_sensor(a: Row, b: Row) -> tuple[Row, Row]:
-    """Without the common error of the jobs, where both sides ran on the same node of the same system."""
+    """Remove the common error of the jobs if both sides ran on the same node of the same system."""
     if any(a.get(key) is None or a.get(key) != b.get(key) for key in ("node", "system", "energy_scope")):
         return a, b
     first, second = (
@@ -133,12 +132,12 @@ def _of_one_sensor(a: Row, b: Row) -> tuple[Row, Row]:
 
 
 def divide(scope: str, metric: str, a: Amount, b: Amount, level: float = LEVEL) -> Ratio:
-    """B over A. With jobs on both sides Welch's interval; a printed figure is one job and has only its digits."""
+    """Return B over A. With jobs on both sides Welch's interval; a printed figure counts as one job with its digits."""
     way = sense(a.unit)
     jobs_a, jobs_b = max(1, len(a.jobs)), max(1, len(b.jobs))
     speed = way in ("rate", "time")
     if a.jobs and b.jobs and min(*a.jobs, *b.jobs) <= 0:
-        # Shares and qualities of single jobs may be zero; the logarithm knows no interval for them.
+        # Shares and qualities of single jobs may be zero; the interval uses logarithms.
         percent = _percent_faster(way, b.value / a.value)
         return Ratio(
             scope, metric, base_unit(a.unit), a.value, b.value, b.value / a.value, None, None, None, NOT_POSITIVE,
@@ -169,7 +168,7 @@ def divide(scope: str, metric: str, a: Amount, b: Amount, level: float = LEVEL) 
     )  # fmt: skip
 
 
-# Of times, less is faster; of what is no speed, it is less.
+# For times, less is faster; for what is not a speed, it is just less.
 _OTHER_WORDS: dict[str, Verdict] = {"faster": "less", "slower": "more"}
 
 
@@ -182,42 +181,42 @@ def _percent_faster(way: Sense, value: float) -> float | None:
 def _own_way(
     way: Sense, value: float, low: float | None, high: float | None
 ) -> tuple[float, float | None, float | None]:
-    """A ratio of times as one of rates."""
+    """Convert a ratio of times to one of rates."""
     if way != "rate":
         return value, low, high
     return 1 / value, 1 / high if high is not None else None, 1 / low if low is not None else None
 
 
-# -- the same figure for other parts of a machine
+# -- the figure per part of a machine
 
 
 def _per(part: str, count: str) -> Callable[[Row, str], Amount | None]:
     def make(row: Row, metric: str) -> Amount | None:
-        """As measured, else by division; only rates of the whole job can be divided."""
+        """Return the figure as measured, else by division; only rates of the whole job can be divided."""
         if f"{metric}_per_{part}" in row.figures:
             return row.figures[f"{metric}_per_{part}"]
         whole, number = row.figures.get(metric), row.number(count)
-        divisible = whole is not None and sense(whole.unit) == "rate" and not _of_a_part(metric)
+        divisible = whole is not None and sense(whole.unit) == "rate" and not _is_per_part(metric)
         return scaled(whole, 1 / number) if whole is not None and divisible and number else None
 
     return make
 
 
-def _of_a_part(metric: str) -> bool:
-    """Whether a figure is no whole that can be divided."""
-    return "_per_" in metric or metric.endswith(OF_A_DEVICE)
+def _is_per_part(metric: str) -> bool:
+    """Return whether a figure already applies to a part and cannot be divided."""
+    return "_per_" in metric or metric.endswith(PER_DEVICE)
 
 
 def _per_module(row: Row, metric: str) -> Amount | None:
-    """A card or module; only where it is known what the job counts as one device."""
+    """Return the figure per card or module; only if it is known what the job counts as one device."""
     if f"{metric}_per_module" in row.figures:
         return row.figures[f"{metric}_per_module"]
     return _per("device", "devices")(row, metric) if row.get("device_scope") in ("device", "module") else None
 
 
 def _per_watt(row: Row, metric: str) -> Amount | None:
-    """Work for a joule; the same as speed for a watt."""
-    if _of_a_part(metric):
+    """Return work per joule, which equals speed per watt."""
+    if _is_per_part(metric):
         return None
     for name in ENERGY_PER_SAMPLE:
         energy = row.figures.get(name)
@@ -247,7 +246,7 @@ _SCOPES: dict[str, Callable[[Row, str], Amount | None]] = {
 
 
 def sentence(ratio: Ratio, a: str, b: str) -> str:
-    """What a ratio says, in words that need no explanation."""
+    """Describe a ratio in one sentence."""
     part = {"job": "", "watt": " for the same power"}.get(ratio.scope, f" per {ratio.scope}")
     way = sense(ratio.unit)
     if way in ("other", "energy"):
@@ -264,14 +263,14 @@ def sentence(ratio: Ratio, a: str, b: str) -> str:
 
 
 def _chance(ratio: Ratio) -> str:
-    return "which may be chance or the sensors' error" if ratio.method == WITH_GAIN else "which may be chance"
+    return "which may be chance or sensor error" if ratio.method == WITH_GAIN else "which may be chance"
 
 
 def _no_speed(ratio: Ratio, a: str, b: str, part: str, verb: str) -> str:
     bounds = _bounds(ratio, ratio.low, ratio.high)
     says = f"{b} {verb} {ratio.value:.4g} times the {ratio.metric} of {a}"
     if ratio.verdict == "too few jobs":
-        return f"not ranked{part}, too few jobs: by the figures alone {says}{bounds}"
+        return f"not ranked{part}, too few jobs: from the figures alone {says}{bounds}"
     if ratio.verdict == "no difference shown":
         return f"no difference shown{part}: {says}{bounds}, {_chance(ratio)}"
     return f"{says}{part}{bounds}"
@@ -280,13 +279,13 @@ def _no_speed(ratio: Ratio, a: str, b: str, part: str, verb: str) -> str:
 def _bounds(ratio: Ratio, low: float | None, high: float | None) -> str:
     if low is None or high is None:
         if ratio.method == NOT_POSITIVE:
-            return "; no interval, because a job's figure is not above zero"
-        return f"; no interval from fewer than {MIN_JOBS} jobs on a side" if ratio.method in (WELCH, WITH_GAIN) else ""
-    says = "printed digits allow" if ratio.level is None else f"{level_percent(ratio.level)} interval"
+            return "; no interval, because the figure of a job is not above zero"
+        return f"; no interval with fewer than {MIN_JOBS} jobs per side" if ratio.method in (WELCH, WITH_GAIN) else ""
+    says = "printed digits allow" if ratio.level is None else f"{level_percent(ratio.level)} CI"
     return f", {says} {low:.4g} to {high:.4g}"
 
 
 def level_percent(level: float) -> str:
-    """A level with the digits that tell it from certainty: 95 %, 98.8 %, 99.978 %."""
+    """Format a level with enough digits to differ from 100 %: 95 %, 98.8 %, 99.978 %."""
     digits = max(3, 2 - math.floor(math.log10(1 - level)))
     return f"{100 * level:.{digits}g} %"

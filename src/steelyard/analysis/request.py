@@ -1,10 +1,9 @@
-"""Device-hours of a plan from what a study measured, every term with its formula and its uncertainty.
+"""Device-hours of a plan from the measurements of a study, every term with its formula and uncertainty.
 
-Knows arithmetic of plans and statistics of jobs; no form, no site and no words for people. Each measured job gives one
-estimate of what a whole training takes, rate and set-up together; their mean is what the plan rests on. What the plan
-will take differs from it in two ways: the mean is known only from a few jobs, and the jobs to come vary as these did.
-With n measured jobs and m to come Student's interval of the mean widens by sqrt(1 + n / m), which is the prediction
-interval of the mean of m further jobs.
+Each measured job gives one estimate of a whole training, rate and set-up together; the plan rests on their mean. Two
+things are uncertain: the mean is known only from a few jobs, and future jobs will vary as these did. With n measured
+and m future jobs, Student's interval of the mean widens by sqrt(1 + n / m): the prediction interval of the mean of m
+further jobs.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 HOUR_S = 3600.0
 JOULES_PER_KWH = 3.6e6
-# Ends by which a run took its hours and gave nothing. A run that does not fit or was refused would not be planned.
+# Statuses of runs that used their hours without a result. A run that does not fit or was refused would not be planned.
 LOST = ("failed", "hung", "killed", "node_failure", "preempted", "time_limit")
 SETUP = ("setup", "data", "compile")
 MAX_SAMPLES, MAX_TRAININGS, MAX_DEVICES = 1e18, 10**7, 10**7
@@ -38,21 +37,21 @@ CERTAIN = 0.95
 
 @dataclass(frozen=True)
 class WorkPlan:
-    """What somebody wants to do."""
+    """The planned work."""
 
     samples: float
-    """Of one training."""
+    """Samples of one training."""
     trainings: int
     devices: int
-    """Of the largest job."""
+    """Devices of the largest job."""
     epochs: float | None = None
     epoch_samples: float | None = None
-    """Both where the samples are their product."""
+    """Both are set if the samples are their product."""
     buffer_percent: float = 0.0
     failed_percent: float | None = None
     """None: as many as failed in the study."""
     job_limit_s: float | None = None
-    """The longest job that the site allows; None: a training is one job."""
+    """The time limit of the site; None: a training is one job."""
 
     def __post_init__(self) -> None:
         problems = [
@@ -80,9 +79,9 @@ class Tariff:
     per_device_hour: float
     per_node_hour: float
     devices_per_node: int | None
-    """None: not known; then nothing can be charged by the node."""
+    """None: unknown; then nothing can be charged per node."""
     whole_nodes: bool
-    """All devices of a node are charged, whatever a job uses of them."""
+    """All devices of a node are charged, even unused ones."""
     source: str
 
 
@@ -93,37 +92,37 @@ class Term:
     symbol: str
     what: str
     formula: str
-    """Of other symbols, in braces: `{S} / {r}`; empty: given, or measured."""
+    """Uses other symbols in braces: `{S} / {r}`; empty: given, or measured."""
     amount: Estimate
     unit: str
     origin: str
-    """Where it comes from: given, measured, counted, or worked out."""
+    """Where it comes from: given, measured, counted, or calculated."""
     runs: tuple[str, ...] = ()
     digits: int = 4
 
 
 BasisKind = Literal["measured", "larger", "smaller", "projected", "largest"]
-"""What stands for the rate at the number of devices asked for: that number itself; per device the next larger or the
-smallest count measured; a fitted curve; or per device the largest count, as if no more were lost."""
+"""The source of the rate at the requested number of devices: that number itself; per device, the next larger or the
+smallest count measured; a fitted curve; or, per device, the largest count, as if efficiency did not drop further."""
 
 
 @dataclass(frozen=True)
 class Basis:
-    """The measured jobs that a plan rests on, and in which way."""
+    """The measured jobs on which a plan rests, and how they are used."""
 
     kind: BasisKind
     devices: int
-    """Whose jobs are used."""
+    """The number of devices of these jobs."""
     cell: CellSummary
     largest: int
     """The largest number of devices measured."""
     projection: Projection | None = None
-    """Of a fitted curve, where that stands for the rate."""
+    """The projection that gives the rate, if any."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a plan takes."""
+    """The resources for a plan."""
 
     plan: WorkPlan
     basis: Basis
@@ -132,19 +131,19 @@ class Request:
     lost_runs: int
     counted_runs: int
     most_lost: float
-    """Share that may fail with 95 % certainty, by the runs counted."""
+    """The share of runs that may fail, at 95 % confidence, given the runs counted."""
     measured_jobs: int
     approximate: tuple[str, ...]
-    """What speaks against the interval, or why there is none."""
+    """Why the interval is only approximate, or missing."""
     tariff: Tariff | None
     uncounted: tuple[str, ...]
-    """What a real plan also takes and nothing here tells."""
+    """What a real plan also needs but is not known from the measurements."""
     energy: tuple[Term, ...]
-    """Of a sample and of the plan; empty: none that can be believed."""
+    """Per sample and for the plan; empty if there is no reliable energy."""
     energy_reason: str
 
     def term(self, symbol: str) -> Term | None:
-        """A line by its symbol."""
+        """Return a term by its symbol."""
         return next((term for term in self.terms if term.symbol == symbol), None)
 
     @property
@@ -154,18 +153,18 @@ class Request:
 
     @property
     def asked(self) -> Term:
-        """Device-hours to ask for."""
+        """Device-hours to request."""
         return self._known("A")
 
     @property
     def blocked_by(self) -> tuple[str, ...]:
-        """Codes of what forbids the use of the rate that all of it rests on."""
+        """Codes of errors that make the underlying rate invalid."""
         found = self.basis.cell.findings
         return tuple(dict.fromkeys(one.code for one in found if one.severity == "error" and one.code[:3] != "SY4"))
 
     @property
     def charge(self) -> Term | None:
-        """The same in the site's unit."""
+        """The charge in the site's unit."""
         return self.term("C")
 
     def _known(self, symbol: str) -> Term:
@@ -181,7 +180,7 @@ def request(
     tariff: Tariff | None = None,
     energies: Sequence[CellEnergy] = (),
 ) -> Request:
-    """What a plan takes; `curve` foretells a number of devices beyond the measured ones where its fit allows it."""
+    """Return the resources for a plan; `curve` gives projections beyond the measured numbers of devices."""
     basis = basis_of(plan, cells, curve)
     records = [record for record in basis.cell.records if record.status.code in MEASURED and _rate(record)]
     jobs = _jobs_a_training(plan, basis, records)
@@ -211,16 +210,16 @@ def request(
     )
 
 
-# -- which jobs stand for the plan
+# -- the measured jobs
 
 
 def basis_of(plan: WorkPlan, cells: Sequence[CellSummary], curve: Scaling | None) -> Basis:
-    """The jobs at the number of devices asked for; where none are, what comes nearest to the safe side."""
+    """Return the jobs at the requested number of devices, or else the nearest on the safe side."""
     by_count = {cell.records[0].spec.ranks: cell for cell in cells if cell.throughput.value}
     if not by_count:
         raise InputError(
-            "no run of the selection has a throughput, so that no hours follow from it",
-            next_step="steelyard show STUDY tells how its runs ended",
+            "no run of the selection has a throughput: hours cannot be calculated",
+            next_step="see how its runs ended: steelyard show STUDY",
         )
     largest = max(by_count)
     if plan.devices in by_count:
@@ -230,10 +229,10 @@ def basis_of(plan: WorkPlan, cells: Sequence[CellSummary], curve: Scaling | None
         kind: BasisKind = "larger" if plan.devices > min(by_count) else "smaller"
         return Basis(kind, larger, by_count[larger], largest)
     projections = curve.projections if curve is not None and not curve.blocked else ()
-    foretold = [entry for entry in projections if entry.devices == plan.devices]
-    if foretold:
-        # Where several models foretell, the one that promises least is the safe one.
-        least = min(foretold, key=lambda entry: entry.throughput)
+    projected = [entry for entry in projections if entry.devices == plan.devices]
+    if projected:
+        # If there are several projections, the lowest is the safe one.
+        least = min(projected, key=lambda entry: entry.throughput)
         return Basis("projected", largest, by_count[largest], largest, least)
     return Basis("largest", largest, by_count[largest], largest)
 
@@ -244,7 +243,7 @@ def _rate(record: RunRecord) -> float:
 
 
 def _rates(plan: WorkPlan, basis: Basis, records: Sequence[RunRecord]) -> list[float]:
-    """At the number of devices asked for, one a measured job."""
+    """Return the rates at the requested number of devices, one per measured job."""
     grown = plan.devices / basis.devices
     if basis.projection is not None:
         grown = basis.projection.throughput / (basis.cell.throughput.value or math.nan)
@@ -255,9 +254,9 @@ def _rates(plan: WorkPlan, basis: Basis, records: Sequence[RunRecord]) -> list[f
 
 
 def setup_s(record: RunRecord) -> float:
-    """What a job takes before its steps go at their steady pace: set-up, data, compilation and slow first steps.
+    """Return the time of a job before its steady pace: set-up, data, compilation and slow first steps.
 
-    The idle baseline that sensors are read in belongs to the measurement alone.
+    The idle baseline for the sensors is part of the measurement only.
     """
     lengths = {
         name: math.fsum(phase.end_s - phase.start_s for phase in record.phases if phase.name == name)
@@ -277,7 +276,7 @@ def setup_s(record: RunRecord) -> float:
 
 
 def evaluation_s(records: Sequence[RunRecord]) -> float | None:
-    """Mean length of one evaluation; None where the runs have none."""
+    """Return the mean length of one evaluation; None if the runs have none."""
     found = [p.end_s - p.start_s for r in records for p in r.phases if p.name == "evaluation" and p.complete]
     return math.fsum(found) / len(found) if found else None
 
@@ -288,20 +287,20 @@ def _jobs_a_training(plan: WorkPlan, basis: Basis, records: Sequence[RunRecord])
     setup = _mean([setup_s(record) for record in records])
     room_s = plan.job_limit_s - setup
     if room_s <= 0:
-        problem = Problem("--job-hours", f"set-up alone takes {setup:.0f} s", "longer than that")
+        problem = Problem("--job-hours", f"set-up alone takes {setup:.0f} s", "a longer time")
         raise InputError("no step fits into a job of this length", problems=(problem,))
     steps_s = plan.samples * _mean([1 / rate for rate in _rates(plan, basis, records)])
     return max(1, math.ceil((steps_s + _evaluations_s(plan, records)) / room_s))
 
 
 def _evaluations_s(plan: WorkPlan, records: Sequence[RunRecord]) -> float:
-    """Of one training; 0 where the plan or the runs tell none, which is said among what is not counted."""
+    """Return the time of one training's evaluations; 0 if unknown, which is then listed as not counted."""
     each = evaluation_s(records)
     return plan.epochs * each if plan.epochs is not None and each is not None else 0.0
 
 
 def _terms(plan: WorkPlan, basis: Basis, records: Sequence[RunRecord], jobs: int) -> tuple[list[Term], tuple[str, ...]]:
-    """From samples to device-hours of all trainings."""
+    """Return the terms from samples to device-hours of all trainings."""
     runs = tuple(record.run_id for record in records)
     rates = _rates(plan, basis, records)
     setups, each = [setup_s(record) for record in records], evaluation_s(records)
@@ -311,9 +310,9 @@ def _terms(plan: WorkPlan, basis: Basis, records: Sequence[RunRecord], jobs: int
     measured = basis.kind == "measured"
     doubts = across_jobs(whole).approximate
     if not measured:
-        doubts = ("nothing was measured at this number of devices, so that there is no interval",)
+        doubts = ("nothing was measured at this number of devices: there is no interval",)
     single = basis.cell.throughput if measured and len(records) == 1 else None
-    # A rate from the time for a sample.
+    # The rate from the time per sample.
     each_s = _over(rates, turned=True, measured=measured, single=single)
     rate = Estimate(1 / each_s.value)
     if each_s.low and each_s.high is not None:
@@ -322,20 +321,20 @@ def _terms(plan: WorkPlan, basis: Basis, records: Sequence[RunRecord], jobs: int
     origin = "measured" if measured else "not measured: see below"
     terms.append(Term("r", "rate of the job at N devices", "", rate, basis.cell.throughput.unit, origin, runs))
     steps_s = _over(steps, measured=measured, single=single, scale=plan.samples)
-    terms.append(Term("T1", "time of the steps of one training", "{S} / {r}", steps_s, "s", "worked out", runs))
+    terms.append(Term("T1", "time of the steps of one training", "{S} / {r}", steps_s, "s", "calculated", runs))
     terms.append(Term("t", "set-up of one job", "", _over(setups, measured=measured), "s", "measured", runs))
-    why_jobs = "given: one job" if plan.job_limit_s is None else "counted: by the longest job allowed"
+    why_jobs = "given: one job" if plan.job_limit_s is None else "counted: from the time limit of a job"
     terms.append(Term("J", "jobs of one training", "", Estimate(float(jobs)), "", why_jobs, digits=3))
     formula = "{T1} + {J} x {t}"
     if evaluations and each is not None and plan.epochs is not None:
         terms.append(Term("v", "one evaluation, after each epoch", "", Estimate(each), "s", "measured", runs))
         formula += " + {E} x {v}"
     training = _over(whole, measured=measured, single=single, scale=plan.samples, shift=_mean(whole) - _mean(steps))
-    terms.append(Term("T", "time of one training", formula, training, "s", "worked out", runs))
-    foretold = predicted(whole, plan.trainings * jobs) if measured and len(whole) > 1 else training
-    hours = foretold.scaled(plan.trainings * plan.devices / HOUR_S)
+    terms.append(Term("T", "time of one training", formula, training, "s", "calculated", runs))
+    expected = predicted(whole, plan.trainings * jobs) if measured and len(whole) > 1 else training
+    hours = expected.scaled(plan.trainings * plan.devices / HOUR_S)
     terms.append(
-        Term("H", "device-hours of the plan", "{K} x {T} x {N} / 3600", hours, "device-hours", "worked out", runs)
+        Term("H", "device-hours of the plan", "{K} x {T} x {N} / 3600", hours, "device-hours", "calculated", runs)
     )
     return terms, doubts
 
@@ -346,7 +345,7 @@ def _list_given(plan: WorkPlan) -> list[Term]:
         terms.append(Term("E", "epochs of one training", "", Estimate(plan.epochs), "", "given"))
         terms.append(Term("D", "samples of one epoch", "", Estimate(plan.epoch_samples), "samples", "given", digits=9))
     formula = "{E} x {D}" if terms else ""
-    origin = "worked out" if terms else "given"
+    origin = "calculated" if terms else "given"
     terms.append(Term("S", "samples of one training", formula, Estimate(plan.samples), "samples", origin, digits=9))
     terms.append(Term("K", "trainings", "", Estimate(float(plan.trainings)), "", "given", digits=9))
     terms.append(Term("N", "devices of the job", "", Estimate(float(plan.devices)), "devices", "given", digits=9))
@@ -362,9 +361,9 @@ def _over(
     scale: float = 1.0,
     shift: float = 0.0,
 ) -> Estimate:
-    """Mean over jobs with its interval; of one job the interval of its own rate, which speaks for that job alone.
+    """Return the mean over jobs with its interval; for one job the interval of its own rate.
 
-    `turned`: of the values' inverses. `scale` and `shift`: what one job's time is of its time for a sample.
+    `turned`: of the inverse values. `scale` and `shift` convert the time per sample to the time of a job.
     """
     found = across_jobs([1 / value for value in values] if turned else values)
     if not measured:
@@ -379,7 +378,7 @@ def _over(
 
 
 def predicted(values: Sequence[float], further: int) -> Estimate:
-    """The mean of so many further jobs, with the interval that it will lie in."""
+    """Return the mean of `further` future jobs with its prediction interval."""
     found = across_jobs(values)
     if found.high is None:
         return Estimate(found.value)
@@ -387,11 +386,11 @@ def predicted(values: Sequence[float], further: int) -> Estimate:
     return Estimate(found.value, max(0.0, found.value - half), found.value + half)
 
 
-# -- what comes on top
+# -- failures, buffer and charge
 
 
 def _overhead(plan: WorkPlan, hours: Estimate, failed: float) -> list[Term]:
-    """Failed runs and the buffer. A failed training is made again from its start, which is the most it can cost."""
+    """Return failed runs and buffer. A failed training is repeated from its start: the highest cost."""
     with_failed = hours.scaled(1 / (1 - failed))
     asked = with_failed.scaled(1 + plan.buffer_percent / 100)
     told = "given" if plan.failed_percent is not None else "counted: runs of the study that failed"
@@ -399,19 +398,19 @@ def _overhead(plan: WorkPlan, hours: Estimate, failed: float) -> list[Term]:
         Term("f", "share of runs that fail", "", Estimate(failed), "", told, digits=3),
         Term(
             "F",
-            "device-hours with failed runs made again",
+            "device-hours with failed runs repeated",
             "{H} / (1 - {f})",
             with_failed,
             "device-hours",
-            "worked out",
+            "calculated",
         ),
         Term("b", "buffer", "", Estimate(plan.buffer_percent), "%", "given", digits=3),
-        Term("A", "device-hours to ask for", "{F} x (1 + {b} / 100)", asked, "device-hours", "worked out"),
+        Term("A", "device-hours to request", "{F} x (1 + {b} / 100)", asked, "device-hours", "calculated"),
     ]
 
 
 def most_lost(lost: int, counted: int) -> float:
-    """Largest share of failures under which so few are still seen in one of twenty studies (Clopper and Pearson)."""
+    """Return the upper 95 % confidence limit of the share of failures (Clopper and Pearson)."""
     if counted == 0 or lost >= counted:
         return 1.0
     low, high = lost / counted, 1.0
@@ -428,7 +427,7 @@ def _at_most(lost: int, counted: int, share: float) -> float:
     if not 0 < share < 1:
         return 1.0 if share <= 0 else float(lost >= counted)
     whole = math.lgamma(counted + 1)
-    # By logarithms: the binomial coefficients of some thousand runs are beyond what a float can hold.
+    # With logarithms: the binomial coefficients of thousands of runs exceed the range of a float.
     return math.fsum(
         math.exp(
             whole
@@ -442,11 +441,11 @@ def _at_most(lost: int, counted: int, share: float) -> float:
 
 
 def _charged(plan: WorkPlan, tariff: Tariff, hours: Estimate) -> list[Term]:
-    """Time turned into the site's unit; by the node where it charges so."""
+    """Return the terms that convert hours to the site's unit."""
     each = tariff.devices_per_node
     if tariff.per_node_hour and each is None:
-        problem = Problem("--node-devices", "not given, and nodes are charged", "devices on one node")
-        raise InputError("how many nodes the job takes is not known", problems=(problem,))
+        problem = Problem("--node-devices", "not given, but nodes are charged", "devices per node")
+        raise InputError("the number of nodes is not known", problems=(problem,))
     nodes = math.ceil(plan.devices / each) if each else 0
     held = nodes * each if tariff.whole_nodes and each else plan.devices
     terms, parts = [], []
@@ -458,13 +457,13 @@ def _charged(plan: WorkPlan, tariff: Tariff, hours: Estimate) -> list[Term]:
                 "",
                 Estimate(float(nodes)),
                 "nodes",
-                f"counted: {each} devices a node",
+                f"counted: {each} devices per node",
                 digits=9,
             )
         )
     if tariff.per_device_hour:
         terms.append(
-            Term("p", f"{tariff.unit} for a device-hour", "", Estimate(tariff.per_device_hour), "", tariff.source)
+            Term("p", f"{tariff.unit} per device-hour", "", Estimate(tariff.per_device_hour), "", tariff.source)
         )
         if held != plan.devices:
             terms.append(
@@ -472,15 +471,15 @@ def _charged(plan: WorkPlan, tariff: Tariff, hours: Estimate) -> list[Term]:
             )
         parts.append("{A} x {p}" if held == plan.devices else "{A} / {N} x {Q} x {p}")
     if tariff.per_node_hour:
-        terms.append(Term("q", f"{tariff.unit} for a node-hour", "", Estimate(tariff.per_node_hour), "", tariff.source))
+        terms.append(Term("q", f"{tariff.unit} per node-hour", "", Estimate(tariff.per_node_hour), "", tariff.source))
         parts.append("{A} / {N} x {M} x {q}")
     rate = held * tariff.per_device_hour + nodes * tariff.per_node_hour
     charge = hours.scaled(rate / plan.devices)
-    return [*terms, Term("C", "charge", " + ".join(parts) or "0", charge, tariff.unit, "worked out")]
+    return [*terms, Term("C", "charge", " + ".join(parts) or "0", charge, tariff.unit, "calculated")]
 
 
 def _energy(plan: WorkPlan, basis: Basis, energies: Sequence[CellEnergy]) -> tuple[tuple[Term, ...], str]:
-    """Energy of the steps of all trainings; none, with the reason, where it is not known or cannot be believed."""
+    """Return the energy of the steps of all trainings; none, with the reason, if it is unknown or invalid."""
     if basis.kind != "measured":
         return (), f"nothing was measured at {plan.devices} devices"
     found = next((entry for entry in energies if entry.cell.cell == basis.cell.cell), None)
@@ -488,28 +487,28 @@ def _energy(plan: WorkPlan, basis: Basis, energies: Sequence[CellEnergy]) -> tup
         return (), found.main.reason or "no energy was measured" if found else "no energy was measured"
     each = found.figures["energy_per_sample"]
     if each.value is None or found.verdict == "invalid":
-        return (), each.reason or "the energy cannot be believed"
+        return (), each.reason or "the energy is invalid"
     low, high = (each.interval.low, each.interval.high) if each.interval else (None, None)
     sample = Estimate(each.value, low, high)
     runs = tuple(record.run_id for record in basis.cell.records)
     whole = sample.scaled(plan.samples * plan.trainings / JOULES_PER_KWH)
     terms = (
-        Term("e", f"energy of a sample ({found.scope}; {found.verdict})", "", sample, "J", "measured", runs),
-        Term("W", "energy of the steps of the plan", "{e} x {S} x {K} / 3600000", whole, "kWh", "worked out", runs),
+        Term("e", f"energy per sample ({found.scope}; {found.verdict})", "", sample, "J", "measured", runs),
+        Term("W", "energy of the steps of the plan", "{e} x {S} x {K} / 3600000", whole, "kWh", "calculated", runs),
     )
     return terms, ""
 
 
 def _uncounted(plan: WorkPlan, records: Sequence[RunRecord]) -> tuple[str, ...]:
-    """Said beside the hours, because nothing measured tells them."""
-    found = ["time in the queue, and what the scheduler and the start of the program take before the first phase"]
+    """Return what is not included in the hours, because it was not measured."""
+    found = ["time in the queue, and the start of the job and the program before the first phase"]
     if evaluation_s(records) is None:
-        found.append("evaluation: these runs made none")
+        found.append("evaluation: these runs had none")
     elif plan.epochs is None:
-        found.append("evaluation: the runs made some, but the plan says samples and not epochs")
+        found.append("evaluation: the runs had some, but the plan gives samples, not epochs")
     found.append("checkpoints, unless the measured steps wrote them")
     if all(record.data is None for record in records):
-        found.append("reading of real data: these runs made their samples themselves")
+        found.append("reading of real data: these runs generated their samples")
     return tuple(found)
 
 

@@ -1,6 +1,6 @@
-"""Cells of our own studies as rows, so that the rules on published tables judge them too.
+"""Turn configurations of our own studies into rows, to judge them by the same rules as published tables.
 
-Knows where in a record each setting and figure is; what was in effect goes before what was asked for. No rule.
+Settings in effect take precedence over requested ones.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 DIGEST_DIGITS = 8
 SHOWN_DOUBTS = 2
 SYNTHETIC = "synthetic"
-# Formats that are a data set of their own; of the others the name tells only how files lie in a folder.
+# Formats that are data sets; other formats describe only the layout of files.
 NAMED_DATA = ("cifar10", "cifar100", "mnist", "food101", "coco", "cityscapes", "squad")
-# As other sources write them.
+# Names that other sources use.
 PARALLELISM = {"DistributedDataParallel": "DDP", "fully_shard": "FSDP2"}
 NUMBER_FORMATS = {
     "float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float8_e4m3fn": "fp8", "int8": "int8",
 }  # fmt: skip
-# What the worker finds out about the place that it runs in: setting of a row, fact of the environment.
+# Facts that the worker finds about its environment: setting of a row, fact.
 SURROUNDINGS = {
     "host_cpu": "cpu.model",
     "cpus": "cpu.usable",
@@ -49,7 +49,7 @@ SURROUNDINGS = {
     "power_limit": "gpu0.power_limit",
 }
 BUILD = ("torch.git_version", "torch.cuda", "torch.hip", "torch.cudnn", "torch.nccl", "triton.version")
-# Variables that differ from job to job and change nothing, or that a setting of its own tells.
+# Variables that differ from job to job without effect, or that another setting includes.
 VOLATILE = (
     "SLURM_",
     "OMP_NUM_THREADS",
@@ -63,7 +63,7 @@ VOLATILE = (
     "TORCHINDUCTOR_CACHE_DIR",
     "TRITON_CACHE_DIR",
 )
-# What may differ between the nodes of one machine, and between two starts of one program.
+# Settings that may differ between nodes of one machine, and between two starts of one program.
 BESIDE = ("variables", "cpus", "kernel", "threads")
 RENAMED = {
     "throughput_job": "throughput",
@@ -71,16 +71,16 @@ RENAMED = {
     "tokens_job": "token_throughput",
     "tokens_per_second": "token_throughput",
 }
-"""Quantities of records that rows call otherwise; every other one keeps its name."""
+"""Quantities with another name in rows; all others keep their names."""
 
 
 def row_of(cell: CellSummary) -> Row:
-    """A cell with its settings in effect and its figures, one value a job."""
+    """Return a configuration with its settings in effect and its figures, one value per job."""
     measured = [record for record in cell.records if record.status.code in MEASURED]
     shown = measured or list(cell.records)
     found = [_settings(record) for record in shown]
     settings = {key: _common([entry.get(key) for entry in found]) for entry in found for key in entry}
-    # Settings that the jobs do not share, of what people choose or what makes a machine another one.
+    # Settings, chosen or of the machine, in which the jobs differ.
     keys = dict.fromkeys(key for entry in found for key in entry if SETTINGS[key] != "evidence" and key not in BESIDE)
     mixed = [key for key in keys if len({entry.get(key) for entry in found} - {None}) > 1]
     settings |= _evidence(cell, measured) | {"mixed": ", ".join(mixed) or None}
@@ -97,7 +97,7 @@ def row_of(cell: CellSummary) -> Row:
 
 
 def _settings(record: RunRecord) -> Settings:
-    """Of one run; None where a setting is unknown or has no meaning in it."""
+    """Return the settings of one run; None if a setting is unknown or has no meaning for it."""
     return {
         **_machine(record),
         **_work(record),
@@ -130,7 +130,7 @@ def _machine(record: RunRecord) -> Settings:
         accelerator, system = "simulated", f"simulated {digest}"
     elif accelerator == "cpu":
         system = _fact(record, "cpu.model") or accelerator
-    # A step may use some of its job's nodes.
+    # A step may use only some of its job's nodes.
     nodes = _fact(record, "env.SLURM_NNODES") or _fact(record, "env.SLURM_JOB_NUM_NODES") or "1"
     return {
         "system": system or spec.device,
@@ -143,7 +143,7 @@ def _machine(record: RunRecord) -> Settings:
 
 
 def simulated_hardware(record: RunRecord) -> dict[str, Any]:
-    """What of a simulated truth is the machine: not the model's size, its input or the speed of replay."""
+    """Return the parts of a simulated truth that describe the machine, not the model, its input or the replay speed."""
     truth: dict[str, Any] = to_json_object(record.spec.sim)
     hardware = {key: value for key, value in truth.items() if key not in ("input", "wall_s_per_s")}
     hardware["collective"] = truth["collective"]["links"]
@@ -157,7 +157,7 @@ def _work(record: RunRecord) -> Settings:
     if spec.source is not None:
         model = f"{spec.source.function} of file {spec.source.sha256[:DIGEST_DIGITS]}"
     if spec.device_family == "sim":
-        # A larger model sends and keeps more.
+        # A larger model sends and stores more.
         sizes = {"message_bytes": spec.sim.collective.message_bytes} | to_json_object(spec.sim.memory)
         options |= {key: value for key, value in sizes.items() if key != "limit_bytes" and value}
     kind = data.format if data else spec.data.format if spec.data else SYNTHETIC
@@ -189,7 +189,7 @@ def _arithmetic(record: RunRecord) -> Settings:
 
 
 def _input(record: RunRecord) -> Settings:
-    """How data arrives. What has no effect is left out: data on the device needs no workers, no workers no queue."""
+    """Return how data arrives, without settings that have no effect: data on the device needs no workers."""
     spec = record.spec
     loader, simulated = spec.loader, spec.sim.input
     found: Settings = {"data_place": loader.place}
@@ -198,7 +198,7 @@ def _input(record: RunRecord) -> Settings:
     if loader.workers:
         found["prefetch"] = loader.prefetch
     if spec.device_family == "sim" and simulated.samples_per_s is not None:
-        # The simulated device has no loader processes; the rate of its pipeline is what they would give.
+        # The simulated device has no loader processes; the rate of its pipeline replaces them.
         found |= {"input_rate": simulated.samples_per_s, "prefetch": simulated.prefetch_batches}
         found["input_restart_s"] = simulated.epoch_restart_s
     if record.data is not None:
@@ -209,7 +209,7 @@ def _input(record: RunRecord) -> Settings:
 def _implementation(record: RunRecord) -> Settings:
     spec = record.spec
     parallel = _effect(record, "parallel") or (spec.parallel.upper() if spec.mode == "train" else "replicas")
-    # One rank divides nothing, but sharding may be in effect on it all the same, and costs time.
+    # A single rank divides nothing, but sharding may still be in effect on it and take time.
     several = spec.ranks > 1 or (_effect(record, "parallel") in PARALLELISM)
     layout, threads = _effect(record, "channels_last"), _effect(record, "threads")
     backend = _effect(record, "backend") or spec.backend
@@ -236,7 +236,7 @@ def _surroundings(record: RunRecord) -> Settings:
     }
     found: Settings = {key: facts.get(fact) for key, fact in SURROUNDINGS.items()}
     if record.spec.device_family == "sim":
-        # A virtual clock does not know on which host it is computed.
+        # A simulated clock does not depend on the host.
         found = {}
         variables = {}
     return {
@@ -248,7 +248,7 @@ def _surroundings(record: RunRecord) -> Settings:
 
 
 def _evidence(cell: CellSummary, measured: Sequence[RunRecord]) -> Settings:
-    """How the figures came about."""
+    """Return how the figures came about."""
     blocking = {found.code for record in measured for found in record.findings if found.severity == "error"}
     lost = {code: count for code, count in sorted(cell.statuses.items()) if code not in MEASURED}
     nodes = sorted({record.environment.node for record in measured if record.environment})
@@ -264,7 +264,7 @@ def _evidence(cell: CellSummary, measured: Sequence[RunRecord]) -> Settings:
 
 
 def _energy_evidence(measured: Sequence[RunRecord]) -> Settings:
-    """What the energies count, and what speaks against them."""
+    """Return what the energies include, and reasons to doubt them."""
     known = [
         record for record in measured if (found := record.quantities.get("energy_job")) and found.value is not None
     ]
@@ -281,7 +281,7 @@ def _energy_evidence(measured: Sequence[RunRecord]) -> Settings:
 
 
 def _common(values: Sequence[Setting | None]) -> Setting | None:
-    """The value of all jobs; where they differ, all of them as one text."""
+    """Return the value of all jobs; if they differ, all values as one text."""
     distinct = list(dict.fromkeys(value for value in values if value is not None))
     if len(distinct) <= 1:
         return distinct[0] if distinct else None
@@ -303,7 +303,7 @@ def _figures(records: Sequence[RunRecord], settings: Settings) -> dict[str, Amou
     figures = {RENAMED.get(name, name): found for name in names if (found := _figure(records, name)) is not None}
     rate, device = figures.get("throughput"), figures.get("throughput_per_device")
     if records and records[0].model is not None and records[0].model.bus_factor is not None:
-        # All devices take part in one and the same collective: each of them, and each node, makes as many as the job.
+        # All devices take part in the same collective: each device and node makes as many as the job.
         parts = ("device", "module", "node") if rate is not None else ()
         return figures | {f"throughput_per_{part}": figures["throughput"] for part in parts}
     if rate is not None:
@@ -319,7 +319,7 @@ def _figures(records: Sequence[RunRecord], settings: Settings) -> dict[str, Amou
 
 
 def _devices_per_module(settings: Settings) -> float | None:
-    """Devices, as the job counts them, on one card or module; None where that is unknown or some were left idle."""
+    """Return the devices per card or module; None if that is unknown or some were idle."""
     scope, dies, devices = (settings.get(key) for key in ("device_scope", "dies", "devices"))
     if scope in ("device", "module"):
         return 1.0
@@ -329,14 +329,14 @@ def _devices_per_module(settings: Settings) -> float | None:
 
 
 def _figure(records: Sequence[RunRecord], name: str) -> Amount | None:
-    """A quantity over the jobs; None where one of them has none, because the mean of the others would mislead."""
+    """Return a quantity over the jobs; None if one of them lacks it, because a mean of the others would mislead."""
     found = [record.quantities.get(name) for record in records]
     known = [
         (quantity, quantity.value)
         for quantity in found
         if quantity is not None
         and quantity.value is not None
-        # An energy that cannot be believed is no figure.
+        # An invalid energy does not count.
         and (quantity.validity is None or quantity.validity.verdict != "invalid")
     ]
     if not known or len(known) < len(records):
@@ -357,7 +357,7 @@ def _over_jobs(quantities: Sequence[Quantity], values: Sequence[float]) -> Amoun
         low, high = min(values), max(values)
     else:
         low, high = sorted((turn(across.low), turn(across.high)))
-    # Repeats of a step time show all of its error; those of an energy do not show the sensor's gain.
+    # Repeats of a step time show all of its error; those of an energy do not show the gain of the sensor.
     common = common_share(quantities) if first.validity is not None else 0.0
     if len(values) > 1:
         low, high = low - common * abs(low), high + common * abs(high)
@@ -365,7 +365,7 @@ def _over_jobs(quantities: Sequence[Quantity], values: Sequence[float]) -> Amoun
 
 
 def scaled(amount: Amount, factor: float) -> Amount:
-    """The same figure for another number of devices."""
+    """Scale a figure to another number of devices."""
     return Amount(
         amount.value * factor,
         amount.low * factor,

@@ -1,6 +1,6 @@
-"""How a job scales over devices: cells of a study in, speed-up, efficiency, its factors and where to stop out.
+"""How a job scales over devices: speed-up, efficiency with its factors, and the largest useful number of devices.
 
-Knows curves of cells. What makes two cells comparable is for the rules to say, what a loss consists of for `loss`.
+The rules decide whether configurations are comparable; `loss` splits the efficiency into factors.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ if TYPE_CHECKING:
 
 Declared = Literal["strong", "weak"]
 THRESHOLD = 0.7
-"""Efficiency that forms for computing time commonly ask for."""
-# A model that misses a point it has not seen by more than this is shown with its error, but foretells nothing.
+"""Efficiency that application forms for computing time commonly require."""
+# A model that misses a held-out point by more than this is shown with its error, but not used for projections.
 USABLE_ERROR_PERCENT = 10.0
 PROJECTION_REACH = 2
-# Rules on what a speed-up rests on. What else changes along a curve is found pair by pair (SY303 names the ratio).
+# Rules about the base of a speed-up. Other changes along a curve are found pair by pair (SY303 names the ratio).
 OF_SPEEDUPS = ("SY301",)
 OF_CURVES = ("SY301", "SY31")
-# Settings that tell how figures came about or what is around the job do not make another curve.
+# Settings about evidence or the environment of the job do not make another curve.
 ASIDE = ("size", "environment", "evidence")
 
 
 @dataclass(frozen=True)
 class Point:
-    """One number of devices on a curve."""
+    """The result for one number of devices on a curve."""
 
     devices: int
     cell: str
     jobs: int
     throughput: Quantity
     speedup: Estimate
-    """Against the base."""
+    """Relative to the base."""
     split: Split
-    """Efficiency and its factors, each against the base's."""
+    """Efficiency and its factors, each relative to the base."""
     slowest: float | None
     """Computation of the slowest rank over the mean of all ranks; None: one rank, or unknown."""
     from_crosscheck: bool
@@ -63,17 +63,17 @@ class Point:
 
 @dataclass(frozen=True)
 class Return:
-    """What the next devices give."""
+    """What additional devices gain."""
 
     devices: int
     following: int
     share: Estimate
-    """Of the throughput that they would add if they did as much as those before them."""
+    """Share of the throughput that they would add at the rate of the devices before them."""
 
 
 @dataclass(frozen=True)
 class Projection:
-    """What a fit foretells."""
+    """The projection of a fit."""
 
     model: str
     devices: int
@@ -84,10 +84,10 @@ class Projection:
 
 @dataclass(frozen=True)
 class Scaling:
-    """One curve."""
+    """One scaling curve."""
 
     label: str
-    """The settings that tell it from other curves of the same selection; empty: it is the only one."""
+    """The settings that distinguish it from other curves of the selection; empty if it is the only one."""
     kind: Literal["strong", "weak", "neither", "unknown"]
     declared: bool
     base: Point
@@ -99,17 +99,17 @@ class Scaling:
     """The largest number of devices whose efficiency is at least the threshold."""
     fits: tuple[CurveFit | Refused, ...]
     projections: tuple[Projection, ...]
-    """Of the fits whose error allows it."""
+    """Projections of the fits with a small enough error."""
     projected_to: int
     missing: tuple[tuple[int, str], ...]
     """Numbers of devices without a figure, and how their runs ended."""
     findings: tuple[Finding, ...]
     alone: tuple[str, ...] = ()
-    """Cells of the selection that are on no curve."""
+    """Configurations of the selection that are on no curve."""
 
     @property
     def blocked(self) -> bool:
-        """Whether a finding forbids any ratio."""
+        """Whether errors make the ratios invalid."""
         return any(found.severity == "error" for found in self.findings)
 
 
@@ -120,10 +120,10 @@ def scaling(
     threshold: float = THRESHOLD,
     at: int | None = None,
 ) -> list[Scaling]:
-    """One analysis a curve; InputError where no curve can be made of the cells.
+    """Return one analysis per curve; InputError if the configurations form no curve.
 
-    Cells of one number of devices that differ in a setting lie on several curves. What changes along one curve beside
-    the number of devices is for the rules to find.
+    Configurations with the same number of devices and different settings are on different curves. The rules find what
+    else changes along a curve.
     """
     _refuse_collectives(cells)
     groups = _curves(cells, declared)
@@ -131,28 +131,28 @@ def scaling(
     if not whole:
         counts = sorted({cell.records[0].spec.ranks for cell in cells})
         raise InputError(
-            f"no scaling without two device counts; the selection has {', '.join(map(str, counts))}",
-            next_step="a study with [sweep] ranks = [1, 2, 4, 8], or select more of its cells",
+            f"scaling needs at least two device counts; the selection has {', '.join(map(str, counts))}",
+            next_step="run a study with [sweep] ranks = [1, 2, 4, 8], or select more of its configurations",
         )
-    measured = [(label, group, *_make_stands(group)) for label, group in whole]
+    measured = [(label, group, *_make_sizes(group)) for label, group in whole]
     found = [
-        _analyse(stands, missing, label, declared, threshold, at)
-        for label, _, stands, missing in measured
-        if len(stands) > 1
+        _analyse(sizes, missing, label, declared, threshold, at)
+        for label, _, sizes, missing in measured
+        if len(sizes) > 1
     ]
     if not found:
-        _, group, stands, missing = measured[0]
+        _, group, sizes, missing = measured[0]
         raise InputError(
-            f"only {len(stands)} of {len(group)} device counts have a throughput",
+            f"only {len(sizes)} of {len(group)} device counts have a throughput",
             problems=tuple(Problem(_devices(count), ended, "a run that completes") for count, ended in missing),
         )
     alone = [f"{_devices(group[0].records[0].spec.ranks)}, {label}" for label, group in groups if len(group) == 1]
     alone += [
         f"{label} ({'; '.join(f'{_devices(count)}: {ended}' for count, ended in missing)})"
-        for label, _, stands, missing in measured
-        if len(stands) < 2
+        for label, _, sizes, missing in measured
+        if len(sizes) < 2
     ]
-    # Said once.
+    # Only once.
     found[-1] = dataclasses.replace(found[-1], alone=tuple(alone))
     return found
 
@@ -169,7 +169,7 @@ def _refuse_collectives(cells: Sequence[CellSummary]) -> None:
         )
 
 
-# -- which cells are one curve
+# -- which configurations form a curve
 
 
 def _curves(cells: Sequence[CellSummary], declared: Declared | None) -> list[tuple[str, list[CellSummary]]]:
@@ -200,10 +200,10 @@ def _curves(cells: Sequence[CellSummary], declared: Declared | None) -> list[tup
 
 
 def _chosen(cell: CellSummary, row: Row) -> dict[str, str | None]:
-    """Settings as texts; None where a run did not come so far as to tell what was in effect."""
+    """Return the settings as texts; None if a run ended before its settings in effect were known."""
     told = any(record.status.code in MEASURED for record in cell.records)
     spec = cell.records[0].spec
-    # One device divides nothing, but was asked for as the base of one way to divide.
+    # One device divides nothing, but may have been requested as the base of a way to divide the work.
     asked = {"parallelism": spec.parallel.upper(), "backend": spec.backend} if spec.ranks == 1 else {}
     found: dict[str, str | None] = {}
     for key, role in SETTINGS.items():
@@ -215,7 +215,7 @@ def _chosen(cell: CellSummary, row: Row) -> dict[str, str | None]:
 
 
 def _varied(cells: Sequence[CellSummary], settings: dict[str, dict[str, str | None]]) -> list[str]:
-    """Settings in which cells of one and the same number of devices differ: those make several curves."""
+    """Return settings in which configurations with the same number of devices differ: those make several curves."""
     by_count: dict[int, list[dict[str, str | None]]] = {}
     for cell in cells:
         by_count.setdefault(cell.records[0].spec.ranks, []).append(settings[cell.cell])
@@ -226,7 +226,7 @@ def _varied(cells: Sequence[CellSummary], settings: dict[str, dict[str, str | No
 
 
 def _join(groups: dict[Key, list[CellSummary]], key: Key, cell: CellSummary) -> None:
-    """To every curve that it may belong to by what is known of it, and that has no cell at its count."""
+    """Add a configuration to every curve that matches its known settings and lacks this number of devices."""
     fitting = [
         group
         for other, group in groups.items()
@@ -240,7 +240,7 @@ def _join(groups: dict[Key, list[CellSummary]], key: Key, cell: CellSummary) -> 
 
 
 def _lend_single(groups: dict[Key, list[CellSummary]], rows: dict[str, Row]) -> None:
-    """One device that divides nothing is the base of every way to divide the work that has none of its own."""
+    """Use a single device as the base of every way to divide the work that has no base of its own."""
     singles: dict[Key, list[CellSummary]] = {}
     for key, group in groups.items():
         for cell in group:
@@ -263,17 +263,17 @@ def _counts(group: Sequence[CellSummary]) -> set[int]:
 def _batch_key(row: Row, declared: Declared | None) -> tuple[str, str]:
     whole, devices = row.number("global_batch"), row.number("devices") or 1.0
     if declared is None:
-        problem = Problem(
-            "SELECTION", "cells of one device count have several batches", "one curve, or --strong or --weak"
-        )
+        problem = Problem("SELECTION", "several batches at one device count", "one curve, or --strong or --weak")
         raise InputError(
-            "it is not clear which cells belong to one curve",
+            "it is not clear which configurations form a curve",
             problems=(problem,),
-            next_step="--weak keeps the batch of a device, --strong that of the job; or select by STUDY:batch=32",
+            next_step="--weak keeps the batch per device, --strong that of the job; or select with STUDY:batch=32",
         )
     if whole is None:
         return "batch", "unknown"
-    return (f"{whole:g} samples a step", "") if declared == "strong" else (f"{whole / devices:g} samples a device", "")
+    if declared == "strong":
+        return f"{whole:g} samples per step", ""
+    return f"{whole / devices:g} samples per device", ""
 
 
 def _refuse_doubles(group: Sequence[CellSummary], rows: dict[str, Row]) -> None:
@@ -285,10 +285,12 @@ def _refuse_doubles(group: Sequence[CellSummary], rows: dict[str, Row]) -> None:
             names = labels(same)
             listed = "; ".join(f"{cell.cell} ({names[cell.cell]})" for cell in same)
             problem = Problem(
-                "SELECTION", f"{len(same)} cells have {_devices(count)}: {listed}", "one cell a device count"
+                "SELECTION",
+                f"{len(same)} configurations have {_devices(count)}: {listed}",
+                "one configuration per device count",
             )
             raise InputError(
-                "several cells stand at one device count",
+                "several configurations have the same device count",
                 problems=(problem,),
                 next_step=f"select by a setting: {rows[same[0].cell].table}:key=value",
             )
@@ -302,8 +304,8 @@ def _devices(count: int) -> str:
 
 
 @dataclass(frozen=True)
-class _Stand:
-    """What is measured at one number of devices."""
+class _Size:
+    """The measurements at one number of devices."""
 
     devices: int
     cell: CellSummary
@@ -313,23 +315,23 @@ class _Stand:
 
 
 def _analyse(
-    stands: Sequence[_Stand],
+    sizes: Sequence[_Size],
     missing: Missing,
     label: str,
     declared: Declared | None,
     threshold: float,
     at: int | None,
 ) -> Scaling:
-    base = stands[0]
-    points = tuple(_point(base, stand) for stand in stands)
-    kind = declared or kind_of([stand.row for stand in stands])
-    fits = _fits(stands, kind)
-    projected_to = at or PROJECTION_REACH * stands[-1].devices
+    base = sizes[0]
+    points = tuple(_point(base, size) for size in sizes)
+    kind = declared or kind_of([size.row for size in sizes])
+    fits = _fits(sizes, kind)
+    projected_to = at or PROJECTION_REACH * sizes[-1].devices
     projections = _projections(fits, points[0], projected_to)
     enough = [point for point in points if point.split.total.value >= threshold]
     returns = []
-    for before, after in itertools.pairwise(stands):
-        # Of twice as many devices: throughput over that before, less one. Of other steps: by the share that they add.
+    for before, after in itertools.pairwise(sizes):
+        # For twice as many devices: throughput over the one before, minus one. Otherwise per share of added devices.
         per_device = change(Quotient((), (before.parts.total,)), Quotient((), (after.parts.total,)))
         grown = after.devices / before.devices
         share = per_device.scaled(grown / (grown - 1), -1 / (grown - 1))
@@ -347,12 +349,12 @@ def _analyse(
         projections=projections,
         projected_to=projected_to,
         missing=missing,
-        findings=_findings(stands, points, declared, projections),
+        findings=_findings(sizes, points, declared, projections),
     )
 
 
-def _make_stands(cells: Sequence[CellSummary]) -> tuple[list[_Stand], Missing]:
-    stands, missing = [], []
+def _make_sizes(cells: Sequence[CellSummary]) -> tuple[list[_Size], Missing]:
+    sizes, missing = [], []
     for cell in sorted(cells, key=lambda cell: cell.records[0].spec.ranks):
         devices = cell.records[0].spec.ranks
         records = tuple(
@@ -363,52 +365,52 @@ def _make_stands(cells: Sequence[CellSummary]) -> tuple[list[_Stand], Missing]:
             and rate.value
         )
         if records:
-            # People think of the cells of a curve by their number of devices.
+            # Configurations of a curve are named by their number of devices.
             row = dataclasses.replace(row_of(dataclasses.replace(cell, records=records)), place=_devices(devices))
-            stands.append(_Stand(devices, cell, row, records, parts_of(records)))
+            sizes.append(_Size(devices, cell, row, records, parts_of(records)))
         else:
             ended = ", ".join(f"{count} {code}" for code, count in sorted(cell.statuses.items()))
             missing.append((devices, ended))
-    return stands, tuple(missing)
+    return sizes, tuple(missing)
 
 
-def _point(base: _Stand, stand: _Stand) -> Point:
-    found = split(base.parts, stand.parts)
-    if stand is base:
-        # By definition, and so without any doubt.
+def _point(base: _Size, size: _Size) -> Point:
+    found = split(base.parts, size.parts)
+    if size is base:
+        # Exact by definition.
         exact = Estimate(1.0, 1.0, 1.0)
         factors = tuple(dataclasses.replace(f, change=exact if f.change else None) for f in found.factors)
         found = dataclasses.replace(found, total=exact, factors=factors, rest=exact if found.rest else None)
-    mean, most = (stand.row.figures.get(f"rank_compute_{name}") for name in ("mean", "max"))
+    mean, most = (size.row.figures.get(f"rank_compute_{name}") for name in ("mean", "max"))
     return Point(
-        devices=stand.devices,
-        cell=stand.cell.cell,
-        jobs=len(stand.records),
-        throughput=stand.cell.throughput,
-        speedup=found.total.scaled(stand.devices / base.devices),
+        devices=size.devices,
+        cell=size.cell.cell,
+        jobs=len(size.records),
+        throughput=size.cell.throughput,
+        speedup=found.total.scaled(size.devices / base.devices),
         split=found,
         slowest=most.value / mean.value if most and mean and mean.value > 0 else None,
-        from_crosscheck=stand.parts.from_crosscheck,
+        from_crosscheck=size.parts.from_crosscheck,
     )
 
 
 # -- models
 
 
-def _fits(stands: Sequence[_Stand], kind: str) -> tuple[CurveFit | Refused, ...]:
+def _fits(sizes: Sequence[_Size], kind: str) -> tuple[CurveFit | Refused, ...]:
     if kind not in ("strong", "weak"):
         return ()
-    counts = [stand.devices for stand in stands]
-    rates = [stand.devices / _mean(stand.parts.total) for stand in stands]
+    counts = [size.devices for size in sizes]
+    rates = [size.devices / _mean(size.parts.total) for size in sizes]
     law = amdahl(counts, rates) if kind == "strong" else gustafson(counts, rates)
     known = []
-    for stand in stands:
-        # A step and the transfer in it, where the records tell. One device transfers nothing.
-        step = stand.row.figures.get("step_time_mean")
-        if stand.parts.transfer is not None and step is not None:
-            known.append((step.value, _mean(stand.parts.transfer) / _mean(stand.parts.total) * step.value))
-    if len(known) < len(stands):
-        return law, Refused("latency-bandwidth", "the transfer is not told from waiting for slower devices here")
+    for size in sizes:
+        # A step and its transfer, if the records have it. One device transfers nothing.
+        step = size.row.figures.get("step_time_mean")
+        if size.parts.transfer is not None and step is not None:
+            known.append((step.value, _mean(size.parts.transfer) / _mean(size.parts.total) * step.value))
+    if len(known) < len(sizes):
+        return law, Refused("latency-bandwidth", "transfer and waiting for slower devices cannot be separated here")
     steps, transfers = zip(*known, strict=True)
     return law, latency_bandwidth(counts, rates, steps, transfers, strong=kind == "strong")
 
@@ -428,26 +430,26 @@ def _projections(fits: Sequence[CurveFit | Refused], base: Point, devices: int) 
     return tuple(found)
 
 
-# -- what must be known
+# -- findings
 
 
 def _findings(
-    stands: Sequence[_Stand], points: Sequence[Point], declared: Declared | None, projections: Sequence[Projection]
+    sizes: Sequence[_Size], points: Sequence[Point], declared: Declared | None, projections: Sequence[Projection]
 ) -> tuple[Finding, ...]:
-    base = stands[0].row
-    found = [f for stand in stands[1:] for f in rule.check("pair", Pair(base, stand.row, "devices", "throughput"))]
-    table = _make_table(stands, points, projections)
+    base = sizes[0].row
+    found = [f for size in sizes[1:] for f in rule.check("pair", Pair(base, size.row, "devices", "throughput"))]
+    table = _make_table(sizes, points, projections)
     found += [f for made in rule.rules("table") if made.code.startswith(OF_CURVES) for f in made.check(table)]
-    found += _declared_otherwise([stand.row for stand in stands], declared)
+    found += _declared_otherwise([size.row for size in sizes], declared)
     if any(entry.severity == "error" for entry in found):
-        # What is said of a speed-up names it, and there is none.
+        # These findings quote the speed-up, which is not reported.
         found = [entry for entry in found if entry.code not in OF_SPEEDUPS]
     order = list(rule.SEVERITIES)
     return tuple(sorted(_once(found), key=lambda entry: (order.index(entry.severity), entry.code)))
 
 
 def _once(found: Sequence[Finding]) -> list[Finding]:
-    """What several places share is said once, with all of them."""
+    """Merge equal findings of several places into one that lists them."""
     merged: dict[tuple[str, str, str], list[Finding]] = {}
     for entry in found:
         merged.setdefault((entry.code, entry.severity, entry.message), []).append(entry)
@@ -462,14 +464,14 @@ def _once(found: Sequence[Finding]) -> list[Finding]:
     return once
 
 
-def _make_table(stands: Sequence[_Stand], points: Sequence[Point], projections: Sequence[Projection]) -> RowTable:
-    """The curve as a published table would state it: only what makes it a curve, because pairs were judged before."""
+def _make_table(sizes: Sequence[_Size], points: Sequence[Point], projections: Sequence[Projection]) -> RowTable:
+    """Return the curve as a table with only what makes it a curve: pairs were judged before."""
     rows = []
-    for stand, point in zip(stands, points, strict=True):
-        # Without the throughput: speed-ups are not to be computed again, from bounds that are no rounding.
+    for size, point in zip(sizes, points, strict=True):
+        # Without the throughput: the rules would compute speed-ups from bounds that are not rounding.
         figures = {"efficiency": _amount(point.split.total), "speedup": _amount(point.speedup)}
-        settings = {key: value for key, value in stand.row.settings.items() if key in GROWS}
-        rows.append(Row(stand.row.place, settings, figures))
+        settings = {key: value for key, value in size.row.settings.items() if key in GROWS}
+        rows.append(Row(size.row.place, settings, figures))
     for entry in projections[:1]:
         rate = Amount(entry.throughput, entry.throughput, entry.throughput, points[0].throughput.unit)
         rows.append(Row("projection", {"devices": entry.devices}, {"projected_throughput": rate}))
@@ -483,11 +485,11 @@ def _amount(estimate: Estimate) -> Amount:
 
 
 def _declared_otherwise(rows: Sequence[Row], declared: Declared | None) -> list[Finding]:
-    """What was declared and the batches that were measured do not say the same."""
+    """Return a finding if the declared kind of scaling contradicts the measured batches."""
     measured = kind_of(rows)
     if declared is None or measured in (declared, "neither", "unknown"):
         return []
     made = rule.rule("SY312")
     kept = "job" if declared == "strong" else "device"
     message = f"declared as {declared} scaling, which keeps the batch of the {kept}; but this is {measured} scaling"
-    return [made.found(message, fix=f"declare --{measured}, or nothing: it is derived from the batches")]
+    return [made.found(message, fix=f"use --{measured}, or neither: the kind is derived from the batches")]

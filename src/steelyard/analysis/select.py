@@ -1,4 +1,4 @@
-"""Which cells a text means: a study, a cell, cells by their settings, or one run. Knows names, no figures."""
+"""Select configurations by text: a study, a configuration, settings, or one run."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from steelyard.rules.table.settings import SETTINGS
 if TYPE_CHECKING:
     from steelyard.results.store import ResultFolder
 
-FORMS = "STUDY, STUDY/CELL, STUDY:key=value,key=value, or the id of a run"
+FORMS = "STUDY, STUDY/CONFIGURATION, STUDY:key=value,key=value, or a run id"
 T = TypeVar("T")
 SHOWN_VALUES = 12
 MAX_TEXT = 2000
 
 
 def select(folder: ResultFolder, text: str) -> list[CellSummary]:
-    """The cells that a text means, at least one; InputError says what there is instead.
+    """Return the configurations that a text selects, at least one; InputError lists the alternatives.
 
-    `STUDY`, `STUDY/CELL`, `STUDY:key=value,key=value`, or the id of a run. A key is a setting of a row (`precision`,
-    `devices`) or of a spec by its dotted name (`batch`, `model.layers`, `sim.step_time_s`).
+    `STUDY`, `STUDY/CONFIGURATION`, `STUDY:key=value,key=value`, or a run id. A key is a setting of a row (`precision`,
+    `devices`) or the dotted name of a spec field (`batch`, `model.layers`, `sim.step_time_s`).
     """
     if len(text) > MAX_TEXT:
-        raise InputError(f"a selection of {len(text)} characters", problems=(_problem(text[:40], "too long"),))
+        problem = _problem(text[:40], "too long")
+        raise InputError(f"the selection has {len(text)} characters", problems=(problem,))
     studies = folder.studies()
     if not studies:
         raise InputError(f"no results in {folder.path}", next_step="steelyard run sim --repeats 3")
@@ -40,7 +41,7 @@ def select(folder: ResultFolder, text: str) -> list[CellSummary]:
     if text in studies:
         cells = summarise(folder.records(text))
         if not cells:
-            raise InputError("nothing is selected", problems=(_problem(text, "the study has no finished run yet"),))
+            raise InputError("nothing selected", problems=(_problem(text, "the study has no finished run yet"),))
         return cells
     study, slash, cell = text.partition("/")
     if slash:
@@ -50,7 +51,9 @@ def select(folder: ResultFolder, text: str) -> list[CellSummary]:
         return summarise([folder.read(runs[0])])
     if runs:
         several = ", ".join(path.parent.name for path in runs)
-        raise InputError(f"several studies have a run {text!r}: {several}", next_step=f"use {runs[0].parent.name}/CELL")
+        raise InputError(
+            f"several studies have a run {text!r}: {several}", next_step=f"use {runs[0].parent.name}/CONFIGURATION"
+        )
     _known(text, studies, folder)
     raise AssertionError("unreachable: a known study was handled before")
 
@@ -59,34 +62,34 @@ def _known(study: str, studies: list[str], folder: ResultFolder) -> str:
     if study in studies:
         return study
     near = difflib.get_close_matches(study, studies, n=1)
-    problem = _problem(study, f"{folder.path} has neither a study nor a run of this name; studies: {_few(studies)}")
-    raise InputError("nothing is selected", problems=(problem,), next_step=f"use {near[0]!r}" if near else None)
+    problem = _problem(study, f"no study or run of this name in {folder.path}; studies: {_few(studies)}")
+    raise InputError("nothing selected", problems=(problem,), next_step=f"use {near[0]!r}" if near else None)
 
 
 def _by_name(cells: list[CellSummary], study: str, name: str) -> list[CellSummary]:
-    """By the whole name, or its beginning where that leaves no doubt."""
+    """Select by the whole name, or by an unambiguous prefix."""
     exact = [cell for cell in cells if cell.cell == name]
     found = exact or [cell for cell in cells if name and cell.cell.startswith(name)]
     if len(found) == 1:
         return found
-    word = f"{len(found)} cells begin with it" if found else "no cell is called so"
-    problem = _problem(f"{study}/{name}", f"{word}; cells: {_few([cell.cell for cell in cells])}")
-    raise InputError("nothing is selected", problems=(problem,))
+    word = f"{len(found)} configurations begin with it" if found else "no such configuration"
+    problem = _problem(f"{study}/{name}", f"{word}; configurations: {_few([cell.cell for cell in cells])}")
+    raise InputError("nothing selected", problems=(problem,))
 
 
 def narrow(entries: list[tuple[T, dict[str, Any]]], name: str, text: str) -> list[T]:
-    """What has all the settings of `key=value,key=value`, at least one; InputError says which values there are."""
+    """Select the entries with all of `key=value,key=value`, at least one; InputError lists the available values."""
     left = entries
     for part in text.split(","):
         key, equals, value = part.strip().partition("=")
         if not equals or not key:
-            raise InputError("nothing is selected", problems=(_problem(f"{name}:{text}", f"{part!r} assigns nothing"),))
+            raise InputError("nothing selected", problems=(_problem(f"{name}:{text}", f"{part!r} is not key=value"),))
         _require_key(key, name, entries)
         kept = [(entry, settings) for entry, settings in left if key in settings and same(settings[key], value)]
         if not kept:
             there = sorted({str(settings[key]) for _, settings in left if key in settings})
-            problem = _problem(f"{name}:{part}", f"nothing has it; {key} is {_few(there) or 'not known'}")
-            raise InputError("nothing is selected", problems=(problem,))
+            problem = _problem(f"{name}:{part}", f"no match; {key} is {_few(there) or 'unknown'}")
+            raise InputError("nothing selected", problems=(problem,))
         left = kept
     return [entry for entry, _ in left]
 
@@ -95,14 +98,14 @@ def _require_key(key: str, name: str, entries: list[tuple[T, dict[str, Any]]]) -
     known = sorted({setting for _, settings in entries for setting in settings})
     if key not in known:
         near = difflib.get_close_matches(key, known, n=1)
-        # Names of specs are many; those of rows are what people compare by.
+        # Specs have many names; people compare by those of rows.
         some = [setting for setting in known if setting in SETTINGS]
-        problem = _problem(f"{name}:{key}", f"there is no such setting; settings: {', '.join(some)}")
-        raise InputError("nothing is selected", problems=(problem,), next_step=f"use {near[0]!r}" if near else None)
+        problem = _problem(f"{name}:{key}", f"no such setting; settings: {', '.join(some)}")
+        raise InputError("nothing selected", problems=(problem,), next_step=f"use {near[0]!r}" if near else None)
 
 
 def all_settings(cell: CellSummary) -> dict[str, Any]:
-    """Settings of a cell by every name that a person may use: as asked for in the spec, and as rows call them."""
+    """Return the settings of a configuration by all of their names: requested in the spec, and as rows name them."""
     asked = _flat(to_json_object(cell.records[0].spec), "")
     return {key: value for key, value in asked.items() if value is not None} | dict(row_of(cell).settings)
 
@@ -118,7 +121,7 @@ def _flat(data: dict[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def same(value: Any, text: str) -> bool:
-    """Whether a setting has the value that a person wrote."""
+    """Return whether a setting has the value that a person wrote."""
     if str(value).casefold() == text.strip().casefold():
         return True
     try:

@@ -1,4 +1,4 @@
-"""Repeats of one cell put together: the job is the sampling unit. Knows statistics of jobs, not of steps."""
+"""Summarise the repeats of a configuration. The job is the sampling unit."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 MEASURED = ("completed", "not_converged")
-"""How runs end whose speed counts."""
+"""Statuses of runs whose speed counts."""
 
 
 @dataclass(frozen=True)
 class CellSummary:
-    """All runs of one cell of one study."""
+    """All runs of one configuration of a study."""
 
     study: str
     cell: str
@@ -34,13 +34,13 @@ class CellSummary:
     throughput: Quantity
     """Of the whole job, over the jobs that completed: all their work over all their time."""
     time_to_quality: Quantity | None
-    """Over the jobs, each with its own seed; None: no quality was to be reached."""
+    """Over the jobs, each with its own seed; None: no target was set."""
     findings: tuple[Finding, ...]
-    """Each finding once, however many runs have it."""
+    """Each finding once, even if several runs have it."""
 
 
 def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
-    """One summary a cell, in the order in which cells first appear."""
+    """Return one summary per configuration, in order of first appearance."""
     cells: dict[tuple[str, str], list[RunRecord]] = {}
     for record in records:
         cells.setdefault((record.spec.study, record.spec.configuration), []).append(record)
@@ -62,7 +62,7 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
 
 
 def list_studies(folder: ResultFolder) -> list[dict[str, Any]]:
-    """Each study of a folder by name: its cells, its runs, and how many of these completed."""
+    """List the studies of a folder by name, with the numbers of configurations, runs and completed runs."""
     rows = []
     for study in folder.studies():
         records = list(folder.records(study))
@@ -73,9 +73,9 @@ def list_studies(folder: ResultFolder) -> list[dict[str, Any]]:
 
 
 def job_throughput(records: Sequence[RunRecord]) -> Quantity:
-    """Throughput over jobs. Times are averaged, not rates: the mean time for a sample, turned over.
+    """Return the throughput over jobs. Times are averaged, not rates: the inverse of the mean time per sample.
 
-    One job keeps the interval of its own steps, which speaks for that job only.
+    A single job keeps the interval of its own steps, which applies only to that job.
     """
     whole = [record for record in records if record.status.code in MEASURED]
     rates = [record.quantities["throughput_job"] for record in whole if "throughput_job" in record.quantities]
@@ -83,7 +83,7 @@ def job_throughput(records: Sequence[RunRecord]) -> Quantity:
     if not known:
         return Quantity(
             value=None, unit="samples/s", scope="job", window="steady", aggregation="work over time",
-            reason="no run of this cell completed",
+            reason="no run of this configuration completed",
         )  # fmt: skip
     first = known[0][0]
     if len(known) == 1:
@@ -96,7 +96,7 @@ def job_throughput(records: Sequence[RunRecord]) -> Quantity:
             high=1.0 / across.low,
             level=across.level,
             method=across.method,
-            covers=_covers(whole),
+            covers=_covers(whole, len(known)),
             approximate=(*across.approximate, *_doubts(whole)),
         )
     window = "steady" if all(rate.window == "steady" for rate, _ in known) else "all steps"
@@ -111,8 +111,9 @@ def job_throughput(records: Sequence[RunRecord]) -> Quantity:
 
 
 def time_to_quality(records: Sequence[RunRecord]) -> Quantity | None:
-    """Mean time over jobs, each from its own seed. Where one did not converge there is none: a mean over those that
-    did would speak for the lucky.
+    """Return the mean time over jobs, each with its own seed; unknown if one did not converge.
+
+    A mean over only those that converged would be too optimistic.
     """
     if not records or records[0].spec.quality is None or records[0].spec.quality.target is None:
         return None
@@ -120,18 +121,18 @@ def time_to_quality(records: Sequence[RunRecord]) -> Quantity | None:
     values = [quantity.value for quantity in found if quantity is not None and quantity.value is not None]
     reason = interval = value = None
     if len(values) < len(records):
-        reason = f"{len(values)} of {len(records)} jobs reached the quality {records[0].spec.quality.target:g}"
+        reason = f"only {len(values)} of {len(records)} jobs reached the quality {records[0].spec.quality.target:g}"
     else:
         across = across_jobs(values)
         value = across.value
         if across.low is not None and across.high is not None:
             interval = Interval(
-                # No time is negative, whatever the spread of three jobs allows.
+                # A time cannot be negative, even if the spread of three jobs suggests it.
                 low=max(0.0, across.low),
                 high=across.high,
                 level=across.level,
                 method=across.method,
-                covers=_covers(records),
+                covers=_covers(records, len(values)),
                 approximate=across.approximate,
             )
     return Quantity(
@@ -146,7 +147,7 @@ def time_to_quality(records: Sequence[RunRecord]) -> Quantity | None:
 
 
 def labels(cells: Sequence[CellSummary]) -> dict[str, str]:
-    """Cells by the settings in which they differ; alone, a cell is called by its workload."""
+    """Label configurations by the settings in which they differ; a single one by its workload."""
     chosen = {}
     for cell in cells:
         settings = dict(chosen_settings(cell.records[0].spec))
@@ -171,7 +172,7 @@ def _read_setting(spec: RunSpec, key: str) -> object:
 
 
 def _doubts(records: Sequence[RunRecord]) -> tuple[str, ...]:
-    """What Student's t over job means rests on and these jobs do not give."""
+    """Return assumptions of Student's t over job means that these jobs do not meet."""
     doubts = []
     rates = [record.quantities["throughput_job"] for record in records if "throughput_job" in record.quantities]
     own = [reason for rate in rates if rate.interval for reason in rate.interval.approximate]
@@ -180,17 +181,17 @@ def _doubts(records: Sequence[RunRecord]) -> tuple[str, ...]:
         doubts.append(f"in {len(reasons)} of {len(records)} jobs {reasons[0]}")
     nodes = {record.environment.node for record in records if record.environment}
     if 1 < len(nodes) < len(records):
-        doubts.append(f"{len(records)} jobs on {len(nodes)} nodes: jobs on one node are not independent of each other")
+        doubts.append(f"{len(records)} jobs on {len(nodes)} nodes: jobs on the same node are not independent")
     return tuple(doubts)
 
 
-def _covers(records: Sequence[RunRecord]) -> str:
-    """What repeats on these nodes can speak for."""
+def _covers(records: Sequence[RunRecord], jobs: int) -> str:
+    """Describe the jobs of an interval and where they ran; other nodes may differ."""
     places = [record.environment for record in records if record.environment]
     nodes = {place.node for place in places}
     allocations = {place.allocation for place in places}
     if len(nodes) == 1:
-        return f"jobs on node {nodes.pop()} only: every repeat ran there"
+        return f"{jobs} jobs, all on node {nodes.pop()}"
     if len(allocations) == 1 and allocations != {None}:
-        return f"jobs in allocation {allocations.pop()} only, {len(nodes)} nodes"
-    return f"jobs across {len(nodes)} nodes"
+        return f"{jobs} jobs on {len(nodes)} nodes, all in allocation {allocations.pop()}"
+    return f"{jobs} jobs on {len(nodes)} nodes"

@@ -1,7 +1,7 @@
-"""A documented figure held against jobs, and its history over occasions. Knows records and verdicts; runs nothing.
+"""Compare documented figures with jobs, and follow them over time. Runs nothing.
 
-An occasion is one use of a recipe: a study of its own, called `verify.RECIPE.TIME`. So the jobs of one occasion are
-judged together and never with those of another day, and the result folder alone is the history.
+An occasion is one use of a recipe: a study of its own, called `verify.RECIPE.TIME`. Its jobs are judged together and
+never with those of another day; the result folder is the history.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 
 TIME_FORMAT = "%Y%m%dT%H%M%S"
 INTERRUPTED = ("killed", "node_failure", "preempted", "cancelled")
-"""How jobs end that say nothing about the machine's speed: they are not counted."""
+"""Statuses that say nothing about the speed of the machine: such jobs are not counted."""
 ORDER: tuple[Verdict, ...] = ("pass", "cannot tell", "fail")
 SHOWN_FACTS = 8
-# What people look for first.
+# Most likely causes of a change, shown first.
 TELLING = ("driver", "torch.version", "kernel", "cuda", "cudnn", "nccl", "container", "governor")
-# Frequencies as they were at one moment, and what names a job or a folder.
+# Momentary frequencies, and names of jobs or folders.
 PASSING = ("cpu.cpu0_mhz", "filesystem.", *(f"env.{name}" for name in VOLATILE))
 
 
 @dataclass(frozen=True)
 class FigureVerdict:
-    """One documented figure, judged."""
+    """One documented figure and its verdict."""
 
     expect: Expect
     band: Band
     cell: str
     verdict: Verdict
     why: str
-    """In a sentence."""
+    """The reason in one sentence."""
     unit: str
     judgement: BandJudgement | None
     """None: no job has the figure."""
@@ -59,7 +59,7 @@ class FigureVerdict:
 
     @property
     def more_jobs(self) -> int | None:
-        """Jobs to add before it can be told."""
+        """Number of further jobs needed for a verdict."""
         return self.judgement.more_jobs if self.judgement and self.verdict == "cannot tell" else None
 
 
@@ -75,11 +75,11 @@ class Occasion:
 
 @dataclass(frozen=True)
 class HistoryStep:
-    """A change in a history, and what else changed with it."""
+    """A change in a history, and facts that changed with it."""
 
     change: Change
     facts: dict[str, tuple[str, str]]
-    """Facts of the environment that are one thing in all jobs before, and another in all jobs after."""
+    """Environment facts with one value in all jobs before and another in all jobs after."""
 
 
 @dataclass(frozen=True)
@@ -90,18 +90,18 @@ class History:
     unit: str
     occasions: tuple[Occasion, ...]
     other_settings: int
-    """Occasions left out because their jobs ran with other settings than the recipe has now."""
+    """Occasions left out because their settings differ from the recipe's current ones."""
     steps: tuple[HistoryStep, ...]
     findings: tuple[Finding, ...]
 
 
 def overall(outcomes: Sequence[FigureVerdict]) -> Verdict:
-    """Of several figures: the worst."""
+    """Return the worst verdict of several figures."""
     return max((outcome.verdict for outcome in outcomes), key=ORDER.index)
 
 
 def new_occasion(folder: ResultFolder, recipe: Recipe, now: datetime) -> str:
-    """The name of a new occasion; `begin_occasion` takes it."""
+    """Return the name of a new occasion; `begin_occasion` reserves it."""
     name = first = f"verify.{recipe.name}.{now.strftime(TIME_FORMAT)}"
     there, number = set(folder.studies()), 1
     while name in there:
@@ -111,26 +111,26 @@ def new_occasion(folder: ResultFolder, recipe: Recipe, now: datetime) -> str:
 
 
 def begin_occasion(folder: ResultFolder, name: str) -> None:
-    """Take the name, so that two that begin in the same second do not mix their jobs."""
+    """Reserve the name, to keep two occasions of the same second apart."""
     folder.prepare()
     try:
         (folder.path / "runs" / name).mkdir()
     except FileExistsError:
         raise InputError(
-            f"another verify of this recipe began in the same second, as {name}",
-            next_step="the same command again",
+            f"another verify of this recipe started in the same second, as {name}",
+            next_step="run the same command again",
         ) from None
 
 
 def occasions(folder: ResultFolder, recipe: Recipe) -> list[str]:
-    """Names of all occasions of a recipe that have a finished job, oldest first."""
+    """Return the names of all occasions of a recipe that have a finished job, oldest first."""
     pattern = re.compile(rf"verify\.{re.escape(recipe.name)}\.(\d{{8}}T\d{{6}})(?:-(\d{{1,9}}))?")
     found = [(match[1], int(match[2] or 1), name) for name in folder.studies() if (match := pattern.fullmatch(name))]
     return [name for *_, name in sorted(found) if folder.run_ids(name)]
 
 
 def latest_occasion(folder: ResultFolder, recipe: Recipe) -> str:
-    """The newest occasion; InputError where there is none."""
+    """Return the newest occasion; InputError if there is none."""
     names = occasions(folder, recipe)
     if not names:
         raise InputError(
@@ -141,23 +141,23 @@ def latest_occasion(folder: ResultFolder, recipe: Recipe) -> str:
 
 
 def require_begun(folder: ResultFolder, expansion: Expansion) -> None:
-    """Refuse to add jobs to an occasion that ran with other settings than the recipe has now."""
+    """Raise InputError if the occasion's settings differ from the recipe's current ones: no jobs can be added."""
     if not any(folder.has(spec) for spec in expansion.runs):
         raise InputError(
-            f"the jobs of {expansion.study.name} ran with other settings than the recipe has now",
-            next_step="the same without --more: a new occasion",
+            f"the jobs of {expansion.study.name} have other settings than the recipe now",
+            next_step="run it without --more to start a new occasion",
         )
 
 
 def require_figures(recipe: Recipe, expansion: Expansion, record: RunRecord) -> None:
-    """Refuse after the first job what no job will have, rather than after the last."""
+    """Raise InputError after the first job if a figure of the recipe is unknown, rather than after the last."""
     for expected in recipe.expect:
         if cell_of(expansion, expected).name == record.spec.configuration:
             figures([record], expected)
 
 
 def judge_records(recipe: Recipe, expansion: Expansion, records: Sequence[RunRecord]) -> list[FigureVerdict]:
-    """Every documented figure of a recipe, held against the jobs of one occasion."""
+    """Judge every documented figure of a recipe by the jobs of one occasion."""
     return [_judge(recipe, expected, cell_of(expansion, expected).name, records) for expected in recipe.expect]
 
 
@@ -180,40 +180,40 @@ def _verdict(records: Sequence[RunRecord], judgement: BandJudgement | None, expe
         return "cannot tell", _no_figure(records, expected)
     blocking = sorted({found.code for record in records for found in record.findings if found.severity == "error"})
     if blocking:
-        return "cannot tell", f"the jobs have findings that must be mended first: {', '.join(blocking)}"
+        return "cannot tell", f"the jobs have errors; fix them first: {', '.join(blocking)}"
     if judgement.verdict == "pass":
-        return "pass", "the whole interval lies inside the band"
+        return "pass", "the whole interval is inside the band"
     if judgement.verdict == "fail" and expected.value is None:
-        return "fail", "the whole interval lies outside the band"
+        return "fail", "the whole interval is outside the band"
     if judgement.verdict == "fail":
-        return "fail", "the figure lies outside the band, and the documented figure outside the interval"
+        return "fail", "the figure is outside the band, and the documented figure outside the interval"
     return "cannot tell", _why_open(judgement, Band(*expected.edges(), expected.value))
 
 
 def _no_figure(records: Sequence[RunRecord], expected: Expect) -> str:
     if not records:
-        return "the latest jobs ran with other settings than the recipe has now"
+        return "the latest jobs have other settings than the recipe now"
     measured = [record for record in records if record.status.code in MEASURED]
     if not measured:
         return "all jobs were interrupted before they had a figure"
     reasons = [record.quantities[expected.metric].reason for record in measured if expected.metric in record.quantities]
-    return f"no job has {expected.metric}: {next(filter(None, reasons), 'the reason is not known')}"
+    return f"no job has {expected.metric}: {next(filter(None, reasons), 'reason unknown')}"
 
 
 def _why_open(judgement: BandJudgement, band: Band) -> str:
     if judgement.jobs < MIN_JOBS:
         jobs = "one job does" if judgement.jobs == 1 else f"{judgement.jobs} jobs do"
-        return f"{jobs} not show how much jobs vary: it takes {MIN_JOBS} at least"
+        return f"{jobs} not show how much jobs vary; at least {MIN_JOBS} are needed"
     if judgement.more_jobs is None:
-        return "the figure is so near the edge of the band that not even 1,000 more jobs would tell"
+        return "the figure is too close to the edge of the band: even 1,000 more jobs would not be enough"
     if band.holds(judgement.value):
-        return "the figure lies inside the band, but its interval reaches out of it"
-    what = "the documented figure" if band.documented is not None else "a part of the band"
-    return f"the figure lies outside the band, but its interval still holds {what}"
+        return "the figure is inside the band, but its interval is not"
+    what = "the documented figure" if band.documented is not None else "part of the band"
+    return f"the figure is outside the band, but its interval contains {what}"
 
 
 def figures(records: Sequence[RunRecord], expected: Expect) -> tuple[list[float], str]:
-    """The figure of each measured job, and its unit."""
+    """Return the figure of each measured job, and its unit."""
     measured = [record for record in records if record.status.code in MEASURED]
     found = [record.quantities[expected.metric] for record in measured if expected.metric in record.quantities]
     if measured and not found:
@@ -222,16 +222,16 @@ def figures(records: Sequence[RunRecord], expected: Expect) -> tuple[list[float]
         raise InputError("the recipe names an unknown figure", problems=(problem,))
     units = {quantity.unit for quantity in found}
     if expected.unit is not None and units - {expected.unit}:
-        problem = Problem("expect.unit", f"{expected.unit!r}, but the jobs say", ", ".join(sorted(units)))
+        problem = Problem("expect.unit", f"{expected.unit!r} is not the unit of the jobs", ", ".join(sorted(units)))
         raise InputError("the recipe's figure has another unit", problems=(problem,))
     unit = next(iter(units), expected.unit or "")
     values = [quantity.value for quantity in found if quantity.value is not None]
-    # A rate of nothing has no time; a share may well be nothing.
+    # A rate of zero has no time; a share may be zero.
     return [value for value in values if value > 0 or not is_rate(unit)], unit
 
 
 def is_rate(unit: str) -> bool:
-    """Whether it is so much in a time or for an energy: the mean of those is taken over the times."""
+    """Return whether a unit is per time or per energy: such figures are averaged by their inverse."""
     return unit.endswith(("/s", "/J", "/Wh"))
 
 
@@ -239,7 +239,7 @@ def is_rate(unit: str) -> bool:
 
 
 def history(folder: ResultFolder, recipe: Recipe, expansion: Expansion) -> list[History]:
-    """Every documented figure of a recipe over its occasions."""
+    """Return the history of every documented figure of a recipe."""
     there = [(name, records) for name in occasions(folder, recipe) if (records := list(folder.records(name)))]
     return [_history(recipe, expected, cell_of(expansion, expected).name, there) for expected in recipe.expect]
 
@@ -250,8 +250,8 @@ def _history(recipe: Recipe, expected: Expect, cell: str, there: Sequence[tuple[
         if any(record.spec.configuration == cell for record in records):
             outcome = _judge(recipe, expected, cell, records)
             values, _ = figures(outcome.records, expected)
-            # When the first job began; where no record says it, when the occasion was named. Digits that are no date
-            # stay what they are: the folder is anybody's.
+            # The start of the first job; without records, the time in the name of the occasion. Digits that are not a
+            # date are kept as they are: the folder is untrusted.
             t = study.rsplit(".", 1)[1]
             named = f"{t[:4]}-{t[4:6]}-{t[6:8]}T{t[9:11]}:{t[11:13]}:{t[13:15]}+00:00"
             started = min((record.launch.started_at for record in outcome.records if record.launch), default=named)
@@ -271,7 +271,7 @@ def _history(recipe: Recipe, expected: Expect, cell: str, there: Sequence[tuple[
 
 def _steps(measured: Sequence[Occasion]) -> tuple[HistoryStep, ...]:
     if any(value <= 0 for occasion in measured for value in occasion.values):
-        # A step is a factor, and nothing is no multiple of anything.
+        # A change is a factor: it does not exist for zero.
         return ()
     found = changes([occasion.values for occasion in measured])
     bounds = [0, *(change.index for change in found), len(measured)]
@@ -286,7 +286,7 @@ def _records(measured: Sequence[Occasion]) -> list[RunRecord]:
 
 
 def changed_facts(before: Sequence[RunRecord], after: Sequence[RunRecord]) -> dict[str, tuple[str, str]]:
-    """Facts of the environment that have one value in all jobs before, and another in all jobs after."""
+    """Return environment facts with one value in all jobs before and another in all jobs after."""
     first, second = _constant(before), _constant(after)
     changed = {key: (first[key], second[key]) for key in first if key in second and first[key] != second[key]}
     telling = sorted(changed, key=lambda key: (not any(word in key for word in TELLING), key))
@@ -307,7 +307,7 @@ def _constant(records: Sequence[RunRecord]) -> dict[str, str]:
 def _findings(
     recipe: Recipe, expected: Expect, measured: Sequence[Occasion], steps: Sequence[HistoryStep]
 ) -> tuple[Finding, ...]:
-    """The history as a table, so that the rule on tables finds in it what it finds in anybody's."""
+    """Judge the history as a table, with the rule for published tables."""
     rows = tuple(_row(occasion, expected) for occasion in measured)
     found = list(Drifted().check(RowTable(f"history of {recipe.name}", rows)))
     for number, (finding, step) in enumerate(zip(found, steps, strict=False)):
@@ -325,6 +325,6 @@ def _row(occasion: Occasion, expected: Expect) -> Row:
     low = judgement.value if judgement.low is None else judgement.low
     high = judgement.value if judgement.high is None else judgement.high
     amount = Amount(judgement.value, low, high, occasion.outcome.unit, jobs=occasion.values)
-    # The cell's name says that all settings are the same; the model stands for them.
+    # All settings are equal within a configuration; the model represents them.
     settings = {"model": occasion.outcome.records[0].spec.workload}
     return Row(occasion.study, settings, {expected.metric: amount}, note=occasion.started_at)

@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     plan = IntendedRun(arguments.results, arguments.data, arguments.nproc, arguments.loader_workers)
     trying = partial(trial, launcher=LocalLauncher())
     found = []
-    for check in checks(HostView(), plan, trying, whereabouts(os.environ).words):
+    for check in checks(HostView(), plan, trying, whereabouts(os.environ).message):
         found.append(check)
         if not arguments.json:
             # Print at once: some checks take seconds.

@@ -1,1 +1,1 @@
-"""Raw observations of a run in, its record out: the same files always give the same record."""
+"""Derive the record of a run from its raw observations: the same files always give the same record."""

@@ -1,6 +1,6 @@
-"""Numbers of ceilings: bandwidths of memory, copies and collectives. Knows the formulas.
+"""Bandwidths of ceiling workloads: memory, copies and collectives.
 
-A ceiling's operations a second are the model's, as derived for every workload.
+The operations per second of a ceiling are the model FLOPs, derived for every workload.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ UNIT = "B/s"
 
 
 def ceiling_quantities(rate: Quantity | None, model: ModelFacts | None) -> dict[str, Quantity]:
-    """What is moved a second; `rate` is that of one device, in repeats. Empty where nothing of interest is moved.
+    """Return bandwidths; `rate` is the rate of one device in repeats. Empty if the workload moves no bytes of interest.
 
-    Bandwidth is the bytes of one repeat times the repeats a second. Of a collective this is the algorithm's: message
-    over time; times the factor of the collective it is what the busiest link carries.
+    Bandwidth is the bytes of one repeat times the repeats per second. For a collective this is the algorithm bandwidth:
+    message over time; times the factor of the collective it is the bandwidth of the busiest link.
     """
     if rate is None or model is None or model.bytes_per_sample is None:
         return {}

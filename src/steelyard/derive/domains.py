@@ -1,6 +1,7 @@
-"""Chooses the domains of a node whose joules make up the job's: each joule once. Knows the tree, no number.
+"""Choose the domains of a node whose joules add up to the job's, each joule once.
 
-A domain's parent holds its joules, so a module is never added to its own device, and a card counts once for its dies.
+A parent domain includes the joules of its children: a module is never added to its own device, and a card counts once
+for its dies.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ MAX_DEPTH = 16
 
 @dataclass
 class Cover:
-    """What is counted on one node."""
+    """The domains that are counted on one node."""
 
     counted: list[str] = field(default_factory=list)
-    """The domains, none of which holds another."""
+    """The counted domains; none contains another."""
     unread: list[str] = field(default_factory=list)
-    """Accelerators of the job that no domain with a reading holds."""
+    """Accelerators of the job that no readable domain contains."""
     hosts: list[str] = field(default_factory=list)
-    """Domains of the host that no counted one holds, nor any of themselves."""
+    """Host domains that no counted or other host domain contains."""
 
 
 class Tree:
-    """The domains of one node as a tree; a parent that is not there, or that would close a ring, is none."""
+    """The domains of one node as a tree; parents that do not exist or would close a cycle are ignored."""
 
     def __init__(self, domains: Mapping[str, Domain]) -> None:
         self.domains = domains
         self._parents = {name: domain.parent for name, domain in domains.items() if domain.parent in domains}
-        # Such as are said to hold themselves, through others or at once.
+        # Domains that contain themselves, directly or through others.
         rings = [name for name in self._parents if name in self.above(name)]
         self._parents = {name: parent for name, parent in self._parents.items() if name not in rings}
         self.children: defaultdict[str, list[str]] = defaultdict(list)
@@ -47,7 +48,7 @@ class Tree:
                 break
 
     def above(self, name: str) -> list[str]:
-        """The domains that hold this one, the smallest first."""
+        """Return the domains that contain this one, the smallest first."""
         found: list[str] = []
         parent = self._parents.get(name)
         while parent is not None and len(found) < MAX_DEPTH:
@@ -56,12 +57,12 @@ class Tree:
         return found
 
     def inside(self, name: str, others: Collection[str]) -> bool:
-        """Whether one of the others is this domain or holds it."""
+        """Return whether one of the others is this domain or contains it."""
         return name in others or any(parent in others for parent in self.above(name))
 
 
 def cover(domains: Mapping[str, Domain], readable: Collection[str], *, on_cpu: bool) -> Cover:
-    """The domains with a reading that hold the job's accelerators, or its CPUs where these do the work."""
+    """Choose the readable domains that contain the job's accelerators, or its CPUs if these do the work."""
     tree = Tree(domains)
     hosts = _top(tree, (name for name, domain in domains.items() if domain.scope in HOSTS and name in readable))
     if on_cpu:
@@ -70,7 +71,7 @@ def cover(domains: Mapping[str, Domain], readable: Collection[str], *, on_cpu: b
     for unit in _units(tree):
         if not _count(tree, unit, readable, found.counted):
             found.unread.append(unit)
-    # What was counted before the whole that holds it was needed for its neighbour is not counted again.
+    # A domain is dropped if a larger one that contains it had to be counted for its neighbour.
     found.counted = _top(tree, dict.fromkeys(found.counted))
     found.unread = [unit for unit in found.unread if not tree.inside(unit, found.counted)]
     found.hosts = [name for name in hosts if not tree.inside(name, found.counted)]
@@ -78,10 +79,10 @@ def cover(domains: Mapping[str, Domain], readable: Collection[str], *, on_cpu: b
 
 
 def _units(tree: Tree) -> list[str]:
-    """The job's accelerators as the scheduler hands them out; modules, where nothing tells what is in them."""
+    """Return the job's accelerators as the scheduler allocates them; modules if their content is unknown."""
     for scopes in (ACCELERATORS, ("module",)):
         units = [name for name, domain in tree.domains.items() if domain.scope in scopes]
-        # Where it is said which ranks run on what, the others are neighbours'.
+        # Where ranks are known, domains without ranks belong to other jobs.
         own = [name for name in units if tree.domains[name].ranks]
         if units:
             return _top(tree, own or units)
@@ -89,7 +90,7 @@ def _units(tree: Tree) -> list[str]:
 
 
 def _count(tree: Tree, unit: str, readable: Collection[str], counted: list[str]) -> bool:
-    """Count one accelerator: itself, else all its dies, else the smallest that holds it."""
+    """Count one accelerator: itself, else all its dies, else the smallest domain that contains it."""
     if unit in readable:
         counted.append(unit)
         return True
@@ -104,7 +105,7 @@ def _count(tree: Tree, unit: str, readable: Collection[str], counted: list[str])
 
 
 def _top(tree: Tree, names: Iterable[str]) -> list[str]:
-    """Those that none of the others holds."""
+    """Return the domains that none of the others contains."""
     chosen = list(names)
     known = set(chosen)
     return [name for name in chosen if not any(parent in known for parent in tree.above(name))]

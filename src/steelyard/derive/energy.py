@@ -1,7 +1,7 @@
-"""Energy of a run from its sensors: every joule of the job's accelerators once, with interval and validity.
+"""The energy of a run from its sensors: every joule of the job's accelerators once, with interval and validity.
 
-Knows which domains make up a job and the formulas of the energy quantities; must not know how sensors are read, nor how
-one channel's readings become joules. Energy and throughput of one run are of the same window.
+Chooses the domains that make up a job and computes the energy quantities; `sensors` turns readings into joules. Energy
+and throughput of a run are from the same window.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ JOULES_PER_WH = 3600.0
 MAX_REASONS = 50
 MAX_REASON_LENGTH = 400
 MAX_NAMES = 10_000
-# Of a job with more domains only the main figure names them: fifteen figures need not repeat ten thousand names.
+# With more domains only the main figure lists them: fifteen figures need not repeat ten thousand names.
 NAMED_EVERYWHERE = 64
 SHOWN_MISSING = 3
-NO_IDLE = "no sensor was read long enough before the device was touched; energy.idle_s waits for it"
+NO_IDLE = "no sensor was read long enough before the device was first used; set energy.idle_s to wait for it"
 METHOD = "resolution, timing and stated gain of the sensors"
 
 
 def energy_quantities(
     observed: Observations, steady: Steady | None, rates: Mapping[str, Quantity]
 ) -> dict[str, Quantity]:
-    """All that is known of the run's energy; only `energy_job`, with the reason, where nothing can be read.
+    """Return all energy quantities; only `energy_job`, with the reason, if nothing can be read.
 
-    `steady` are the steps that the throughput is of, and `rates` has it, in samples and in tokens.
+    `steady`: the steps of the throughput; `rates`: the throughput in samples and tokens.
     """
     spec = observed.spec
     if not spec.energy.watch:
         return {}
-    # A file with the number of a rank that the job does not have is not of this job.
+    # A file with a rank number that the job does not have is not part of this job.
     nodes = [node for node in observed.nodes if node.process < spec.ranks]
     if any(node.channels for node in nodes):
         return _Job(observed, nodes, steady, rates).quantities()
-    # Nobody looked; or a script without sensors, which is not a machine whose sensors cannot be read.
+    # Nobody looked for sensors, or a simulated run has none: that is not a machine whose sensors cannot be read.
     if not nodes and (spec.device_family == "sim" or not observed.events.phases):
         return {}
     why = _missing(nodes) or f"no sampler left a file {SENSORS_PATTERN}"
-    reason = f"no sensor of energy or power can be read here: {why}"
+    reason = f"no power or energy sensor can be read here: {why}"
     return {"energy_job": _unknown(reason, _window_of(rates))}
 
 
@@ -63,7 +63,7 @@ def _window_of(rates: Mapping[str, Quantity]) -> Window:
 
 
 def _missing(nodes: Sequence[NodeSensors]) -> str:
-    # What is there and cannot be read is worth more than what other machines have: only the first few are shown.
+    # A sensor that exists but cannot be read matters more than one of another vendor: only the first few are shown.
     lost = sorted((lost for node in nodes for lost in node.missing), key=lambda entry: entry.code == "missing")
     said = [f"{entry.backend}: {entry.reason}" for entry in lost]
     said += [f"{node.name}: {node.damage}" for node in nodes if node.damage]
@@ -81,17 +81,17 @@ def _unknown(reason: str, window: Window) -> Quantity:
 
 @dataclass(frozen=True)
 class DomainEnergy:
-    """The joules of one domain in one window, and the channel they were read from."""
+    """The energy of one domain in one window, and the channel it was read from."""
 
     domain: str
     channel: str
     joules: Joules
     doubt: str = ""
-    """Where counter and gauge contradict each other: how."""
+    """How counter and gauge contradict each other, if they do."""
 
 
 def _read_off(node: NodeSensors, readings: NodeReadings, domain: str, window: str) -> DomainEnergy | None:
-    """The best reading of a domain: one that tells anything before one that does not, a counter before a gauge."""
+    """Return the best reading of a domain: one with a value before one without, a counter before a gauge."""
     found = [(node.channels[number], readings.joules[window][number]) for number in node.channels_of.get(domain, ())]
     if not found:
         return None
@@ -100,7 +100,7 @@ def _read_off(node: NodeSensors, readings: NodeReadings, domain: str, window: st
     mute = next((lost for other, lost in found if other.kind == "counter" and lost.value_j is None), None)
     joules = joules.scaled(1.0)
     if channel.kind == "gauge" and mute is not None and joules.value_j is not None:
-        joules.doubt("doubtful", f"read from a gauge, because the counter cannot tell: {next(iter(mute.reasons), '')}")
+        joules.doubt("doubtful", f"read from a gauge, because the counter has no value: {next(iter(mute.reasons), '')}")
     if joules.value_j is None:
         joules.reasons = {f"{lost.code}: {lost.reason}": None for lost in node.missing if lost.what == channel.name} | (
             joules.reasons
@@ -111,15 +111,15 @@ def _read_off(node: NodeSensors, readings: NodeReadings, domain: str, window: st
 
 
 def _disagreement(counter: Joules, gauge: Joules) -> str:
-    """How a counter and the integral of a gauge contradict each other; empty where their intervals touch."""
+    """Describe how a counter and the integral of a gauge contradict each other; empty if their intervals overlap."""
     if counter.value_j is None or gauge.value_j is None:
         return ""
     apart_j = abs(counter.value_j - gauge.value_j)
     if apart_j <= counter.half_j + gauge.half_j:
         return ""
     return (
-        f"{counter.value_j:.6g} J counted, {gauge.value_j:.6g} J integrated, "
-        f"{counter.half_j + gauge.half_j:.3g} J explained"
+        f"counter {counter.value_j:.6g} J, integral {gauge.value_j:.6g} J; "
+        f"their uncertainty explains {counter.half_j + gauge.half_j:.3g} J"
     )
 
 
@@ -128,18 +128,18 @@ def _disagreement(counter: Joules, gauge: Joules) -> str:
 
 @dataclass
 class Sum:
-    """The joules of several domains in one window."""
+    """The energy of several domains in one window."""
 
     joules: Joules = field(default_factory=Joules)
     coverage: float | None = None
     channels: list[str] = field(default_factory=list)
     domains: list[str] = field(default_factory=list)
     reasons: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """Each with the channels it is about."""
+    """Each reason with the channels it is about."""
     contradictions: list[str] = field(default_factory=list)
 
     def add(self, node: str, part: DomainEnergy, joules: Joules) -> None:
-        """One more domain; `joules` may be per second or per sample."""
+        """Add a domain; `joules` may be per second or per sample."""
         self.joules.add(replace(joules, reasons={}))
         self.coverage = min(joules.coverage, 1.0 if self.coverage is None else self.coverage)
         name = f"{node}/{part.channel}"
@@ -152,7 +152,7 @@ class Sum:
             self.contradictions.append(f"{node}/{part.domain} {part.doubt}")
 
     def validity(self, *, names: bool) -> Validity:
-        """Verdict and reasons as the record keeps them."""
+        """Return verdict and reasons for the record."""
         told = [*self.joules.reasons]
         if self.contradictions:
             more = f" (and {len(self.contradictions) - 1} more domains)" if len(self.contradictions) > 1 else ""
@@ -191,12 +191,12 @@ class _Job:
         self._readings = [read_windows(node, own.pieces) for node, own in zip(nodes, self._windows.nodes, strict=True)]
         self._main = at.MAIN if any(at.MAIN in own.pieces for own in self._windows.nodes) else at.RUN
         self._covers = [self._cover(number) for number in range(len(nodes))]
-        # What is wrong with the whole job's energy, in whatever window.
+        # Problems of the whole job's energy, in every window.
         self._wrong = [f"{DEVICES}{fault}" for fault in self._faults()]
-        self._strangers = [f"{DEVICES}{fault}" for fault in self._extras()]
+        self._unrelated = [f"{DEVICES}{fault}" for fault in self._extras()]
 
     def _cover(self, number: int) -> Cover:
-        """By what can be read in the main window; a channel that is there and tells nothing is better than none."""
+        """Choose domains by what can be read in the main window; a channel without a value is better than none."""
         node, readings = self._nodes[number], self._readings[number]
         if self._main not in readings.joules:
             return cover(node.domains, {channel.domain for channel in node.channels}, on_cpu=self._on_cpu)
@@ -210,23 +210,23 @@ class _Job:
             found = cover(node.domains, {channel.domain for channel in node.channels}, on_cpu=self._on_cpu)
         return found
 
-    # -- whether all of the job is there
+    # -- whether the whole job was read
 
     def _local(self) -> Iterator[tuple[NodeSensors, Cover, range]]:
-        """Each node with what is counted on it and the ranks that ran there."""
+        """Yield each node with its counted domains and the ranks that ran there."""
         firsts = [node.process for node in self._nodes] + [self._spec.ranks]
         for number, (node, found) in enumerate(zip(self._nodes, self._covers, strict=True)):
             yield node, found, range(firsts[number], firsts[number + 1])
 
     def _faults(self) -> Iterator[str]:
-        """Accelerators of the job that are missing."""
+        """Yield accelerators of the job that are missing."""
         if self._nodes[0].process != 0:
-            yield "nothing was read on the node of rank 0"
+            yield "no sensor was read on the node of rank 0"
         for node, found, ranks in self._local():
             if found.unread:
                 yield f"{', '.join(found.unread[:4])} on {node.name} cannot be read{_because(node)}"
             elif not found.counted:
-                yield f"nothing of the job can be read on {node.name}{_because(node)}"
+                yield f"no sensor of the job can be read on {node.name}{_because(node)}"
             elif fault := self._absent(node, found, ranks):
                 yield fault
 
@@ -235,29 +235,29 @@ class _Job:
         if on:
             absent = [rank for rank in ranks if rank not in on]
             named = ", ".join(map(str, absent[:8])) + (f" and {len(absent) - 8} more" if len(absent) > 8 else "")
-            return f"no sensor reads the devices of ranks {named} on {node.name}" if absent else ""
+            return f"no sensor covers the devices of ranks {named} on {node.name}" if absent else ""
         seen = self._counted_devices(node, found)
         if seen is None or seen[1] >= len(ranks):
             return ""
         return f"{seen[1]} of {len(ranks)} devices on {node.name} can be read{_because(node)}"
 
     def _extras(self) -> Iterator[str]:
-        """Accelerators that are counted and have no rank of the job; nodes whose CPUs may do its work unseen."""
+        """Yield accelerators that are counted but have no rank of the job, and nodes whose CPUs were not read."""
         facts = self._events.environment.facts if self._events.environment else {}
-        # That the scheduler gave to the job; a step may use some of its job's nodes.
+        # Nodes that the scheduler gave to the job; a step may use only some of them.
         given = facts.get("env.SLURM_NNODES") or facts.get("env.SLURM_JOB_NUM_NODES", "")
         known = given.isascii() and given.isdigit() and len(given) < 9
         if self._on_cpu and known and int(given) > len(self._nodes):
-            # The ranks of CPUs cannot be compared with sensors, and a job need not use all nodes that it was given.
-            yield f"{len(self._nodes)} of the {int(given)} nodes that the job was given were read"
+            # CPU ranks cannot be matched with sensors, and a job need not use all of its nodes.
+            yield f"sensors were read on {len(self._nodes)} of the {int(given)} nodes of the job"
         for node, found, ranks in self._local():
             seen = self._counted_devices(node, found)
             named = any(node.domains[name].ranks for name in found.counted)
             if not named and seen is not None and seen[0] > len(ranks):
-                yield f"{seen[0]} devices on {node.name} are counted, and the job has {len(ranks)} there"
+                yield f"{seen[0]} devices on {node.name} are counted, but the job has only {len(ranks)} there"
 
     def _counted_devices(self, node: NodeSensors, found: Cover) -> tuple[int, int] | None:
-        """Devices, as the job may see them, in the counted domains: at least and at most; None: that cannot be told.
+        """Return the smallest and largest number of devices in the counted domains; None: unknown.
 
         A card with dies is one device or as many as it has dies, and a job need not use all of them.
         """
@@ -283,7 +283,7 @@ class _Job:
     # -- sums
 
     def _sum(self, window: str, *, hosts: bool = False, per_second: bool = False, net: bool = False) -> Sum | None:
-        """Over all counted domains; None where a node has no such window."""
+        """Add up all counted domains; None if a node has no such window."""
         total = Sum()
         for number, (node, found) in enumerate(zip(self._nodes, self._covers, strict=True)):
             own, readings = self._windows.nodes[number], self._readings[number]
@@ -304,24 +304,24 @@ class _Job:
         return total if total.domains else None
 
     def _doubt_whole(self, total: Sum, *, hosts: bool) -> None:
-        """What is missing from the sum, or in it beside the job's devices."""
+        """Add doubts about what is missing from the sum, or in it beside the job's devices."""
         if hosts:
             silent = [node.name for node, found in zip(self._nodes, self._covers, strict=True) if not found.hosts]
             if silent:
-                total.joules.doubt("invalid", f"no sensor of the host can be read on {', '.join(silent[:4])}")
+                total.joules.doubt("invalid", f"no host sensor can be read on {', '.join(silent[:4])}")
             return
         for reason in self._wrong:
             total.joules.doubt("invalid", reason)
-        for reason in self._strangers:
+        for reason in self._unrelated:
             total.joules.doubt("doubtful", reason)
         larger = sorted(self._scopes() & {"module", "board", "node"})
         if larger and not self._on_cpu:
             words = {"module": "a module with its CPU", "board": "a whole board", "node": "a whole node"}
             told = " and ".join(words[scope] for scope in larger)
-            total.joules.doubt("doubtful", f"{HOLDS_HOST}only {told} can be read, which is counted whole")
+            total.joules.doubt("doubtful", f"{HOLDS_HOST}only {told} can be read, and all of it is counted")
 
     def _take_off_idle(self, total: Sum, number: int, domain: str, seconds: float) -> bool:
-        """The sensor's gain is the same in both and stays on the difference only."""
+        """Subtract the idle energy. The gain of the sensor is the same in both and applies to the difference only."""
         own = self._windows.nodes[number]
         idle_s = own.seconds(at.IDLE)
         part = _read_off(self._nodes[number], self._readings[number], domain, at.IDLE) if idle_s > 0 else None
@@ -333,14 +333,14 @@ class _Job:
         return True
 
     def _doubt_node(self, total: Sum, number: int, window: str, domains: Sequence[str]) -> None:
-        """What its sampler did not see, and what the window holds beside steps."""
+        """Add doubts about what the sampler of a node missed, and about time in the window outside steps."""
         node, own, readings = self._nodes[number], self._windows.nodes[number], self._readings[number]
         for damage in filter(None, (node.damage, readings.damage)):
             total.joules.doubt("doubtful", f"{node.name}: {damage}")
         if window in own.doubts:
             total.joules.doubt("doubtful", own.doubts[window])
         if node.sampler is None:
-            total.joules.doubt("invalid", f"{node.name}: its sensor file does not say on which clock it was read")
+            total.joules.doubt("invalid", f"{node.name}: its sensor file does not name its clock")
         if not domains or node.sampler is None:
             return
         end_s, period_s = own.end_s(window), node.sampler.period_s
@@ -354,16 +354,16 @@ class _Job:
         )
         seen = last_s >= end_s - 2 * period_s
         if node.ended is None:
-            when = f"its last reading is {end_s - last_s:.3g} s before the window's end"
+            when = f"its last reading is {end_s - last_s:.3g} s before the end of the window"
             if seen:
-                when = "its last reading is at or after the window's end"
+                when = "its last reading is at or after the end of the window"
             elif last_s == -math.inf:
-                when = "there is no reading of what is counted"
-            word = f"{SAMPLER}that of {node.name} was killed and left no last word; {when}"
+                when = "no counted channel has a reading"
+            word = f"{SAMPLER}killed on {node.name}; {when}"
             total.joules.doubt("doubtful" if seen else "invalid", word)
         elif not seen and node.ended.at_s - node.sampler.zero_s < end_s - period_s:
             before_s = end_s - (node.ended.at_s - node.sampler.zero_s)
-            word = f"{SAMPLER}that of {node.name} ended {before_s:.3g} s before the window did: {node.ended.reason}"
+            word = f"{SAMPLER}ended on {node.name} {before_s:.3g} s before the window: {node.ended.reason}"
             total.joules.doubt("invalid", word)
 
     def _scopes(self) -> set[str]:
@@ -376,7 +376,7 @@ class _Job:
     # -- the quantities
 
     def quantities(self) -> dict[str, Quantity]:
-        """By name."""
+        """Return the quantities by name."""
         window = _window_of(self._rates) if self._main == at.MAIN else "run"
         main = self._sum(self._main)
         found: dict[str, Quantity] = {}
@@ -425,7 +425,7 @@ class _Job:
         return found
 
     def _work(self) -> float:
-        """Samples of the main window: what each rank does while its node's first rank passes through it."""
+        """Return the samples in the main window: what each rank does while its node's first rank passes through it."""
         firsts = [node.process for node in self._nodes] + [self._spec.ranks]
         work = sum(
             own.step_s[at.MAIN] * self._windows.rates.get(rank, 0.0)
@@ -433,7 +433,7 @@ class _Job:
             if at.MAIN in own.step_s
             for rank in range(firsts[number], firsts[number + 1])
         )
-        # All ranks of a collective make one sample together.
+        # The ranks of a collective make one sample together.
         collective = self._events.model is not None and self._events.model.bus_factor is not None
         return work / self._spec.ranks if collective else work
 
@@ -445,7 +445,7 @@ class _Job:
         return tokens.value / samples.value
 
     def _of_windows(self) -> dict[str, Quantity]:
-        """Of whole phases and of epochs."""
+        """Return the energy of whole phases and of epochs."""
         told: list[tuple[str, str, Window, float]] = [
             ("energy_compile", at.COMPILE, "compile", 1.0),
             ("energy_all_steps", at.ALL_STEPS, "all steps", 1.0),
@@ -476,7 +476,7 @@ class _Job:
         validity = total.validity(names=names or len(total.domains) <= NAMED_EVERYWHERE)
         value, interval, reason = joules.value_j, None, None
         if value is None:
-            reason = "; ".join(validity.reasons)[:4000] or "the sensors cannot tell"
+            reason = "; ".join(validity.reasons)[:4000] or "the sensors have no value"
         else:
             interval = Interval(low=value - joules.half_j, high=value + joules.half_j, method=METHOD, covers="this job")
         return Quantity(
@@ -486,7 +486,7 @@ class _Job:
 
 
 def _turned(energy: Quantity, unit: str) -> Quantity:
-    """Work per watt-hour from joules per piece of work."""
+    """Return work per watt-hour from joules per unit of work."""
     if energy.value is None or energy.value <= 0:
         reason = energy.reason or "the energy is not above 0"
         return replace(energy, value=None, unit=unit, interval=None, reason=reason)

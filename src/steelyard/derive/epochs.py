@@ -1,4 +1,4 @@
-"""Numbers of whole epochs and of quality: the first epoch against later ones, time to quality. Knows the formulas."""
+"""Quantities of whole epochs and of quality: first epoch and later ones, time to quality."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ RATE = "samples/s"
 
 
 def steps_per_epoch(spec: RunSpec, data: DataFacts | None) -> int | None:
-    """Of the whole data set, where the spec asks for no other epoch; None where the data never ends."""
+    """Return the steps of one epoch of the spec or else the whole data set; None for endless data."""
     if spec.epoch_samples is None and data is not None:
         try:
             spec = replace(spec, epoch_samples=data.samples)
         except ValueError as error:
-            raise DamagedDataError(f"the data and the spec do not belong together: {error}") from None
+            raise DamagedDataError(f"the data and the spec do not match: {error}") from None
     return spec.steps_per_epoch
 
 
 def epoch_quantities(samples: StepSamples, per_epoch: int | None) -> dict[str, Quantity]:
-    """Time and throughput of the first epoch and of later ones, from steps alone: what lies between them is no part.
+    """Return time and throughput of the first epoch and of later ones, from steps only: gaps between them do not count.
 
-    The first epoch has what happens only once: the first step, whatever is compiled in it, and files that are not yet
-    in the page cache. Empty where the data never ends.
+    The first epoch includes what happens only once: the first step, compilation in it, and reading of files that are
+    not yet in the page cache. Empty for endless data.
     """
     if per_epoch is None:
         return {}
@@ -52,7 +52,7 @@ def _epochs(
         seconds = float(sums.column("step_s").mean()) / (stop - start)
         rate = float((sums.column("samples") / sums.column("step_s")).sum())
     else:
-        reason = f"the run has {samples.steps:,} steps, and an epoch {per_epoch:,}"
+        reason = f"the run has {samples.steps:,} steps, an epoch has {per_epoch:,}"
     return {
         f"{name}_time": Quantity(
             value=seconds, unit="s", scope="job", window=window, aggregation="mean", reason=reason
@@ -64,7 +64,7 @@ def _epochs(
 
 
 def quality_quantities(evaluations: Sequence[Evaluation], spec: RunSpec) -> dict[str, Quantity]:
-    """The quality at the end, and when the target was reached; empty where nobody asked."""
+    """Return the quality at the end, and when the target was reached; empty if no quality was requested."""
     if spec.quality is None:
         return {}
     last = evaluations[-1] if evaluations else None
@@ -89,7 +89,7 @@ def _to_quality(first: Evaluation | None, spec: RunSpec, last: Evaluation | None
     assert spec.quality is not None
     reason = None
     if first is None:
-        best = f"; it is {last.value:.4g} after {last.epoch}" if last and last.value is not None else ""
+        best = f"; after {last.epoch} it is {last.value:.4g}" if last and last.value is not None else ""
         reason = f"{spec.quality.target:g} was not reached within {spec.budget.epochs} epochs{best}"
     return {
         "time_to_quality": Quantity(

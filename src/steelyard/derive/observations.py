@@ -1,8 +1,7 @@
-"""The raw files of a run as one object: every file is parsed once, when a part of it is first asked for.
+"""The raw files of a run as one object; each file is parsed once, at first use.
 
-Knows the names, layouts and bounds of the raw files, and nothing of what is derived from them. The samples of steps and
-sensors stay in their files and are given as streams and sums, so that memory does not grow with steps; with ranks it
-grows by a few numbers each.
+Names, layouts and limits of the raw files are known only here. Samples of steps and sensors stay in their files and are
+read as streams and sums: memory does not grow with steps, and by only a few numbers per rank.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ LOG_END_BYTES = 32_000
 
 
 class Observations:
-    """What a run left in its raw folder."""
+    """The observations in the raw folder of a run."""
 
     def __init__(self, raw: Path) -> None:
         self._raw = raw
 
     @cached_property
     def spec(self) -> RunSpec:
-        """As it was launched."""
+        """The spec as it was launched."""
         path = self._raw / observe.SPEC_FILE
         return parse_json(RunSpec, read_bounded(path, MAX_SPEC_BYTES), str(path))
 
     @cached_property
     def launch(self) -> observe.Launch | None:
-        """What the launcher saw; None while it has not said."""
+        """What the launcher observed; None if it has not written it yet."""
         path = self._raw / observe.LAUNCH_FILE
         if not path.exists():
             return None
@@ -56,19 +55,19 @@ class Observations:
 
     @cached_property
     def events(self) -> Events:
-        """What the processes said."""
-        # Each node has its own clock, that of its first process: only where it was watched does anybody ask for it.
+        """The events of all processes."""
+        # Each node has its own clock, that of its first process; it is needed only if energy was watched.
         watched = [node.process for node in self.nodes] if self.spec.energy.watch else []
         return _read_events(self._raw, watched)
 
     @cached_property
     def steps(self) -> StepSamples:
-        """The samples of the steps, as streams. DamagedDataError where they do not follow one another."""
+        """The step samples, as streams. DamagedDataError if steps are missing or out of order."""
         return StepSamples(self._raw, self.spec.ranks)
 
     @cached_property
     def tokens(self) -> StepSamples:
-        """The samples of a generating run's tokens, likewise."""
+        """The token samples of a generating run, as streams."""
         return StepSamples(self._raw, self.spec.ranks, observe.TOKENS_PATTERN)
 
     @cached_property
@@ -76,12 +75,12 @@ class Observations:
         """The nodes whose sensors were read, by the number of their first process."""
         files = [path for path in sorted(self._raw.glob(energy.SENSORS_PATTERN))[:MAX_NODES] if _is_observation(path)]
         nodes = sorted(map(_read_node, files), key=lambda node: node.process)
-        # Two files of one process, by spellings of its number, would count its joules twice: the first is taken.
+        # Two files of one process, by different spellings of its number, would count its energy twice: keep the first.
         return [node for number, node in enumerate(nodes) if not number or node.process != nodes[number - 1].process]
 
     @cached_property
     def log_end(self) -> bytes:
-        """The last that the processes printed."""
+        """The end of the processes' output."""
         path = self._raw / observe.WORKER_LOG
         if not _is_observation(path):
             return b""
@@ -101,7 +100,7 @@ class Observations:
 
 
 def _is_observation(path: Path) -> bool:
-    """A regular file of the run's: not a pipe to hang on, nor a link to somewhere else."""
+    """Return whether a path is a regular file of the run, not a pipe or a link to another place."""
     return path.name != observe.PROGRESS_FILE and path.is_file() and not path.is_symlink()
 
 
@@ -111,11 +110,11 @@ _FIRST_EVENTS = "events-00000.jsonl"
 _CONTRACTS: dict[str, type] = {
     "status": observe.Status,
     "memory": observe.MemoryPeak,
-    # Said several times.
+    # Repeated events.
     "phase": observe.Phase,
     "evaluation": observe.Evaluation,
     "crosscheck": observe.CrossCheck,
-    # Said once in a job, by process 0.
+    # Once per job, by process 0.
     "environment": observe.Environment,
     "stop": observe.Stop,
     "settings": observe.Settings,
@@ -128,30 +127,30 @@ _CONTRACTS: dict[str, type] = {
 
 @dataclass
 class Events:
-    """What the processes of a run said, up to the first line that is damaged."""
+    """The events of the processes of a run, up to the first damaged line."""
 
     statuses: dict[str, observe.Status] = field(default_factory=dict)
-    """By the file of the process that wrote it."""
+    """By the file of the process that wrote the status."""
     settings: observe.Settings | None = None
     device: observe.DeviceFacts | None = None
     model: observe.ModelFacts | None = None
     environment: observe.Environment | None = None
     stop: observe.Stop | None = None
     crosschecks: list[observe.CrossCheck] = field(default_factory=list)
-    """Of every process that tells its own, by its number; that of the deciding process is the first."""
+    """By process number; that of the deciding process is the first."""
     memory: observe.MemoryPeak | None = None
     data: observe.DataFacts | None = None
     loss: observe.LossTrace | None = None
     evaluations: list[observe.Evaluation] = field(default_factory=list)
     phases: list[observe.Phase] = field(default_factory=list)
-    """Of process 0: ranks pass the phases together, and its phases stand for all."""
+    """Phases of process 0; all ranks pass the phases together."""
     node_phases: dict[int, list[observe.Phase]] = field(default_factory=dict)
-    """Of the first process of each watched node, by that process's own clock; none where one cannot be read."""
+    """Phases of the first process of each watched node, on its own clock; none where they cannot be read."""
     damage: SteelyardError | None = None
-    """Why nothing more was taken in."""
+    """Why no more events were read."""
 
     def take_in(self, file: str, event: dict[str, Any]) -> None:
-        """One more event, unless one before it was damaged."""
+        """Add one event, unless an earlier one was damaged."""
         kind = event["kind"]
         if self.damage is not None or kind not in _CONTRACTS or (kind == "phase" and file != _FIRST_EVENTS):
             return
@@ -163,7 +162,7 @@ class Events:
             self.damage = error
             return
         if kind == "status":
-            # A word that the process was told to end comes after what it said before.
+            # A report that the process was told to end comes after its earlier status.
             if file not in self.statuses or self.statuses[file].code == "completed":
                 self.statuses[file] = said
         elif kind == "memory":
@@ -176,7 +175,7 @@ class Events:
 
 
 def _read_events(raw: Path, watched: Iterable[int]) -> Events:
-    """The events of all processes. After a damaged line only the phases of the watched nodes are read on."""
+    """Read the events of all processes. After a damaged line only the phases of watched nodes are read."""
     events = Events()
     process_of = {f"events-{process:05d}.jsonl": process for process in watched}
     for path in filter(_is_observation, sorted(raw.glob(observe.EVENTS_PATTERN))):
@@ -206,9 +205,9 @@ MAX_BINS = 4096
 
 @dataclass(frozen=True)
 class Trace:
-    """The job's step times over its steps, in bins of equal step count.
+    """The step times of a job over its steps, in bins of equal step count.
 
-    A step of the job is the mean over its ranks: in synchronous training all ranks have the same; independent
+    The step time of the job is the mean over its ranks: in synchronous training all ranks have the same; independent
     replicas have no common step, and the mean is their common pace.
     """
 
@@ -221,22 +220,22 @@ class Trace:
 
 @dataclass(frozen=True)
 class WindowSums:
-    """Totals over a window of steps, one entry a rank."""
+    """Totals over a window of steps, one entry per rank."""
 
     columns: NDArray[np.float64]
-    """A row a rank, a column for each of `observe.COLUMNS`; sums."""
+    """Sums: one row per rank, one column for each of `observe.COLUMNS`."""
     start_s: float
     """When the first rank entered the window."""
     end_s: float
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """One column's sums over the ranks."""
+        """Return the sums of one column, by rank."""
         column: NDArray[np.float64] = self.columns[:, observe.COLUMNS.index(name)]
         return column
 
 
 class StepSamples:
-    """All step samples of one run; or, by another pattern of file names, its tokens'."""
+    """All step samples of one run; with another file pattern, its token samples."""
 
     def __init__(self, raw: Path, ranks: int, pattern: str = observe.STEPS_PATTERN) -> None:
         self._files = [path for path in sorted(raw.glob(pattern)) if path.is_file()]
@@ -245,7 +244,7 @@ class StepSamples:
             for place in observe.chunk_places(path):
                 if place.rank >= ranks or place.first_step != steps.get(place.rank, 0):
                     raise DamagedDataError(
-                        f"{path.name}: step {place.first_step} of rank {place.rank} does not follow what is there"
+                        f"{path.name}: step {place.first_step} of rank {place.rank} does not follow the one before"
                     )
                 steps[place.rank] = place.first_step + place.steps
         self.ranks = tuple(sorted(steps))
@@ -253,7 +252,7 @@ class StepSamples:
         """Steps that every rank has finished."""
 
     def windowed(self, start: int, stop: int, *, check: bool = False) -> Iterator[observe.StepChunk]:
-        """The samples of steps `start` to `stop`, chunk by chunk, ranks in whatever order they were written."""
+        """Yield the samples of steps `start` to `stop` chunk by chunk, in the order in which ranks wrote them."""
         for path in self._files:
             for chunk in observe.read_chunks(path, start, stop, check=check):
                 first, last = max(start, chunk.first_step), min(stop, chunk.first_step + chunk.steps)
@@ -264,18 +263,18 @@ class StepSamples:
                 yield observe.StepChunk(chunk.rank, first, table)
 
     def step_times(self, start: int, stop: int) -> Iterator[NDArray[np.float64]]:
-        """Step times alone, of every rank."""
+        """Yield only the step times, of every rank."""
         for chunk in self.windowed(start, stop):
             yield chunk.column("step_s")
 
     def trace(self) -> Trace:
-        """The whole run in at most MAX_BINS bins; steps that fill no bin at the end are left out.
+        """Return the whole run in at most MAX_BINS bins; steps at the end that fill no bin are left out.
 
         This is the first pass over the samples, and the one that checks them.
         """
         per_bin = max(1, -(-self.steps // MAX_BINS))
         bins = self.steps // per_bin
-        times, work = np.zeros(bins + 1), np.zeros(bins + 1)  # the last for what fills no bin
+        times, work = np.zeros(bins + 1), np.zeros(bins + 1)  # the last is for steps that fill no bin
         for chunk in self.windowed(0, self.steps, check=True):
             first = chunk.first_step // per_bin
             at = (chunk.first_step + np.arange(chunk.steps)) // per_bin - first
@@ -285,7 +284,7 @@ class StepSamples:
         return Trace(times[:bins] / max(1, len(self.ranks)), work[:bins], per_bin)
 
     def sums(self, start: int, stop: int) -> WindowSums:
-        """Totals of a window."""
+        """Return the totals of a window."""
         row = {rank: i for i, rank in enumerate(self.ranks)}
         columns = np.zeros((len(self.ranks), len(observe.COLUMNS)))
         begin_s, end_s = np.inf, -np.inf
@@ -302,10 +301,10 @@ class StepSamples:
 
 @dataclass
 class NodeSensors:
-    """What one node's sampler wrote."""
+    """What the sampler of one node wrote."""
 
     process: int
-    """Of the job: the first rank of the node, whose clock the windows are of."""
+    """The first rank of the node, whose clock the windows use."""
     power: Path
     """The file of the samples."""
     sampler: energy.Sampler | None = None
@@ -318,19 +317,19 @@ class NodeSensors:
 
     @property
     def name(self) -> str:
-        """As its sampler called it."""
+        """The name that the sampler gave the node."""
         return self.sampler.node if self.sampler else f"node of rank {self.process}"
 
     @cached_property
     def channels_of(self) -> dict[str, list[int]]:
-        """The numbers of each domain's channels."""
+        """The channel numbers of each domain."""
         numbers: dict[str, list[int]] = {}
         for number, channel in enumerate(self.channels):
             numbers.setdefault(channel.domain, []).append(number)
         return numbers
 
     def samples(self) -> Iterator[energy.PowerChunk]:
-        """The samples as a stream; none where there is no file of them."""
+        """Yield the samples as a stream; nothing if there is no file."""
         if _is_observation(self.power):
             yield from energy.read_power_chunks(self.power)
 

@@ -1,8 +1,8 @@
-"""What the ranks of one job cost each other: waiting for the slowest, told from the transfer. Knows steps, no study.
+"""What the ranks of a job cost each other: waiting for the slowest rank, separated from the transfer.
 
 Synchronous ranks end a step together. Each of them sees communication from the end of its own computation to the end
-of the step; the last to arrive waits for nobody, so what it sees is the transfer, and what the others see beyond that
-is waiting.
+of the step. The last to arrive waits for nobody: what it sees is the transfer, and what the others see beyond that is
+waiting.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from steelyard.contracts.record import Aggregation, Steady, Window
     from steelyard.derive.observations import StepSamples, WindowSums
 
-# Steps looked at in one pass: one number is held for each, whatever the number of ranks.
-STEPS_A_PASS = 1 << 16
-UNKNOWN = "nothing tells computation from communication on every rank here"
+# Steps per pass: one number is held for each, whatever the number of ranks.
+STEPS_PER_PASS = 1 << 16
+UNKNOWN = "computation and communication cannot be separated on every rank here"
 
 
 def rank_quantities(samples: StepSamples, steady: Steady, sums: WindowSums, window: Window) -> dict[str, Quantity]:
-    """Of a job of several ranks; none for one rank, which waits for nobody."""
+    """Return waiting and transfer of a job with several ranks; empty for one rank, which waits for nobody."""
     if len(samples.ranks) < 2:
         return {}
     total, exposed = float(sums.column("step_s").sum()), float(sums.column("exposed_comm_s").sum())
@@ -36,7 +36,7 @@ def rank_quantities(samples: StepSamples, steady: Steady, sums: WindowSums, wind
     if math.isfinite(exposed):
         least = sum(_least_exposed(samples, steady.start_step, steady.stop_step))
         transfer = least * len(samples.ranks) / total
-        # A clock's last digit may take it below zero.
+        # Rounding of the clock may take it below zero.
         wait = max(0.0, exposed / total - transfer)
         compute = sums.column("compute_s") / steps
         slowest, mean = float(compute.max()), float(compute.mean())
@@ -47,9 +47,9 @@ def rank_quantities(samples: StepSamples, steady: Steady, sums: WindowSums, wind
 
 
 def checked_quantities(checks: Sequence[CrossCheck], wait_share: float) -> dict[str, Quantity]:
-    """The same from the cross-check passes of all ranks, where the measured steps do not tell.
+    """Return the same quantities from the cross-check passes of all ranks, for runs whose steps do not show them.
 
-    Means over the pass are compared, so that waiting which changes sides from step to step counts as transfer.
+    Means over the pass are compared: waiting that alternates between ranks from step to step counts as transfer.
     """
     exposed = [check.exposed_comm_s for check in checks if check.exposed_comm_s is not None]
     compute = [check.compute_s for check in checks if check.compute_s is not None]
@@ -58,7 +58,7 @@ def checked_quantities(checks: Sequence[CrossCheck], wait_share: float) -> dict[
     if len(exposed) != len(checks) or len(compute) != len(checks) or len(checks) < 2 or total <= 0:
         return {}
     count = len(checks)
-    # As the exposed share does: never more than what the measured steps leave beside their waiting for input.
+    # Like the exposed share: never more than what the measured steps leave beside their waiting for input.
     scale = min(1.0, (1 - wait_share) / (sum(exposed) / total)) if sum(exposed) else 1.0
     transfer = scale * min(exposed) * count / total
     return _shares(transfer, max(0.0, scale * sum(exposed) / total - transfer), "crosscheck") | {
@@ -86,9 +86,9 @@ def _quantity(value: float | None, unit: str, window: Window, aggregation: Aggre
 
 
 def _least_exposed(samples: StepSamples, start: int, stop: int) -> Iterator[float]:
-    """Sums over steps of the least that any rank saw of each step's communication."""
-    for first in range(start, stop, STEPS_A_PASS):
-        last = min(stop, first + STEPS_A_PASS)
+    """Yield, per pass, the sum over steps of the shortest communication that any rank saw."""
+    for first in range(start, stop, STEPS_PER_PASS):
+        last = min(stop, first + STEPS_PER_PASS)
         least = np.full(last - first, np.inf)
         for chunk in samples.windowed(first, last):
             at = slice(chunk.first_step - first, chunk.first_step - first + chunk.steps)

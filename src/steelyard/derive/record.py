@@ -1,6 +1,6 @@
-"""Derives a RunRecord from raw observations, and from nothing else: the same files give the same record, always.
+"""Derive a RunRecord from raw observations and nothing else: the same files always give the same record.
 
-Knows the formulas of the product's numbers. Each is proven on simulated accelerators by `steelyard selftest`.
+`steelyard selftest` checks each formula on simulated accelerators.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def derive(raw: Path) -> RunRecord:
-    """The record of the run whose raw files are in `raw`."""
+    """Derive the record of the run whose raw files are in `raw`."""
     observed = Observations(raw)
     spec, events = observed.spec, observed.events
     steps = _StepFigures()
@@ -88,7 +88,7 @@ def derive(raw: Path) -> RunRecord:
 
 @dataclass(frozen=True)
 class _StepFigures:
-    """All that the step samples tell; empty when there are none."""
+    """Everything derived from the step samples; empty if there are none."""
 
     steps: int = 0
     ranks: int = 0
@@ -105,14 +105,14 @@ def _derive_steps(observed: Observations) -> _StepFigures:
         return _StepFigures(ranks=len(samples.ranks))
     trace = samples.trace()
     if trace.work.sum() == 0:
-        raise DamagedDataError("no step has a sample: there is nothing to divide by")
+        raise DamagedDataError("no step has processed a sample")
     steady = _find_steady(trace, samples.steps)
     sums, first = samples.sums(steady.start_step, steady.stop_step), samples.sums(0, 1)
     window: Window = "all steps"
     phases = []
     if steady.answer == "steady":
         window = "steady"
-        # The phase of the steps, cut where the steady window begins.
+        # Split the phase of the steps where the steady window begins.
         if sums.start_s > first.start_s:
             phases.append(Phase(name="warmup", start_s=first.start_s, end_s=sums.start_s))
         phases.append(Phase(name="steady", start_s=sums.start_s, end_s=sums.end_s))
@@ -130,7 +130,7 @@ def _derive_steps(observed: Observations) -> _StepFigures:
 def _find_steady(trace: Trace, steps: int) -> Steady:
     per_bin = trace.steps_per_bin
     found = find_steady(trace.times / per_bin)
-    # Steps that filled no bin at the end belong to the window when the window reaches the last bin.
+    # Steps at the end that fill no bin belong to the window if it reaches the last bin.
     stop = steps if found.stop >= len(trace.times) else found.stop * per_bin
     return Steady(
         answer=found.answer,
@@ -170,7 +170,7 @@ def _phase_quantities(events: Events) -> dict[str, Quantity]:
     quantities = {}
     for name in ("setup", "compile"):
         quantities[f"{name}_time"] = _quantity(
-            lengths.get(name), "s", "job", name, "sum", reason=f"the run ended before its {name} phase did"
+            lengths.get(name), "s", "job", name, "sum", reason=f"the run ended before the end of its {name} phase"
         )
     quantities["memory_peak"] = _quantity(
         events.memory.peak_bytes if events.memory else None,
@@ -178,24 +178,24 @@ def _phase_quantities(events: Events) -> dict[str, Quantity]:
         "device",
         "run",
         "max",
-        reason="the device or the run's end gave no account of memory",
+        reason="peak memory was not reported",
     )
     return quantities
 
 
 def _job_quantities(quantities: dict[str, Quantity], events: Events, ranks: int) -> dict[str, Quantity]:
-    """Those of the steps, with what only other observations tell of the job as a whole."""
+    """Add to the quantities of the steps what other observations tell about the whole job."""
     quantities = quantities | _checked_shares(quantities, events, ranks)
     if events.model is not None and events.model.bus_factor is not None and "throughput_device" in quantities:
-        # All ranks take part in one and the same collective: the job has made as many as each of them.
+        # All ranks take part in the same collective: the job has made as many as each of them.
         quantities["throughput_job"] = replace(quantities["throughput_device"], scope="job")
     return quantities
 
 
 def _checked_shares(quantities: dict[str, Quantity], events: Events, ranks: int) -> dict[str, Quantity]:
-    """Where the measured steps do not tell communication, its share comes from the cross-check pass, and says so.
+    """Take the share of communication from the cross-check pass if the measured steps do not show it.
 
-    The input's share is the measured steps' own. What neither has is computation.
+    The share of input is from the measured steps. The rest is computation.
     """
     whole = len(events.crosschecks) == ranks
     checks = events.crosschecks if whole else events.crosschecks[:1]
@@ -207,7 +207,7 @@ def _checked_shares(quantities: dict[str, Quantity], events: Events, ranks: int)
     if share is None or share.value is not None or wait is None or wait.value is None or total <= 0:
         return {}
     exposed = min(sum(check.exposed_comm_s or 0.0 for check in checks) / total, 1 - wait.value)
-    # Where only one rank tells, it speaks for itself.
+    # A single cross-check describes only its own rank.
     scope: Scope = "job" if whole else "rank"
     return {
         "compute_share": _quantity(1 - wait.value - exposed, "1", scope, "crosscheck", "share of time"),
@@ -222,7 +222,7 @@ _TYPES = {
 
 
 def _utilisation(quantities: dict[str, Quantity], events: Events) -> dict[str, Quantity]:
-    """Model FLOPs and their share of the device's peak; unknown where either is."""
+    """Return model FLOPS and their share of the device's peak; unknown if either is."""
     rate, model, device = quantities.get("throughput_device"), events.model, events.device
     if rate is None or rate.value is None or model is None:
         return {}
@@ -230,14 +230,14 @@ def _utilisation(quantities: dict[str, Quantity], events: Events) -> dict[str, Q
     reason = f"FLOPs unknown: {model.method}"
     if model.flops_per_sample is not None:
         flops = model.flops_per_sample * rate.value
-        # The format that products were computed in, by the worker's own probe.
+        # The number format of the matrix products, from the worker's own probe.
         values = events.settings.values if events.settings else {}
         kind = _TYPES.get(values.get("matmul_dtype", ""), "unknown")
         if kind == "fp32" and values.get("float32_products") == "tf32":
             kind = "tf32"
         peak = (device.peak_flops or {}).get(kind) if device else None
         share = flops / peak if peak else None
-        reason = f"no peak in {kind} is known for {device.name if device else 'this device'!r}"
+        reason = f"the {kind} peak of {device.name if device else 'this device'!r} is not known"
     return {
         "model_flops_device": _quantity(flops, "FLOP/s", "device", rate.window, "work over time", reason=reason),
         "model_flops_utilisation": _quantity(share, "1", "device", rate.window, "work over time", reason=reason),
@@ -253,7 +253,7 @@ def _step_quantities(
     first: WindowSums,
     ranks: int,
 ) -> dict[str, Quantity]:
-    """Of the steps in the window; `sums` are its totals, `first` those of the first step."""
+    """Return the quantities of the window; `sums`: its totals, `first`: those of the first step."""
     start, stop = steady.start_step, steady.stop_step
     wanted = [TAIL_QUANTILE, *(level for _, level in PERCENTILES)]
     threshold, *levels = stream_quantiles(lambda: samples.step_times(start, stop), wanted)
@@ -281,7 +281,7 @@ def _step_quantities(
 
 
 def _rate(rate: float, scope: Scope, window: Window, job: JobInterval) -> Quantity:
-    """Samples a second. Its interval is that of the time for one sample, turned over: a rate is one over it."""
+    """Return samples per second. The interval is that of the time per sample, inverted."""
     interval = None
     if job.low > 0 and math.isfinite(job.high):
         interval = _interval(rate * job.value / job.high, rate * job.value / job.low, job)
@@ -295,7 +295,7 @@ def _interval(low: float, high: float, job: JobInterval) -> Interval:
 
 
 def _shares(sums: WindowSums, window: Window) -> dict[str, Quantity]:
-    """Where the time of a step went, as shares that add up to one."""
+    """Return where the time of a step went, as shares that add up to one."""
     total = float(sums.column("step_s").sum())
     quantities = {}
     for name in ("input_wait", "compute", "exposed_comm"):
@@ -306,6 +306,6 @@ def _shares(sums: WindowSums, window: Window) -> dict[str, Quantity]:
             "job",
             window,
             "share of time",
-            reason="nothing tells computation from communication here",
+            reason="computation and communication cannot be separated here",
         )
     return quantities

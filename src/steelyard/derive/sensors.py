@@ -1,6 +1,6 @@
-"""The joules of a run's windows from each channel of a node's sensors.
+"""The energy in each window of a run from each channel of a node's sensors.
 
-Must not know which domains make up a job. Memory does not grow with the samples.
+Memory does not grow with the number of samples. `energy` decides which domains make up a job.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Pieces = Sequence[tuple[float, float]]
-    """A window of the run as stretches of time, by the run's clock."""
+    """A window of the run as pieces of time, on the run's clock."""
 
-# Samples of one node held at once: 12 MB. A channel of its own gets between the second number and the third.
+# Samples of one node in memory: 12 MB. Each channel gets a share between the next two limits.
 SAMPLES_IN_MEMORY = 1 << 19
 LEAST_IN_MEMORY, MOST_IN_MEMORY = 1 << 13, 1 << 15
-# Samples beyond a cut that the integration may look at, on both sides of it.
+# Samples on both sides of a cut that the integration may use.
 BESIDE = 256
 VERDICTS: tuple[Verdict, ...] = ("valid", "doubtful", "invalid")
 
@@ -42,12 +42,12 @@ class Joules:
 
     value_j: float | None = 0.0
     gain_j: float = 0.0
-    """Half-width by the gains of the sensors, which err to the same side in all parts: added up, with their sign."""
+    """Half-width from the sensors' gain, which errs in the same direction in all parts: added up, with its sign."""
     rest_j2: float = 0.0
     """The rest of the half-width, squared: independent between parts."""
     verdict: Verdict = "valid"
     reasons: dict[str, None] = field(default_factory=dict)
-    """In order, each once."""
+    """In order, without duplicates."""
     covered_s: float = 0.0
     seconds: float = 0.0
     gap_s: float | None = None
@@ -60,11 +60,11 @@ class Joules:
 
     @property
     def coverage(self) -> float:
-        """Share of the window that readings speak for."""
+        """Share of the window that is covered by readings."""
         return min(1.0, self.covered_s / self.seconds) if self.seconds > 0 else 0.0
 
     def add(self, other: Joules) -> None:
-        """The sum of two, and the worse of their verdicts."""
+        """Add another energy, with the worse of both verdicts."""
         self.value_j = None if self.value_j is None or other.value_j is None else self.value_j + other.value_j
         self.gain_j += other.gain_j
         self.rest_j2 += other.rest_j2
@@ -75,13 +75,13 @@ class Joules:
         self.doubt(other.verdict, *other.reasons)
 
     def scaled(self, factor: float) -> Joules:
-        """Times a number that is known: per second, per sample; below 0 to take something off."""
+        """Multiply by an exact number: per second, per sample; negative to subtract."""
         value_j = None if self.value_j is None else self.value_j * factor
         rest_j2 = self.rest_j2 * factor**2
         return replace(self, value_j=value_j, gain_j=self.gain_j * factor, rest_j2=rest_j2, reasons={**self.reasons})
 
     def doubt(self, verdict: Verdict, *reasons: str) -> None:
-        """Another reason not to believe it, as grave as `verdict` says."""
+        """Add reasons for doubt, as severe as `verdict`."""
         self.verdict = max(self.verdict, verdict, key=VERDICTS.index)
         self.reasons |= dict.fromkeys(reasons)
         if verdict == "invalid":
@@ -89,7 +89,7 @@ class Joules:
 
 
 def joules_of(found: WindowEnergy, seconds: float) -> Joules:
-    """As the statistics gave it."""
+    """Convert the result of the statistics."""
     half_j = 0.0
     if found.value_j is not None and found.low_j is not None and found.high_j is not None:
         half_j = max(found.high_j - found.value_j, found.value_j - found.low_j)
@@ -108,17 +108,17 @@ def joules_of(found: WindowEnergy, seconds: float) -> Joules:
 
 @dataclass
 class NodeReadings:
-    """What one node's samples say."""
+    """The energies from the samples of one node."""
 
     joules: dict[str, list[Joules]]
-    """By window: one a channel."""
+    """By window: one per channel."""
     last_s: list[float]
-    """Of each channel: when it was last read, by the run's clock."""
+    """When each channel was last read, on the run's clock."""
     damage: str = ""
 
 
 def read_windows(node: NodeSensors, windows: Mapping[str, Pieces]) -> NodeReadings:
-    """The joules of every window by every channel, in one pass over the node's samples."""
+    """Compute the energy of every window from every channel, in one pass over the node's samples."""
     zero_s = node.sampler.zero_s if node.sampler else 0.0
     random_phase = node.sampler.random_phase if node.sampler else False
     limit = min(MOST_IN_MEMORY, max(LEAST_IN_MEMORY, SAMPLES_IN_MEMORY // max(1, len(node.channels))))
@@ -140,10 +140,10 @@ def read_windows(node: NodeSensors, windows: Mapping[str, Pieces]) -> NodeReadin
 
 
 class _Stream:
-    """The samples of one channel as they come: held until there are many, then turned into joules up to a cut.
+    """Samples of one channel: collected up to a limit, then turned into joules up to a cut.
 
-    Parts of one window that were cut apart share an edge at a reading, whose uncertainty is counted in both: with
-    thousands of readings in each part that is nothing.
+    Two parts of one window share a reading at the cut, whose uncertainty is counted in both: with thousands of
+    readings in each part this is negligible.
     """
 
     def __init__(self, channel: Channel, windows: Mapping[str, Pieces], limit: int, *, random_phase: bool) -> None:
@@ -166,7 +166,7 @@ class _Stream:
         self.last_s = -math.inf
 
     def take(self, table: Floats) -> None:
-        """More samples, in the order in which they were taken."""
+        """Add samples, in the order in which they were taken."""
         table = table[:, np.isfinite(table[0])]
         self._held.append(table)
         self._count += table.shape[1]
@@ -174,14 +174,14 @@ class _Stream:
         if self._count >= self._limit:
             whole = self._whole()
             self._settle(whole, float(whole[0, -BESIDE]))
-            # Still of use are some before the next cut, or before a window that has not begun.
+            # Keep some samples before the next cut, or before a window that has not begun.
             begin_s = min((start_s for _, start_s, _ in self._open), default=math.inf)
             needed = min(int(np.searchsorted(whole[0], begin_s)), whole.shape[1] - BESIDE)
             self._held = [whole[:, max(0, needed - BESIDE) :].copy()]
             self._count = self._held[0].shape[1]
 
     def finish(self) -> None:
-        """There are no more samples."""
+        """Turn the remaining samples into joules."""
         self._settle(self._whole(), math.inf)
 
     def _whole(self) -> Floats:
@@ -191,7 +191,7 @@ class _Stream:
         return whole
 
     def _settle(self, whole: Floats, cut_s: float) -> None:
-        """Joules of everything before the cut. In a long run most windows have the same stretch in common."""
+        """Turn everything before the cut into joules. In a long run most windows share the same piece."""
         rest = []
         known: dict[tuple[float, float], Joules] = {}
         for name, start_s, stop_s in self._open:
@@ -205,7 +205,7 @@ class _Stream:
         self._open = rest
 
     def _joules(self, whole: Floats, start_s: float, stop_s: float) -> Joules:
-        # Only what the window and its surroundings hold: there may be thousands of short windows.
+        # Only the window and its surroundings: there may be thousands of short windows.
         first = max(0, int(np.searchsorted(whole[0], start_s)) - BESIDE)
         last = int(np.searchsorted(whole[0], stop_s)) + BESIDE
         time_s, value, spent_s = whole[:, first:last]

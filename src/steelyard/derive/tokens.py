@@ -1,8 +1,8 @@
-"""Numbers of language models: time to first token, time per token, tokens per second. Knows the formulas.
+"""Quantities of language models: time to first token, time per token, tokens per second.
 
-Token samples have one row a token of a batch of requests, in the order they were made: row r is token r mod n of its
-request, where n is how many each request makes. A row lasts from the token before it to its own; the first of a request
-from the moment its prompts were there, so that waiting for input is no part of it.
+Token samples have one row per token of a batch of requests, in the order they were generated: row r is token r mod n
+of its request, where n is the number of tokens per request. A row lasts from the previous token to its own; the first
+of a request from the arrival of its prompts, without the time waiting for input.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ PER_SECOND = "tokens/s"
 
 
 def token_quantities(observed: Observations, steady: Steady | None, rate: Quantity | None) -> dict[str, Quantity]:
-    """All that tokens tell; empty for runs without any. `rate` is the job's, in samples."""
+    """Return all token quantities; empty for runs without tokens. `rate`: the throughput of the job in samples."""
     spec, model = observed.spec, observed.events.model
     tokens = model.tokens_per_sample if model is not None else None
     if spec.mode != "generate":
-        # What is only loaded is neither trained on nor read.
+        # A run that only loads data does not process tokens.
         if rate is None or not tokens or spec.mode not in ("train", "infer"):
             return {}
         return {"tokens_job": scaled(rate, tokens, PER_SECOND)}
     if steady is None or rate is None:
         return {}
-    # Tokens of a prompt, and those made of it, as the worker read them back.
+    # Tokens per prompt and per answer, as the worker reported them.
     values = observed.events.settings.values if observed.events.settings is not None else {}
     lengths = [values.get(name, "") for name in ("prompt_tokens", "new_tokens")]
     known = all(text.isascii() and text.isdigit() and 0 < int(text[:10]) < 10**9 for text in lengths)
     samples = observed.tokens
     if not known or not samples.steps:
-        return _unknown(rate, "the run ended before it said how long its requests are")
+        return _unknown(rate, "the run ended before it reported the length of its requests")
     prompt, new_tokens = map(int, lengths)
     requests = _Requests(samples, steady, new_tokens)
     if requests.start >= requests.stop:
-        return _unknown(rate, "the tokens' samples end before the steady window begins")
+        return _unknown(rate, "the token samples end before the steady window begins")
     return {"tokens_per_second": scaled(rate, new_tokens, PER_SECOND), **_times(requests, rate.window, prompt)}
 
 
 def scaled(quantity: Quantity, factor: float, unit: str) -> Quantity:
-    """The same number in another unit, with its interval."""
+    """Convert a quantity and its interval to another unit."""
     interval: Interval | None = quantity.interval
     if interval is not None:
         interval = replace(interval, low=interval.low * factor, high=interval.high * factor)
@@ -64,18 +64,18 @@ def scaled(quantity: Quantity, factor: float, unit: str) -> Quantity:
 
 
 class _Requests:
-    """The token rows of the steady requests."""
+    """The token rows of the requests in the steady window."""
 
     def __init__(self, samples: StepSamples, steady: Steady, new_tokens: int) -> None:
         self._samples = samples
         self._tokens = new_tokens
         self.start = steady.start_step * new_tokens
-        # A run that was killed between two files may lack the last block's tokens.
+        # A run that was killed between two files may lack the tokens of the last block.
         self.stop = min(steady.stop_step, samples.steps // new_tokens) * new_tokens
         self.decodes = new_tokens > 1
 
     def rows(self, *, first: bool, check: bool = False) -> Iterator[tuple[int, Rows, Rows]]:
-        """Rank, times and requests of the first tokens, or of all others."""
+        """Yield rank, times and requests of the first tokens, or of all others."""
         for chunk in self._samples.windowed(self.start, self.stop, check=check):
             opens = (chunk.first_step + np.arange(chunk.steps)) % self._tokens == 0
             chosen = opens if first else ~opens
@@ -83,11 +83,11 @@ class _Requests:
                 yield chunk.rank, chunk.column("step_s")[chosen], chunk.column("samples")[chosen]
 
     def times(self, *, first: bool) -> Callable[[], Iterator[Rows]]:
-        """As `stream_quantiles` reads them."""
+        """Return the times in the form that `stream_quantiles` needs."""
         return lambda: (times for _, times, _ in self.rows(first=first))
 
     def sums(self, *, first: bool) -> tuple[float, float]:
-        """Mean time; and work over time of the job, in requests a second: the sum over its ranks."""
+        """Return the mean time, and the requests per second of the job: the sum over its ranks."""
         seconds: dict[int, float] = {}
         work: dict[int, float] = {}
         count = 0
@@ -103,7 +103,7 @@ def _times(requests: _Requests, window: Window, prompt: int) -> dict[str, Quanti
     found = _spread("ttft", window, [mean, *_percentiles(requests, first=True)])
     found |= _rates(window, prefill=rate * prompt)
     if not requests.decodes:
-        reason = "a request makes one token: nothing is decoded"
+        reason = "requests generate one token: there is no decoding"
         return found | _spread("time_per_token", window, None, reason) | _rates(window, reason, decode=None)
     mean, rate = requests.sums(first=False)
     found |= _spread("time_per_token", window, [mean, *_percentiles(requests, first=False)])
@@ -115,7 +115,7 @@ def _percentiles(requests: _Requests, *, first: bool) -> list[float]:
 
 
 def _spread(name: str, window: Window, values: list[float] | None, reason: str | None = None) -> dict[str, Quantity]:
-    """Mean and percentiles of a time, or why there are none."""
+    """Return mean and percentiles of a time, or the reason why they are unknown."""
     mean = Quantity(
         value=values[0] if values else None, unit="s", scope="job", window=window, aggregation="mean", reason=reason
     )

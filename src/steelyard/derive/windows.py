@@ -1,7 +1,7 @@
-"""Where a run's windows lie on the clock of each node, and what was done in them. Knows phases and steps, no joules.
+"""Find the windows of a run on the clock of each node, and the work done in them.
 
-Each process counts time from its own start. The sensors of a node are on the clock of its first process, so a window of
-steps is taken from that rank's own samples, and a phase from that process's own events.
+Each process counts time from its own start. The sensors of a node use the clock of its first process: a window of steps
+is taken from the samples of that rank, and a phase from the events of that process.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ if TYPE_CHECKING:
 MAIN, ALL_STEPS, FIRST_EPOCH, LATER_EPOCHS = "main", "all steps", "first epoch", "later epochs"
 IDLE, COMPILE, RUN = "idle", "compile", "run"
 MAX_PIECES = 10_000
-# Time between blocks of steps that is taken for part of the window: less than any sensor's gain.
+# Time between blocks of steps that still counts as part of the window: less than the gain error of any sensor.
 NEGLIGIBLE = 0.01
 
 
 @dataclass
 class NodeWindows:
-    """One node's windows, each as one or more stretches of time."""
+    """The windows of one node, each as one or more pieces of time."""
 
     pieces: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     step_s: dict[str, float] = field(default_factory=dict)
-    """Of windows of steps: time in steps."""
+    """For windows of steps: the time in steps."""
     doubts: dict[str, str] = field(default_factory=dict)
-    """What is wrong with a window."""
+    """Problems of a window."""
 
     def seconds(self, name: str) -> float:
-        """Length of a window; 0 where there is none."""
+        """Return the length of a window; 0 if it does not exist."""
         return sum(stop_s - start_s for start_s, stop_s in self.pieces.get(name, ()))
 
     def end_s(self, name: str) -> float:
-        """When it is over."""
+        """Return the end of a window."""
         return self.pieces[name][-1][1]
 
 
 @dataclass
 class Windows:
-    """All nodes' windows, and the ranks' rates in the main one."""
+    """The windows of all nodes, and the rates of the ranks in the main window."""
 
     nodes: list[NodeWindows]
     rates: dict[int, float] = field(default_factory=dict)
-    """Samples a second, by rank."""
+    """Samples per second, by rank."""
     epochs: int = 0
-    """Whole epochs that were run."""
+    """Number of complete epochs."""
 
 
 def windows_of(observed: Observations, nodes: Sequence[NodeSensors], steady: Steady | None) -> Windows:
-    """The windows of each node; `steady`: the steps that the throughput is of."""
+    """Return the windows of each node; `steady`: the steps of the throughput."""
     spec, events = observed.spec, observed.events
     found = Windows([NodeWindows() for _ in nodes])
     for node, windows in zip(nodes, found.nodes, strict=True):
@@ -83,7 +83,7 @@ def _phase_windows(phases: Sequence[Phase], windows: NodeWindows, spec: RunSpec)
     whole = {phase.name: (phase.start_s, phase.end_s) for phase in phases if phase.complete}
     idle = whole.get("idle")
     if spec.device_family == "sim" and "setup" in whole:
-        # A script touches its device after setup, and its sensors may be read before the run's own start.
+        # A simulated run uses its device only after setup, and its sensors may be read before the start of the run.
         idle = (whole["setup"][0] - spec.energy.idle_s, whole["setup"][1])
     if phases:
         windows.pieces[RUN] = [(min(phase.start_s for phase in phases), max(phase.end_s for phase in phases))]
@@ -96,7 +96,7 @@ def _phase_windows(phases: Sequence[Phase], windows: NodeWindows, spec: RunSpec)
 
 
 class _Stretches:
-    """Stretches of time that steps of one rank fill, told apart where there is a gap between two steps."""
+    """Pieces of time that the steps of one rank fill, separated by gaps between steps."""
 
     def __init__(self, least_gap_s: float) -> None:
         self._least_gap_s = least_gap_s
@@ -104,7 +104,7 @@ class _Stretches:
         self._step_s = 0.0
 
     def extend(self, start_s: NDArray[np.float64], step_s: NDArray[np.float64]) -> None:
-        """The next steps."""
+        """Add the next steps."""
         end_s = start_s + step_s
         self._step_s += float(step_s.sum())
         cuts = np.flatnonzero(start_s[1:] - end_s[:-1] > self._least_gap_s) + 1
@@ -116,7 +116,7 @@ class _Stretches:
             self._pieces.append((begin_s, stop_s))
 
     def put(self, name: str, windows: NodeWindows) -> None:
-        """As one window: without what lies between the steps, unless that is negligible."""
+        """Store the pieces as one window, without the gaps unless they are negligible."""
         if not self._pieces:
             return
         pieces = self._pieces
@@ -128,13 +128,13 @@ class _Stretches:
         length_s = windows.seconds(name)
         between = 1 - self._step_s / length_s if length_s > 0 else 0.0
         if between > NEGLIGIBLE:
-            windows.doubts[name] = f"{between:.0%} of the window's time is between steps, not in them"
+            windows.doubts[name] = f"{between:.0%} of the window is time between steps"
 
 
 def _step_windows(
     nodes: Sequence[NodeSensors], found: Windows, ranges: Mapping[str, tuple[int, int]], samples: StepSamples
 ) -> None:
-    """One pass over the steps' samples for all windows and nodes."""
+    """Fill all windows of all nodes in one pass over the step samples."""
     filled = {
         node.process: {name: _Stretches(node.sampler.period_s if node.sampler else 0.1) for name in ranges}
         for node in nodes

@@ -1,1 +1,1 @@
-"""Starting workers, here or at a site: plan, submit, follow, collect. Starts the measured side, imports none of it."""
+"""Start workers on this machine or at a site: plan, submit, follow, collect. Imports nothing of the measured side."""

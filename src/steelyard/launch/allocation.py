@@ -1,7 +1,7 @@
-"""AllocationLauncher: runs on the nodes of the Slurm allocation that the user is in. Queues nothing.
+"""AllocationLauncher: runs on the nodes of the current Slurm allocation. Queues nothing.
 
-Inside an allocation runs start on its nodes, through a step of its own each, one torchrun a node. The step cannot
-outlive us: its standard input is ours, and it is ended by name where srun could not do it.
+Each run is a job step of its own, with one torchrun per node. The step cannot outlive us: its standard input is ours,
+and it is cancelled by name where srun could not end it.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
     from steelyard.launch.local_study import Launcher
 
 ANSWER_LIMIT_S: Final = 30.0
-"""For an answer of Slurm's commands; a busy controller takes seconds."""
+"""Time limit for an answer of Slurm's commands; a busy controller takes seconds."""
 END_LIMIT_S: Final = 60.0
 LOOK_AGAIN_S: Final = 0.1
 LOG_TAIL_BYTES: Final = 100_000
 SHOWN_NODES: Final = 4
 MAX_NODELIST: Final = 2000
-# Below the ports that systems hand out by themselves.
+# Below the ports that systems assign by themselves.
 PORTS: Final = range(20_000, 30_000)
 HOST_VARIABLE: Final = "STEELYARD_MEETING_HOST"
 PORT_VARIABLE: Final = "STEELYARD_MEETING_PORT"
-# What the allocation asked for its own tasks: srun would take it as a wish for ours.
+# What the allocation requested for its own tasks: srun would apply it to our steps.
 STEP_WISHES: Final = re.compile(
     r"SLURM_(GPUS|GPUS_PER_.*|NTASKS|NPROCS|NTASKS_PER_.*|TASKS_PER_NODE|CPUS_PER_.*|MEM_PER_.*|TRES_PER_.*|GRES"
     r"|GPU_BIND|CPU_BIND.*|MEM_BIND.*|HINT|THREADS_PER_CORE|DISTRIBUTION|EXCLUSIVE|EXACT|WHOLE|EXPORT_ENV|STEP_.*"
     r"|STEPID|PTY_.*|OVERCOMMIT|NNODES|NODELIST|NODEID|PROCID|LOCALID|GTIDS)|SRUN_.*"
 )
-# Each node takes its rank from Slurm; all other words are arguments, so that nothing of a user's is read by a shell.
+# Each node takes its rank from Slurm; the rest are arguments, to keep the shell from reading user input.
 ON_EACH_NODE: Final = 'python=$1; shift; exec "$python" -P -m torch.distributed.run --node-rank="$SLURM_NODEID" "$@"'
 PROBE: Final = (
     '[ -f "$1" ] || echo "steelyard-probe $SLURMD_NODENAME results"; '
@@ -56,34 +56,34 @@ PROBE: Final = (
 
 @dataclass(frozen=True)
 class Layout:
-    """Which nodes of the allocation a run takes, and how many of its processes each."""
+    """The nodes of the allocation that a run uses, and its processes on each."""
 
     nodes: tuple[str, ...]
     processes_per_node: int
     devices_per_node: int
-    """That the step asks for; 0: none."""
+    """Devices that the step requests; 0: none."""
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """What Slurm has given to the job that we are in; of nodes that differ, what the smallest has."""
+    """The resources of the Slurm job we are in; if its nodes differ, those of the smallest."""
 
     job: str
     nodes: tuple[str, ...]
     tasks_per_node: int
     cpus_per_node: int
     devices_per_node: int
-    """0: Slurm has given none."""
+    """0: Slurm has allocated none."""
     here: str | None
-    """Which of the nodes this is; None: another machine, such as a login node."""
+    """The name of this node; None: another machine, such as a login node."""
 
     @property
     def is_this_host(self) -> bool:
-        """Whether this machine is all of it."""
+        """Whether this machine is the only node."""
         return self.nodes == (self.here,)
 
     def layout(self, spec: RunSpec) -> Layout:
-        """How a run is laid over the nodes; InputError with what fits where it cannot be."""
+        """Return how a run is spread over the nodes; InputError with the valid numbers of ranks if it does not fit."""
         if spec.processes == 1:
             devices = 1 if self.devices_per_node and spec.device_family not in ("cpu", "sim") else 0
             return Layout(self.nodes[:1], 1, devices)
@@ -94,7 +94,7 @@ class Allocation:
                 return Layout(self.nodes[:nodes], per_node, per_node)
             wish = f"--nodes={-(-spec.ranks // each)} --gpus-per-node={each}"
             raise self._refusal(spec.ranks, each, f"{each} device(s)", wish)
-        # By tasks, as the user laid them out; else evenly over all nodes, as long as each rank has a CPU.
+        # By tasks, as the user requested them; else evenly over all nodes, as long as each rank has a CPU.
         ranks = spec.ranks
         nodes = self._filled(ranks, self.tasks_per_node)
         if nodes is None and ranks % len(self.nodes) == 0 and ranks // len(self.nodes) <= self.cpus_per_node:
@@ -106,7 +106,7 @@ class Allocation:
         return Layout(self.nodes[:nodes], ranks // nodes, 0)
 
     def _filled(self, ranks: int, each: int) -> int | None:
-        """Nodes that so many ranks fill: a part of one, or several whole ones."""
+        """Return how many nodes these ranks fill: part of one, or several whole ones."""
         if ranks <= each:
             return 1
         whole = ranks // each
@@ -123,61 +123,61 @@ class Allocation:
     def _counted(self) -> str:
         return "1 node" if len(self.nodes) == 1 else f"{len(self.nodes)} nodes"
 
-    def words(self) -> str:
-        """What a person is told of it."""
+    def describe(self) -> str:
+        """Describe the allocation for a person."""
         names = ", ".join(self.nodes[:SHOWN_NODES]) + (", ..." if len(self.nodes) > SHOWN_NODES else "")
         held = f"{self.devices_per_node} device(s)" if self.devices_per_node else f"{self.tasks_per_node} task(s)"
-        how = "runs are made here" if self.is_this_host else "runs start there through srun"
+        how = "runs start on this node" if self.is_this_host else "runs start on these nodes with srun"
         return f"inside Slurm allocation {self.job}: {self._counted()} ({names}) with {held} each; {how}"
 
 
 @dataclass(frozen=True)
 class Whereabouts:
-    """Where this process is, and what makes runs there."""
+    """The launcher for the place where this process runs."""
 
     launcher: Launcher
-    words: str = ""
-    """For a person; empty where there is nothing to say."""
+    message: str = ""
+    """For a person; empty if there is nothing to report."""
 
 
 def launcher_here(say: Callable[[str], None]) -> Launcher:
-    """The launcher for where this process is; `say` is told where that is, if it is anywhere special."""
+    """Return the launcher for this place; `say` receives a message about the place, if there is one."""
     found = whereabouts(os.environ)
-    if found.words:
-        say(found.words)
+    if found.message:
+        say(found.message)
     return found.launcher
 
 
 def whereabouts(variables: Mapping[str, str]) -> Whereabouts:
-    """Inside an allocation its nodes are used; in a pod, and in a task of somebody's step, this machine is."""
+    """Find out where we are: use the nodes of an allocation; in a pod, or as one of several tasks, this machine."""
     job = variables.get("SLURM_JOB_ID")
     if job and MARK not in variables:
         tasks = variables.get("SLURM_STEP_NUM_TASKS", "1")
-        # A shell with a terminal is one process, however many tasks its step has.
+        # A shell with a terminal is one process, even if its step has several tasks.
         if tasks != "1" and "SLURM_PTY_PORT" not in variables:
-            words = (
-                f"one of {tasks} tasks of a step of Slurm job {job}: each task measures the machine it is on; start "
-                "steelyard once, without srun, to use them together"
+            message = (
+                f"one of {tasks} tasks of a step of Slurm job {job}: each task measures its own machine; to use them "
+                "together, start steelyard once, without srun"
             )
-            return Whereabouts(LocalLauncher(), words)
+            return Whereabouts(LocalLauncher(), message)
         try:
             allocation = read_allocation(variables)
         except SteelyardError as error:
-            words = f"inside Slurm job {job}, but {error.what}: runs are made on this machine alone"
-            return Whereabouts(LocalLauncher(), words)
-        return Whereabouts(AllocationLauncher(allocation), allocation.words())
+            message = f"inside Slurm job {job}, but {error.what}: runs start on this machine only"
+            return Whereabouts(LocalLauncher(), message)
+        return Whereabouts(AllocationLauncher(allocation), allocation.describe())
     if "KUBERNETES_SERVICE_HOST" in variables:
-        return Whereabouts(LocalLauncher(), "inside a Kubernetes pod: runs are made in it")
+        return Whereabouts(LocalLauncher(), "inside a Kubernetes pod: runs start in this pod")
     return Whereabouts(LocalLauncher())
 
 
 def read_allocation(variables: Mapping[str, str]) -> Allocation:
-    """The allocation that the environment names, as Slurm describes it; two calls."""
+    """Query Slurm for the allocation that the environment names; two calls."""
     job = variables["SLURM_JOB_ID"]
     nodes = tuple(_ask(["scontrol", "show", "hostnames", variables.get("SLURM_JOB_NODELIST", "")], variables).split())
     text = _ask(["scontrol", "--details", "--oneliner", "show", "job", job], variables)
     if not nodes:
-        raise SteelyardError("Slurm names no node of it")
+        raise SteelyardError("Slurm lists no nodes for it")
     shares = re.findall(r"\sNodes=\S+ CPU_IDs=(\S*) Mem=\S* GRES=(\S*)", text)
     tasks = re.search(r"\bNumTasks=(\d{1,7})", text)
     given = variables.get("SLURM_GPUS_ON_NODE", "")
@@ -188,20 +188,20 @@ def read_allocation(variables: Mapping[str, str]) -> Allocation:
         nodes=nodes,
         tasks_per_node=max(1, int(tasks[1]) // len(nodes)) if tasks else 1,
         cpus_per_node=max(1, min((len(parse_cpus(cpus)) for cpus, _ in shares), default=1)),
-        # What a step of one task was given may be less than the job's.
+        # A step of one task may have fewer than the job.
         devices_per_node=min((_count_gpus(gres) for _, gres in shares), default=int(given) if given.isdigit() else 0),
         here=next((name for name in names if name in nodes), None),
     )
 
 
 def _count_gpus(gres: str) -> int:
-    """GPUs of a node in Slurm's spelling: gpu:2(IDX:0-1), gpu:a100:2(IDX:0-1), several with commas, or nothing."""
+    """Count the GPUs of a node in Slurm's notation: gpu:2(IDX:0-1), gpu:a100:2(IDX:0-1), a comma list, or nothing."""
     found = re.findall(r"\bgpu(?::[^:,()]+)??(?::(\d+))?\((?:IDX:)?([\d,-]*)\)", gres)
     return sum(int(count) if count else len(parse_cpus(indices)) for count, indices in found)
 
 
 class AllocationLauncher(LocalLauncher):
-    """One run at a time on the nodes of the allocation, each in a step of its own."""
+    """Runs on the nodes of the allocation, one at a time, each in a step of its own."""
 
     name = "allocation"
 
@@ -212,21 +212,21 @@ class AllocationLauncher(LocalLauncher):
         self._step = ""
 
     def admit(self, spec: RunSpec) -> None:
-        """InputError for a run that the allocation does not hold."""
+        """Raise InputError for a run that does not fit the allocation."""
         layout = self.allocation.layout(spec)
         wanted = layout.processes_per_node * (1 + spec.loader.workers)
-        bearable = PROCESSES_PER_CPU * max(self.allocation.cpus_per_node, layout.processes_per_node)
-        if wanted > bearable:
+        limit = PROCESSES_PER_CPU * max(self.allocation.cpus_per_node, layout.processes_per_node)
+        if wanted > limit:
             raise InputError(
                 f"{layout.processes_per_node} ranks with {spec.loader.workers} loader workers each are {wanted} "
                 "processes on a node",
-                next_step=f"use at most {bearable} on a node",
+                next_step=f"use at most {limit} on a node",
             )
 
     def command(self, spec: RunSpec, raw: Path) -> list[str]:
-        """srun, with one worker or one torchrun a node behind it."""
+        """Return the srun command, with one worker or one torchrun per node."""
         layout = self.allocation.layout(spec)
-        # A node that does not have our current folder starts its tasks in another.
+        # Where our current folder does not exist, Slurm starts tasks in another.
         raw = raw.absolute()
         worker = [sys.executable, "-P", "-m", "steelyard.worker", str(raw), "--lifeline"]
         if spec.processes == 1:
@@ -247,7 +247,7 @@ class AllocationLauncher(LocalLauncher):
         return [*self._srun(layout), *node, *meeting, *ranks, "--no-python", *worker]
 
     def environment(self, spec: RunSpec) -> dict[str, str]:
-        """Variables that are added to ours; what the user has set stays."""
+        """Return the variables to add to our environment; what the user has set stays."""
         layout = self.allocation.layout(spec)
         added = {"PYTHONSAFEPATH": "1"}
         if spec.threads is not None:
@@ -256,16 +256,16 @@ class AllocationLauncher(LocalLauncher):
             share = max(1, self.allocation.cpus_per_node // layout.processes_per_node)
             added.setdefault("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", str(share)))
             if len(layout.nodes) == 1:
-                # All ranks are on one machine; a host name that resolves to nowhere must not matter.
+                # All ranks are on one machine; a host name that cannot be resolved must not matter.
                 added["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
         return added
 
     def inherited(self) -> dict[str, str]:
-        """Our environment without what the allocation wished for tasks of its own."""
+        """Return our environment without what the allocation requested for its own tasks."""
         return {name: value for name, value in super().inherited().items() if not STEP_WISHES.fullmatch(name)}
 
     def run(self, spec: RunSpec, raw: Path, tick: Callable[[], None]) -> observe.Launch:
-        """Start, wait, and end the step whatever happens to us; on this machine alone no step is needed."""
+        """Start a step, wait for it, and end it whatever happens to us; on this machine alone no step is needed."""
         layout = self.allocation.layout(spec)
         if self.allocation.is_this_host:
             return LocalLauncher().run(spec, raw, tick)
@@ -275,7 +275,7 @@ class AllocationLauncher(LocalLauncher):
         return self._add_scheduled(launch, layout, raw / observe.WORKER_LOG)
 
     def end(self, process: subprocess.Popen[bytes], mark: str, *, ended: bool) -> None:
-        """Of the step nothing is left on any node: srun may have been killed before it could see to that."""
+        """Leave nothing of the step running on any node: srun may have been killed before it could end it."""
         super().end(process, mark, ended=ended)
         if process.returncode == 0:
             return
@@ -287,14 +287,14 @@ class AllocationLauncher(LocalLauncher):
             if not left:
                 return
             _try(["scancel", "--signal=KILL", *left])
-            # Until it is gone; Slurm has nothing to wait on.
+            # Poll until it is gone; Slurm has nothing to wait on.
             time.sleep(LOOK_AGAIN_S)
 
     def _srun(self, layout: Layout) -> list[str]:
-        """A step on exactly these nodes, beside the shell that we were started from, with all their CPUs."""
+        """Return srun's arguments for a step on exactly these nodes, beside our own shell, with all their CPUs."""
         count, nodes = len(layout.nodes), ",".join(layout.nodes)
         if len(nodes) > MAX_NODELIST:
-            # Slurm's short spelling, which a record can hold.
+            # Slurm's short notation, which fits into a record.
             nodes = _ask(["scontrol", "show", "hostlist", nodes], os.environ).strip()
         devices = f"gpu:{layout.devices_per_node}" if layout.devices_per_node else "none"
         return [
@@ -314,7 +314,7 @@ class AllocationLauncher(LocalLauncher):
         ]
 
     def _require_seen(self, layout: Layout, raw: Path) -> None:
-        """The nodes must see the result folder and this Python; asked once of each, because it costs a step."""
+        """Check that the nodes see the result folder and this Python; once per node, because it takes a step."""
         if self._seen.issuperset(layout.nodes):
             return
         words = ["bash", "-c", PROBE, "steelyard", str((raw / observe.SPEC_FILE).absolute()), sys.executable]
@@ -331,11 +331,11 @@ class AllocationLauncher(LocalLauncher):
                 Problem("python", f"{sys.executable} does not run on {', '.join(python[:SHOWN_NODES])}", valid)
             )
         if problems:
-            raise InputError("the nodes of the allocation cannot make the run", problems=tuple(problems))
+            raise InputError("the nodes of the allocation cannot run this", problems=tuple(problems))
         self._seen.update(layout.nodes)
 
     def _add_scheduled(self, launch: observe.Launch, layout: Layout, log: Path) -> observe.Launch:
-        """With the allocation and the nodes, and what Slurm says where it ended the run and not we."""
+        """Add the allocation, its nodes and, if Slurm ended the run, its reason."""
         state, word = "RUNNING", None
         if launch.exit_code not in (0, None):
             state = _try(["squeue", f"--jobs={self.allocation.job}", "--noheader", "--format=%T"]).strip() or "GONE"
@@ -354,7 +354,7 @@ class AllocationLauncher(LocalLauncher):
 
 
 def _ask(command: list[str], variables: Mapping[str, str], limit_s: float = ANSWER_LIMIT_S) -> str:
-    """What a command of Slurm prints; SteelyardError with its own words when it fails."""
+    """Return the output of a Slurm command; SteelyardError with its own message if it fails."""
     try:
         done = subprocess.run(
             command,
@@ -377,7 +377,7 @@ def _ask(command: list[str], variables: Mapping[str, str], limit_s: float = ANSW
 
 
 def _try(command: list[str]) -> str:
-    """The same where no answer is an answer, too: the job may be over."""
+    """Return the output of a Slurm command, or nothing if it fails: the job may be over."""
     try:
         return _ask(command, os.environ)
     except SteelyardError:

@@ -1,7 +1,8 @@
-"""Turns what an ended task left into records in their places. Knows files and a scheduler's word, no scheduler.
+"""Turn the files of an ended task into records in the result folder, independent of the scheduler.
 
-Several may collect at once, and each may die at any moment: what the launcher saw is written once, whole, and is then
-everybody's; all derive the same record from it; and the rename of the run's folder decides who has collected it.
+Several processes may collect at once, and each may die at any moment. The launcher's observations are written once
+and whole; every process derives the same record from them; the rename of the run's folder decides which one has
+collected it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from steelyard.results.store import ResultFolder
 
 ENDED_FILE: Final = "ended.jsonl"
-"""In a campaign: a line a collected run, so that nobody reads thousands of records to count them."""
+"""In a campaign: one line per collected run, to count results without reading thousands of records."""
 MAX_ENDED_BYTES: Final = 1 << 30
 CODES: Final = get_args(observe.StatusCode)
 TAIL_BYTES: Final = 2000
@@ -49,7 +50,7 @@ class RunEnd:
 
 
 def done_lines(campaign: Campaign, job: JobArray, task: int) -> dict[str, Done]:
-    """What a task says of the runs that have ended, in their order; a damaged file speaks up to the damage."""
+    """Read the lines of the ended runs of a task, in order; of a damaged file, those before the damage."""
     lines: dict[str, Done] = {}
     with suppress(DamagedDataError):
         for line in read_done(campaign.done_file(job, task)):
@@ -59,17 +60,17 @@ def done_lines(campaign: Campaign, job: JobArray, task: int) -> dict[str, Done]:
 
 @dataclass
 class Haul:
-    """What collecting a task brought."""
+    """The result of collecting a task."""
 
     ended: list[RunEnd] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    """Runs whose files cannot be made a record of; they stay where they are."""
+    """Runs whose files give no record; they stay where they are."""
 
 
 def collect_task(
     folder: ResultFolder, campaign: Campaign, job: JobArray, task: int, said: observe.Scheduled, left: set[str]
 ) -> Haul:
-    """Put all runs of a task in their places that are not there yet; those which somebody else did are left out.
+    """Put all runs of a task into the result folder, except those that another process has collected.
 
     `left`: ids of the campaign's runs that are not collected.
     """
@@ -95,7 +96,7 @@ def collect_task(
 
 
 def _derive(campaign: Campaign, run: str, launch: observe.Launch) -> RunRecord | None:
-    """Write what the launcher saw and the record beside a run's files; None when somebody else has put it away."""
+    """Write the launch and the record beside the files of a run; None if another process has collected it."""
     made = campaign.path / "runs" / run
     raw = made / RAW
     try:
@@ -112,7 +113,7 @@ def _derive(campaign: Campaign, run: str, launch: observe.Launch) -> RunRecord |
 
 
 def _adopt(folder: ResultFolder, campaign: Campaign, made: Sequence[RunRecord], haul: Haul) -> None:
-    """Put runs in their places. First all are flushed: what is renamed is whole, whatever dies."""
+    """Move runs into the result folder. All files are flushed first: a crash cannot leave a moved run incomplete."""
     runs = campaign.path / "runs"
     flush_all(
         [path for r in made for path in (runs / r.run_id / RAW / observe.LAUNCH_FILE, runs / r.run_id / RECORD_FILE)]
@@ -121,7 +122,7 @@ def _adopt(folder: ResultFolder, campaign: Campaign, made: Sequence[RunRecord], 
         run = record.run_id
         try:
             if not folder.adopt(runs / run, record.spec):
-                # Made somewhere else as well, by hand or by a study on this machine: that one stands.
+                # Also made elsewhere, by hand or by a study on this machine: that record is kept.
                 folder.set_aside(runs / run, campaign.plan.study)
                 record = folder.read(folder.run_path(record.spec))
         except FileNotFoundError:
@@ -144,7 +145,7 @@ def _describe_launches(
     last = begun[-1] if begun else None
     unbegun = [run for run in runs if run in left and run not in begun]
     if job.kind == "search":
-        # Candidates that the search passed over are no runs. If it never began, one speaks for all.
+        # A search did not run the candidates it skipped. If it never began, one run represents all.
         for run in unbegun if begun else unbegun[1:]:
             shutil.rmtree(campaign.path / "runs" / run, ignore_errors=True)
         unbegun = [] if begun else unbegun[:1]
@@ -154,19 +155,19 @@ def _describe_launches(
 
 
 def _has_begun(raw: Path) -> bool:
-    """Whether somebody has begun a run; if nobody has, nobody ever will."""
+    """Return whether a run has begun; takes its lease if not, and then it never will."""
     if take_lease(raw):
-        # Where results are brought here from elsewhere, the lease was taken there.
+        # Where files are copied here from elsewhere, the lease was taken there.
         return any(raw.glob(observe.EVENTS_PATTERN))
     return (raw / observe.LEASE_FILE).exists()
 
 
 def take_lease(raw: Path) -> bool:
-    """Take a run so that no task can begin it; False when it was begun, or is gone."""
+    """Take the lease of a run to keep any task from starting it; False if the run was started or is gone."""
     try:
         handle = os.open(raw / observe.LEASE_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     except (FileExistsError, FileNotFoundError):
-        # One that was taken by a collector before us is not begun either.
+        # A lease taken by another collector means that the run was not started either.
         return _was_taken(raw)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(f"{TAKEN} {socket.gethostname()} {os.getpid()}\n")
@@ -174,7 +175,7 @@ def take_lease(raw: Path) -> bool:
 
 
 TAKEN: Final = "never-began:"
-"""In a lease that is no worker's. A host's name has no colon."""
+"""Marks a lease taken by a collector. A host name has no colon."""
 
 
 def _was_taken(raw: Path) -> bool:
@@ -195,9 +196,9 @@ def _narrow_to_run(
     begun: bool,
     last: bool,
 ) -> observe.Scheduled:
-    """What the scheduler's word on a task means for one of its runs: it is about the last that began, and those after.
+    """Return what the scheduler's report on a task means for one run: it applies to the last run that began, and later.
 
-    A run that ended before, or ended well, did so by itself.
+    An earlier run, or one that ended well, ended by itself.
     """
     if line is not None:
         return said if last and line.exit_code != LIMIT_HIT else replace(said, cause=None)
@@ -210,9 +211,9 @@ def _narrow_to_run(
                 evidence["output_tail"] = tail
     reason = said.reason
     if begun:
-        reason = reason or "its task ended without a word of how this run ended"
+        reason = reason or "the task ended without reporting how this run ended"
     else:
-        reason = f"it never began: {reason or 'its task ended without beginning it'}"
+        reason = f"the run never started: {reason or 'the task ended before it'}"
     return replace(said, cause=said.cause or "failed", reason=reason[:4000], evidence=evidence)
 
 
@@ -245,7 +246,7 @@ def _describe_launch(
 
 
 def _read_times(raw: Path) -> tuple[float | None, float]:
-    """When a run that left no line began, and how long it is known to have gone on, by the times of its files."""
+    """Estimate start and duration of a run without a line from the times of its files."""
     if _was_taken(raw):
         return None, 0.0
     try:
@@ -255,11 +256,11 @@ def _read_times(raw: Path) -> tuple[float | None, float]:
         return None, 0.0
 
 
-# -- what is collected
+# -- list of collected runs
 
 
 def write_ended(campaign: Path, ended: Sequence[RunEnd]) -> None:
-    """Write down how runs ended, in one go. A line that is lost costs a look at its record, no more."""
+    """Append how runs ended, in one write. A lost line only costs reading the record."""
     lines = [
         json.dumps({"run": entry.run_id, "code": entry.code, "reason": entry.reason[:REASON_CHARACTERS]}) + "\n"
         for entry in ended
@@ -269,7 +270,7 @@ def write_ended(campaign: Path, ended: Sequence[RunEnd]) -> None:
 
 
 def read_ended(campaign: Path) -> dict[str, RunEnd]:
-    """How the runs of a campaign ended, as far as it was written down."""
+    """Read how the runs of a campaign ended, as far as it was written down."""
     found: dict[str, RunEnd] = {}
     with suppress(FileNotFoundError), (campaign / ENDED_FILE).open("rb") as file:
         for text in file.read(MAX_ENDED_BYTES).splitlines():

@@ -1,4 +1,4 @@
-"""Follows what was sent: asks each scheduler once, collects what has ended, says how all stand. Knows no scheduler."""
+"""Follow submitted campaigns: query each scheduler once, collect ended tasks, and report the status of a study."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 
 UNSETTLED_FILE: Final = "unsettled.json"
 LOST_AFTER_S: Final = 300.0
-"""A task that its scheduler does not know is given up when for so long no file of it has changed."""
+"""Give up a task that its scheduler does not know once none of its files has changed for this long."""
 SETTLE_S: Final = 70.0
-"""So long a network file system may show a folder as it was (acdirmax of NFS is 60 s)."""
+"""How long a network file system may show an outdated folder (acdirmax of NFS is 60 s)."""
 PAUSE_S, LONGEST_PAUSE_S, PAUSE_GROWTH = 1.0, 30.0, 1.5
 SILENT_LOOKS: Final = 20
-"""So many looks in a row may fail before waiting ends."""
+"""Stop waiting after this many polls in a row have failed."""
 REPEAT: Final = re.compile(r"(.+)-r\d{4,}")
 WAITING: Final = ("planned", "queued", "running", "ended", "unknown")
-"""States of a run without a record. Planned: not submitted; ended: to be collected once its task has ended, too;
+"""States of a run without a record. planned: not submitted; ended: not yet collected;
 unknown: its scheduler does not know it."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """One campaign of a study."""
+    """One campaign of a study, as shown in its status."""
 
     path: Path
     site: str
@@ -58,31 +58,31 @@ class Sent:
     left: int
     """Runs that are not collected."""
     ids: tuple[str, ...]
-    """Of the jobs that are still out, by the scheduler."""
+    """The scheduler's ids of the jobs that still have runs to collect."""
 
 
 @dataclass
 class StudyStatus:
-    """How a study stands that was sent to a site."""
+    """The status of a study that was submitted to a site."""
 
     study: str
     runs: dict[str, RunEnd] = field(default_factory=dict)
-    """Those with a record, by id."""
+    """Runs with a record, by id."""
     waiting: dict[str, str] = field(default_factory=dict)
-    """Those without: which of WAITING they are."""
+    """Runs without a record: their state, one of WAITING."""
     labels: dict[str, str] = field(default_factory=dict)
-    """What was swept, by cell."""
+    """The swept values of each configuration, by its name."""
     why: Counter[str] = field(default_factory=Counter)
-    """What queued tasks wait for."""
+    """Why tasks are queued, as the scheduler reports it."""
     campaigns: list[Sent] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    """What could not be looked at or collected."""
+    """What could not be read or collected."""
     collected: int = 0
-    """In this look."""
+    """How many runs this poll has collected."""
 
     @property
     def cells(self) -> dict[str, Counter[str]]:
-        """For each cell how many runs are in which state or ended with which status."""
+        """Count the runs of each configuration by state or final status."""
         cells: dict[str, Counter[str]] = {}
         for run, ended in self.runs.items():
             cells.setdefault(cell_of(run), Counter())[ended.code] += 1
@@ -92,73 +92,73 @@ class StudyStatus:
 
     @property
     def totals(self) -> Counter[str]:
-        """The same for the study."""
+        """Count the runs of the whole study by state or final status."""
         return sum(self.cells.values(), Counter())
 
     @property
     def causes(self) -> Counter[tuple[str, str]]:
-        """Why runs did not complete: status and reason."""
+        """Count the runs that did not complete by status and reason."""
         return Counter((entry.code, entry.reason) for entry in self.runs.values() if entry.code != "completed")
 
 
 def cell_of(run: str) -> str:
-    """The cell that a run is a repeat of."""
+    """Return the configuration of which a run is a repeat."""
     found = REPEAT.fullmatch(run)
     return found[1] if found else run
 
 
-# -- one look
+# -- one poll
 
 
 def look(folder: ResultFolder, study: str, scheduler_of: SchedulerOf = scheduler_of) -> StudyStatus:
-    """Ask each open campaign's scheduler once, and collect what has ended."""
-    standing = StudyStatus(study)
+    """Query the scheduler of each open campaign once and collect the runs that have ended."""
+    status = StudyStatus(study)
     for path in planned(folder, study):
         try:
             campaign = load_campaign(path)
         except SteelyardError as error:
-            standing.problems.append(f"{path}: {error}")
+            status.problems.append(f"{path}: {error}")
             continue
-        standing.labels |= {cell: label(swept) for cell, swept in read_cells(campaign.path).items()}
+        status.labels |= {cell: label(swept) for cell, swept in read_cells(campaign.path).items()}
         states: dict[str, str] = {}
         if not is_collected(campaign.path):
             scheduler = scheduler_of(campaign.plan.site.scheduler)
             try:
-                states = _Look(folder, campaign, scheduler, standing).take()
+                states = _Look(folder, campaign, scheduler, status).take()
                 if not runs_left(campaign.path):
                     _close(campaign, scheduler)
             except (SteelyardError, OSError) as error:
-                # Another look may have collected the last run and closed it under our eyes.
+                # Another process may have collected the last run and closed the campaign meanwhile.
                 if not is_collected(campaign.path):
-                    standing.problems.append(f"{campaign.path}: {error}")
-        _add(folder, campaign, states, standing)
-    return standing
+                    status.problems.append(f"{campaign.path}: {error}")
+        _add(folder, campaign, states, status)
+    return status
 
 
-def _add(folder: ResultFolder, campaign: Campaign, states: dict[str, str], standing: StudyStatus) -> None:
-    """What is known of a campaign's runs now. A run of an earlier campaign that was made again counts once."""
+def _add(folder: ResultFolder, campaign: Campaign, states: dict[str, str], status: StudyStatus) -> None:
+    """Add the runs of one campaign to the status. A run that a later campaign repeats counts once."""
     plan = campaign.plan
     left, there, known = runs_left(campaign.path), folder.run_ids(plan.study), read_ended(campaign.path)
     unnoted = []
     for run in (run for job in plan.jobs for task in job.tasks for run in task):
         if run in left:
-            standing.waiting[run] = states.get(run, "unknown")
-            standing.runs.pop(run, None)
+            status.waiting[run] = states.get(run, "unknown")
+            status.runs.pop(run, None)
         elif run in there:
             if run not in known:
                 try:
                     record = folder.read(folder.path / RUNS / plan.study / run)
                 except (SteelyardError, OSError) as error:
-                    standing.problems.append(f"{run} has no record that can be read: {error}")
+                    status.problems.append(f"{run}: its record cannot be read: {error}")
                     continue
                 known[run] = RunEnd(run, record.status.code, record.status.reason)
                 unnoted.append(known[run])
-            standing.runs[run] = known[run]
+            status.runs[run] = known[run]
     if unnoted:
-        # In a folder of somebody else's that costs the next look some time, no more.
+        # If the folder is somebody else's and read-only, the next poll only takes longer.
         with suppress(OSError):
             write_ended(campaign.path, unnoted)
-    standing.campaigns.append(
+    status.campaigns.append(
         Sent(
             path=campaign.path,
             site=plan.site.name,
@@ -173,7 +173,7 @@ def _add(folder: ResultFolder, campaign: Campaign, states: dict[str, str], stand
 
 
 def _close(campaign: Campaign, scheduler: Scheduler) -> None:
-    """Nothing is left of it but its files. If we die on the way, the next look does it again."""
+    """Clean up a campaign whose runs are all collected. Can be repeated if it was interrupted."""
     sent = [job for job in campaign.plan.jobs if campaign.job_id(job) not in (None, FORGOTTEN)]
     if sent:
         scheduler.clean(campaign, sent)
@@ -186,30 +186,30 @@ def _close(campaign: Campaign, scheduler: Scheduler) -> None:
 
 
 class _Look:
-    """One look at one open campaign."""
+    """One poll of one open campaign."""
 
-    def __init__(self, folder: ResultFolder, campaign: Campaign, scheduler: Scheduler, standing: StudyStatus) -> None:
+    def __init__(self, folder: ResultFolder, campaign: Campaign, scheduler: Scheduler, status: StudyStatus) -> None:
         self._folder = folder
         self._campaign = campaign
         self._scheduler = scheduler
-        self._standing = standing
+        self._status = status
         self._left = runs_left(campaign.path)
         self._patience = _Patience(campaign.path)
-        # How long files of other hosts may take until they are seen here.
+        # How long files that other hosts write may take to show up here.
         mount = hostinfo.mount_of(campaign.path, Path("/"))
         self._settle_s = SETTLE_S if mount is not None and SLOW_FILESYSTEMS.fullmatch(mount.kind) else 0.0
         self._states: dict[str, str] = {}
 
     def take(self) -> dict[str, str]:
-        """States of the runs that have not ended, after all that have were collected."""
+        """Collect the tasks that have ended and return the states of the other runs."""
         if not self._left:
             return {}
         recover(self._campaign, self._scheduler)
-        # A scheduler may hide from us what another user has sent, and yet that is not gone.
+        # A scheduler may hide jobs of other users from us: those are not lost.
         others = senders(self._campaign, sent_jobs(self._campaign))
         if others:
             who = ", ".join(sorted(set(others.values())))
-            self._standing.problems.append(f"{self._campaign.path}: sent by {who}, who alone can collect it")
+            self._status.problems.append(f"{self._campaign.path}: submitted by {who}; only they can collect it")
         sent = [job for job in sent_jobs(self._campaign) if job.number not in others]
         polled = self._scheduler.poll(self._campaign, sent) if sent else {}
         try:
@@ -230,7 +230,7 @@ class _Look:
     def _follow_task(self, job: JobArray, task: int, state: TaskState) -> None:
         if state.phase == "queued":
             self._say(job, task, "queued")
-            self._standing.why[state.why] += 1
+            self._status.why[state.why] += 1
         elif state.phase == "running":
             # A task makes its runs one after the other.
             self._say(job, task, "queued")
@@ -264,7 +264,7 @@ class _Look:
             said = replace(
                 said,
                 cause=said.cause or "failed",
-                reason=said.reason or "the scheduler no longer knows it",
+                reason=said.reason or "the scheduler no longer knows this job",
                 evidence={**(said.evidence or {}), "unknown_since_unix_s": self._patience.since(key)},
             )
         self._collect(job, task, said)
@@ -275,17 +275,17 @@ class _Look:
 
     def _collect(self, job: JobArray, task: int, said: Scheduled) -> None:
         haul = collect_task(self._folder, self._campaign, job, task, said, self._left)
-        self._standing.collected += len(haul.ended)
-        self._standing.problems += haul.problems
+        self._status.collected += len(haul.ended)
+        self._status.problems += haul.problems
         if haul.problems:
             self._say(job, task, "ended")
 
 
-# -- what must be seen twice
+# -- how long a task has looked the same
 
 
 class _Patience:
-    """Since when tasks look the same, over several looks by whichever process."""
+    """Remember since when a task has looked the same, across polls by different processes."""
 
     def __init__(self, campaign: Path) -> None:
         self._path = campaign / UNSETTLED_FILE
@@ -296,7 +296,7 @@ class _Patience:
         self._now: dict[str, tuple[float, int]] = {}
 
     def waits(self, key: str, fingerprint: int, wait_s: float) -> bool:
-        """Whether it must be seen again: it has not looked like this for so long."""
+        """Return whether the task has looked like this for less than `wait_s`, and must be polled again."""
         since_s, before = self._before.get(key, (time.time(), fingerprint))
         if before != fingerprint:
             since_s = time.time()
@@ -304,11 +304,11 @@ class _Patience:
         return time.time() - since_s < wait_s
 
     def since(self, key: str) -> float:
-        """When it was first seen like this."""
+        """Return when the task was first seen like this."""
         return self._now[key][0]
 
     def keep(self) -> None:
-        """Write it down for the next look."""
+        """Write the times down for the next poll."""
         if self._now == self._before:
             return
         beside = self._path.with_name(f".{owner()}.{self._path.name}")
@@ -317,7 +317,7 @@ class _Patience:
 
 
 def _fingerprint(campaign: Campaign, job: JobArray, task: int) -> int:
-    """The last time that any file of a task changed, in nanoseconds."""
+    """Return the last time that any file of a task changed, in nanoseconds."""
     folders = [campaign.raw(run) for run in job.tasks[task]]
     files = [campaign.done_file(job, task), campaign.output_file(job, task), *folders]
     times = [0]
@@ -330,24 +330,24 @@ def _fingerprint(campaign: Campaign, job: JobArray, task: int) -> int:
     return max(times)
 
 
-# -- looking on
+# -- waiting
 
 
 def wait(
     folder: ResultFolder, study: str, tell: Callable[[StudyStatus], None], scheduler_of: SchedulerOf = scheduler_of
 ) -> StudyStatus:
-    """Look until everything is collected that was submitted; `tell` is told after each look.
+    """Poll until every submitted run is collected; call `tell` after each poll.
 
-    A scheduler that does not answer for a while is asked again; one that never does is an error.
+    A scheduler that does not answer is queried again; after SILENT_LOOKS failures in a row this is an error.
     """
     pause_s, silent = PAUSE_S, 0
     while True:
-        standing = look(folder, study, scheduler_of)
-        tell(standing)
-        if all(state == "planned" for state in standing.waiting.values()):
-            return standing
-        silent = silent + 1 if standing.problems else 0
+        status = look(folder, study, scheduler_of)
+        tell(status)
+        if all(state == "planned" for state in status.waiting.values()):
+            return status
+        silent = silent + 1 if status.problems else 0
         if silent >= SILENT_LOOKS:
-            raise SteelyardError(standing.problems[0], next_step=f"steelyard status {study}")
-        pause_s = PAUSE_S if standing.collected else min(LONGEST_PAUSE_S, pause_s * PAUSE_GROWTH)
+            raise SteelyardError(status.problems[0], next_step=f"steelyard status {study}")
+        pause_s = PAUSE_S if status.collected else min(LONGEST_PAUSE_S, pause_s * PAUSE_GROWTH)
         time.sleep(pause_s)

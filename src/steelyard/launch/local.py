@@ -1,4 +1,4 @@
-"""LocalLauncher: runs a worker on this machine as processes that cannot outlive us. Knows no results.
+"""LocalLauncher: run a worker on this machine as processes that cannot outlive us.
 
 One process is started directly; more are started by torchrun, which gives each its rank.
 """
@@ -33,8 +33,8 @@ PROGRESS_EVERY_S = 0.2
 GRACE_S = 3.0
 ROUNDS = 50
 LOOK_AGAIN_S = 0.01
-# In the environment of everything a launch starts, however it is started: torchrun gives its children sessions of
-# their own, so that no process group holds them all.
+# Marks the environment of every process of a launch: torchrun starts its children in new sessions, thus no process
+# group has them all.
 MARK = "STEELYARD_LAUNCH"
 ROOT = Path("/")
 TORCHRUN_LOGS = "torchrun"
@@ -48,54 +48,54 @@ class LocalLauncher:
     name = "local"
 
     def command(self, spec: RunSpec, raw: Path) -> list[str]:
-        """What is started. The worker reads its spec from `raw` and writes there.
+        """Return the command line. The worker reads its spec from `raw` and writes there.
 
-        `-P`: without it Python would import from the current directory first, and a study somebody sent us would
-        run whatever `numpy.py` lies beside it.
+        Without `-P` Python would import from the current directory first: a study from somebody else would run any
+        `numpy.py` beside it.
         """
         python = [sys.executable, "-P", "-m"]
         worker = [*python, "steelyard.worker", str(raw), "--lifeline"]
         if spec.processes == 1:
             return worker
-        # `--standalone`: a meeting point on a free port of this machine. Without a place for its own logs torchrun
-        # would leave a directory in /tmp on every start.
+        # `--standalone`: rendezvous on a free port of this machine. Without a directory for its logs torchrun would
+        # create one in /tmp on every start.
         torchrun = [*python, "torch.distributed.run", "--standalone", f"--nproc-per-node={spec.ranks}"]
         return [*torchrun, f"--log-dir={raw / TORCHRUN_LOGS}", "--no-python", *worker]
 
     def environment(self, spec: RunSpec) -> dict[str, str]:
-        """Variables that are added to ours; what the user has set stays."""
+        """Return the variables to add to our environment; what the user has set stays."""
         added = {"PYTHONSAFEPATH": "1"}
         if spec.threads is not None:
             added["OMP_NUM_THREADS"] = str(spec.threads)
         if spec.processes > 1:
-            # Ranks share the CPUs; torchrun would give each one thread and say so on every start.
+            # Ranks share the CPUs; torchrun would give each one thread and print a warning on every start.
             share = max(1, len(os.sched_getaffinity(0)) // spec.ranks)
             added.setdefault("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", str(share)))
-            # All ranks are here; a host name that resolves to nowhere must not matter.
+            # All ranks are here; a host name that cannot be resolved must not matter.
             added["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
         return added
 
     def admit(self, spec: RunSpec) -> None:
-        """InputError for a run that cannot be made here.
+        """Raise InputError for a run that would start too many processes on this machine.
 
-        A study may come from anybody: it is not to start more processes than a machine like this can bear.
+        A study may come from anybody.
         """
         wanted = spec.processes * (1 + spec.loader.workers)
-        bearable = PROCESSES_PER_CPU * (os.cpu_count() or 1)
-        if wanted > bearable:
+        limit = PROCESSES_PER_CPU * (os.cpu_count() or 1)
+        if wanted > limit:
             raise InputError(
                 f"{spec.ranks} ranks with {spec.loader.workers} loader workers each are {wanted} processes",
-                next_step=f"use at most {bearable} on this machine",
+                next_step=f"use at most {limit} on this machine",
             )
 
     def inherited(self) -> dict[str, str]:
-        """What a run gets of our environment: all but the place in another job that we may have been started in."""
+        """Return our environment without the rank variables of a job that we may have been started in."""
         return {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
 
     def end(self, process: subprocess.Popen[bytes], mark: str, *, ended: bool) -> None:
-        """Leave nothing of a launch running: ask first, then insist. `ended`: its first process has ended by itself.
+        """Leave no process of a launch running: SIGTERM first, then SIGKILL. `ended`: it has ended by itself.
 
-        The group is signalled before its leader is reaped: until then nobody else can be given its number.
+        The group is signalled before its leader is reaped: until then its number cannot be reused.
         """
         since = _start_ticks(Path(f"/proc/{process.pid}"))
         if not ended:
@@ -105,7 +105,7 @@ class LocalLauncher:
         process.wait()
         if process.stdin is not None:
             process.stdin.close()
-        # A process may start another while we look; nothing can after a look that found nothing.
+        # A process may start another while we look; none is left once a round finds nothing.
         for _ in range(ROUNDS):
             left, starting = _find_marked(mark, since)
             if not left and not starting:
@@ -116,14 +116,14 @@ class LocalLauncher:
                 time.sleep(LOOK_AGAIN_S)
 
     def run(self, spec: RunSpec, raw: Path, tick: Callable[[], None]) -> observe.Launch:
-        """Start, wait, and end the worker whatever happens to us. `tick` is called now and then meanwhile."""
+        """Start a worker, wait for it, and end it whatever happens to us. `tick` is called now and then meanwhile."""
         self.admit(spec)
         command, mark = self.command(spec, raw), secrets.token_hex(16)
         started_at = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
         kills = _oom_kills()
         begin_s = time.monotonic()
         with (raw / observe.WORKER_LOG).open("wb") as log, _orders_held() as orders:
-            # Our end of its standard input is the lifeline: the system closes it when we die, however we die.
+            # Our end of its standard input is the lifeline: the system closes it when we die, for whatever reason.
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -152,9 +152,9 @@ class LocalLauncher:
 
 @contextlib.contextmanager
 def _orders_held() -> Iterator[list[int]]:
-    """The orders to end that come meanwhile; the first is carried out afterwards.
+    """Hold back signals to end that arrive meanwhile; the first is raised afterwards.
 
-    A handler that raises could do so at any place, also where a process has just been started, or is being ended.
+    A handler that raises could interrupt anything, even the start or the end of a process.
     """
     orders: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
@@ -173,7 +173,7 @@ def _orders_held() -> Iterator[list[int]]:
 
 
 def _wait(process: subprocess.Popen[bytes], limit_s: float | None, tick: Callable[[], None], orders: list[int]) -> bool:
-    """Wait for the end; False when the limit or an order to end came first."""
+    """Wait for the end of a process; False if the time limit or a signal came first."""
     deadline_s = None if limit_s is None else time.monotonic() + limit_s
     while True:
         wait_s = PROGRESS_EVERY_S
@@ -187,7 +187,7 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float | None, tick: Callabl
 
 
 def _ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait without reaping. A process handle wakes us at the very end of the worker; Popen.wait would poll."""
+    """Wait without reaping. A process handle wakes us as soon as the worker ends; Popen.wait would poll."""
     handle = os.pidfd_open(process.pid)
     try:
         return bool(select.select([handle], [], [], seconds)[0])
@@ -212,10 +212,10 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
 
 
 def _find_marked(mark: str, since: int) -> tuple[list[int], bool]:
-    """Living processes that were started, by whatever way, with this mark; and whether one is at its very start.
+    """Find living processes that were started with this mark, and whether one is just starting.
 
-    A process that is just changing its program shows no variables for a moment. So does one that has none, and is not
-    ours to wait for if it is older than the launch.
+    A process that is changing its program shows no variables for a moment. A process without variables looks the
+    same; it is not ours if it is older than the launch.
     """
     wanted, found, starting = f"{MARK}={mark}".encode(), [], False
     for entry in Path("/proc").iterdir():
@@ -225,18 +225,18 @@ def _find_marked(mark: str, since: int) -> tuple[list[int], bool]:
                 if wanted in variables.split(b"\0"):
                     found.append(int(entry.name))
                 elif not variables and _start_ticks(entry) >= since:
-                    # Threads of the system and the dead have no program: this raises.
+                    # Kernel threads and dead processes have no program: this raises.
                     starting = bool((entry / "exe").readlink()) or starting
     return found, starting
 
 
 def _start_ticks(process: Path) -> int:
-    """When it was forked, by the system's clock; from a line whose second word may hold blanks."""
+    """Return the start time of a process in clock ticks; its name in the same line may hold blanks."""
     return int((process / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19])
 
 
 def _oom_kills() -> int:
-    """Processes killed so far by the memory limit of our own control group."""
+    """Count the processes killed until now by the memory limit of our own control group."""
     for group in hostinfo.control_groups("memory", ROOT):
         text = hostinfo.read_text(group / "memory.events") or hostinfo.read_text(group / "memory.oom_control") or ""
         return sum(int(words[1]) for line in text.splitlines() if (words := line.split())[:1] == ["oom_kill"])

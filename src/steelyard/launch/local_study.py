@@ -1,6 +1,6 @@
-"""Makes the runs of a study on this machine, one after the other; starting again is resuming.
+"""Run a study on this machine, one run after the other. Starting it again continues it.
 
-Knows the result folder and a launcher. What a run's failure means is in its record; only our own end stops a study.
+A failed run is recorded and the study goes on; only the end of this process stops it.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ if TYPE_CHECKING:
 
 
 class Launcher(Protocol):
-    """What a campaign asks of a launcher."""
+    """What a study needs from a launcher."""
 
     def run(self, spec: RunSpec, raw: Path, tick: Callable[[], None]) -> observe.Launch:
-        """Make one run; its observations are in `raw` when this returns."""
+        """Make one run; its observations are in `raw` on return."""
 
 
 class Watcher(Protocol):
-    """Who is told how a campaign goes."""
+    """Receives the progress of a study."""
 
     def begin(self, spec: RunSpec, done: int, total: int) -> None:
-        """A run starts."""
+        """Called when a run starts."""
 
     def tick(self, raw: Path) -> None:
-        """A run goes on."""
+        """Called now and then while a run is going on."""
 
     def end(self, record: RunRecord, done: int, total: int) -> None:
-        """A run has its record."""
+        """Called when a run has its record."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a campaign did."""
+    """What a study on this machine did."""
 
     made: tuple[RunRecord, ...]
     skipped: int
-    """Runs that were there already."""
+    """Runs that already existed."""
 
 
 def run_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, watcher: Watcher) -> Outcome:
-    """Every run of the study that the folder does not have, in the study's order."""
+    """Make every run of the study that the folder does not have, in the order of the study."""
     made: list[RunRecord] = []
     total = len(expansion.runs)
     try:
@@ -66,26 +66,26 @@ def run_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, watc
         refuse_other_seed(folder, expansion)
         write_study_plan(folder, expansion)
         for number, spec in enumerate(expansion.runs):
-            # Asked anew each time: another launcher may be at the same study.
+            # Checked each time: another process may be running the same study.
             if folder.has(spec):
                 continue
             watcher.begin(spec, number, total)
             made.append(make_run(folder, spec, launcher, watcher.tick))
             watcher.end(made[-1], number + 1, total)
-        # Once more: a worker of a killed launcher may have been writing while we swept the first time.
+        # Again at the end: a worker of a killed launcher may still have been writing at the first sweep.
         folder.sweep_scratch()
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
         raise SteelyardError(
             f"the disk of {folder.path} is full: {error.strerror}",
-            next_step="free some space, then give the same command again: what is finished is kept",
+            next_step="free some space, then run the same command again; finished runs are kept",
         ) from None
     return Outcome(tuple(made), total - len(made))
 
 
 def make_run(folder: ResultFolder, spec: RunSpec, launcher: Launcher, tick: Callable[[Path], None]) -> RunRecord:
-    """One fresh launch, from spec to the record in its place; or the record that another launcher put there first."""
+    """Make one run and return its record, or the record that another process committed first."""
     scratch = folder.open_scratch(spec)
     raw = scratch / RAW
     try:
@@ -97,13 +97,13 @@ def make_run(folder: ResultFolder, spec: RunSpec, launcher: Launcher, tick: Call
         if not folder.commit(scratch, record):
             record = folder.read(folder.run_path(spec))
     finally:
-        # After a commit there is nothing left here; after an interrupt the run counts as not made.
+        # Nothing is left here after a commit; after an interrupt the run counts as not made.
         shutil.rmtree(scratch, ignore_errors=True)
     return record
 
 
 def trial(spec: RunSpec, launcher: Launcher) -> RunRecord:
-    """The record of one run whose files are thrown away."""
+    """Make one run, discard its files and return its record."""
     with tempfile.TemporaryDirectory(prefix="steelyard-trial-") as scratch:
         folder = ResultFolder(Path(scratch))
         folder.prepare()
@@ -111,15 +111,15 @@ def trial(spec: RunSpec, launcher: Launcher) -> RunRecord:
 
 
 def set_aside(folder: ResultFolder, expansion: Expansion, codes: str) -> int:
-    """Move runs of the study that ended with one of these statuses to where nobody counts them; how many.
+    """Move runs of the study that ended with one of these statuses out of the results; return how many.
 
-    They are made again by whatever makes what the study lacks. `codes`: statuses with commas between them.
+    They are then missing from the study and can be made again. `codes`: statuses separated by commas.
     """
     known = [code for code in get_args(observe.StatusCode) if code != "completed"]
     wanted = {code.strip() for code in codes.split(",")}
     if unknown := sorted(wanted.difference(known)):
         problem = Problem("--again", f"{', '.join(unknown)!r}", f"one or more of {', '.join(known)}")
-        raise InputError("no runs end like this, or they need not be made again", problems=(problem,))
+        raise InputError("--again: not a status of a failed run", problems=(problem,))
     searched = (spec for group in expansion.searches for spec in group.runs)
     count = 0
     for spec in (*expansion.runs, *searched):
@@ -130,20 +130,20 @@ def set_aside(folder: ResultFolder, expansion: Expansion, codes: str) -> int:
 
 
 def refuse_other_seed(folder: ResultFolder, expansion: Expansion) -> None:
-    """A study's seed is part of what it is: runs of two seeds under one name would look like one study."""
+    """Raise InputError if the folder has runs of this study with another seed: they would look like one study."""
     there = next((spec for spec in expansion.runs if folder.has(spec)), None)
     if there is None:
         return
     record = folder.read(folder.run_path(there))
     if record.spec.seed != there.seed:
         raise InputError(
-            f"{folder.path} has runs of study {there.study!r} that were made with another seed",
-            next_step="give the study another name, or the old seed",
+            f"{folder.path} has runs of study {there.study!r} with another seed",
+            next_step="give the study another name, or use the old seed",
         )
 
 
 def write_study_plan(folder: ResultFolder, expansion: Expansion) -> None:
-    """Keep what was asked and in which order, under a name that depends on both."""
+    """Write the study and the order of its runs to a file whose name depends on both."""
     plan = {"study": to_json_object(expansion.study), "order": [spec.run_id for spec in expansion.runs]}
     digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
     path = folder.path / "studies" / f"{expansion.study.name}-{digest}.json"

@@ -1,4 +1,4 @@
-"""Turns what a study still lacks into jobs that a site takes: shapes, tasks, time limits, price. Submits nothing."""
+"""Plan the missing runs of a study as jobs of a site: shapes, tasks, time limits, price. Submits nothing."""
 
 from __future__ import annotations
 
@@ -39,64 +39,64 @@ CAMPAIGNS: Final = "campaigns"
 RUNS: Final = "runs"
 DRY_RUN: Final = "dry-run"
 COLLECTED_FILE: Final = "collected"
-"""In a campaign all of whose runs have been collected, or were taken back before they were sent."""
+"""Marks a campaign whose runs are all collected, or were withdrawn before submission."""
 MAX_PLAN_BYTES: Final = 1 << 28
 NUMBER: Final = re.compile(r"\d{4,9}")
 
-# Simulated runs: what one takes here, by 1 to 64 ranks and 100 to 20,000 steps (10 ms and 5 us a rank and step), with
-# tenfold room for slower machines.
+# Simulated runs took at most 10 ms plus 5 us per rank and step here (1 to 64 ranks, 100 to 20,000 steps); the factor
+# leaves room for slower machines.
 SIMULATED_S, SIMULATED_STEP_S, SIMULATED_ROOM = 0.02, 5e-6, 10
 PACKED_RUNS: Final = 200
-"""In one task: some seconds of work, so that starting Python is a small part of it."""
-PACKED_A_MIB: Final = 4
-"""For each MiB of a pod's log: a simulated run of 1,000 steps on a few ranks takes some 100 kB of it."""
+"""Runs per task: some seconds of work, to make the start of Python a small part of it."""
+PACKED_PER_MIB: Final = 4
+"""Runs per MiB of a pod's log: a simulated run of 1,000 steps on a few ranks takes about 100 kB."""
 PACKED_S: Final = 600
 TASK_ROOM_S: Final = 60
 MEASURED_ROOM: Final = 1.5
 BUDGET_ROOM: Final = 1.2
 MEASURED_LEAST_S: Final = 60
 LOOKED_AT: Final = 20
-"""Earlier runs of a cell that are asked how long they took."""
+"""The most earlier runs of a configuration whose duration is read."""
 
 
-# -- what there is
+# -- existing campaigns
 
 
 def study_folder(folder: ResultFolder, study: str) -> Path:
-    """Where the campaigns of a study lie."""
+    """The folder of the campaigns of a study."""
     return folder.path.resolve() / CAMPAIGNS / study
 
 
 def campaigns(folder: ResultFolder, study: str) -> list[Campaign]:
-    """The campaigns of a study, oldest first."""
+    """Return the campaigns of a study, oldest first."""
     return [load_campaign(path) for path in planned(folder, study)]
 
 
 def planned(folder: ResultFolder, study: str) -> list[Path]:
-    """Where they lie."""
+    """Return the folders of the complete campaigns of a study, oldest first."""
     return [path for path in _list_numbered(study_folder(folder, study)) if (path / PLAN_FILE).is_file()]
 
 
 def load_campaign(path: Path) -> Campaign:
-    """The campaign in a folder."""
+    """Read the campaign in a folder."""
     return Campaign(path, parse_json(Plan, read_bounded(path / PLAN_FILE, MAX_PLAN_BYTES), str(path / PLAN_FILE)))
 
 
 def studies(folder: ResultFolder) -> list[str]:
-    """Names of the studies that were sent somewhere."""
+    """Return the names of the studies that have campaigns."""
     home = folder.path / CAMPAIGNS
     return sorted(entry.name for entry in home.iterdir() if any(_list_numbered(entry))) if home.is_dir() else []
 
 
 def is_collected(campaign: Path) -> bool:
-    """Whether nothing is left to do for it."""
+    """Return whether nothing is left to do for a campaign."""
     return (campaign / COLLECTED_FILE).is_file()
 
 
 def runs_left(campaign: Path) -> set[str]:
-    """Ids of the runs that are not collected yet: one look at one folder."""
+    """Return the ids of the runs that are not collected yet; lists one folder."""
     try:
-        # A file server may keep files of its own there, whose names begin with a dot; no run's does.
+        # A file server may keep its own files here, with names that begin with a dot; no run id does.
         return {entry.name for entry in os.scandir(campaign / RUNS) if not entry.name.startswith(".")}
     except FileNotFoundError:
         return set()
@@ -109,7 +109,7 @@ def _list_numbered(home: Path) -> list[Path]:
     return sorted(found, key=lambda entry: int(entry.name))
 
 
-# -- making one
+# -- a new campaign
 
 
 def make_campaign(
@@ -121,16 +121,16 @@ def make_campaign(
     file: Path | None = None,
     dry_run: bool = False,
 ) -> Campaign | None:
-    """Write a campaign of all runs that are neither there nor under way; None when there is none.
+    """Write a campaign of all runs that have no record and are not submitted; None if there are none.
 
-    Whoever calls this holds the study's lock. `file` is the study's, to be kept with it.
+    The caller holds the lock of the study. `file`: the study's file, which is kept with the campaign.
     """
     folder.prepare()
     candidates = tuple(spec for group in expansion.searches for spec in group.runs)
     refuse_other_seed(folder, replace(expansion, runs=(*expansion.runs, *candidates)))
     home = study_folder(folder, expansion.study.name)
     home.mkdir(parents=True, exist_ok=True)
-    # What planners left that died before their plan was whole, and the last dry run.
+    # Incomplete campaigns of interrupted commands, and the last dry run.
     for entry in [*_list_numbered(home), home / DRY_RUN]:
         if entry.is_dir() and (entry.name == DRY_RUN or not (entry / PLAN_FILE).is_file()):
             shutil.rmtree(entry)
@@ -142,7 +142,7 @@ def make_campaign(
     path = home / (DRY_RUN if dry_run else f"{number:04d}")
     room = place.site.limits.max_submitted - _count_open_tasks(folder, place)
     jobs = _make_jobs(work, place, _make_run_limit(folder, expansion, place), room)
-    # Before anything is written: an image for other nodes is refused here.
+    # Before anything is written: an image for other nodes is an error.
     image = look_at_image(place)
     write_study_plan(folder, expansion)
     path.mkdir()
@@ -185,7 +185,7 @@ def _write_campaign(
 
 
 def _count_open_tasks(folder: ResultFolder, place: Place) -> int:
-    """Tasks of earlier campaigns that may still be in this site's queue."""
+    """Count the tasks of earlier campaigns that may still be in the queue of this site."""
     count = 0
     for home in (folder.path / CAMPAIGNS).iterdir():
         for path in _list_numbered(home):
@@ -198,41 +198,41 @@ def _count_open_tasks(folder: ResultFolder, place: Place) -> int:
 
 
 def _read_plans(paths: Iterable[Path]) -> Iterator[Plan]:
-    """Plans, without those of another version: they are told of where they are looked at, and hinder no others."""
+    """Read plans; skip those of another version, which `steelyard status` reports."""
     for path in paths:
         with suppress(SteelyardError):
             yield load_campaign(path).plan
 
 
-# -- what is to be done
+# -- what is missing
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What the study lacks: runs, each a group of its own, and searches of several candidates."""
+    """What the study lacks: single runs, each a group of its own, and searches with several candidates."""
 
     groups: list[tuple[RunSpec, ...]]
     searches: int
-    """The last so many groups are searches."""
+    """How many of the groups are searches; these come last."""
 
     def specs(self) -> Iterator[RunSpec]:
         return itertools.chain.from_iterable(self.groups)
 
 
 def under_way(folder: ResultFolder, study: str) -> set[str]:
-    """Ids of the runs that were sent somewhere, or are to be, and have no record yet."""
+    """Return the ids of the runs that are planned or submitted and have no record yet."""
     return {run for path in planned(folder, study) for run in runs_left(path)}
 
 
 def _find_work(folder: ResultFolder, expansion: Expansion) -> _Work:
     out = under_way(folder, expansion.study.name)
-    # Listed after that, and listed anew: one by one a network file system may still say "no" of a run which another
-    # host has collected just now.
+    # Listed after that, and as a whole: a network file system may still deny a single run that another host has just
+    # collected.
     there = folder.run_ids(expansion.study.name)
     runs = [
         (spec,) for spec in expansion.runs if spec.run_id not in out and not (spec.run_id in there and folder.has(spec))
     ]
-    # A search that is under way tries its candidates itself; one that was broken off goes on.
+    # A search that is submitted tries its candidates itself; one that was interrupted continues.
     searches = [
         left
         for group in expansion.searches
@@ -245,13 +245,13 @@ def _find_work(folder: ResultFolder, expansion: Expansion) -> _Work:
 
 
 class _RunLimit(Protocol):
-    """How long a run may take, with or without the start of Python."""
+    """Return the time limit of a run; `packed`: without the start of Python."""
 
     def __call__(self, spec: RunSpec, *, packed: bool) -> int: ...
 
 
 def _make_run_limit(folder: ResultFolder, expansion: Expansion, place: Place) -> _RunLimit:
-    """How long a run may take: as asked, else by what runs of its cell took here, else by its budget."""
+    """Return the time limit of a run: as given, else from earlier runs of its configuration, else from its budget."""
     took = _read_longest_s(folder, expansion, place)
     longest = place.pool.max_time_s
 
@@ -269,7 +269,7 @@ def _make_run_limit(folder: ResultFolder, expansion: Expansion, place: Place) ->
             least = limits.setup_s + BUDGET_ROOM * spec.budget.max_seconds
         seconds = math.ceil(least)
         if spec.time_limit_s is None and seconds > TASK_ROOM_S:
-            # By whole minutes, so that runs which took nearly the same share an array.
+            # Whole minutes, to let runs of similar duration share an array.
             seconds = 60 * math.ceil(seconds / 60)
         return seconds if longest is None else min(seconds, max(1, longest - TASK_ROOM_S))
 
@@ -277,18 +277,21 @@ def _make_run_limit(folder: ResultFolder, expansion: Expansion, place: Place) ->
 
 
 def _simulated_s(spec: RunSpec) -> float:
-    """Once Python has started."""
+    """Estimate the duration of a simulated run, without the start of Python."""
     budget = spec.budget
     steps = budget.max_steps
     if budget.epochs is not None:
         steps = budget.epochs * (spec.steps_per_epoch or 1)
-    # Its clock may be tied to ours.
+    # A simulated clock may be tied to the real one.
     tied_s = BUDGET_ROOM * budget.max_seconds * spec.sim.wall_s_per_s
     return tied_s + SIMULATED_ROOM * (SIMULATED_S + SIMULATED_STEP_S * spec.ranks * steps)
 
 
 def _read_longest_s(folder: ResultFolder, expansion: Expansion, place: Place) -> dict[str, float]:
-    """The longest wall time of completed runs of a cell at this very place; without cells that were ever cut short."""
+    """Return the longest wall time of completed runs per configuration on this pool.
+
+    Configurations with a run that hit its time limit are left out.
+    """
     here = {
         run
         for plan in _read_plans(planned(folder, expansion.study.name))
@@ -312,7 +315,7 @@ def _read_longest_s(folder: ResultFolder, expansion: Expansion, place: Place) ->
 
 
 def shape_of(spec: RunSpec, place: Place, run_limit_s: int) -> RunShape:
-    """What a run needs of the place. InputError when the place cannot give it."""
+    """Return what a run needs from the place. InputError if the place does not have it."""
     if spec.device_family == "sim":
         return RunShape(
             nodes=1, processes_per_node=1, devices_per_node=0, threads=spec.threads, run_limit_s=run_limit_s
@@ -324,14 +327,14 @@ def shape_of(spec: RunSpec, place: Place, run_limit_s: int) -> RunShape:
         nodes, rest = 1, 0
     if rest:
         valid = f"at most {pool.devices_per_node}, or a multiple of it: whole nodes"
-        problems.append(Problem("ranks", f"{spec.ranks} on nodes of {pool.devices_per_node} devices", valid))
+        problems.append(Problem("ranks", f"{spec.ranks} on nodes with {pool.devices_per_node} devices", valid))
     if pool.max_nodes is not None and nodes > pool.max_nodes:
         most = pool.max_nodes * pool.devices_per_node
         problems.append(Problem("ranks", f"{spec.ranks} ranks need {nodes} nodes", f"at most {most} ranks"))
     if "auto" not in (pool.device, spec.device) and spec.device not in (pool.device, "cpu"):
-        problems.append(Problem("device", f"{spec.device} where the nodes have {pool.device}", f"{pool.device}, auto"))
+        problems.append(Problem("device", f"{spec.device}, but the nodes have {pool.device}", f"{pool.device}, auto"))
     if problems:
-        raise InputError(f"the pool {place.pool_name!r} of {place.site.name!r} cannot run this", problems=(*problems,))
+        raise InputError(f"pool {place.pool_name!r} of {place.site.name!r} cannot run this", problems=(*problems,))
     on_the_host = spec.device == "cpu" and pool.device not in ("cpu", "auto")
     per_node = min(spec.ranks, pool.devices_per_node)
     return RunShape(
@@ -354,10 +357,10 @@ class _Batch:
     shape: RunShape
     groups: list[tuple[str, ...]]
     tries: int
-    """Of a search: runs that are made at most."""
+    """The most runs that a search can take."""
 
     def most(self, place: Place) -> int:
-        """Groups that one task may hold before it gets too long."""
+        """Return the most groups that fit into the longest task."""
         if self.kind == "search":
             return 1
         longest = place.pool.max_time_s
@@ -366,19 +369,19 @@ class _Batch:
         return max(1, (longest - self.room_s(place)) // self.shape.run_limit_s)
 
     def room_s(self, place: Place) -> int:
-        """Of a task, beyond its runs. A packed task starts Python once; other runs have that in their own limit."""
+        """Return the time of a task beyond its runs. A packed task starts Python once; other runs include it."""
         return TASK_ROOM_S + (place.site.limits.setup_s if self.kind == "packed" else 0)
 
     def usual(self, place: Place) -> int:
-        """Groups in one task where nothing demands more."""
+        """Return the number of groups in one task if the queue limit does not require more."""
         if self.kind != "packed":
             return 1
-        # A pod's results come back through its log.
-        room = PACKED_A_MIB * place.site.limits.log_mib if place.site.scheduler == "kubernetes" else PACKED_RUNS
+        # The results of a pod come back through its log.
+        room = PACKED_PER_MIB * place.site.limits.log_mib if place.site.scheduler == "kubernetes" else PACKED_RUNS
         return max(1, min(PACKED_RUNS, room, PACKED_S // self.shape.run_limit_s))
 
     def task_limit_s(self, tasks: Sequence[Sequence[str]], place: Place) -> int:
-        """Wall time that every one of these tasks has enough of."""
+        """Return a time limit that is enough for each of these tasks."""
         runs = self.tries if self.kind == "search" else max(len(task) for task in tasks)
         limit = runs * self.shape.run_limit_s + self.room_s(place)
         return limit if place.pool.max_time_s is None else min(limit, place.pool.max_time_s)
@@ -388,22 +391,23 @@ def _make_jobs(work: _Work, place: Place, limit: _RunLimit, room: int) -> list[J
     longest_s = place.pool.max_time_s
     asked_s = max((spec.time_limit_s for spec in work.specs() if spec.time_limit_s is not None), default=0.0)
     if longest_s is not None and asked_s + TASK_ROOM_S > longest_s:
-        valid = f"at most {longest_s - TASK_ROOM_S}: jobs of the pool {place.pool_name!r} last {longest_s} s at most"
+        valid = f"at most {longest_s - TASK_ROOM_S}: the time limit of pool {place.pool_name!r} is {longest_s} s"
         raise InputError(
-            f"{place.site.name!r} allows no run so long", problems=(Problem("time_limit_s", f"{asked_s:g}", valid),)
+            f"{place.site.name!r} does not allow a run this long",
+            problems=(Problem("time_limit_s", f"{asked_s:g}", valid),),
         )
     batches = _make_batches(work, place, limit)
     if room < 1:
         raise SteelyardError(
-            f"limits.max_submitted of {place.site.name!r} leaves no room: that many tasks are in its queue already",
+            f"the queue of {place.site.name!r} is full: limits.max_submitted tasks are already submitted",
             next_step="steelyard status",
         )
-    each = _runs_a_task(batches, place, room)
+    each = _runs_per_task(batches, place, room)
     jobs: list[JobArray] = []
     for batch in batches:
         size = max(1, min(batch.most(place), max(each, batch.usual(place))))
         tasks = [tuple(itertools.chain(*batch.groups[i : i + size])) for i in range(0, len(batch.groups), size)]
-        # What is over is for the next campaign: the same command again.
+        # The rest is left to the next campaign: the same command again.
         tasks = tasks[: room - sum(len(job.tasks) for job in jobs)]
         for i in range(0, len(tasks), place.site.limits.array_size):
             part = tasks[i : i + place.site.limits.array_size]
@@ -426,7 +430,7 @@ def _make_batches(work: _Work, place: Place, limit: _RunLimit) -> list[_Batch]:
     first_search = len(work.groups) - work.searches
     for number, group in enumerate(work.groups):
         first = group[0]
-        # Simulated runs of milliseconds share a process; one with a limit of its own, or on our clock, does not.
+        # Short simulated runs share a process, except those with their own time limit or on the real clock.
         quick = first.device_family == "sim" and first.time_limit_s is None and not first.sim.wall_s_per_s
         packs = quick and _simulated_s(first) <= TASK_ROOM_S
         kind: JobKind = "search" if number >= first_search else "packed" if packs else "runs"
@@ -439,8 +443,8 @@ def _make_batches(work: _Work, place: Place, limit: _RunLimit) -> list[_Batch]:
     return list(batches.values())
 
 
-def _runs_a_task(batches: Sequence[_Batch], place: Place, room: int) -> int:
-    """The fewest runs a task with which all fit into the queue, or the most that a task may hold."""
+def _runs_per_task(batches: Sequence[_Batch], place: Place, room: int) -> int:
+    """Return the fewest runs per task for which all tasks fit into the queue, or the most that a task may hold."""
     most = max(batch.most(place) for batch in batches)
 
     def tasks(each: int) -> int:

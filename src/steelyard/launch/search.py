@@ -1,7 +1,7 @@
-"""Seeks the largest batch that fits with runs on this machine. Knows the result folder and a launcher, not memory.
+"""Search for the largest batch that fits, with runs on this machine.
 
-Running out of memory is an answer, and any other failure ends that search and no other. What was tried is in the
-folder, so that starting again goes on where it stopped.
+Running out of memory is an answer; any other failure ends that search only. Finished tries are in the result folder:
+starting the search again continues where it stopped.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ FITS = ("completed", "not_converged")
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search has found so far."""
+    """What a search has found until now."""
 
     group: SearchGroup
     known: SearchState
     tried: int
-    """Candidates that were run."""
+    """Number of candidates that have a record."""
 
     @property
     def largest_fitting(self) -> int | None:
-        """The largest batch that is known to fit; None: none is."""
+        """The largest batch known to fit; None: no such batch yet."""
         return None if self.known.low < 0 else self.group.runs[self.known.low].batch
 
     @property
     def smallest_out_of_memory(self) -> int | None:
-        """The smallest batch above it that is known not to fit; None: none is."""
+        """The smallest larger batch known not to fit; None: no such batch yet."""
         return None if self.known.high == len(self.group.runs) else self.group.runs[self.known.high].batch
 
     @property
     def failed(self) -> RunSpec | None:
-        """The run that ended the search for another reason than memory."""
+        """The run that ended the search for a reason other than memory."""
         return None if self.known.failed is None else self.group.runs[self.known.failed]
 
 
 def found(folder: ResultFolder, group: SearchGroup) -> SearchResult:
-    """What the folder's records say of a search."""
+    """Return the state of a search according to the records in the folder."""
     verdicts: dict[str, Verdict] = {}
     for spec in group.runs:
         if folder.has(spec):
@@ -63,20 +63,20 @@ def found(folder: ResultFolder, group: SearchGroup) -> SearchResult:
 
 
 def tried(folder: ResultFolder, searches: Sequence[SearchGroup]) -> list[RunRecord]:
-    """Records of the candidates that were tried, in rising order within each search."""
+    """Return the records of the candidates that were tried, in rising order within each search."""
     specs = (spec for group in searches for spec in group.runs)
     return [folder.read(folder.run_path(spec)) for spec in specs if folder.has(spec)]
 
 
 def search_all(folder: ResultFolder, expansion: Expansion, launcher: Launcher, watcher: Watcher) -> Outcome:
-    """Every search of the study, each to its end."""
+    """Run every search of the study to its end."""
     folder.prepare()
     candidates = tuple(spec for group in expansion.searches for spec in group.runs)
     refuse_other_seed(folder, dataclasses.replace(expansion, runs=candidates))
     write_study_plan(folder, expansion)
     there = sum(folder.has(spec) for spec in candidates)
     made: list[RunRecord] = []
-    # How many tries it takes is known at the end only.
+    # The exact number of tries is known only at the end.
     most = sum(group.most_tries for group in expansion.searches)
     for group in expansion.searches:
         batches = [spec.batch for spec in group.runs]

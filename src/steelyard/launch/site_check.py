@@ -1,7 +1,7 @@
-"""Checks a site before anything is queued: its file, this machine, its scheduler. Changes nothing.
+"""Check a site before anything is queued: its file, this machine, its scheduler. Changes nothing.
 
-Knows what a site file can contradict or forget, and where this machine differs from the nodes; what only the scheduler
-or the container's runtime knows, they are asked. A check that breaks is a finding, too.
+Contradictions and gaps in the site file are found here, also where this machine differs from the nodes. The scheduler
+and the container runtime are queried for the rest. A check that fails is reported as an error, too.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from steelyard.inputs.site import Place
 
 SHOWN: Final = 12
-# What we say to sbatch ourselves; another value would break the jobs or their records.
+# Options that we pass to sbatch ourselves; other values would break the jobs or their records.
 OWN_OPTIONS: Final = {
     "--array", "--chdir", "--dependency", "--error", "--exclusive", "--gres", "--job-name", "--nodes", "--no-requeue",
     "--ntasks", "--ntasks-per-node", "--output", "--parsable", "--requeue", "--time", "--wait", "--wrap", "--account",
     "--constraint", "--partition", "--qos", "--reservation",
 }  # fmt: skip
-# What every run is told by whoever starts it.
+# Variables that the launcher sets for every run.
 OWN_VARIABLES: Final = {
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH",
     "PYTHONHOME", "PYTHONSAFEPATH", "OMP_NUM_THREADS",
@@ -45,7 +45,7 @@ ONLY_KUBERNETES: Final = ("resource", "node_selector", "tolerations")
 
 
 def checks(place: Place, *, results: Path | None = None, node: HostView | None = None) -> Iterator[Check]:
-    """Everything there is to say: what needs nobody first, then the scheduler, then the container."""
+    """Yield all checks: first those that query nobody, then the scheduler, then the container."""
     node = node or HostView()
     own: list[tuple[str, Callable[[], Iterator[Check]]]] = [
         ("filled in", lambda: _check_placeholders(place)),
@@ -68,14 +68,14 @@ def checks(place: Place, *, results: Path | None = None, node: HostView | None =
             yield from check()
         except SteelyardError as error:
             problems = [str(problem) for problem in error.problems[:SHOWN]]
-            fix = error.next_step or "mend that, then check again"
+            fix = error.next_step or "fix this, then check again"
             yield Check(name, "wrong", "; ".join([error.what, *problems]), fix)
         except Exception as error:  # noqa: BLE001 -- one check that breaks must not hide what the others find
             found = f"the check itself failed: {type(error).__name__}: {error}"[:500]
-            yield Check(name, "wrong", found, "a fault of ours: please report it with the site file")
+            yield Check(name, "wrong", found, "this is a bug in steelyard: please report it with the site file")
 
 
-# -- what the file says of itself -----------------------------------------------------------------------------
+# -- the site file itself -------------------------------------------------------------------------------------
 
 
 def _check_placeholders(place: Place) -> Iterator[Check]:
@@ -83,10 +83,10 @@ def _check_placeholders(place: Place) -> Iterator[Check]:
     site["pools"] = {place.pool_name: site["pools"][place.pool_name]}
     left = [path for path, text in _list_texts(site, "") if PLACEHOLDER.search(text)]
     if not left:
-        yield Check("filled in", "ok", "nothing of a template is left to fill in")
+        yield Check("filled in", "ok", "no placeholders are left")
         return
     shown = ", ".join(left[:SHOWN]) + (", ..." if len(left) > SHOWN else "")
-    yield Check("filled in", "wrong", f"still to be filled in: {shown}", "write the site's own values there")
+    yield Check("filled in", "wrong", f"placeholders left: {shown}", "replace them by the values of your site")
 
 
 def _list_texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
@@ -119,11 +119,9 @@ def _check_limits(place: Place) -> Iterator[Check]:
 def _find_contradictions(place: Place) -> Iterator[tuple[str, str]]:
     pool, limits = place.pool, place.site.limits
     if pool.max_time_s is not None and limits.setup_s + TASK_ROOM_S >= pool.max_time_s:
-        found = (
-            f"a run may take setup_s = {limits.setup_s} s to start, and a job max_time_s = {pool.max_time_s} s in all"
-        )
+        found = f"a run may take setup_s = {limits.setup_s} s to start, but max_time_s of a job is {pool.max_time_s} s"
         yield (
-            f"{found}, {TASK_ROOM_S} s of it for the job itself",
+            f"{found}, of which the job itself takes {TASK_ROOM_S} s",
             "lower limits.setup_s, or raise the pool's max_time_s",
         )
     if pool.max_time_s is not None and limits.unbounded_s > pool.max_time_s:
@@ -133,13 +131,13 @@ def _find_contradictions(place: Place) -> Iterator[tuple[str, str]]:
         )
     if pool.cpus_per_node is not None and pool.cpus_per_node < pool.devices_per_node:
         yield (
-            f"{pool.cpus_per_node} CPUs a node for {pool.devices_per_node} ranks: some would have none",
-            "raise cpus_per_node, or leave it away",
+            f"{pool.cpus_per_node} CPUs per node for {pool.devices_per_node} ranks: some ranks would have no CPU",
+            "raise cpus_per_node, or remove it",
         )
     shared = place.site.scheduler == "kubernetes" and pool.memory_per_node_mib is not None
     if shared and pool.shm_mib >= (pool.memory_per_node_mib or 0):
         yield (
-            f"shm_mib = {pool.shm_mib} counts as memory, of which a pod has {pool.memory_per_node_mib} MiB",
+            f"shm_mib = {pool.shm_mib} counts as memory, but a pod has only {pool.memory_per_node_mib} MiB",
             "lower shm_mib, or raise memory_per_node_mib",
         )
 
@@ -154,15 +152,17 @@ def _check_charge(place: Place) -> Iterator[Check]:
         fix = "for node-hours: per_device_hour = 0.0 and per_node_hour = 1.0"
         yield Check("charge", "wrong", f"{found}: the rule counts devices", fix)
     elif charge.unit == "node-hour" and not math.isclose(node_hour, 1):
-        yield Check("charge", "note", f"{found}: right only where the site weighs these nodes so")
+        yield Check("charge", "note", f"{found}: correct only if the site weights these nodes like this")
     elif charge.unit == "device-hour" and not math.isclose(node_hour, devices):
-        yield Check("charge", "note", f"{found} and has {devices} devices: right only where the site weighs them so")
+        yield Check(
+            "charge", "note", f"{found} and has {devices} devices: correct only if the site weights them like this"
+        )
     else:
         yield Check("charge", "ok", found)
 
 
 def _check_fields(place: Place) -> Iterator[Check]:
-    """Fields that mean nothing to this scheduler: somebody expects something of them."""
+    """Find fields that this scheduler ignores: somebody expects an effect."""
     pool, site = place.pool, place.site
     foreign = ONLY_SLURM if site.scheduler == "kubernetes" else ONLY_KUBERNETES
     idle = [name for name in foreign if getattr(pool, name)]
@@ -171,11 +171,12 @@ def _check_fields(place: Place) -> Iterator[Check]:
     if site.scheduler != "kubernetes" and site.container.runtime == "none" and (site.container.images or pool.image):
         idle.append("container.images (container.runtime is none)")
     if idle:
-        yield Check("fields", "note", f"no effect on this site: {', '.join(idle)}", "take them out, or mend the rest")
+        fix = "remove them, or correct the scheduler or container.runtime"
+        yield Check("fields", "note", f"no effect on this site: {', '.join(idle)}", fix)
     own = sorted({option.partition("=")[0] for option in pool.options} & OWN_OPTIONS)
     if own:
-        fix = "take them out; partition, account and the like have fields of their own"
-        yield Check("options", "wrong", f"options that jobs are given already: {', '.join(own)}", fix)
+        fix = "remove them; partition, account and others have their own fields"
+        yield Check("options", "wrong", f"options that steelyard sets itself: {', '.join(own)}", fix)
 
 
 def _check_devices(place: Place) -> Iterator[Check]:
@@ -183,40 +184,40 @@ def _check_devices(place: Place) -> Iterator[Check]:
     asked = pool.resource if place.site.scheduler == "kubernetes" else pool.gpus
     wants = pool.device not in ("auto", "cpu", "sim")
     if pool.gpus is not None and pool.gpus.rpartition(":")[2].isdigit():
-        fix = 'only the kind: gpus = "gpu" or "gpu:TYPE"; devices_per_node is the count'
-        yield Check("devices", "wrong", f"gpus = {pool.gpus!r} holds a count", fix)
+        fix = 'give only the kind: gpus = "gpu" or "gpu:TYPE"; devices_per_node is the count'
+        yield Check("devices", "wrong", f"gpus = {pool.gpus!r} contains a count", fix)
     elif wants and asked is None and place.site.scheduler == "kubernetes":
-        fix = 'resource = "nvidia.com/gpu", or as kubectl describe node calls it'
-        yield Check("devices", "wrong", f"runs on {pool.device}, and no device is asked for: a pod gets none", fix)
+        fix = 'resource = "nvidia.com/gpu", or the name that kubectl describe node shows'
+        yield Check("devices", "wrong", f"device = {pool.device}, but no device is requested: a pod gets none", fix)
     elif wants and asked is None:
-        fix = 'gpus = "gpu", unless Slurm gives whole nodes and manages no devices'
-        yield Check("devices", "note", f"runs on {pool.device}, and no device is asked for", fix)
+        fix = 'gpus = "gpu", unless Slurm allocates whole nodes and does not manage devices'
+        yield Check("devices", "note", f"device = {pool.device}, but no device is requested", fix)
     elif not wants and asked is not None and pool.device != "auto":
-        yield Check("devices", "note", f"runs on {pool.device}, and {asked} is asked for", "devices would stand idle")
+        yield Check("devices", "note", f"device = {pool.device}, but {asked} is requested", "devices would be idle")
 
 
 def _check_environment(place: Place) -> Iterator[Check]:
     given = {**place.site.environment, **place.pool.environment}
     if own := sorted(OWN_VARIABLES & given.keys()):
-        fix = "take them out: each run is told its own (threads: the study's `threads`)"
-        yield Check("environment", "wrong", f"set by every run itself: {', '.join(own)}", fix)
+        fix = "remove them: each run sets its own (for threads use `threads` of the study)"
+        yield Check("environment", "wrong", f"variables that every run sets itself: {', '.join(own)}", fix)
 
 
 def _check_image(place: Place) -> Iterator[Check]:
-    """Whether there is one; what is in it, others look."""
+    """Check that there is an image; its content is checked elsewhere."""
     kubernetes = place.site.scheduler == "kubernetes"
     if place.image is None and (kubernetes or place.site.container.runtime != "none"):
-        known = ", ".join(place.site.container.images) or "none at all"
-        found = f"no image for {place.pool.architecture}, which the nodes of {place.pool_name} are; there is: {known}"
+        known = ", ".join(place.site.container.images) or "none"
+        found = f"no image for {place.pool.architecture}, the architecture of {place.pool_name}; images for: {known}"
         fix = f"container.images.{place.pool.architecture} = ..., or image in [pools.{place.pool_name}]"
         yield Check("image", "wrong", found, fix)
 
 
-# -- what this machine can tell of the nodes ------------------------------------------------------------------
+# -- this machine compared with the nodes ---------------------------------------------------------------------
 
 
 def _check_python(place: Place, node: HostView) -> Iterator[Check]:
-    """Without a container the nodes start a Python that lies here: it must be for them."""
+    """Check that the Python on this machine runs on the nodes, if there is no container."""
     if place.image is not None or place.site.scheduler == "kubernetes":
         return
     nodes = place.pool.architecture
@@ -226,23 +227,23 @@ def _check_python(place: Place, node: HostView) -> Iterator[Check]:
         yield Check(
             "python",
             "wrong",
-            f"this machine is {node.machine}, the nodes are {nodes}: the Python that runs steelyard here does not "
+            f"this machine is {node.machine}, the nodes are {nodes}: the Python that runs steelyard here cannot "
             "start there (exec format error)",
-            f"container.runtime with an image for {nodes}; or python = the path of one that was made on such a node",
+            f"use a container with an image for {nodes}, or python = the path of one installed on such a node",
         )
     elif path is None and "/" in python:
-        yield Check("python", "wrong", f"{python!r} depends on the current folder", "its full path, or a bare name")
+        yield Check("python", "wrong", f"{python!r} depends on the current folder", "give its full path or a bare name")
     elif path is None:
-        yield Check("python", "note", f"{python} is taken from the PATH of the jobs: not looked at from here")
+        yield Check("python", "note", f"{python} is taken from the PATH of the jobs: not checked from here")
     elif not path.exists():
-        fix = "where the nodes do have it, all is well: srun PYTHON -V tells"
-        yield Check("python", "note", f"{python} is not on this machine", fix)
+        fix = f"if the nodes have it, ignore this; check with: srun {python} -V"
+        yield Check("python", "note", f"{python} does not exist on this machine", fix)
     elif (built := elf_machine(path.resolve())) is not None and built != nodes:
-        fix = f"a Python made on a node of this kind, or an image for {nodes}"
+        fix = f"use a Python installed on such a node, or an image for {nodes}"
         yield Check("python", "wrong", f"{python} is built for {built}, the nodes are {nodes}", fix)
     elif place.site.python is None and torch_folder() is None:
-        fix = "python = the path of one that has torch, or a container"
-        yield Check("python", "note", f"{python} has no torch: only simulated runs would work", fix)
+        fix = "python = the path of one that has torch, or use a container"
+        yield Check("python", "note", f"{python} has no torch: only simulated runs work", fix)
     else:
         yield Check("python", "ok", f"{python}, for {nodes}")
 
@@ -252,7 +253,7 @@ def _check_mounts(place: Place, node: HostView) -> Iterator[Check]:
     targets = [mount.target or mount.source for mount in mounts]
     if twice := sorted({target for target in targets if targets.count(target) > 1}):
         found = f"mounted twice in the container: {', '.join(twice[:SHOWN])}"
-        yield Check("mounts", "wrong", found, "one source for each target")
+        yield Check("mounts", "wrong", found, "give one source for each target")
     if place.image is None or place.site.scheduler == "kubernetes":
         return
     for mount in mounts[:SHOWN]:
@@ -261,10 +262,10 @@ def _check_mounts(place: Place, node: HostView) -> Iterator[Check]:
             continue
         there = next((parent for parent in path.parents if parent.exists()), path)
         lies_on = hostinfo.mount_of(Path("/") / there.relative_to(node.root), node.root)
-        # Where the nodes see what we see, what is missing here is missing there; else only they can tell.
+        # A path missing on a file system that the nodes share is missing there, too; else only the nodes know.
         if lies_on is not None and lies_on.point != "/" and _can_be_shared(lies_on.kind):
-            found = f"{mount.source} is not there, and lies on a file system that nodes share"
-            yield Check("mounts", "wrong", found, "mend the path, or make the folder")
+            found = f"{mount.source} does not exist, and its file system is shared with the nodes"
+            yield Check("mounts", "wrong", found, "correct the path, or create the folder")
 
 
 def _can_be_shared(kind: str) -> bool:
@@ -280,33 +281,35 @@ def _check_meeting_host(place: Place) -> Iterator[Check]:
     except ValueError:
         loopback = host == "localhost"
     if loopback:
-        fix = "leave meeting_host away, unless all nodes are this one machine"
-        yield Check("meeting host", "note", f"{host} is every node's own address: ranks of two would not meet", fix)
+        fix = "remove meeting_host, unless all nodes are this one machine"
+        yield Check("meeting host", "note", f"{host} is every node's own address: two nodes would not connect", fix)
         return
     try:
         socket.getaddrinfo(host, None)
     except (OSError, UnicodeError):
-        fix = "leave meeting_host away: the first node's own name is used then"
-        yield Check("meeting host", "note", f"{host} has no address on this machine; the nodes may know it", fix)
+        fix = "remove meeting_host: the name of the first node is used then"
+        yield Check("meeting host", "note", f"{host} cannot be resolved on this machine; the nodes may know it", fix)
     else:
-        found = f"{host}: right only where every job has its first rank there"
-        yield Check("meeting host", "note", found, "leave meeting_host away: the first node's own name is used then")
+        found = f"{host}: correct only if every job has its first rank there"
+        yield Check("meeting host", "note", found, "remove meeting_host: the name of the first node is used then")
 
 
 def _check_results(place: Place, results: Path, node: HostView) -> Iterator[Check]:
-    """The nodes write where we read: on Slurm that takes a file system of both."""
+    """Check that the results are on a file system that the nodes can share, as Slurm needs it."""
     if place.site.scheduler == "kubernetes":
         return
     there = results.absolute()
     mount = hostinfo.mount_of(Path(*there.resolve().parts), node.root)
     if mount is None:
-        yield Check("results", "note", f"{there}: its file system is not known")
+        yield Check("results", "note", f"{there}: its file system is unknown")
     elif _can_be_shared(mount.kind):
         yield Check("results", "ok", f"{there} is on {mount.kind} ({mount.point}), which nodes can share")
     else:
-        fix = "--results on a file system that the nodes share, such as your scratch space"
+        fix = "use --results on a file system that the nodes share, such as your scratch space"
         found = f"{there} is on {mount.kind} ({mount.point}): nodes see it only if they are this machine"
         yield Check("results", "note", found, fix)
     nearest = next((parent for parent in [there, *there.parents] if parent.exists()), None)
     if nearest is not None and (free := shutil.disk_usage(nearest).free) < 1 << 30:
-        yield Check("results", "note", f"{free / 2**20:,.0f} MiB are free there", "free some space, or --results")
+        yield Check(
+            "results", "note", f"only {free / 2**20:,.0f} MiB are free there", "free some space, or use --results"
+        )

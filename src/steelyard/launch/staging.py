@@ -1,6 +1,6 @@
-"""Writes a campaign's folder: the measured side's code, specs, scripts, README, plan. Knows no scheduler.
+"""Write the folder of a campaign: the code of the measured side, specs, scripts, README, plan.
 
-A campaign carries the code that measures, so that what a site has installed, or installs later, changes nothing.
+A campaign carries the code that measures: what a site has installed, or installs later, does not matter.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ MEASURED_SIDE: Final = ("worker", "contracts", "estimate", "data")
 MEASURED_FILES: Final = ("__init__.py", "errors.py", "hostinfo.py", "plugins.py", "version.py")
 SOURCES: Final = (".py", ".json")
 STUDY_FILE: Final = "study.json"
-"""The study as it was understood, and what each cell is."""
+"""The study as parsed, and the swept values of each configuration."""
 
 
 def stage(target: Path) -> str:
-    """Copy the measured side's code into a package below `target`; its SHA-256 over names and contents."""
+    """Copy the code of the measured side into a package below `target`; return its SHA-256 over names and contents."""
     digest = hashlib.sha256()
     sources = [PACKAGE / name for name in MEASURED_FILES]
     for folder in MEASURED_SIDE:
@@ -48,7 +48,7 @@ def stage(target: Path) -> str:
 
 
 def write_specs(campaign: Path, specs: Iterable[RunSpec]) -> None:
-    """A folder for each run, with its spec; nothing else is laid by, for there may be many thousands."""
+    """Create a folder for each run with its spec and nothing else: there may be many thousands."""
     runs = campaign / "runs"
     runs.mkdir()
     written = []
@@ -61,7 +61,7 @@ def write_specs(campaign: Path, specs: Iterable[RunSpec]) -> None:
 
 
 def write_job(campaign: Campaign, job: JobArray, files: Mapping[str, str]) -> None:
-    """The scripts of a job, and which runs each of its tasks makes."""
+    """Write the scripts of a job and the run ids of each of its tasks."""
     folder = campaign.job_folder(job)
     folder.mkdir(parents=True)
     tasks = "".join(" ".join(runs) + "\n" for runs in job.tasks)
@@ -72,7 +72,7 @@ def write_job(campaign: Campaign, job: JobArray, files: Mapping[str, str]) -> No
 
 
 def write_study(campaign: Path, expansion: Expansion, file: Path | None) -> None:
-    """What was asked for, as it was understood and, where there is a file, as it was written."""
+    """Write the study as parsed and, if it has a file, as written."""
     cells = {cell.name: cell.swept for cell in expansion.cells}
     write_json(campaign / STUDY_FILE, {"study": to_json_object(expansion.study), "configurations": cells})
     if file is not None:
@@ -80,7 +80,7 @@ def write_study(campaign: Path, expansion: Expansion, file: Path | None) -> None
 
 
 def read_cells(campaign: Path) -> dict[str, dict[str, Any]]:
-    """What was swept, by the names of the cells; empty where nobody can tell any more."""
+    """Return the swept values of each configuration by name; empty if the file cannot be read."""
     try:
         cells = json.loads((campaign / STUDY_FILE).read_bytes())["configurations"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -90,7 +90,7 @@ def read_cells(campaign: Path) -> dict[str, dict[str, Any]]:
 
 
 def write_campaign_plan(campaign: Campaign) -> None:
-    """The last file of a campaign: from now on it counts."""
+    """Write the README and, last, the plan: from now on the campaign counts."""
     write_json(campaign.path / "site.json", campaign.plan.site)
     (campaign.path / "README").write_text(_readme(campaign), encoding="utf-8")
     beside = campaign.path / f".{PLAN_FILE}"
@@ -103,10 +103,10 @@ def _readme(campaign: Campaign) -> str:
     plan = campaign.plan
     tasks = sum(len(job.tasks) for job in plan.jobs)
     runs = sum(len(task) for job in plan.jobs for task in job.tasks)
-    kinds = {"runs": "one launch a run", "packed": "one process a task", "search": "a search a task"}
+    kinds = {"runs": "one launch per run", "packed": "one process per task", "search": "one search per task"}
     rows = "\n".join(
         f"  jobs/{campaign.job_folder(job).name}  {len(job.tasks)} tasks ({kinds[job.kind]}), each on {job.shape.nodes}"
-        f" node(s) with {job.shape.processes_per_node} process(es) a node, at most {job.task_limit_s} s"
+        f" node(s) with {job.shape.processes_per_node} process(es) per node, time limit {job.task_limit_s} s"
         for job in plan.jobs
     )
     by_hand = BY_HAND_KUBERNETES if plan.site.scheduler == "kubernetes" else BY_HAND
@@ -119,13 +119,13 @@ def _readme(campaign: Campaign) -> str:
 
 
 BY_HAND: Final = """\
-By hand. A script does what the scheduler would have it do; a run that has begun is never begun again:
-  bash {path}/jobs/000/job.sh 0       task 0, here (inside an allocation where it needs several nodes)
+Run it by hand. A script does the same as under the scheduler; a run that was started is never started again:
+  bash {path}/jobs/000/job.sh 0       task 0, on this machine (inside an allocation if it needs several nodes)
   bash {path}/jobs/000/node.sh RAW    what job.sh starts on each node for the run in the folder RAW"""
 BY_HAND_KUBERNETES: Final = """\
-By hand:
-  bash {path}/jobs/000/job.sh         creates all that is in manifest.json beside it: every task of the job"""
-README: Final = """A campaign: what one command sent to a site. Nothing here is needed to read the results.
+Run it by hand:
+  bash {path}/jobs/000/job.sh         create all objects in manifest.json beside it: every task of the job"""
+README: Final = """A campaign: what one command submitted to a site. The results can be read without it.
 
 study {study}, site {site}, pool {pool}; planned {made_at} by {made_by}
 {runs} runs in {tasks} tasks of {jobs} jobs; at most {charge:.4g} {unit}s
@@ -134,13 +134,13 @@ study {study}, site {site}, pool {pool}; planned {made_at} by {made_by}
 {rows}
 
 plan.json       all of the above for programs: jobs, tasks, run ids, limits, image, price
-study.json      the study as it was understood; study.toml: as it was written; site.json: the site
-worker/         the code that measures, as it was sent (SHA-256 {sha256})
-jobs/NNN/tasks  the ids of the runs of each task, a line a task; the first line is task 0
-jobs/NNN/job.sh what a task does; node.sh: what each node does for one run; manifest.json: what Kubernetes is given
-runs/ID/raw     a run that is not collected yet: its spec and what its worker has written
+study.json      the study as parsed; study.toml: as written; site.json: the site
+worker/         the code that measures, as submitted (SHA-256 {sha256})
+jobs/NNN/tasks  the run ids of each task, one line per task; the first line is task 0
+jobs/NNN/job.sh what a task does; node.sh: what each node does for one run; manifest.json: the Kubernetes objects
+runs/ID/raw     a run that is not collected yet: its spec and the files of its worker
 
 {by_hand}
-Collect what has ended, and see what has not:
+Collect the runs that have ended, and show the others:
   steelyard status {study}
 """

@@ -1,8 +1,8 @@
-"""Sends campaigns to their site, once each, whatever dies on the way. Knows a scheduler's protocol, not what runs mean.
+"""Submit campaigns to their site, each exactly once even if a process dies on the way.
 
-A job is marked before it is submitted and has its id afterwards. Between the two only the scheduler knows whether it
-has the job: it is asked by the job's name, which no other job has. Should it be asked in vain and yet have it, no run
-is made twice: whoever begins a run, or takes it back, takes its lease first.
+A job is marked before it is submitted and gets its id afterwards. In between only the scheduler knows whether it has
+the job: it is queried by the job's name, which is unique. Even if the answer is wrong, no run is made twice: whoever
+starts or withdraws a run takes its lease first.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ if TYPE_CHECKING:
 
 LOCK_FILE: Final = "lock"
 FORGOTTEN: Final = "forgotten"
-"""In place of the id of a job that has begun runs, and whose scheduler no longer knows its name."""
+"""In place of the id of a job that has started runs but whose name the scheduler no longer knows."""
 
 
 def scheduler_of(name: str) -> Scheduler:
-    """The scheduler of a site, by the name that the site gives."""
+    """Return the scheduler with this name, as given in the site file."""
     found: Scheduler = plugins.load("scheduler", name)()
     return found
 
 
-# -- one at a time
+# -- lock
 
 
 @contextlib.contextmanager
 def lock(folder: ResultFolder, study: str) -> Iterator[None]:
-    """Be the only one who plans, submits or cancels a study; SteelyardError when another does.
+    """Hold the lock of a study while planning, submitting or cancelling; SteelyardError if another process has it.
 
-    What a dead process of this host left is taken over. Of another host nobody here knows whether it lives.
+    The lock of a dead process on this host is taken over; for another host it is unknown whether the process lives.
     """
     home = study_folder(folder, study)
     try:
@@ -67,7 +67,7 @@ def lock(folder: ResultFolder, study: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # Unless somebody has taken us for dead and the lock is theirs.
+        # Unless another process considered us dead and took the lock.
         if _holder(path) == owner():
             path.unlink(missing_ok=True)
 
@@ -83,7 +83,7 @@ def _holder(path: Path) -> str | None:
 def _take_over(path: Path) -> None:
     handle = os.open(path.parent, os.O_RDONLY)
     try:
-        # Among the processes of this host; others take nothing over from one of ours.
+        # Between the processes of this host; no other host takes over their locks.
         fcntl.flock(handle, fcntl.LOCK_EX)
         holder = _holder(path)
         if holder is not None and is_gone(holder):
@@ -95,18 +95,18 @@ def _take_over(path: Path) -> None:
         os.close(handle)
     host, _, pid, *_ = [*(holder or "").split("."), "?", "?", "?"]
     raise SteelyardError(
-        f"another process is at this study: {pid} on {host}",
-        next_step=f"wait until it has ended; if it is gone for certain: rm {path}",
+        f"another process is working on this study: {pid} on {host}",
+        next_step=f"wait until it has ended; if it no longer exists: rm {path}",
     )
 
 
-# -- sending
+# -- submit
 
 
 def send(
     folder: ResultFolder, expansion: Expansion, place: Place, *, file: Path | None = None, dry_run: bool = False
 ) -> Campaign | None:
-    """Plan and submit what the study lacks, and what an earlier command could not submit. None: nothing new."""
+    """Plan and submit the missing runs, and jobs that an earlier command did not submit. None: nothing new."""
     refuse_wrong(folder, place)
     study = expansion.study.name
     with lock(folder, study):
@@ -119,10 +119,10 @@ def send(
 
 
 def refuse_wrong(folder: ResultFolder, place: Place) -> None:
-    """InputError when something is wrong with the site that can be seen from here."""
+    """Raise InputError if the checks of the site find an error."""
     wrong = [check for check in checks(place, results=folder.path) if check.verdict == "wrong"]
     if wrong:
-        problems = tuple(Problem(check.name, check.found, check.fix or "see the site's file") for check in wrong)
+        problems = tuple(Problem(check.name, check.found, check.fix or "see the site file") for check in wrong)
         raise InputError(
             f"{place.site.name!r} is not ready; nothing was queued",
             problems=problems,
@@ -131,9 +131,9 @@ def refuse_wrong(folder: ResultFolder, place: Place) -> None:
 
 
 def resume(folder: ResultFolder, expansion: Expansion, place: Place, scheduler_of: SchedulerOf = scheduler_of) -> None:
-    """Take back jobs of earlier commands that no scheduler has and that are no longer what is wanted.
+    """Withdraw unsubmitted jobs of earlier commands that are no longer wanted.
 
-    The site may have been mended since, or the study changed: they are planned anew.
+    The site or the study may have changed since: their runs are planned again.
     """
     wanted = {spec.run_id for spec in expansion.runs}
     wanted |= {spec.run_id for group in expansion.searches for spec in group.runs}
@@ -146,7 +146,7 @@ def resume(folder: ResultFolder, expansion: Expansion, place: Place, scheduler_o
 
 
 def submit(folder: ResultFolder, study: str, scheduler_of: SchedulerOf = scheduler_of) -> int:
-    """Submit every job that is planned and that the scheduler does not have; how many. Whoever calls holds the lock."""
+    """Submit every planned job that the scheduler does not have; return how many. The caller holds the lock."""
     count = 0
     for campaign in _open(folder, study):
         scheduler = scheduler_of(campaign.plan.site.scheduler)
@@ -160,7 +160,7 @@ def submit(folder: ResultFolder, study: str, scheduler_of: SchedulerOf = schedul
 
 
 def cancel(folder: ResultFolder, study: str, scheduler_of: SchedulerOf = scheduler_of) -> int:
-    """Take what is out there back: jobs that were sent are cancelled, others forgotten; how many jobs."""
+    """Cancel submitted jobs and withdraw the others; return how many jobs."""
     count = 0
     with lock(folder, study):
         for campaign in _open(folder, study):
@@ -177,14 +177,14 @@ def cancel(folder: ResultFolder, study: str, scheduler_of: SchedulerOf = schedul
 
 
 def recover(campaign: Campaign, scheduler: Scheduler) -> None:
-    """Learn the ids of jobs whose submission was begun by somebody who died before the answer came."""
+    """Find the ids of jobs whose submission was interrupted before the answer came."""
     lost = [job for job in unsent(campaign) if (campaign.job_folder(job) / TRYING_FILE).exists()]
-    # Of another user's job the scheduler may tell us nothing.
+    # The scheduler may hide another user's job from us.
     others = senders(campaign, lost)
     lost = [job for job in lost if job.number not in others]
     if not lost:
         return
-    # Before the scheduler is asked: it may be submitted by a living process, and begin, while we ask.
+    # Before the query: another process may submit the job, and it may start, while we query.
     traced = {job.number for job in lost if _has_traces(campaign, job)}
     found = scheduler.find(campaign, lost)
     for job in lost:
@@ -195,7 +195,7 @@ def recover(campaign: Campaign, scheduler: Scheduler) -> None:
 
 
 def senders(campaign: Campaign, jobs: Sequence[JobArray]) -> dict[int, str]:
-    """Which jobs were given to the scheduler by another user than us, and by whom."""
+    """Return the jobs that another user submitted, with the name of that user."""
     ours = own_uid(campaign.path) if jobs else None
     found: dict[int, str] = {}
     for job in jobs:
@@ -210,12 +210,12 @@ def senders(campaign: Campaign, jobs: Sequence[JobArray]) -> dict[int, str]:
 
 
 def unsent(campaign: Campaign) -> list[JobArray]:
-    """Jobs with runs to make that have no id yet."""
+    """Return the jobs with runs to make that have no id yet."""
     return [job for job in _with_runs(campaign) if campaign.job_id(job) is None]
 
 
 def sent_jobs(campaign: Campaign) -> list[JobArray]:
-    """Jobs with runs to collect that the scheduler was given and can be asked about."""
+    """Return the submitted jobs with runs to collect that the scheduler can be queried for."""
     return [job for job in _with_runs(campaign) if campaign.job_id(job) not in (None, FORGOTTEN)]
 
 
@@ -234,13 +234,13 @@ def _keep_id(campaign: Campaign, job: JobArray, text: str) -> None:
 
 
 def _has_traces(campaign: Campaign, job: JobArray) -> bool:
-    """Whether it has ever been started."""
+    """Return whether a job was ever started."""
     printed = any(path.suffix in (".out", ".done") for path in campaign.job_folder(job).iterdir())
     return printed or any((campaign.raw(run) / LEASE_FILE).exists() for task in job.tasks for run in task)
 
 
 def withdraw(campaign: Campaign, job: JobArray) -> None:
-    """Forget the runs of a job that was never accepted; one that somebody has begun all the same is left to them."""
+    """Remove the runs of a job that was never submitted, except runs that were started nevertheless."""
     for task in job.tasks:
         for run in task:
             if take_lease(campaign.raw(run)):

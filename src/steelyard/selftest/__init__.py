@@ -1,1 +1,1 @@
-"""Proof of the arithmetic on simulated accelerators: every formula against a truth known beforehand."""
+"""Check the arithmetic on simulated accelerators: every formula against a known truth."""

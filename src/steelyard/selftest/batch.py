@@ -1,4 +1,4 @@
-"""Runs many simulated jobs through real worker processes, several to a process, and derives their records."""
+"""Run many simulated jobs through real worker processes, several per process, and derive their records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JOBS_PER_PROCESS = 50
 
 
 def run_many(specs: Sequence[RunSpec]) -> list[RunRecord]:
-    """The records of all specs, in their order. Workers run side by side, one for each usable CPU."""
+    """Return the records of all specs, in order. Workers run in parallel, one per usable CPU."""
     groups = [specs[first : first + JOBS_PER_PROCESS] for first in range(0, len(specs), JOBS_PER_PROCESS)]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return [record for records in pool.map(_run_group, groups) for record in records]

@@ -1,5 +1,5 @@
-"""The simulated runs without noise, and what every figure of theirs must be. The truths are worked out by hand here,
-from the script alone, and share no code with what derives the figures.
+"""Simulated runs without noise, and the true value of each of their figures. The truths are calculated by hand, from
+the script alone, and share no code with what derives the figures.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 STEP_S = 0.010
 BATCH = 32
-# 100 MB over a ring of 10 GB/s links with 5 microseconds a hop.
+# 100 MB over a ring of 10 GB/s links with 5 microseconds per hop.
 RING = Collective(message_bytes=100_000_000, links=(Link(latency_s=5e-6, bytes_per_s=1e10),))
 
 
@@ -29,7 +29,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Every formula at least once."""
+    """Yield runs that cover every formula at least once."""
     yield from _plain()
     yield from _epochs()
     yield from _ranks()
@@ -61,9 +61,9 @@ def _throughput(job: float, devices: int = 1) -> dict[str, float]:
 def _plain() -> Iterator[Case]:
     yield _case("training", {**_throughput(BATCH / STEP_S), "step_time_mean": STEP_S})
     yield _case("inference", {**_throughput(BATCH / STEP_S), "step_time_mean": STEP_S}, mode="infer")
-    # Four micro-batches to a step: four times the time, four times the samples.
+    # Four micro-batches per step: four times the time, four times the samples.
     yield _case("accumulation", {**_throughput(BATCH / STEP_S), "step_time_mean": 4 * STEP_S}, accumulation=4)
-    # Nine steps of 10 ms and one of 30: 90 % are at 10 ms.
+    # Nine steps of 10 ms and one of 30: 90 % are 10 ms.
     spikes = SimTruth(step_time_s=STEP_S, shape=Shape(spike_every=10, spike_factor=3.0))
     percentiles = {"p50": STEP_S, "p90": STEP_S, "p95": 3 * STEP_S, "p99": 3 * STEP_S}
     yield _case(
@@ -74,7 +74,7 @@ def _plain() -> Iterator[Case]:
 
 
 def _epochs() -> Iterator[Case]:
-    # 1,000 samples are 31 batches of 32 and 8 samples over.
+    # 1,000 samples are 31 batches of 32 and a rest of 8 samples.
     epoch: dict[str, Any] = {"epoch_samples": 1000, "budget": Budget(epochs=40)}
     sized = SimTruth(step_time_s=0.002, sample_time_s=0.00025)
     yield _case("last batch dropped", _throughput(31 * 32 / (31 * STEP_S)), last_batch="drop", **epoch)
@@ -135,14 +135,14 @@ def _ranks() -> Iterator[Case]:
 
 
 def _where_time_goes() -> Iterator[Case]:
-    # The loader brings a batch each 32 ms; the device works 10 of them.
+    # The loader takes 32 ms per batch; the device computes for 10 ms.
     starved = SimTruth(step_time_s=STEP_S, input=InputPipeline(samples_per_s=1000.0))
     yield _case("input bound", {**_throughput(1000.0), "input_wait_share": 22 / 32, "compute_share": 10 / 32}, starved)
     fed = SimTruth(step_time_s=STEP_S, input=InputPipeline(samples_per_s=6400.0))
     yield _case("input hidden", {**_throughput(BATCH / STEP_S), "compute_share": 1.0}, fed)
-    # The host needs 16 ms to enqueue what the device does in 10.
+    # The host takes 16 ms to enqueue what the device computes in 10 ms.
     hosted = SimTruth(step_time_s=STEP_S, launch_s=0.016)
-    # Gaps between launches lie inside the computation; nothing of them is waiting or communication.
+    # Gaps between launches count as computation, not as waiting or communication.
     shares = {"input_wait_share": 0.0, "compute_share": 1.0, "exposed_comm_share": 0.0}
     yield _case("host bound", {**_throughput(BATCH / 0.016), **shares}, hosted)
 
@@ -166,7 +166,7 @@ def _around_the_steps() -> Iterator[Case]:
 
 
 def _energy() -> Iterator[Case]:
-    # 300 W while it computes, after a first step that compiles; a sensor that is finer than the figures asked for.
+    # 300 W during computation, after a first step that compiles; the sensor is finer than the required accuracy.
     power = Power(idle_w=50.0, compute_w=300.0, comm_w=120.0, compile_w=80.0, host_w=400.0)
     fine = Sensor(period_s=1e-5, resolution=1e-9)
     one = SimTruth(
@@ -184,7 +184,7 @@ def _energy() -> Iterator[Case]:
         },
         one,
     )
-    # Cards of two dies, all of whose levels are read: each joule once.
+    # Cards with two dies, all of whose levels are read: each joule counts once.
     several = (fine, Sensor(scope="die", period_s=1e-5), Sensor(scope="node", period_s=1e-5))
     cards = SimTruth(
         step_time_s=STEP_S, power=power, sensors=several, node=Node(devices_per_node=4, dies_per_card=2),

@@ -1,7 +1,4 @@
-"""What must hold between the sensors of one node: counter and power, a whole and its parts, idle, load and limit.
-
-Knows readings and the tree of domains; must not know how they came about.
-"""
+"""Check that the sensors of a node are consistent: counter and power, a whole and its parts, idle, load and limit."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 Outcome = Literal["holds", "doubtful", "fails", "not tested"]
-# A load that draws less than this more than idleness is none.
+# A load must draw this many times the idle power.
 RISE = 1.1
 HOST_SCOPES = ("cpu", "module", "node")
 DEVICE_SCOPES = ("die", "device", "module")
@@ -31,20 +28,20 @@ DEVICE_SCOPES = ("die", "device", "module")
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of time by the sampler's clock."""
+    """A period on the sampler's clock."""
 
     start_s: float
     stop_s: float
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """The length in seconds."""
         return self.stop_s - self.start_s
 
 
 @dataclass(frozen=True)
 class SensorCheck:
-    """One thing that must hold of the sensors."""
+    """The result of one check of the sensors."""
 
     name: str
     of: str
@@ -55,7 +52,7 @@ class SensorCheck:
 
 @dataclass(frozen=True)
 class _ChannelEnergies:
-    """Energies of every channel in every window."""
+    """The energy of every channel in every window."""
 
     node: NodeSensors
     windows: dict[str, Window]
@@ -69,13 +66,13 @@ class _ChannelEnergies:
         ]
 
     def best(self, domain: str, window: str) -> WindowEnergy | None:
-        """The energy of a domain: by its counter, or else its power; None where neither has a number."""
+        """Return the energy of a domain from its counter, or else its power; None if neither has a value."""
         numbers = [*self.channels(domain, "counter"), *self.channels(domain, "gauge")]
         found = [self.energies[window][number] for number in numbers]
         return next((energy for energy in found if energy.value_j is not None), None)
 
     def power_w(self, domain: str, window: str) -> tuple[float, float, float] | None:
-        """Mean power: value and interval."""
+        """Return mean power: value and interval."""
         energy = self.best(domain, window)
         if energy is None or energy.value_j is None or energy.low_j is None or energy.high_j is None:
             return None
@@ -86,10 +83,10 @@ class _ChannelEnergies:
 def fitting(
     node: NodeSensors, samples: Sequence[Floats], windows: dict[str, Window], family: str
 ) -> Iterator[SensorCheck]:
-    """Every check on one node; `samples` has one table a channel, `family` is the device that was loaded."""
+    """Yield every check of one node; `samples`: one table per channel; `family`: the device that was loaded."""
     energies: dict[str, list[WindowEnergy]] = {name: [] for name in windows}
     for channel, table in zip(node.channels, samples, strict=True):
-        # Without the limit: it has a check of its own, and is not to take the numbers from the others.
+        # Without the limit: it has its own check, and must not invalidate the others.
         nature = Nature(
             kind=channel.kind, resolution=channel.resolution, average_s=channel.average_s, period_s=channel.period_s,
             seen_s=channel.seen_s, wrap=channel.wrap, gain=channel.gain,
@@ -100,7 +97,7 @@ def fitting(
             energies[name].append(found)
     seen = _ChannelEnergies(node, windows, energies)
     if node.ended is None or node.damage:
-        yield SensorCheck("sampler", "", "fails", node.damage or "it left no last word: it was killed")
+        yield SensorCheck("sampler", "", "fails", node.damage or "it was killed before it could finish its file")
     else:
         told = f"{node.ended.samples} readings, {node.ended.late} periods missed"
         yield SensorCheck("sampler", "", "holds", told)
@@ -110,7 +107,7 @@ def fitting(
         yield from _check_counters(seen, domain, last)
     yield from _check_parts(seen, last)
     yield from _check_rise(seen, family)
-    # The mean power stays at or below the limit that the maker names.
+    # The mean power must not exceed the limit that the vendor gives.
     for domain in node.domains:
         limits = [limit for n in seen.channels(domain) if (limit := node.channels[n].limit_w) is not None]
         power = seen.power_w(domain, last)
@@ -119,7 +116,7 @@ def fitting(
             if power[1] <= min(limits):
                 yield SensorCheck("limit", domain, "holds", text)
             else:
-                yield SensorCheck("limit", domain, "fails", f"{text}: more than it may draw")
+                yield SensorCheck("limit", domain, "fails", f"{text}: above the limit")
 
 
 def _check_readable(seen: _ChannelEnergies, domain: str, window: str) -> Iterator[SensorCheck]:
@@ -134,7 +131,7 @@ def _check_readable(seen: _ChannelEnergies, domain: str, window: str) -> Iterato
 
 
 def _check_counters(seen: _ChannelEnergies, domain: str, window: str) -> Iterator[SensorCheck]:
-    """The counter's increment against the power added up over the same time."""
+    """Compare the increment of the counter with the integral of the power over the same time."""
     counters, gauges = seen.channels(domain, "counter"), seen.channels(domain, "gauge")
     if not counters or not gauges:
         missing = "counter" if gauges else "power reading"
@@ -150,13 +147,13 @@ def _check_counters(seen: _ChannelEnergies, domain: str, window: str) -> Iterato
         elif not found.agrees:
             yield SensorCheck("counter and power", name, "fails", found.reason)
         else:
-            both = f"counter {counter.value_j or 0.0:.5g} J, power added up {integral.value_j or 0.0:.5g} J"
-            apart = f"up to {found.allowed_j or 0.0:.3g} J apart is explained"
+            both = f"counter {counter.value_j or 0.0:.5g} J, integral of power {integral.value_j or 0.0:.5g} J"
+            apart = f"uncertainty explains a difference up to {found.allowed_j or 0.0:.3g} J"
             yield SensorCheck("counter and power", name, "holds", f"{window}: {both}; {apart}")
 
 
 def _check_parts(seen: _ChannelEnergies, window: str) -> Iterator[SensorCheck]:
-    """A whole draws at least what its parts do together."""
+    """Check that a whole draws at least as much as its parts together."""
     tree = Tree(seen.node.domains)
     for whole, children in tree.children.items():
         parts = {name: energy for name in children if (energy := seen.best(name, window)) is not None}
@@ -175,7 +172,7 @@ def _check_parts(seen: _ChannelEnergies, window: str) -> Iterator[SensorCheck]:
 
 
 def _check_rise(seen: _ChannelEnergies, family: str) -> Iterator[SensorCheck]:
-    """What was loaded draws more than before. One device of several is loaded: the one that rises most."""
+    """Check that the load draws more than idle. If one of several devices is loaded: the one that rises most."""
     name = "idle below load"
     if "load" not in seen.windows:
         yield SensorCheck(name, "", "not tested", "there was no load")
@@ -188,7 +185,7 @@ def _check_rise(seen: _ChannelEnergies, family: str) -> Iterator[SensorCheck]:
             rises[domain] = (load[0] - idle[0], idle, load)
     if not rises:
         yield SensorCheck(
-            name, "", "not tested", f"the load ran on {family or 'nothing'}, and no sensor of that has a number"
+            name, "", "not tested", f"the load ran on {family or 'nothing'}, and no sensor of it has a value"
         )
         return
     domain, (_, idle, load) = max(rises.items(), key=lambda entry: entry[1][0])
@@ -196,4 +193,4 @@ def _check_rise(seen: _ChannelEnergies, family: str) -> Iterator[SensorCheck]:
     if load[0] > RISE * idle[0]:
         yield SensorCheck(name, domain, "holds", text)
     else:
-        yield SensorCheck(name, domain, "fails", f"{text}: the load does not show")
+        yield SensorCheck(name, domain, "fails", f"{text}: the load is not visible")

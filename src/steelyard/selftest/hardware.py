@@ -1,7 +1,7 @@
-"""The self-test of real sensors: idle, then a known load, and whether counter, power, scope and limit fit each other.
+"""The self-test of real sensors: idle, then a known load, and whether counter, power, scope and limit are consistent.
 
-Knows what must hold of any sensor, and which of its words may leave the node; must not know a vendor. It starts the
-sampler and the load as processes of the measured side, and reads what they leave.
+Sampler and load are processes of the measured side. The result can be shared: it names no host, user or device. The
+checks are the same for every vendor.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
 
 IDLE_S, LOAD_S = 10.0, 20.0
 PERIOD_S = 0.1
-# A driver that wakes its devices takes several seconds to show the first channel.
+# A driver that wakes its devices may take several seconds until the first channel.
 OPEN_S = 20.0
 END_S = 10.0
 LOOK_S = 0.1
-# Readings before a window begins, so that its edge lies between two of them.
+# Readings before a window begins: its edge must lie between two of them.
 EDGE_S = 0.5
-# Below this no sensor shows a load.
+# No sensor shows a load shorter than this.
 LEAST_S = 1.0
 NODE = "node"
-# What of the environment others may know: what the sensors' behaviour depends on, and nothing that names the place.
+# Facts that may be shared: what the behaviour of sensors depends on, and nothing that identifies the place.
 SHARED_FACTS = re.compile(
     r"(system\.(kernel|architecture)|cpu\.model|torch\.version|torch\.cuda|.*driver.*|device\.name)"
 )
@@ -62,21 +62,21 @@ MAX_FACT = 200
 MIN_SECRET = 3
 
 ROOT = Path("/")
-"""Where sensors that are files are looked for."""
+"""The root directory for sensors that are files."""
 LOAD: dict[str, Any] = {"workload": "matmul", "mode": "ceiling"}
-"""Products of large matrices: they draw about as much as a device can."""
+"""Products of large matrices: they draw about as much power as a device can."""
 
 
 @dataclass(frozen=True)
 class HardwareTest:
-    """What the sensors of a node are worth."""
+    """The result of the sensor test on a node."""
 
     verdict: Literal["holds", "fails", "nothing to test here"]
     reasons: tuple[str, ...]
     """Why there is nothing to test, or no load."""
     checks: tuple[SensorCheck, ...] = ()
     shared: dict[str, Any] = field(default_factory=dict)
-    """All of it in a form that names no host, no user and no device."""
+    """The result in a form that names no host, user or device."""
 
 
 def hardware_test(
@@ -85,11 +85,11 @@ def hardware_test(
     idle_s: float,
     load_s: float,
 ) -> HardwareTest:
-    """Watch this node while it is idle and under load; `tell` hears what is being done."""
+    """Watch the sensors of this node while it is idle and under load; `tell` receives progress."""
     with tempfile.TemporaryDirectory(prefix="steelyard-hardware-") as folder:
         raw = Path(folder) / "raw"
         raw.mkdir()
-        # Short blocks of steps: what is asked for is time under load, not a mean.
+        # Short blocks of steps: time under load matters, not a mean.
         budget = Budget(min_steps=1, min_seconds=load_s, max_seconds=load_s, rel_half_width=1e-9, max_steps=10**9)
         spec = RunSpec(
             run_id="hardware", study="selftest", configuration="hardware", budget=budget, crosscheck_steps=0,
@@ -108,25 +108,25 @@ def hardware_test(
     elif "load" not in windows and record.status.code != "completed":
         reasons = (f"the load ended as {record.status.code}: {record.status.reason}",)
     elif "load" not in windows:
-        reasons = ("the load was too short to be seen",)
+        reasons = ("the load was too short to show",)
     failed = any(check.outcome == "fails" for check in checks)
     tested = any(check.outcome == "holds" for check in checks)
     verdict: Literal["holds", "fails"] = "holds" if tested and not failed else "fails"
     return HardwareTest(verdict, reasons, checks, _make_shareable(verdict, checks, node, windows, record, reasons))
 
 
-# -- watching
+# -- measuring
 
 
 def _watch(
     tell: Callable[[str], None], raw: Path, idle_s: float, spec: RunSpec
 ) -> tuple[dict[str, Window], RunRecord | None]:
-    """The windows by the sampler's clock, and the record of the load."""
+    """Return the windows on the sampler's clock, and the record of the load."""
     with _run_sampler(raw) as sampler:
         tell("looking for sensors")
         if not _wait_for_channel(raw, sampler):
             return {}, None
-        tell(f"idle for {idle_s:g} s: let nothing else run here")
+        tell(f"idle for {idle_s:g} s: run nothing else on this node")
         _pass(sampler, EDGE_S)
         begin_s = time.monotonic()
         _pass(sampler, idle_s)
@@ -141,7 +141,7 @@ def _watch(
 
 @contextlib.contextmanager
 def _run_sampler(raw: Path) -> Any:
-    """The sampler's process, which ends with us."""
+    """Run the sampler as a process that ends with us."""
     options = {"--node": NODE, "--process": "0", "--period": str(PERIOD_S), "--zero": "0.0",
                "--parent": str(os.getpid()), "--root": str(ROOT)}  # fmt: skip
     words = [word for pair in options.items() for word in pair]
@@ -162,13 +162,13 @@ def _run_sampler(raw: Path) -> Any:
 
 
 def _pass(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Let time pass, unless the sampler ends before."""
+    """Let time pass, unless the sampler ends earlier."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
 
 
 def _wait_for_channel(raw: Path, process: subprocess.Popen[bytes]) -> bool:
-    """Wait until the sampler reads a channel; False when it has none."""
+    """Wait until the sampler has opened a channel; False if it has none."""
     deadline_s = time.monotonic() + OPEN_S
     while time.monotonic() < deadline_s and process.poll() is None:
         nodes = Observations(raw).nodes
@@ -181,13 +181,13 @@ def _wait_for_channel(raw: Path, process: subprocess.Popen[bytes]) -> bool:
 
 
 def _run_load(spec: RunSpec, raw: Path) -> tuple[RunRecord, Window | None]:
-    """Run the load. Its steps end when it last tells its progress, and last as long as its phase of that name."""
+    """Run the load. Its steps end at its last progress report, and last as long as its phase of that name."""
     raw.mkdir()
     write_json(raw / SPEC_FILE, spec)
     launch = LocalLauncher().run(spec, raw, lambda: None)
     ended_s = None
     with contextlib.suppress(OSError):
-        # Files have the time of day; the sampler's clock is the monotonic one.
+        # Files have wall-clock times; the sampler's clock is monotonic.
         ended_s = (raw / PROGRESS_FILE).stat().st_mtime - (time.time() - time.monotonic())
     for path in raw.glob(f"{PROGRESS_FILE}*"):
         path.unlink(missing_ok=True)
@@ -200,7 +200,7 @@ def _run_load(spec: RunSpec, raw: Path) -> tuple[RunRecord, Window | None]:
 
 
 def _read_samples(node: NodeSensors) -> list[Floats]:
-    """All readings of each channel: a few minutes of our own."""
+    """Read all readings of each channel: at most a few minutes."""
     parts: list[list[Floats]] = [[] for _ in node.channels]
     for chunk in node.samples():
         if chunk.channel < len(parts):
@@ -210,20 +210,20 @@ def _read_samples(node: NodeSensors) -> list[Floats]:
 
 def _explain_nothing(nodes: list[NodeSensors]) -> tuple[str, ...]:
     if not nodes:
-        return ("the sampler did not start: its words are lost with it",)
+        return ("the sampler did not start",)
     reasons = [f"{missing.backend}: {missing.what}: {missing.reason}" for missing in nodes[0].missing]
-    looked = f"no sensor of energy or power is on this node; looked for: {', '.join(plugins.names('sensor'))}"
+    looked = f"no power or energy sensor on this node; looked for: {', '.join(plugins.names('sensor'))}"
     return tuple(dict.fromkeys(reasons)) or (looked,)
 
 
-# -- what may be shared
+# -- the form to share
 
 
 def _make_shareable(
     verdict: str, checks: tuple[SensorCheck, ...], node: NodeSensors, windows: dict[str, Window],
     record: RunRecord | None, reasons: tuple[str, ...],
 ) -> dict[str, Any]:  # fmt: skip
-    """The result without the names of hosts and users; devices by a hash that others cannot turn back."""
+    """Return the result without names of hosts and users; devices by a hash that cannot be reversed."""
     facts = record.environment.facts if record is not None and record.environment is not None else {}
     whole = {
         "what": "steelyard selftest --hardware",
@@ -245,7 +245,7 @@ def _make_shareable(
 
 
 def _list_secrets(node: NodeSensors, record: RunRecord | None) -> dict[str, str]:
-    """What must not be told, and what stands for it."""
+    """Return what must not be shared, and its replacement."""
     devices = {domain.device for domain in node.domains.values() if domain.device}
     hosts = {socket.gethostname(), socket.getfqdn(), os.uname().nodename}
     if record is not None and record.environment is not None:
@@ -254,13 +254,13 @@ def _list_secrets(node: NodeSensors, record: RunRecord | None) -> dict[str, str]
     with contextlib.suppress(OSError, KeyError):
         hosts.add(getpass.getuser())
     hosts -= {"localhost", "root"}
-    # The long ones first: one may be a part of another.
+    # Long names first: one may be part of another.
     names = dict.fromkeys(sorted((host for host in hosts if len(host) >= MIN_SECRET), key=len, reverse=True), "(host)")
     return {device: hashed(device) for device in devices} | {str(Path.home()): "~"} | names
 
 
 def hashed(text: str) -> str:
-    """Two results of one device can be told to be so; the device cannot be told from them."""
+    """Hash a device id: two results of one device can be matched, but the device cannot be identified."""
     return f"id-{hashlib.sha256(f'steelyard hardware {text}'.encode()).hexdigest()[:12]}"
 
 
@@ -271,6 +271,6 @@ def _without(data: Any, secrets: Mapping[str, str]) -> Any:
         return [_without(entry, secrets) for entry in data]
     if isinstance(data, str):
         for secret, instead in secrets.items():
-            # As a word of its own: a host may be called as a part of what everybody knows.
+            # As a whole word: a host name may be part of a common word.
             data = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", instead, data)
     return data

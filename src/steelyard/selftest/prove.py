@@ -1,4 +1,4 @@
-"""The self-test: holds each figure against its truth, and judges intervals by how often they hold it."""
+"""The self-test: compare each figure with its known truth, and count how often intervals contain it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from steelyard.contracts.record import Interval
 
 EXACT = 1e-4
-"""Without noise a figure is right within 0.01 %."""
+"""Without noise a figure must be within 0.01 % of the truth."""
 
 NOISES = {
     "independent": Noise(kind="normal", cv=0.05, between_jobs_cv=0.02),
@@ -30,14 +30,14 @@ NOISES = {
 STUDIES = 60
 JOBS = 5
 COMPARISONS = 40
-JOBS_A_SIDE = 8
-# Of so few trials a share strays by chance; 2.6 standard errors leave it one failure in a hundred.
+JOBS_PER_SIDE = 8
+# With few trials a share varies by chance; 2.6 standard errors allow one false failure in a hundred.
 STRAY = 2.6
 
 
 @dataclass(frozen=True)
 class Proof:
-    """One formula held against the truth."""
+    """One formula compared with the truth."""
 
     group: str
     what: str
@@ -48,7 +48,7 @@ class Proof:
 
 
 def prove(tell: Callable[[str], None], *, quick: bool) -> Iterator[Proof]:
-    """The lines of the self-test; `tell` hears what is being done. Quick: without the many trials of intervals."""
+    """Yield the lines of the self-test; `tell` receives progress. Quick: without the many trials of intervals."""
     tell("formulas without noise")
     yield from _prove_formulas()
     tell("answers and statuses")
@@ -79,7 +79,7 @@ def _prove_formulas() -> Iterator[Proof]:
             yield Proof("formula", what, f"{truth:.8g}", f"{value:.8g}", f"{100 * error:+.5f} %", close)
 
 
-# -- answers that are words
+# -- answers that are not numbers
 
 
 def _prove_answers() -> Iterator[Proof]:
@@ -123,7 +123,7 @@ def _prove_coverage(name: str, noise: Noise) -> Iterator[Proof]:
     studies = [records[first : first + JOBS] for first in range(0, len(records), JOBS)]
     across = [_contains(job_throughput(study).interval, rate) for study in studies]
     yield _share(f"{JOBS} jobs, {name} noise and 2 % between jobs", across)
-    # Inside one job the truth is that job's own mean: the same seeds without noise between jobs.
+    # Within one job the truth is that job's own mean: the same seeds without noise between jobs.
     alone = dataclasses.replace(truth, noise=dataclasses.replace(noise, between_jobs_cv=0.0))
     records = run_many([_spec(alone, seed) for seed in range(STUDIES * 2)])
     yield _share(f"one job, {name} noise", [_contains(job_throughput([r]).interval, rate) for r in records])
@@ -140,7 +140,7 @@ def _share(what: str, hits: Sequence[bool]) -> Proof:
     return Proof(
         "interval",
         what,
-        "95 % hold the truth",
+        "95 % contain the truth",
         f"{share:.1%} of {len(hits)}",
         f"{share - 0.95:+.1%}",
         low <= share <= high,
@@ -152,19 +152,19 @@ def _share(what: str, hits: Sequence[bool]) -> Proof:
 
 def _prove_comparisons() -> Iterator[Proof]:
     noise = Noise(kind="normal", cv=0.01, between_jobs_cv=0.01)
-    count = COMPARISONS * JOBS_A_SIDE
+    count = COMPARISONS * JOBS_PER_SIDE
     base = SimTruth(step_time_s=STEP_S, noise=noise)
     slower = SimTruth(step_time_s=STEP_S * 1.02, noise=noise)
     runs = [_spec(base, seed) for seed in range(2 * count)] + [_spec(slower, 2 * count + seed) for seed in range(count)]
     means = [1 / (record.quantities["throughput_job"].value or math.nan) for record in run_many(runs)]
-    sides = [means[first : first + JOBS_A_SIDE] for first in range(0, len(means), JOBS_A_SIDE)]
+    sides = [means[first : first + JOBS_PER_SIDE] for first in range(0, len(means), JOBS_PER_SIDE)]
     first, second, slow = sides[:COMPARISONS], sides[COMPARISONS : 2 * COMPARISONS], sides[2 * COMPARISONS :]
     found = [compare_means(a, b).verdict == "slower" for a, b in zip(first, slow, strict=True)]
     false = [compare_means(a, b).verdict != "no difference shown" for a, b in zip(first, second, strict=True)]
     least = 0.90 - STRAY * math.sqrt(0.9 * 0.1 / COMPARISONS)
     most = 0.05 + STRAY * math.sqrt(0.05 * 0.95 / COMPARISONS)
     power, alarms = sum(found) / COMPARISONS, sum(false) / COMPARISONS
-    name = f"{JOBS_A_SIDE} jobs a side, 1 % between jobs"
+    name = f"{JOBS_PER_SIDE} jobs per side, 1 % between jobs"
     yield Proof(
         "comparison", f"2 % slower, {name}", "found in 90 %", f"{power:.1%} of {COMPARISONS}", "-", power >= least
     )

@@ -1,1 +1,1 @@
-"""Container images: what one is, found before anything is queued."""
+"""Container images, inspected before anything is queued."""

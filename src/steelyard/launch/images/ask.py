@@ -1,6 +1,6 @@
-"""Asks tools that know images, and torch inside an image: bounded answers of commands.
+"""Query tools about images, and torch inside an image, with limits on time and size.
 
-Knows how to start the measured side's probe in a container; gives no verdict on anything but torch's build.
+The probe of the measured side is started in the container.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ ASK_LIMIT_S: Final = 60.0
 MAX_ANSWER_BYTES: Final = 8 << 20
 MAX_WORDS: Final = 300
 
-# Not on a login node: options that ask for devices it may not have, or that the probe sets itself.
+# Options to drop on a login node: they need devices that it may not have, or the probe sets them itself.
 _NODE_OPTIONS = re.compile(r"--(nv|nvccli|rocm|gpus|device|network|net|cgroups|read-only|timeout|pull)(=|$)")
 _PROBE_PLACE = "/opt/steelyard-probe"
 
 
 @dataclass(frozen=True)
 class Torch:
-    """What torch in an image is."""
+    """The torch of an image."""
 
     text: str | None
     """Version and build; None: unknown."""
     why: str = ""
     """Why it is unknown."""
     broken: bool = False
-    """Whether it was asked and cannot be used."""
+    """Whether it was queried and cannot be used."""
 
 
 @dataclass(frozen=True)
 class CommandOutput:
-    """Of a command."""
+    """The output of a command."""
 
     text: bytes | None
     """None: the command failed."""
@@ -57,7 +57,7 @@ class CommandOutput:
 
 
 def ask(command: Sequence[str], *, limit_s: float = ASK_LIMIT_S) -> CommandOutput:
-    """What a command prints, within bounds of time and size."""
+    """Run a command within limits of time and size."""
     with tempfile.TemporaryFile() as said:
         try:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said)
@@ -80,20 +80,20 @@ def ask(command: Sequence[str], *, limit_s: float = ASK_LIMIT_S) -> CommandOutpu
 
 
 def torch_in(place: Place, reference: str, architecture: str | None, *, here: bool) -> Torch:
-    """What torch is in the image, by a process of the measured side in it; InputError when it is for other devices."""
+    """Query torch in the image with the probe; InputError if it is built for other devices."""
     runtime = place.site.container.runtime
     if architecture != platform.machine():
-        return Torch(None, "torch was not asked: images for the nodes do not run on this machine")
+        return Torch(None, "torch not checked: the image is for another architecture than this machine")
     if not here:
-        return Torch(None, "torch was not asked: the image is not unpacked on this machine")
+        return Torch(None, "torch not checked: the image is not unpacked on this machine")
     if shutil.which(runtime) is None:
-        return Torch(None, f"torch was not asked: {runtime} is not on this machine")
+        return Torch(None, f"torch not checked: {runtime} is not installed on this machine")
     answer = _ask_once(tuple(_probe_command(place, reference)))
     try:
         found = json.loads(answer.text or b"")
         facts, error = dict(found["facts"]), found["error"]
     except (ValueError, RecursionError, KeyError, TypeError):
-        return Torch(None, f"torch was not asked: {answer.why or 'the image gave no answer'}")
+        return Torch(None, f"torch not checked: {answer.why or 'the image gave no answer'}")
     if error:
         return Torch(None, f"torch in the image: {printable(str(error)[:MAX_WORDS])}", broken=True)
     built = [f"{WHEELS[maker]} {facts[name]}" for name, maker in MAKER_OF.items() if name in facts]
@@ -101,13 +101,13 @@ def torch_in(place: Place, reference: str, architecture: str | None, *, here: bo
     devices = place.site.container.devices
     if devices not in ("none", *(maker.lower() for name, maker in MAKER_OF.items() if name in facts)):
         problem = Problem("container.images", f"its torch is {described}", f"one built for {devices} devices")
-        raise InputError("torch in the image cannot use the devices that the container is given", problems=(problem,))
+        raise InputError("torch in the image cannot use the devices of the container", problems=(problem,))
     return Torch(printable(described)[:MAX_WORDS])
 
 
 @cache
 def _ask_once(command: tuple[str, ...]) -> CommandOutput:
-    """Once a process: the checks of a site ask, and so does the plan."""
+    """Run the probe once per process: both the checks of a site and the plan need its answer."""
     return ask(command, limit_s=PROBE_LIMIT_S)
 
 
@@ -118,7 +118,7 @@ def _probe_command(place: Place, reference: str) -> list[str]:
     target = f"{_PROBE_PLACE}/steelyard"
     command = [place.site.python or "python3", "-m", "steelyard.worker.probe"]
     variables = [f"--env=PYTHONPATH={_PROBE_PLACE}", "--env=PYTHONSAFEPATH=1", "--env=PYTHONNOUSERSITE=1"]
-    # What the site mounts may be torch itself, or a library it needs; a mount of the nodes alone is left out.
+    # Mounts may hold torch itself or a library it needs; those that exist only on the nodes are left out.
     mounts = [(mount.source, mount.target or mount.source) for mount in container.mounts if Path(mount.source).exists()]
     mounts.append((str(package), target))
     if container.runtime == "apptainer":

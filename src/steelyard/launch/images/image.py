@@ -1,7 +1,7 @@
-"""Finds what a container image is before anything is queued: architecture, digest and torch. Starts no run.
+"""Inspect a container image before anything is queued: architecture, digest and torch. Starts no run.
 
-Images are files (Apptainer's SIF, the OCI's layout as a folder or archive, a folder with a root file system) or names
-that Podman, Docker or a registry know. What cannot be found out from a login node stays unknown, with the reason.
+Images are files (Apptainer's SIF, an OCI layout as a folder or archive, a folder with a root file system) or names
+that Podman, Docker or a registry know. What a login node cannot see stays unknown, with the reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from steelyard.launch.images.sif import is_sif, sif_architecture
 if TYPE_CHECKING:
     from steelyard.inputs.site import Place
 
-# Programs of every system; of a root file system one of them tells its architecture.
+# Common programs: any of them shows the architecture of a root file system.
 _PROGRAMS = ("bin/sh", "usr/bin/env", "bin/bash", "usr/bin/dash", "usr/bin/busybox", "usr/bin/python3")
 _STEPS = 100
 _PODMAN_NAME = re.compile(r"(/[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*)+", re.ASCII)
@@ -33,20 +33,20 @@ _PODMAN_NAME = re.compile(r"(/[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*)+", re.ASCII)
 
 @dataclass(frozen=True)
 class _SeenImage:
-    """An image as far as it can be seen from here."""
+    """An image as far as it can be inspected from here."""
 
     reference: str
     architecture: str | None
     digest: str | None = None
     file: Path | None = None
-    """Whose digest is the image's."""
+    """The file whose digest is that of the image."""
     here: bool = False
-    """Whether it could be started on this machine, without fetching it."""
+    """Whether this machine could start it without fetching it."""
     why: str = ""
 
 
 def look_at_image(place: Place) -> Image | None:
-    """The image for the place's nodes; None without a container. InputError when it is for another architecture."""
+    """Return the image for the nodes; None without a container. InputError if it is for another architecture."""
     name = _require_name(place)
     if name is None:
         return None
@@ -69,7 +69,7 @@ def look_at_image(place: Place) -> Image | None:
 
 
 def check_image(place: Place) -> Check:
-    """Whether the image fits the nodes. Its digest is not taken: that of a large file takes long."""
+    """Check that the image fits the nodes. The digest is not computed: it takes long for a large file."""
     try:
         name = _require_name(place)
         if name is None:
@@ -81,13 +81,13 @@ def check_image(place: Place) -> Check:
         found = "; ".join([error.what, *(problem.problem for problem in error.problems)])
         return Check("container image", "wrong", printable(found), printable(error.next_step or ""))
     if torch.broken:
-        return Check("container image", "wrong", f"{name}: {torch.why}", "an image with torch for the nodes' devices")
+        fix = "use an image with torch for the nodes' devices"
+        return Check("container image", "wrong", f"{name}: {torch.why}", fix)
     known = f"{name}: {seen.architecture or 'architecture unknown'}, torch {torch.text or 'unknown'}"
     why = "; ".join(text for text in (seen.why, torch.why) if text)
     if seen.architecture is None:
-        return Check(
-            "container image", "note", f"{known} ({why})", "on a node: uname -m, and the image's own architecture"
-        )
+        fix = "compare the architecture of the image with `uname -m` on a node"
+        return Check("container image", "note", f"{known} ({why})", fix)
     return Check("container image", "ok", f"{known} ({why})" if why else known)
 
 
@@ -100,14 +100,14 @@ def _require_name(place: Place) -> str | None:
             "container.images", f"there is no image for {place.pool.architecture}", f"a name or path (now: {there})"
         )
         raise InputError(
-            f"the nodes of {place.site.name}:{place.pool_name} have no image",
+            f"there is no image for the nodes of {place.site.name}:{place.pool_name}",
             problems=(problem,),
             next_step=f'{place.pool.architecture} = "IMAGE" in [container.images]',
         )
     return place.image
 
 
-# -- seeing it ---------------------------------------------------------------------------------------------------
+# -- inspect ------------------------------------------------------------------------------------------------------
 
 
 def _see(place: Place, name: str) -> _SeenImage:
@@ -115,7 +115,7 @@ def _see(place: Place, name: str) -> _SeenImage:
     transport, _, rest = name.partition(":")
     if runtime != "none":
         if transport in ("oci", "oci-archive") and rest.startswith("/"):
-            # The tag comes after the last colon; a path that is there is taken whole.
+            # The tag comes after the last colon; a path that exists as a whole has none.
             path, _, tag = rest.rpartition(":")
             if path and "/" not in tag and not Path(rest).exists():
                 return _see_layout(place, name, Path(path), tag)
@@ -124,8 +124,8 @@ def _see(place: Place, name: str) -> _SeenImage:
             return _see_path(place, name)
         if runtime == "apptainer" and "://" not in name:
             raise InputError(
-                f"the image {name!r} is no whole path",
-                next_step="give the path from / on, or a name with docker:// before it",
+                f"the image {name!r} is not an absolute path",
+                next_step="give the full path, or a name with docker:// before it",
             )
     return _see_name(place, name)
 
@@ -135,7 +135,7 @@ def _see_path(place: Place, name: str) -> _SeenImage:
     try:
         if path.is_file() and is_sif(path):
             if runtime != "apptainer":
-                raise _unfit(name, runtime, "an Apptainer image", "apptainer, or an image in the OCI's layout")
+                raise _unfit(name, runtime, "an Apptainer image", "apptainer, or an image in OCI layout")
             return _SeenImage(name, sif_architecture(path), file=path, here=True)
         if (
             path.is_dir()
@@ -150,20 +150,20 @@ def _see_path(place: Place, name: str) -> _SeenImage:
                     f"docker import: tar -C {name} -c . | docker import - NAME",
                 )
             found = next((machine for part in _PROGRAMS if (machine := _machine_below(path, part))), None)
-            why = "a root file system has no digest" if found else "a root file system without a program that we know"
+            why = "a root file system has no digest" if found else "no known program in the root file system"
             return _SeenImage(str(path), found, here=True, why=why)
     except OSError as error:
         raise InputError(f"the image {name} cannot be read: {error.strerror}") from None
     if not path.exists():
         raise InputError(
-            f"the image {name} is not there",
-            next_step="apptainer build IMAGE.sif, or see the path in [container.images]",
+            f"the image {name} does not exist",
+            next_step="apptainer build IMAGE.sif, or correct the path in [container.images]",
         )
     return _see_layout(place, name, path, None)
 
 
 def _machine_below(root: Path, part: str) -> str | None:
-    """For which machine a program of a root file system is. Links are followed as they would be inside."""
+    """Return the machine type of a program in a root file system. Links are resolved as inside the container."""
     done: list[str] = []
     todo = part.split("/")[::-1]
     for _ in range(_STEPS):
@@ -186,15 +186,13 @@ def _machine_below(root: Path, part: str) -> str | None:
 def _see_layout(place: Place, name: str, path: Path, tag: str | None) -> _SeenImage:
     runtime, wanted = place.site.container.runtime, place.pool.architecture
     if runtime == "docker":
-        raise _unfit(
-            name, runtime, "a layout of files", f"a name, after: skopeo copy oci:{path} docker-daemon:NAME:TAG"
-        )
+        raise _unfit(name, runtime, "an OCI layout", f"a name, after: skopeo copy oci:{path} docker-daemon:NAME:TAG")
     try:
         with oci.open_layout(path) as documents:
             if documents is None:
                 raise InputError(
-                    f"{path} is no image that we know: neither SIF, nor the OCI's layout, nor a root file system",
-                    next_step=f"skopeo copy docker-archive:{path} oci-archive:NEW.tar, if `docker save` has made it",
+                    f"{path} is not a known kind of image: neither SIF, nor OCI layout, nor root file system",
+                    next_step=f"if it was made by `docker save`: skopeo copy docker-archive:{path} oci-archive:NEW.tar",
                 )
             found = oci.choose(oci.images_in(documents, tag, str(path)), wanted, str(path))
     except OSError as error:
@@ -202,7 +200,7 @@ def _see_layout(place: Place, name: str, path: Path, tag: str | None) -> _SeenIm
     transport = "oci" if path.is_dir() else "oci-archive"
     if runtime == "podman" and transport == "oci" and not _PODMAN_NAME.fullmatch(str(path)):
         raise InputError(
-            f"Podman names an image after its folder, and cannot do that with {path}",
+            f"Podman cannot derive an image name from the folder {path}",
             next_step="use a folder with lower-case letters and digits, and single . _ - between them, or an archive",
         )
     reference = f"{transport}:{path}" + (f":{tag}" if tag else "")
@@ -211,15 +209,15 @@ def _see_layout(place: Place, name: str, path: Path, tag: str | None) -> _SeenIm
 
 def _unfit(name: str, runtime: str, what: str, valid: str) -> InputError:
     problem = Problem("container.runtime", f"{runtime} cannot start {what}", valid)
-    return InputError(f"the image {name} and {runtime} do not fit", problems=(problem,))
+    return InputError(f"{runtime} cannot start the image {name}", problems=(problem,))
 
 
 def _see_name(place: Place, name: str) -> _SeenImage:
-    """A name: what Podman or Docker have of it here, else what the registry says."""
+    """Inspect an image by name: first with the local Podman or Docker, then in the registry."""
     runtime, wanted = place.site.container.runtime, place.pool.architecture
     bare = name.removeprefix("docker://")
     if runtime == "apptainer" and bare == name:
-        return _SeenImage(name, None, why=f"{name.partition(':')[0]} images cannot be looked into from here")
+        return _SeenImage(name, None, why=f"{name.partition(':')[0]} images cannot be inspected from here")
     local = _see_local(runtime, bare, wanted) if runtime in ("podman", "docker") else None
     if local is not None and local.architecture == wanted:
         return local
@@ -230,7 +228,7 @@ def _see_name(place: Place, name: str) -> _SeenImage:
 
 
 def _see_local(runtime: str, name: str, wanted: str) -> _SeenImage | None:
-    """The image as this machine's Podman or Docker has it; None when it has it not."""
+    """Inspect the image with this machine's Podman or Docker; None if it is not there."""
     if shutil.which(runtime) is None:
         return None
     if runtime == "podman" and ask([runtime, "manifest", "exists", "--", name]).text is not None:
@@ -255,17 +253,17 @@ def _read_inspection(entry: dict[str, Any]) -> _SeenImage:
     digest = entry.get("Digest")
     if not isinstance(digest, str):
         digest = names[0].partition("@")[2] if names else None
-    # Podman lists a name with the index's digest, too; the image of one architecture is what is started.
+    # Podman also lists the name with the digest of the index; what is started is the image of one architecture.
     named = [one for one in names if digest is not None and one.endswith(digest)] or names
     identity = str(entry.get("Id") or "")
     return _SeenImage((named[0] if named else identity)[:1000], architecture, digest or identity or None, here=True)
 
 
 def _see_registered(name: str, wanted: str, prefix: str) -> _SeenImage:
-    """What the registry says of a name."""
+    """Inspect an image in its registry."""
     unknown = _SeenImage(prefix + name, None)
     if shutil.which("skopeo") is None:
-        return replace(unknown, why="skopeo, which asks a registry, is not here")
+        return replace(unknown, why="skopeo, which queries a registry, is not installed here")
     answer = ask(["skopeo", "inspect", "--raw", "--", f"docker://{name}"])
     if answer.text is None:
         return replace(unknown, why=f"skopeo: {answer.why}")
@@ -280,7 +278,7 @@ def _see_registered(name: str, wanted: str, prefix: str) -> _SeenImage:
 
 
 def _without_tag(name: str) -> str:
-    """A name without its digest, and without its tag: a colon before a slash belongs to the registry's port."""
+    """Remove digest and tag from a name; a colon before a slash belongs to the registry's port."""
     name = name.partition("@")[0]
     start, colon, tag = name.rpartition(":")
     return start if colon and "/" not in tag else name
@@ -299,7 +297,7 @@ def _refuse_other_architecture(place: Place, name: str, seen: _SeenImage) -> Non
         tool = "docker" if place.site.container.runtime == "docker" else "podman"
         step = f"use an image for {wanted}: {tool} pull --platform=linux/{oci.GO_NAMES[wanted]} NAME"
     raise InputError(
-        f"the image is for {seen.architecture}, the nodes of {where} are {wanted}: it could not start there",
+        f"the image is for {seen.architecture}, but the nodes of {where} are {wanted}: it cannot start there",
         problems=(problem,),
         next_step=step,
     )

@@ -1,6 +1,6 @@
-"""Reads images in the OCI's layout, a folder or one file: which image of an index is for an architecture.
+"""Read images in OCI layout, as a folder or one file, and choose the image for an architecture.
 
-Reads a stranger's JSON within bounds and checks every digest it follows. Runs nothing, unpacks nothing.
+The JSON is untrusted: it is read within bounds, and every digest is checked. Runs nothing, unpacks nothing.
 The layout: https://github.com/opencontainers/image-spec/blob/main/image-layout.md
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# Manifests and configurations of real images have some kilobytes; registries refuse manifests above 4 MiB.
+# Manifests and configurations of real images are a few kilobytes; registries refuse manifests above 4 MiB.
 MAX_DOCUMENT_BYTES: Final = 4 << 20
 MAX_DEPTH: Final = 4
 MAX_ENTRIES: Final = 1000
@@ -28,36 +28,36 @@ MAX_ARCHIVE_MEMBERS: Final = 10_000
 NAME_KEY: Final = "org.opencontainers.image.ref.name"
 
 GO_NAMES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
-"""What images call an architecture that `uname -m` calls so."""
+"""The names of architectures in images, by their names in `uname -m`."""
 _UNAMES = {go: name for name, go in GO_NAMES.items()}
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
 
 @dataclass(frozen=True)
 class ImageEntry:
-    """One image."""
+    """One image of an index or layout."""
 
     architecture: str | None
-    """As `uname -m` says it; None: the image does not say."""
+    """As in `uname -m`; None: the image does not specify it."""
     digest: str
-    """Of its manifest."""
+    """Digest of its manifest."""
 
 
 class Documents(Protocol):
-    """Where an image's documents are read from."""
+    """A source of the JSON documents of an image."""
 
     def read(self, name: str) -> bytes | None:
-        """A document by its path in the layout, at most MAX_DOCUMENT_BYTES of it; None: there is none."""
+        """Return a document by its path in the layout, at most MAX_DOCUMENT_BYTES + 1; None if it does not exist."""
 
 
 class Folder:
-    """A layout that is a folder."""
+    """A layout in a folder."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self, name: str) -> bytes | None:
-        """A regular file below the folder."""
+        """Read a regular file below the folder."""
         path = self._path / name
         if not path.is_file():
             return None
@@ -66,19 +66,19 @@ class Folder:
 
 
 class TarLayout:
-    """A layout that is a tar file; only its headers are read, and the documents asked for."""
+    """A layout in a tar file; only headers and requested documents are read."""
 
     def __init__(self, path: Path, archive: tarfile.TarFile) -> None:
         self._archive = archive
         self._members: dict[str, tarfile.TarInfo] = {}
         for number, member in enumerate(archive):
             if number >= MAX_ARCHIVE_MEMBERS:
-                raise InputError(f"{path} has more than {MAX_ARCHIVE_MEMBERS} members: no image has so many")
+                raise InputError(f"{path} has more than {MAX_ARCHIVE_MEMBERS} members: not an image")
             if member.isreg():
                 self._members[member.name.removeprefix("./")] = member
 
     def read(self, name: str) -> bytes | None:
-        """A regular member."""
+        """Read a regular member."""
         member = self._members.get(name)
         file = None if member is None else self._archive.extractfile(member)
         return None if file is None else file.read(MAX_DOCUMENT_BYTES + 1)
@@ -86,12 +86,12 @@ class TarLayout:
 
 @contextmanager
 def open_layout(path: Path) -> Iterator[Documents | None]:
-    """The documents of a layout; None when the path is none."""
+    """Open the documents of a layout; None if the path is not a layout."""
     if path.is_dir():
         yield Folder(path) if (path / "oci-layout").is_file() else None
         return
     try:
-        # Uncompressed alone, as such archives are: a header can be skipped to, and none unpacks without end.
+        # Only uncompressed, as such archives are: seeking is cheap, and there are no decompression bombs.
         archive = tarfile.open(path, "r:")  # noqa: SIM115 -- closed below
     except tarfile.TarError:
         yield None
@@ -100,13 +100,13 @@ def open_layout(path: Path) -> Iterator[Documents | None]:
         documents = TarLayout(path, archive)
         yield documents if documents.read("oci-layout") is not None else None
     except tarfile.TarError as error:
-        raise InputError(f"{path} is no sound archive: {error}", next_step="copy or make it again") from None
+        raise InputError(f"{path} is damaged: {error}", next_step="copy it or build it again") from None
     finally:
         archive.close()
 
 
 def images_in(documents: Documents, tag: str | None, source: str) -> list[ImageEntry]:
-    """Every image of a layout, or of one tag in it."""
+    """Return every image of a layout, or those with a tag."""
     index = _parse(documents.read("index.json"), f"{source}: index.json")
     entries = _read_entries(index, source)
     if tag is not None:
@@ -122,7 +122,7 @@ def images_in(documents: Documents, tag: str | None, source: str) -> list[ImageE
 
 
 def images_of_raw(text: bytes, source: str) -> list[ImageEntry] | None:
-    """The images that a registry's index lists; None when the text is the manifest of one image."""
+    """Return the images in a registry's index; None if the text is the manifest of one image."""
     document = _parse(text, source)
     if "manifests" not in document:
         return None
@@ -134,12 +134,12 @@ def images_of_raw(text: bytes, source: str) -> list[ImageEntry] | None:
 
 
 def architecture_of_config(text: bytes, source: str) -> str | None:
-    """For which architecture an image's configuration says it is."""
+    """Return the architecture in an image's configuration."""
     return _uname(_parse(text, source).get("architecture"))
 
 
 def choose(found: list[ImageEntry], architecture: str, source: str) -> ImageEntry:
-    """The image for an architecture; InputError says which there are."""
+    """Return the image for an architecture; InputError with the available ones if there is none."""
     fitting = [one for one in found if one.architecture == architecture]
     if len({one.digest for one in fitting}) == 1:
         return fitting[0]
@@ -147,22 +147,22 @@ def choose(found: list[ImageEntry], architecture: str, source: str) -> ImageEntr
         return found[0]
     if fitting:
         raise InputError(
-            f"{source} holds {len(fitting)} images for {architecture}",
-            next_step="name one of them by its tag or digest",
+            f"{source} has {len(fitting)} images for {architecture}",
+            next_step="select one by its tag or digest",
         )
-    there = ", ".join(sorted({one.architecture or "unknown" for one in found})) or "nothing"
+    there = ", ".join(sorted({one.architecture or "unknown" for one in found})) or "none"
     raise InputError(
-        f"{source} has no image for {architecture}: it has {there}",
+        f"{source} has no image for {architecture}; it has: {there}",
         next_step="build one there, and add it to the index: buildah manifest add INDEX IMAGE",
     )
 
 
 def _follow(documents: Documents, entry: dict[str, Any], source: str, depth: int) -> Iterator[ImageEntry]:
-    """The images that an entry of an index leads to, through indexes within it."""
+    """Yield the images behind an entry of an index, through nested indexes."""
     if _attests(entry):
         return
     if depth > MAX_DEPTH:
-        raise InputError(f"{source}: indexes within indexes, more than {MAX_DEPTH} deep")
+        raise InputError(f"{source}: indexes are nested more than {MAX_DEPTH} deep")
     digest = str(entry["digest"])
     document = _parse(_read_blob(documents, digest, source), f"{source}: {digest}")
     if "manifests" in document:
@@ -172,7 +172,7 @@ def _follow(documents: Documents, entry: dict[str, Any], source: str, depth: int
     config = document.get("config")
     known = _platform(entry)
     if isinstance(config, dict) and _DIGEST.fullmatch(str(config.get("digest"))):
-        # What the image itself says counts for more than what the index says of it.
+        # The image's own configuration takes precedence over the index.
         text = _read_blob(documents, str(config["digest"]), source)
         known = architecture_of_config(text, f"{source}: {config['digest']}") or known
     yield ImageEntry(known, digest)
@@ -189,11 +189,11 @@ def _read_entries(index: dict[str, Any], source: str) -> list[dict[str, Any]]:
         )
         if all(sound):
             return entries
-    raise InputError(f"{source}: its index is not valid", next_step="skopeo inspect --raw shows it; make it again")
+    raise InputError(f"{source}: its index is not valid", next_step="inspect it: skopeo inspect --raw; then rebuild it")
 
 
 def _attests(entry: dict[str, Any]) -> bool:
-    """Builders add documents about an image beside it, for the platform `unknown`."""
+    """Return whether an entry is an attestation, which builders add for the platform `unknown`."""
     platform = entry.get("platform")
     return isinstance(platform, dict) and platform.get("os") == "unknown"
 
@@ -208,7 +208,7 @@ def _uname(name: Any) -> str | None:
 
 
 def _read_blob(documents: Documents, digest: str, source: str) -> bytes:
-    """A document by its digest, which must be right."""
+    """Read a document by its digest and check it."""
     text = documents.read(f"blobs/sha256/{digest.removeprefix('sha256:')}")
     if text is None:
         raise InputError(f"{source}: {digest} is missing", next_step="copy the image again, with all architectures")
@@ -219,13 +219,13 @@ def _read_blob(documents: Documents, digest: str, source: str) -> bytes:
 
 def _parse(text: bytes | None, source: str) -> dict[str, Any]:
     if text is None:
-        raise InputError(f"{source} is missing", next_step="copy or make the image again")
+        raise InputError(f"{source} is missing", next_step="copy or build the image again")
     if len(text) > MAX_DOCUMENT_BYTES:
-        raise InputError(f"{source} has more than the {MAX_DOCUMENT_BYTES} bytes such a document may have")
+        raise InputError(f"{source} has more than {MAX_DOCUMENT_BYTES} bytes, the limit for such a document")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise InputError(f"{source} is not a JSON object", next_step="copy or make the image again")
+        raise InputError(f"{source} is not a JSON object", next_step="copy or build the image again")
     return document

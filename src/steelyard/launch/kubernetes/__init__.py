@@ -1,1 +1,1 @@
-"""Campaigns on Kubernetes: what is created, what its answers mean, and how results come back."""
+"""Campaigns on Kubernetes: the objects to create, what the answers mean, and how results come back."""

@@ -1,7 +1,7 @@
-"""Kubernetes' API as plain JSON: lists in pages, creation, deletion, logs. Knows HTTP and nothing of campaigns.
+"""The Kubernetes API as plain JSON: paged lists, creation, deletion, logs.
 
-The official client finds the platform and speaks to it: kubeconfig with its credential plugins, TLS, proxies, tokens.
-Its models are not used: to build them takes milliseconds an object, and they hide fields that they do not know.
+The official client sets up the connection: kubeconfig with credential plugins, TLS, proxies, tokens. Its models are
+not used: building them takes milliseconds per object, and they drop fields that they do not know.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ FORBIDDEN, NOT_FOUND, CONFLICT, GONE = 403, 404, 409, 410
 
 
 class ApiError(SteelyardError):
-    """The platform said no."""
+    """An error status from the API."""
 
     def __init__(self, status: int, said: str, what: str) -> None:
-        super().__init__(f"Kubernetes refuses to {what}: {said} ({status})")
+        super().__init__(f"Kubernetes refused {what}: {said} ({status})")
         self.status = status
         self.said = said
 
 
 class Api:
-    """One platform, as one user."""
+    """A connection to one platform as one user."""
 
     def __init__(self, context: str | None) -> None:
         self._client = _client(context)
@@ -45,11 +45,11 @@ class Api:
         self.host = str(self._client.configuration.host)
 
     def get(self, path: str, query: Mapping[str, object] | None = None) -> Object:
-        """One object, or one answer."""
+        """Get one object or answer."""
         return _read_json(self._ask("GET", path, query))
 
     def list(self, path: str, query: Mapping[str, object]) -> Iterator[Object]:
-        """All items, in pages of bounded size."""
+        """Yield all items, in pages of bounded size."""
         token = ""
         for _ in range(MAX_PAGES):
             page = self.get(path, {**query, "limit": PAGE, **({"continue": token} if token else {})})
@@ -61,7 +61,7 @@ class Api:
         raise SteelyardError(f"{path} has more than {MAX_PAGES * PAGE} items", next_step="use another namespace")
 
     def create(self, path: str, body: Object) -> bool:
-        """Whether it was created; False: it was there before."""
+        """Create an object; False if it already exists."""
         try:
             _read_json(self._ask("POST", path, None, body))
         except ApiError as error:
@@ -71,11 +71,11 @@ class Api:
         return True
 
     def ask(self, path: str, body: Object) -> Object:
-        """A question that is asked by creating something, such as what we may do."""
+        """Query something by creating an object, such as an access review."""
         return _read_json(self._ask("POST", path, None, body))
 
     def delete(self, path: str, query: Mapping[str, object] | None = None, body: Object | None = None) -> bool:
-        """Whether it is taken away; False: it is not there, or has changed since the version that `body` names."""
+        """Delete an object; False if it does not exist, or has changed since the version in `body`."""
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background", **(body or {})}
         try:
             _read_json(self._ask("DELETE", path, query, options))
@@ -86,7 +86,7 @@ class Api:
         return True
 
     def stream(self, path: str, query: Mapping[str, object], limit_bytes: int) -> Iterator[bytes]:
-        """An answer's bytes as they come, up to a bound."""
+        """Yield the bytes of an answer as they arrive, up to a limit."""
         answer = self._ask("GET", path, query)
         left = limit_bytes
         try:
@@ -94,7 +94,7 @@ class Api:
                 left -= len(chunk)
                 yield chunk
         finally:
-            # What was not read makes the connection useless for others.
+            # Unread data makes the connection useless for others.
             answer.close()
 
     def _ask(self, method: str, path: str, query: Mapping[str, object] | None, body: Object | None = None) -> Any:
@@ -102,7 +102,7 @@ class Api:
 
         url = f"{self.host}{path}" + (f"?{urlencode(query)}" if query else "")
         headers = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": "steelyard"}
-        # Asked anew each time: tokens of credential plugins live minutes.
+        # Each time: tokens of credential plugins live minutes.
         for entry in self._client.configuration.auth_settings().values():
             if entry.get("in") == "header" and entry.get("value"):
                 headers[entry["key"]] = entry["value"]
@@ -141,7 +141,7 @@ def _client(context: str | None) -> Any:
             "Kubernetes needs the package `kubernetes`, which is not installed",
             next_step="pip install 'steelyard[kubernetes]'",
         ) from None
-    # Any: its releases differ in what they say of their types.
+    # Any: the types differ between its releases.
     client: Any = kubernetes.client
     config: Any = kubernetes.config
     try:
@@ -151,7 +151,7 @@ def _client(context: str | None) -> Any:
             configuration = client.Configuration()
             config.load_incluster_config(client_configuration=configuration)
             return client.ApiClient(configuration)
-        # Named, because the package reads the variable only once, when it is imported.
+        # Explicit, because the package reads the variable only once, at import.
         return config.new_client_from_config(config_file=os.environ.get("KUBECONFIG") or None, context=context)
     except (config.ConfigException, OSError, ValueError) as error:
         raise InputError(
@@ -166,7 +166,7 @@ def _read(answer: Any, size: int) -> bytes:
     try:
         data: bytes = answer.read(size)
     except urllib3.exceptions.HTTPError as error:
-        raise SteelyardError(f"the answer of Kubernetes broke off: {error}"[:1000]) from None
+        raise SteelyardError(f"the answer of Kubernetes was interrupted: {error}"[:1000]) from None
     return data
 
 
@@ -186,7 +186,7 @@ def _read_json(answer: Any) -> Object:
     try:
         data = json.loads(_read_whole(answer, MAX_ANSWER_BYTES))
     except ValueError:
-        raise SteelyardError("Kubernetes answered with something that is not JSON") from None
+        raise SteelyardError("Kubernetes did not answer with JSON") from None
     if not isinstance(data, dict):
-        raise SteelyardError("Kubernetes answered with something that is not an object")
+        raise SteelyardError("Kubernetes did not answer with a JSON object")
     return data

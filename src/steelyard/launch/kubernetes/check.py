@@ -1,4 +1,4 @@
-"""Checks a Kubernetes platform: reach, rights, nodes, JobSet and Kueue. Creates nothing."""
+"""Check a Kubernetes platform: connection, permissions, nodes, JobSet and Kueue. Creates nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 KUEUE_GROUP: Final = "kueue.x-k8s.io"
-# Indexed Jobs are stable since then; container's last words from the log since long before.
+# Indexed Jobs are stable since then; termination messages from the log since long before.
 OLDEST: Final = (1, 24)
 RIGHTS: Final = (
     ("batch", "jobs", "", ("create", "list", "delete", "deletecollection")),
@@ -33,7 +33,7 @@ MAX_NODES: Final = 20_000
 
 
 def platform_checks(connect: Callable[[], Api], place: Place) -> Iterator[Check]:
-    """One after the other; without an answer there is only one."""
+    """Yield all checks; only one if the API does not answer."""
     try:
         api = connect()
         version = api.get("/version")
@@ -43,7 +43,7 @@ def platform_checks(connect: Callable[[], Api], place: Place) -> Iterator[Check]
     said = text(version.get("gitVersion"), 100)
     number = re.match(r"v(\d{1,4})\.(\d{1,4})", said)
     if number and (int(number[1]), int(number[2])) < OLDEST:
-        yield Check("API", "wrong", f"{said} at {api.host}: Indexed Jobs came with 1.24", "another platform")
+        yield Check("API", "wrong", f"{said} at {api.host}: Indexed Jobs need 1.24", "use another platform")
     else:
         yield Check("API", "ok", f"{said or 'an unknown version'} at {api.host}")
     groups = {str(group.get("name")) for group in api.get("/apis").get("groups") or []}
@@ -52,8 +52,8 @@ def platform_checks(connect: Callable[[], Api], place: Place) -> Iterator[Check]
     yield from _check_rights(api, place, groups)
     yield from _check_nodes(api, place)
     if place.site.limits.max_running is not None:
-        found = "limits.max_running is not kept: Kubernetes starts whatever has room"
-        yield Check("limits", "note", found, "give the namespace a quota, or a Kueue queue, of that size")
+        found = "limits.max_running has no effect: Kubernetes starts every pod that fits"
+        yield Check("limits", "note", found, "set a quota of that size on the namespace, or use a Kueue queue")
 
 
 def _check_namespace(api: Api, place: Place) -> Iterator[Check]:
@@ -62,21 +62,23 @@ def _check_namespace(api: Api, place: Place) -> Iterator[Check]:
         there = api.get(f"/api/v1/namespaces/{name}")
     except ApiError as error:
         if error.status == NOT_FOUND:
-            yield Check("namespace", "wrong", f"there is no {name!r}", "set cluster.namespace: kubectl get namespaces")
+            yield Check(
+                "namespace", "wrong", f"{name!r} does not exist", "set cluster.namespace: kubectl get namespaces"
+            )
         elif error.status == FORBIDDEN:
-            yield Check("namespace", "note", f"{name!r} may not be looked at: whether it is there is unknown")
+            yield Check("namespace", "note", f"no permission to read {name!r}: it may not exist")
         else:
             raise
         return
     yield Check("namespace", "ok", name)
-    # Pods that the namespace's security standard forbids are never made, and their Jobs wait in vain.
+    # Pods that violate the namespace's security standard are never created, and their Jobs wait for ever.
     labels = (there.get("metadata") or {}).get("labels") or {}
     standard = labels.get("pod-security.kubernetes.io/enforce")
     if standard == "restricted" and place.site.cluster.run_as is None:
-        found = "the namespace demands the security standard `restricted`, and pods run as the image says"
-        yield Check("security", "wrong", found, "set cluster.run_as to the number of a user, such as 1000")
+        found = "the namespace enforces the security standard `restricted`, but pods run as the image's user"
+        yield Check("security", "wrong", found, "set cluster.run_as to a user id, such as 1000")
     if standard in ("baseline", "restricted") and any(mount.claim is None for mount in place.site.container.mounts):
-        found = f"the security standard `{standard}` forbids folders of the node"
+        found = f"the security standard `{standard}` does not allow hostPath volumes"
         yield Check("security", "wrong", found, "give the mounts a claim: kubectl get pvc")
 
 
@@ -84,7 +86,7 @@ def _check_extensions(api: Api, place: Place, groups: set[str]) -> Iterator[Chec
     cluster = place.site.cluster
     if cluster.jobset and JOBSET_GROUP not in groups:
         yield Check(
-            "JobSet", "wrong", "cluster.jobset is true, and the platform has none", "set cluster.jobset = false"
+            "JobSet", "wrong", "cluster.jobset is true, but JobSet is not installed", "set cluster.jobset = false"
         )
     elif JOBSET_GROUP in groups:
         used = "used for tasks of several pods" if cluster.jobset is not False else "not used: cluster.jobset is false"
@@ -92,8 +94,8 @@ def _check_extensions(api: Api, place: Place, groups: set[str]) -> Iterator[Chec
     if cluster.queue is None:
         return
     if KUEUE_GROUP not in groups:
-        found = f"cluster.queue is {cluster.queue!r}, and the platform has no Kueue: jobs would stay suspended"
-        yield Check("Kueue", "wrong", found, "leave cluster.queue out")
+        found = f"cluster.queue is {cluster.queue!r}, but Kueue is not installed: jobs would stay suspended"
+        yield Check("Kueue", "wrong", found, "remove cluster.queue")
         return
     namespace, queue = cluster.namespace, cluster.queue
     try:
@@ -105,13 +107,13 @@ def _check_extensions(api: Api, place: Place, groups: set[str]) -> Iterator[Chec
             found = f"the namespace {namespace!r} has no LocalQueue {queue!r}"
             yield Check("Kueue", "wrong", found, f"kubectl --namespace {namespace} get localqueues")
         else:
-            yield Check("Kueue", "note", f"the queue {queue!r} cannot be looked at: {error.said}")
+            yield Check("Kueue", "note", f"the queue {queue!r} cannot be read: {error.said}")
     else:
         yield Check("Kueue", "ok", f"queue {queue}")
 
 
 def _check_rights(api: Api, place: Place, groups: set[str]) -> Iterator[Check]:
-    """What we may do, asked one by one: the platform answers for this user, whatever gives the right."""
+    """Check permissions one by one with access reviews, which include every role of this user."""
     wanted = list(RIGHTS)
     if place.pool.max_nodes != 1:
         sets = JOBSET_GROUP in groups and place.site.cluster.jobset is not False
@@ -123,12 +125,12 @@ def _check_rights(api: Api, place: Place, groups: set[str]) -> Iterator[Check]:
         if not _may(api, place.site.cluster.namespace, group, resource, part, verb)
     ]
     if missing:
-        fix = "ask for a role in the namespace, such as `edit`, that allows it"
-        yield Check("rights", "wrong", f"we may not {', '.join(missing)}", fix)
+        fix = "ask for a role in the namespace that allows this, such as `edit`"
+        yield Check("rights", "wrong", f"no permission to {', '.join(missing)}", fix)
     else:
-        yield Check("rights", "ok", "all that a campaign needs")
+        yield Check("rights", "ok", "all permissions that a campaign needs")
     if not _may(api, place.site.cluster.namespace, "", "events", "", "list"):
-        yield Check("events", "note", "we may not list events: why something is stuck will be told less well")
+        yield Check("events", "note", "no permission to list events: reasons for stuck pods will be less precise")
 
 
 def _may(api: Api, namespace: str, group: str, resource: str, part: str, verb: str) -> bool:
@@ -143,7 +145,7 @@ def _may(api: Api, namespace: str, group: str, resource: str, part: str, verb: s
 
 
 def _check_nodes(api: Api, place: Place) -> Iterator[Check]:
-    """Whether any node could take a pod; free or not."""
+    """Check whether any node could run a pod, now or later."""
     pool = place.pool
     architecture = ARCHITECTURES[pool.architecture]
     wanted = {**pool.node_selector, "kubernetes.io/arch": architecture}
@@ -153,11 +155,11 @@ def _check_nodes(api: Api, place: Place) -> Iterator[Check]:
     except ApiError as error:
         if error.status != FORBIDDEN:
             raise
-        yield Check("nodes", "note", "we may not list nodes: whether any fits is unknown")
+        yield Check("nodes", "note", "no permission to list nodes: they are not checked")
         return
     labels = ", ".join(f"{name}={value}" for name, value in wanted.items())
     if not fitting:
-        # An autoscaler may have none now.
+        # An autoscaler may have none at the moment.
         yield Check("nodes", "note", f"no node has {labels}", "kubectl get nodes --show-labels")
         return
     if pool.resource is None:
@@ -168,7 +170,7 @@ def _check_nodes(api: Api, place: Place) -> Iterator[Check]:
         yield Check("nodes", "ok", f"{len(enough)} with {labels} and {pool.devices_per_node} {pool.resource}")
     else:
         most = max(_count_devices(node, pool.resource) for node in fitting)
-        found = f"{len(fitting)} with {labels}, of which none has {pool.devices_per_node} {pool.resource}; most: {most}"
+        found = f"{len(fitting)} with {labels}, but none has {pool.devices_per_node} {pool.resource}; most: {most}"
         yield Check("nodes", "wrong", found, "set devices_per_node or resource to what kubectl describe node shows")
 
 

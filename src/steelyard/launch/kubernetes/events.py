@@ -1,6 +1,6 @@
-"""Reads a Kubernetes task's state: what its Jobs, pods and events say, and what that means. Asks nobody.
+"""Work out the state of a Kubernetes task from its Jobs, pods and events. Queries nothing.
 
-Objects come as the API's plain JSON, from a platform that may run any version: every field may be missing.
+Objects are the API's plain JSON, from a platform of any version: every field may be missing.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Object = dict[str, Any]
 SAID_CHARACTERS: Final = 1500
 SHOWN_NODES: Final = 1000
 
-# How long a pod may wait for a reason before it is given up, by that reason. Images: a registry may be away for some
-# minutes, a wrong name stays wrong. No room: a queue of a day is usual, and an autoscaler takes its time.
+# How long a pod may wait for each reason before it is given up. Images: a registry may be down for some minutes, a
+# wrong name stays wrong. No room: a day in the queue is usual, and an autoscaler takes time.
 PATIENCE_S: Final = {
     "InvalidImageName": 0,
     "ErrImageNeverPull": 0,
@@ -39,50 +39,50 @@ PATIENCE_S: Final = {
     "Unschedulable": 86_400,
     "FailedCreate": 3_600,
 }
-# No registry and no patience helps against these.
+# Waiting does not help against these.
 _WRONG_PLATFORM = re.compile(
     r"no match for platform|no matching manifest|exec format error|does not match the (detected|specified) platform",
     re.IGNORECASE,
 )
-NOT_MET: Final = 71  # worker/pod.py: not all pods of the task came in time
+NOT_MET: Final = 71  # worker/pod.py: not all pods of the task started in time
 JOB_WITHOUT_PODS_S: Final = 60
 
 _BY_POD_REASON: Final[dict[str, tuple[StatusCode, str]]] = {
-    "Evicted": ("preempted", "the node put the pod out"),
-    "Preempting": ("preempted", "the node put the pod out for a more important one"),
-    "DeadlineExceeded": ("time_limit", "the pod's deadline ended it"),
-    "NodeLost": ("node_failure", "the node is lost"),
+    "Evicted": ("preempted", "the pod was evicted from its node"),
+    "Preempting": ("preempted", "the pod was preempted by a pod of higher priority"),
+    "DeadlineExceeded": ("time_limit", "the pod reached its deadline"),
+    "NodeLost": ("node_failure", "the node was lost"),
     "NodeShutdown": ("node_failure", "the node was shut down"),
     "Shutdown": ("node_failure", "the node was shut down"),
     "Terminated": ("node_failure", "the node was shut down"),
-    "NodeAffinity": ("refused", "the node does not take the pod"),
-    "UnexpectedAdmissionError": ("refused", "the node does not take the pod"),
-    "OutOfcpu": ("refused", "the node has not the CPUs that were promised"),
-    "OutOfmemory": ("refused", "the node has not the memory that was promised"),
-    "OutOfpods": ("refused", "the node takes no more pods"),
+    "NodeAffinity": ("refused", "the node did not accept the pod"),
+    "UnexpectedAdmissionError": ("refused", "the node did not accept the pod"),
+    "OutOfcpu": ("refused", "the node does not have enough CPUs"),
+    "OutOfmemory": ("refused", "the node does not have enough memory"),
+    "OutOfpods": ("refused", "the node accepts no more pods"),
 }
 _BY_DISRUPTION: Final[dict[str, tuple[StatusCode, str]]] = {
-    "PreemptionByScheduler": ("preempted", "the scheduler took its place for a more important pod"),
-    "EvictionByEvictionAPI": ("preempted", "somebody had the node emptied"),
-    "DeletionByTaintManager": ("node_failure", "the node stopped answering, or was closed"),
-    "DeletionByPodGC": ("node_failure", "the node is gone"),
+    "PreemptionByScheduler": ("preempted", "the pod was preempted by a pod of higher priority"),
+    "EvictionByEvictionAPI": ("preempted", "the pod was evicted: its node was drained"),
+    "DeletionByTaintManager": ("node_failure", "the node stopped responding, or was tainted"),
+    "DeletionByPodGC": ("node_failure", "the node no longer exists"),
 }
 _BY_EVENT: Final[dict[str, tuple[StatusCode, str]]] = {
-    "Preempted": ("preempted", "the scheduler took its place for a more important pod"),
-    "Evicted": ("preempted", "the node put the pod out"),
-    "TaintManagerEviction": ("node_failure", "the node stopped answering, or was closed"),
-    "NodeNotReady": ("node_failure", "the node stopped answering"),
-    "DeadlineExceeded": ("time_limit", "the deadline ended it"),
+    "Preempted": ("preempted", "the pod was preempted by a pod of higher priority"),
+    "Evicted": ("preempted", "the pod was evicted from its node"),
+    "TaintManagerEviction": ("node_failure", "the node stopped responding, or was tainted"),
+    "NodeNotReady": ("node_failure", "the node stopped responding"),
+    "DeadlineExceeded": ("time_limit", "the deadline was reached"),
 }
-# Of several pods, the one that tells the most.
+# Of several pods, the most specific cause counts.
 _TELLING: Final = ("out_of_memory", "refused", "preempted", "node_failure", "time_limit", "killed", "failed")
-# In a list of events: what every healthy pod has, too.
+# Events that every healthy pod has.
 ORDINARY_EVENTS: Final = ("Pulled", "Pulling", "Created", "Started", "Scheduled", "SuccessfulCreate", "Completed")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a pod, or what it waits for."""
+    """What happened to a pod, or what it waits for."""
 
     state: str
     cause: StatusCode | None
@@ -92,21 +92,21 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the API says of one task."""
+    """The objects of one task from the API."""
 
     job: Object | None
     pods: Sequence[Object] = ()
     events: Sequence[Object] = ()
-    """Only where they were asked for."""
+    """Only if they were requested."""
 
 
 def text(value: Any, length: int = SAID_CHARACTERS) -> str:
-    """A stranger's words, of bounded length and harmless to read."""
+    """Return untrusted text, of bounded length and printable."""
     return printable(value)[:length] if isinstance(value, str) else ""
 
 
 def place_of(thing: Object) -> tuple[int, int] | None:
-    """Which job and task an object belongs to, by its labels."""
+    """Return the job and task number of an object, from its labels."""
     labels = (thing.get("metadata") or {}).get("labels") or {}
     try:
         return int(labels[JOB_LABEL]), int(labels[TASK_LABEL])
@@ -115,7 +115,7 @@ def place_of(thing: Object) -> tuple[int, int] | None:
 
 
 def index_of(pod: Object) -> int | None:
-    """Which of its task's pods it is."""
+    """Return the index of a pod in its task."""
     metadata = pod.get("metadata") or {}
     for kind in ("labels", "annotations"):
         found = (metadata.get(kind) or {}).get("batch.kubernetes.io/job-completion-index")
@@ -125,12 +125,12 @@ def index_of(pod: Object) -> int | None:
 
 
 def name_of(thing: Object) -> str:
-    """Its name."""
+    """Return the name of an object."""
     return text((thing.get("metadata") or {}).get("name"), 253)
 
 
 def unix_s(value: Any) -> float | None:
-    """A time of the API."""
+    """Convert a time of the API to Unix seconds."""
     try:
         return dt.datetime.fromisoformat(value).timestamp()
     except (TypeError, ValueError):
@@ -141,7 +141,7 @@ def unix_s(value: Any) -> float | None:
 
 
 def ended(pod: Object) -> Verdict | None:
-    """Why a pod failed; None: it did not, or not yet."""
+    """Return why a pod failed; None if it did not, or not yet."""
     status = pod.get("status") or {}
     disruption = _find_condition(status, "DisruptionTarget")
     gone = (pod.get("metadata") or {}).get("deletionTimestamp") is not None
@@ -153,10 +153,10 @@ def ended(pod: Object) -> Verdict | None:
 
 
 def _judge_container(status: Object) -> Verdict | None:
-    """What the container's end tells, where that is more than the pod's."""
+    """Judge the end of the container, if that is more specific than the end of the pod."""
     end = _state(status).get("terminated") or {}
     reason, code, printed = text(end.get("reason"), 100), end.get("exitCode"), end.get("message")
-    # What the container printed last, without the lines in which it shipped its results.
+    # The end of the container's output, without the lines that carry results.
     lines = [
         line.strip()
         for line in (printed if isinstance(printed, str) else "").splitlines()
@@ -167,7 +167,7 @@ def _judge_container(status: Object) -> Verdict | None:
     if message:
         evidence["message"] = message
     if reason == "OOMKilled":
-        return Verdict(reason, "out_of_memory", "the container was over its memory limit and was killed", evidence)
+        return Verdict(reason, "out_of_memory", "the container exceeded its memory limit and was killed", evidence)
     if _WRONG_PLATFORM.search(message):
         return Verdict("exec format error", "refused", "the image is for another architecture", evidence)
     if status.get("reason") in _BY_POD_REASON or _find_condition(status, "DisruptionTarget"):
@@ -178,7 +178,7 @@ def _judge_container(status: Object) -> Verdict | None:
         why = "not all pods of the task ran at the same time: the platform has no room for them"
         return Verdict("NotMet", "refused", why, evidence)
     if code in (137, 143):
-        return Verdict(reason or "Error", "killed", f"the container ended by signal {code - 128}", evidence)
+        return Verdict(reason or "Error", "killed", f"the container was ended by signal {code - 128}", evidence)
     if isinstance(code, int) and code != 0:
         return Verdict(reason or "Error", "failed", f"the container ended with exit code {code}", evidence)
     return None
@@ -188,25 +188,25 @@ def _judge_pod(status: Object, disruption: Object | None) -> Verdict:
     reason, message = text(status.get("reason"), 100), text(status.get("message"))
     evidence: dict[str, float | int | str] = {"message": message} if message else {}
     if reason == "DeadlineExceeded" and (waits := _read_waiting(status)):
-        # Its time ran out before anything of ours could start.
+        # The deadline passed before anything of ours could start.
         why = f"the container never started: {waits.reason}"
         return Verdict(waits.state, "refused", why, {**evidence, **waits.evidence})
     if reason == "Evicted" and re.search(r'EmptyDir volume "shm" exceeds', message):
-        return Verdict(reason, "out_of_memory", "more shared memory was used than shm_mib allows", evidence)
+        return Verdict(reason, "out_of_memory", "the pod used more shared memory than shm_mib allows", evidence)
     if reason == "Evicted" and "exceeds" in message:
-        return Verdict(reason, "failed", "the pod used more disk than it may", evidence)
+        return Verdict(reason, "failed", "the pod exceeded its disk limit", evidence)
     if reason in _BY_POD_REASON:
         return Verdict(reason, *_BY_POD_REASON[reason], evidence)
     if disruption is not None:
         kind = text(disruption.get("reason"), 100)
-        cause, why = _BY_DISRUPTION.get(kind, ("preempted", "the platform took the pod away"))
+        cause, why = _BY_DISRUPTION.get(kind, ("preempted", "the platform removed the pod"))
         said = text(disruption.get("message"))
         return Verdict(kind, cause, why, {**evidence, **({"disruption": said} if said else {})})
-    return Verdict(reason or "Failed", "failed", f"the pod failed: {message or 'nothing says why'}", evidence)
+    return Verdict(reason or "Failed", "failed", f"the pod failed: {message or 'no reason given'}", evidence)
 
 
 def _state(status: Object) -> Object:
-    """Of our container; a platform may have put others beside it."""
+    """Return the state of our container; the platform may have added others."""
     containers = status.get("containerStatuses") or [{}]
     ours = [entry for entry in containers if entry.get("name") == CONTAINER] or containers
     state: Object = ours[0].get("state") or {}
@@ -214,7 +214,7 @@ def _state(status: Object) -> Object:
 
 
 def _read_waiting(status: Object) -> Verdict | None:
-    """What a pod waits for that may never come."""
+    """Return what a pod waits for if that may never happen."""
     state = _state(status).get("waiting") or {}
     reason, message = text(state.get("reason"), 100), text(state.get("message"))
     evidence: dict[str, float | int | str] = {"message": message} if message else {}
@@ -223,7 +223,7 @@ def _read_waiting(status: Object) -> Verdict | None:
     scheduled = _find_condition(status, "PodScheduled", "False")
     if scheduled is not None and scheduled.get("reason") == "Unschedulable":
         why = text(scheduled.get("message"))
-        return Verdict("Unschedulable", "refused", f"no node can take it: {why}", {"message": why} if why else {})
+        return Verdict("Unschedulable", "refused", f"no node can run it: {why}", {"message": why} if why else {})
     return None
 
 
@@ -239,7 +239,7 @@ def _find_condition(status: Object, kind: str, value: str = "True") -> Object | 
 
 
 def is_stuck(seen: Seen, now_s: float) -> bool:
-    """Whether only events can tell more: it waits for what may never come, or it failed and nothing is left of it."""
+    """Return whether events are needed: the task may wait for ever, or it failed and its pods are gone."""
     if seen.job is None:
         return False
     if _find_condition(seen.job.get("status") or {}, "Failed"):
@@ -252,22 +252,22 @@ def is_stuck(seen: Seen, now_s: float) -> bool:
 
 
 def state_of(seen: Seen, now_s: float) -> tuple[TaskState, Verdict | None]:
-    """The task's state; and, where it waits for what will not come, why it is to be given up."""
+    """Return the state of a task and, if it waits for something that will not happen, the reason to give it up."""
     if seen.job is None:
-        return TaskState("queued", why="its Job is not there yet"), None
+        return TaskState("queued", why="its Job does not exist yet"), None
     status = seen.job.get("status") or {}
     if _find_condition(status, "Complete"):
         return TaskState("ended", _describe_end(seen, Verdict("Complete", None, ""))), None
     if failed := _find_condition(status, "Failed"):
         return TaskState("ended", _describe_end(seen, _explain_failure(seen, failed))), None
     if _is_suspended(seen.job):
-        return TaskState("queued", why="suspended: its queue has not admitted it yet"), None
+        return TaskState("queued", why="suspended: not yet admitted by its queue"), None
     waits = _judge_stuck(seen, now_s)
     if waits is not None and _is_hopeless(seen, waits, now_s):
         return TaskState("ended", _describe_end(seen, waits)), waits
     if any((pod.get("status") or {}).get("phase") in ("Running", "Succeeded", "Failed") for pod in seen.pods):
         return TaskState("running", why=waits.reason if waits else ""), None
-    return TaskState("queued", why=waits.reason if waits else "its pods are being started"), None
+    return TaskState("queued", why=waits.reason if waits else "its pods are starting"), None
 
 
 def _is_suspended(job: Object) -> bool:
@@ -287,13 +287,13 @@ def _judge_stuck(seen: Seen, now_s: float) -> Verdict | None:
             return replace(waits, evidence=told)
     old = now_s - (_created_s(seen.job or {}) or now_s) > JOB_WITHOUT_PODS_S
     if not seen.pods and old and (event := _find_event(seen.events, ("FailedCreate",), name_of(seen.job or {}))):
-        return Verdict("FailedCreate", "refused", f"its pods are not let in: {event}", {"event": event})
+        return Verdict("FailedCreate", "refused", f"its pods cannot be created: {event}", {"event": event})
     return None
 
 
 def _is_hopeless(seen: Seen, waits: Verdict, now_s: float) -> bool:
     if any((pod.get("status") or {}).get("phase") == "Running" for pod in seen.pods):
-        # The pods that run end by themselves, and with them the task: what they have to say is not thrown away.
+        # Running pods end by themselves, and the task with them: their results must not be lost.
         return False
     if _WRONG_PLATFORM.search(" ".join(map(str, waits.evidence.values()))):
         return True
@@ -303,23 +303,23 @@ def _is_hopeless(seen: Seen, waits: Verdict, now_s: float) -> bool:
 
 
 def _explain_failure(seen: Seen, failed: Object) -> Verdict:
-    """The pod that tells the most; without one, what the events tell, or the Job."""
+    """Return the most specific verdict of the pods; without one, that of the events or the Job."""
     verdicts = [verdict for pod in seen.pods if (verdict := ended(pod)) is not None]
     if verdicts:
         return min(verdicts, key=lambda verdict: _TELLING.index(verdict.cause or "failed"))
     reason, message = text(failed.get("reason"), 100), text(failed.get("message"))
     evidence: dict[str, float | int | str] = {"job": f"{reason}: {message}"}
     if reason == "DeadlineExceeded":
-        return Verdict(reason, "time_limit", "the Job's deadline ended it", evidence)
+        return Verdict(reason, "time_limit", "the Job reached its deadline", evidence)
     for kind, (cause, why) in _BY_EVENT.items():
         if event := _find_event(seen.events, (kind,), name_of(seen.job or {})):
             return Verdict(kind, cause, why, {**evidence, "event": event})
-    why = "its pod was taken away, and nothing is left that says why: most often its node was lost or it was deleted"
+    why = "its pod was removed for an unknown reason: most often its node was lost, or it was deleted"
     return Verdict(reason or "Failed", "node_failure", why, evidence)
 
 
 def _find_event(events: Iterable[Object], reasons: Sequence[str], start: str) -> str:
-    """What the newest of these events says of an object, or of the pods that are named after it."""
+    """Return the message of the newest of these events about an object or the pods named after it."""
     found = [("", "")]
     for event in events:
         name = (event.get("involvedObject") or {}).get("name")
@@ -330,7 +330,7 @@ def _find_event(events: Iterable[Object], reasons: Sequence[str], start: str) ->
 
 
 def _describe_end(seen: Seen, verdict: Verdict) -> Scheduled:
-    """All that the platform says of a task that has ended."""
+    """Collect everything that the platform reports about an ended task."""
     times = [_read_times(pod) for pod in seen.pods]
     starts = [start for start, _ in times if start is not None]
     ends = [end for _, end in times if end is not None]
@@ -360,7 +360,7 @@ def _read_times(pod: Object) -> tuple[float | None, float | None]:
 
 
 def ended_s(pod: Object) -> float | None:
-    """When our container ended; None: it has not, or nobody says."""
+    """Return when our container ended; None if it has not, or the time is unknown."""
     return _read_times(pod)[1]
 
 
@@ -369,7 +369,7 @@ def _iso(moment_s: float | None) -> str | None:
 
 
 def _find_image(pods: Iterable[Object]) -> tuple[str | None, str | None]:
-    """Name and digest of what really ran, as the node's runtime says."""
+    """Return name and digest of the image that ran, as the container runtime reports them."""
     for pod in pods:
         for container in (pod.get("status") or {}).get("containerStatuses") or []:
             found = re.search(r"sha256:[0-9a-f]{64}", container.get("imageID") or "")

@@ -1,7 +1,7 @@
-"""Reads results out of pods' logs, checked line by line, into the campaign's folder. Knows no API.
+"""Read results from the logs of pods, checked line by line, into the campaign's folder.
 
-A log comes from a machine that we do not control, through several that may cut it. Whatever it says, nothing is
-written outside the runs of its task, nothing grows beyond what was agreed, and what is missing is said.
+A log comes from a machine that we do not control, through others that may truncate it. Whatever it contains, nothing
+is written outside the runs of its task, sizes are limited, and missing files are reported.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 MARK: Final = b"#steelyard "
 MAX_LINE_BYTES: Final = 20_000
 UNPACKED_FACTOR: Final = 32
-"""What a log unpacks to, at most, in sizes of the log; worker/pod.py sends no more."""
+"""A log unpacks to at most this many times its size; worker/pod.py sends no more."""
 MAX_FILES: Final = 20_000
 MAX_OPEN: Final = 32
 MAX_PROBLEMS: Final = 20
 OTHER_BYTES: Final = 64 << 10
 LOG_OF_OTHERS_BYTES: Final = 32 << 10
 TRANSPORT_FILE: Final = "events-transport.jsonl"
-"""What the collector has to say of a run whose files did not all arrive."""
+"""A status written by the collector for a run whose files did not all arrive."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _HEAD_OF_POD: Final = "---- pod {pod.index} on {pod.node}\n"
-# Ours to write, not a pod's.
+# Files that only we write, never a pod.
 _OURS = (observe.SPEC_FILE, observe.LAUNCH_FILE, observe.RESERVE_FILE, TRANSPORT_FILE)
 _NUMBER = r"(\d{1,12})"
 _TIME = r"(\d{1,12}\.\d{1,9})"
@@ -59,45 +59,45 @@ _WORDS: Final = {
 
 
 class _BadLineError(Exception):
-    """A line of ours that is not what it should be."""
+    """One of our lines is malformed."""
 
 
 @dataclass
 class Arrived:
-    """What has come of one run from one pod."""
+    """What has arrived of one run from one pod."""
 
     begun: str | None = None
-    """When, as the pod wrote it."""
+    """The time of the start, as the pod wrote it."""
     end: tuple[int, str, str] | None = None
     """Exit code, begin, end."""
     files: dict[str, Path] = field(default_factory=dict)
-    """Whole and checked."""
+    """Complete and checked files."""
     lost: dict[str, int] = field(default_factory=dict)
-    """Left out by the pod for want of room, with their sizes."""
+    """Files that the pod left out for lack of room, with their sizes."""
     problems: list[str] = field(default_factory=list)
 
     def complain(self, problem: str) -> None:
-        """Keep a problem, if there is room for one more."""
+        """Keep a problem, up to a limit."""
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(printable(problem)[:300])
 
 
 @dataclass
 class PodLog:
-    """One pod's log, read."""
+    """The content of one pod's log."""
 
     index: int
     node: str
     runs: dict[int, Arrived] = field(default_factory=dict)
     stopped: str | None = None
     whole: bool = False
-    """It says itself that nothing follows."""
+    """Whether the log has its closing line."""
     other: bytes = b""
-    """The end of what else was printed there."""
+    """The end of all other output."""
 
 
 class _Incoming:
-    """A file on its way."""
+    """A file of which lines are still arriving."""
 
     def __init__(self, path: Path, name: str, size: int, packed_size: int, lines: int, sha256: str) -> None:
         self.path, self.name = path, name
@@ -109,32 +109,32 @@ class _Incoming:
         self._file = path.open("wb")
 
     def take(self, number: int, data: bytes) -> bool:
-        """One line of it; True when it is whole."""
+        """Add one line of the file; True when it is complete."""
         if number != self._next:
-            raise _BadLineError(f"line {number} of {self.name} where {self._next} is due")
+            raise _BadLineError(f"{self.name}: line {number} instead of {self._next}")
         self._next += 1
         self._packed_left -= len(data)
         if self._packed_left < 0:
-            raise _BadLineError(f"{self.name} is longer than was said")
+            raise _BadLineError(f"{self.name} is longer than announced")
         try:
-            # One byte more than may come shows that there is more.
+            # One byte more than allowed shows that there is more.
             block = self._unpack.decompress(data, self._left + 1)
         except zlib.error as error:
             raise _BadLineError(f"{self.name}: {error}") from None
         self._left -= len(block)
         if self._left < 0 or self._unpack.unconsumed_tail:
-            raise _BadLineError(f"{self.name} unpacks to more than the {self._size} bytes that were said")
+            raise _BadLineError(f"{self.name} unpacks to more than the announced {self._size} bytes")
         self._digest.update(block)
         self._file.write(block)
         if self._next != self._lines:
             return False
         self._file.close()
         if self._left or self._packed_left or not self._unpack.eof or self._digest.hexdigest() != self._sha256:
-            raise _BadLineError(f"{self.name} is not what its checksum says")
+            raise _BadLineError(f"{self.name} does not match its checksum")
         return True
 
     def drop(self) -> None:
-        """It will not come."""
+        """Discard the file."""
         self._file.close()
         self.path.unlink(missing_ok=True)
 
@@ -149,14 +149,14 @@ class LogReader:
         self._open: dict[tuple[int, int], _Incoming] = {}
 
     def read(self, chunks: Iterable[bytes]) -> PodLog:
-        """All of it. What is still open at its end has not arrived."""
+        """Read the whole log. Files that are incomplete at its end have not arrived."""
         for line in bounded_lines(chunks):
             if line.startswith(MARK):
                 self._take(line[len(MARK) :].decode("ascii", "replace"))
             else:
                 self.pod.other = (self.pod.other + line + b"\n")[-OTHER_BYTES:]
         for (index, _), incoming in self._open.items():
-            self._of(index).complain(f"{incoming.name} broke off")
+            self._of(index).complain(f"{incoming.name} is incomplete")
             incoming.drop()
         self._open.clear()
         return self.pod
@@ -164,7 +164,7 @@ class LogReader:
     def _take(self, line: str) -> None:
         word, _, rest = line.partition(" ")
         found = _WORDS[word].fullmatch(rest) if word in _WORDS else None
-        # Something else that begins like ours, or a line that was cut: whoever needs it will miss it.
+        # Other output that begins like ours, or a truncated line: it is missed where it is needed.
         if found is None:
             return
         if word == "stop":
@@ -184,7 +184,7 @@ class LogReader:
             if _NAME.fullmatch(name) and len(self._of(index).lost) < MAX_PROBLEMS:
                 self._of(index).lost[name] = int(size)
         elif values[0] != self._runs[index]:
-            # It begins or ends a run that is not the one of this number.
+            # The run id does not match the number.
             return
         elif word == "begin":
             self._of(index).begun = values[1]
@@ -199,12 +199,12 @@ class LogReader:
         allowed = _NAME.fullmatch(name) and name not in _OURS
         self._files += 1
         if not allowed or name in arrived.files or key in self._open:
-            arrived.complain(f"a file of the name {name!r} is not taken")
+            arrived.complain(f"a file named {name!r} is not accepted")
         elif int(size) > self._left or self._files > MAX_FILES or len(self._open) >= MAX_OPEN or int(lines) < 1:
-            arrived.complain(f"{name} is more than may be sent")
+            arrived.complain(f"{name} exceeds the limits")
         else:
             self._left -= int(size)
-            # By a count of our own: a header that comes again must not open the place of a file that is whole.
+            # By our own count: a repeated header must not overwrite a complete file.
             path = self._scratch / f"{self.pod.index}-{self._files}"
             self._open[key] = _Incoming(path, name, int(size), int(packed), int(lines), sha256)
 
@@ -231,12 +231,12 @@ def _decode(name: str, length: int, crc: str, text: str) -> bytes:
     except binascii.Error as error:
         raise _BadLineError(f"{name}: {error}") from None
     if len(data) != length or f"{zlib.crc32(data):08x}" != crc:
-        raise _BadLineError(f"{name}: a line is not what its checksum says")
+        raise _BadLineError(f"{name}: a line does not match its checksum")
     return data
 
 
 def bounded_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines without their ends; one that is too long is left out, whatever its length. The last needs its end, too."""
+    """Yield lines without line ends; skip lines that are too long, and an unfinished last line."""
     rest, too_long = b"", False
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
@@ -252,11 +252,11 @@ def bounded_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def lay_down(campaign: Campaign, job: JobArray, task: int, pods: Sequence[PodLog]) -> None:
-    """What has arrived of a task, into the folders of its runs that are not collected yet."""
+    """Write what has arrived of a task into the folders of its runs that are not collected yet."""
     if not pods:
         return
     pods = sorted(pods, key=lambda pod: pod.index)
-    # Logs may go while we look, and be shorter at the next look: what has been said stays.
+    # Logs may be removed or truncated before the next poll: keep what is known.
     lines = {
         done.run_id: f"{done.run_id} {done.exit_code} {done.began_unix_s:.3f} {done.ended_unix_s:.3f}\n"
         for done in read_done(campaign.done_file(job, task))
@@ -265,11 +265,11 @@ def lay_down(campaign: Campaign, job: JobArray, task: int, pods: Sequence[PodLog
         parts = [(pod, pod.runs[index]) for pod in pods if index in pod.runs]
         raw = campaign.raw(run_id)
         if parts:
-            # Another collector may be done with it.
+            # Another collector may have finished the run.
             with suppress(FileNotFoundError):
                 _lay_run(raw, parts)
         elif job.kind != "search" and any(pod.stopped == "limit" for pod in pods) and raw.is_dir():
-            _say(raw, "time_limit", "the task's time was over before this run could begin", {})
+            _say(raw, "time_limit", "the task reached its time limit before this run could start", {})
         if ends := [part.end for _, part in parts if part.end is not None]:
             code = next((end[0] for end in ends if end[0]), 0)
             began, ended = min((end[1] for end in ends), key=float), max((end[2] for end in ends), key=float)
@@ -300,7 +300,7 @@ def _lay_run(raw: Path, parts: Sequence[tuple[PodLog, Arrived]]) -> None:
 
 
 def _say_missing(raw: Path, problems: list[str], lost: dict[str, int], *, ended: bool) -> None:
-    """A run is not complete whose observations are not; a log that is missing spoils nothing."""
+    """Record a failure if observations are missing; a missing worker log does no harm."""
     lost = {name: size for name, size in lost.items() if name != observe.WORKER_LOG}
     if not problems and not lost:
         return
@@ -308,10 +308,10 @@ def _say_missing(raw: Path, problems: list[str], lost: dict[str, int], *, ended:
     evidence |= {f"problem_{number}": problem for number, problem in enumerate(problems[:MAX_PROBLEMS])}
     if not ended:
         evidence["follows"] = "the end of the pod"
-    reason = "the pod's log did not bring all that was measured"
+    reason = "some of the measured data is missing from the pod's log"
     if lost:
         named = ", ".join(list(lost)[:5])
-        reason = f"{named}: left out, because the pod's log has no room for it; raise limits.log_mib, or measure less"
+        reason = f"{named}: left out for lack of room in the pod's log; raise limits.log_mib, or measure less"
     _say(raw, "failed", reason, evidence)
 
 
@@ -321,7 +321,7 @@ def _say(raw: Path, code: observe.StatusCode, reason: str, evidence: dict[str, A
 
 
 def _join_logs(target: Path, logs: Sequence[tuple[PodLog, Path]]) -> None:
-    """One log of all pods: the others' last words, then the first pod's, whose end is read first."""
+    """Join the logs of all pods: the ends of the others, then the whole log of the first, which is read first."""
     if not logs:
         return
     (first, log), *others = logs
@@ -340,7 +340,7 @@ def _join_logs(target: Path, logs: Sequence[tuple[PodLog, Path]]) -> None:
 
 
 def _write_whole(path: Path, data: bytes) -> None:
-    """Replaced at once: two collectors may do the same."""
+    """Replace a file atomically: two collectors may do the same."""
     handle, beside = tempfile.mkstemp(prefix=".", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

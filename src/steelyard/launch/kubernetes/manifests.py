@@ -1,7 +1,7 @@
-"""Makes a job's manifest for Kubernetes: Job or JobSet, pod, Service, ConfigMaps. Creates nothing.
+"""Make the manifest of a job for Kubernetes: Job or JobSet, pod, Service, ConfigMaps. Creates nothing.
 
-A task is an Indexed Job, with a headless Service where it has several pods; or a JobSet, which brings its own. Its code
-and its specs are ConfigMaps, because a platform may share no file system with us.
+A task is an Indexed Job, with a headless Service if it has several pods; or a JobSet, which has its own. Code and specs
+are ConfigMaps, because a platform may share no file system with us.
 """
 
 from __future__ import annotations
@@ -28,52 +28,52 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
-"""What Kubernetes calls them, in the label kubernetes.io/arch that every node has."""
+"""The values of the label kubernetes.io/arch, which every node has."""
 CAMPAIGN_LABEL, JOB_LABEL, TASK_LABEL = "steelyard-campaign", "steelyard-job", "steelyard-task"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 JOBSET_GROUP, JOBSET_VERSION = "jobset.x-k8s.io", "v1alpha2"
 SET_MEMBER: Final = "w"
 CONTAINER: Final = "worker"
 CODE, TASK, RESULTS = "/steelyard/code", "/steelyard/task", "/steelyard/results"
-# The API takes 1 MiB; the rest is for names and labels.
+# The API accepts 1 MiB; the rest is for names and labels.
 MAX_CONFIG_BYTES: Final = 1_000_000
 MEETING_S: Final = 900
-"""How long the first pod of a task waits for the others, holding its devices: nothing else starts them together."""
+"""How long the first pod of a task waits for the others, holding its devices: nothing else starts pods together."""
 PULL_S: Final = 900
-"""For the pull of the image, which a pod's own deadline includes."""
+"""Allowance for pulling the image, which counts towards the deadline of a pod."""
 GRACE_S: Final = 60
 _CAMPAIGN = re.compile(r"[a-z0-9]{1,20}")
-# Of a fixed date, so that the same code gives the same archive.
+# A fixed date: the same code gives the same archive.
 _ZIP_DATE: Final = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
 class Code:
-    """The measured side as it is sent."""
+    """The code of the measured side, as submitted."""
 
     archive: bytes
     entry: str
-    """The pod's entry, which unpacks the archive."""
+    """The entry script of a pod, which unpacks the archive."""
 
     @property
     def sha256(self) -> str:
-        """Of the archive."""
+        """SHA-256 of the archive."""
         return hashlib.sha256(self.archive).hexdigest()
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a job's pods are given to read."""
+    """What the pods of a job read."""
 
     code: Code
     specs: Mapping[str, Object]
-    """By run id."""
+    """Specs by run id."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Users' own workload files by their SHA-256."""
 
 
 def pack_code(worker: Path) -> Code:
-    """A campaign's worker folder as one archive."""
+    """Pack the worker folder of a campaign into one archive."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for path in sorted(worker.rglob("*")):
@@ -89,29 +89,29 @@ def pack_code(worker: Path) -> Code:
 
 
 def prefix(plan: Plan) -> str:
-    """With which the names of all objects of a campaign begin."""
+    """Return the prefix of the names of all objects of a campaign."""
     if not _CAMPAIGN.fullmatch(plan.campaign):
-        raise InputError(f"no object can be named after the campaign {plan.campaign!r}")
+        raise InputError(f"no object can be named after campaign {plan.campaign!r}")
     return f"sy-{plan.campaign}"
 
 
 def task_name(plan: Plan, job: JobArray, task: int) -> str:
-    """Of a task's Job or JobSet, Service and ConfigMap."""
+    """Return the name of the Job or JobSet, Service and ConfigMap of a task."""
     return f"{prefix(plan)}-{job.number:03d}-{task}"
 
 
 def job_id(plan: Plan, job: JobArray) -> str:
-    """What a submitted job is called: namespace, and what its tasks' names begin with."""
+    """Return the id of a submitted job: the namespace and the prefix of the names of its tasks."""
     return f"{plan.site.cluster.namespace}/{prefix(plan)}-{job.number:03d}"
 
 
 def selector(plan: Plan) -> str:
-    """Finds every object of a campaign."""
+    """Return the label selector for every object of a campaign."""
     return f"{CAMPAIGN_LABEL}={plan.campaign}"
 
 
 def literal(text: str) -> str:
-    """Text as Kubernetes hands it on unchanged: `$(NAME)` in a variable or argument is otherwise replaced."""
+    """Escape text for Kubernetes, which would otherwise replace `$(NAME)` in a variable or argument."""
     return text.replace("$", "$$")
 
 
@@ -119,7 +119,7 @@ def literal(text: str) -> str:
 
 
 def manifest(plan: Plan, job: JobArray, content: Content, *, jobset: bool) -> Object:
-    """All objects of a job, in the order in which they are to be created."""
+    """Return all objects of a job, in the order of creation."""
     _refuse(plan, job)
     items = [_make_code_map(plan, content.code)]
     for task in range(len(job.tasks)):
@@ -128,19 +128,19 @@ def manifest(plan: Plan, job: JobArray, content: Content, *, jobset: bool) -> Ob
 
 
 def task_objects(plan: Plan, job: JobArray, task: int, content: Content, *, jobset: bool) -> Iterator[Object]:
-    """Of one task: its ConfigMap, a Service where its pods must find each other, and what runs it."""
+    """Yield the objects of one task: its ConfigMap, a Service if it has several pods, and its Job or JobSet."""
     several = job.shape.nodes > 1
     as_set = jobset and several
     name = task_name(plan, job, task)
-    # Ranks meet at the first pod, by the name of its Job with its index, below the Service's.
+    # Ranks connect to the first pod, by the name of its Job with its index, below the name of the Service.
     first = f"{name}-{SET_MEMBER}-0-0" if as_set else f"{name}-0"
     host = plan.site.meeting_host or f"{first}.{name}"
     yield _make_task_map(plan, job, task, content, host if several else None)
     pods = {"metadata": {"labels": _labels(plan, job, task)}, "spec": _make_pod(plan, job, task)}
     if several and not as_set:
-        # The name of the Service is the domain below which pods have names.
+        # Pod names resolve below the name of the Service.
         pods["spec"]["subdomain"] = name
-        # Names are wanted before anything is ready: the pods are what waits for each other.
+        # Names must resolve before the pods are ready: they wait for each other.
         service = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": _labels(plan, job, task)}
         yield {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(plan, job, task), "spec": service}
     nodes = job.shape.nodes
@@ -148,7 +148,7 @@ def task_objects(plan: Plan, job: JobArray, task: int, content: Content, *, jobs
         "completions": nodes,
         "parallelism": nodes,
         "completionMode": "Indexed",
-        # A run begins once: what failed is a result, and never tried again by the platform.
+        # A run starts once: a failure is a result, and the platform must not retry it.
         "backoffLimit": 0,
         "template": pods,
     }
@@ -169,11 +169,11 @@ def _refuse(plan: Plan, job: JobArray) -> None:
         valid = f'[container] images = {{{pool.architecture} = "IMAGE"}}'
         problems.append(Problem("container.images", f"none for {pool.architecture}", valid))
     if job.kind == "search" and job.shape.nodes > 1:
-        valid = "ranks of one node: nothing tells the other pods which batch is next"
+        valid = "ranks on one node: the other pods cannot learn the next batch"
         problems.append(Problem("search", f"over {job.shape.nodes} pods", valid))
     memory_mib = pool.memory_per_node_mib
     if memory_mib is not None and pool.shm_mib >= memory_mib:
-        valid = f"less than memory_per_node_mib = {memory_mib}, which it is a part of"
+        valid = f"less than memory_per_node_mib = {memory_mib}, which includes it"
         problems.append(Problem("shm_mib", str(pool.shm_mib), valid))
     if problems:
         raise InputError("the platform cannot run this", problems=(*problems,), next_step="steelyard site check SITE")
@@ -191,13 +191,13 @@ def _metadata(plan: Plan, job: JobArray, task: int) -> Object:
     return {
         "name": task_name(plan, job, task),
         "labels": _labels(plan, job, task),
-        # Labels take few characters; these anybody may read.
+        # Labels hold few characters; these are for people.
         "annotations": {"steelyard/study": plan.study, "steelyard/job": job.name},
     }
 
 
 def _make_set_spec(labels: dict[str, str], job_spec: Object) -> Object:
-    """A JobSet of one Job."""
+    """Return the spec of a JobSet with one Job."""
     member = {"name": SET_MEMBER, "replicas": 1, "template": {"metadata": {"labels": labels}, "spec": job_spec}}
     return {
         "failurePolicy": {"maxRestarts": 0},
@@ -210,7 +210,7 @@ def _make_set_spec(labels: dict[str, str], job_spec: Object) -> Object:
 
 
 def _make_code_map(plan: Plan, code: Code) -> Object:
-    _refuse_large(len(code.archive) + len(code.entry), "the measured side's code", "this version cannot be sent")
+    _refuse_large(len(code.archive) + len(code.entry), "the measured side's code", "this version cannot be submitted")
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -227,7 +227,7 @@ def _make_task_map(plan: Plan, job: JobArray, task: int, content: Content, host:
     specs["sources"] = {sha256: content.sources[sha256] for sha256 in sorted(used & content.sources.keys())}
     packed = gzip.compress(json.dumps(specs, sort_keys=True).encode(), mtime=0)
     shape = job.shape
-    # What the pod's entry must know, beside the specs.
+    # What the entry script needs beside the specs.
     settings = {
         "name": task_name(plan, job, task),
         "kind": job.kind,
@@ -244,7 +244,9 @@ def _make_task_map(plan: Plan, job: JobArray, task: int, content: Content, host:
         "worker_sha256": content.code.sha256,
     }
     told = json.dumps(settings, indent=1)
-    _refuse_large(len(packed) + len(told), f"the specs of task {task}", "fewer runs a task: raise limits.max_submitted")
+    _refuse_large(
+        len(packed) + len(told), f"the specs of task {task}", "use fewer runs per task: raise limits.max_submitted"
+    )
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -269,8 +271,8 @@ def _make_pod(plan: Plan, job: JobArray, task: int) -> Object:
     pool, cluster, name = plan.place.pool, plan.site.cluster, task_name(plan, job, task)
     spec: Object = {
         "restartPolicy": "Never",
-        # Of the pod, not of the Job: a Job's deadline counts the time in the queue, and takes the logs away with the
-        # pods. The entry keeps to the task's limit itself; this ends it when it does not.
+        # Of the pod, not of the Job: the deadline of a Job includes the time in the queue, and removes the logs with
+        # the pods. The entry script keeps the task's limit itself; this is the safety net.
         "activeDeadlineSeconds": job.task_limit_s + PULL_S + (MEETING_S if job.shape.nodes > 1 else 0),
         "terminationGracePeriodSeconds": GRACE_S,
         "automountServiceAccountToken": False,
@@ -296,14 +298,14 @@ def _make_pod(plan: Plan, job: JobArray, task: int) -> Object:
     if cluster.pull_secret is not None:
         spec["imagePullSecrets"] = [{"name": cluster.pull_secret}]
     if cluster.run_as is not None:
-        # All that the security standard `restricted` asks of a pod; the rest is said of the container.
+        # All that the security standard `restricted` requires of a pod; the rest is set on the container.
         spec["securityContext"] = {
             "runAsNonRoot": True,
             "runAsUser": cluster.run_as,
             "seccompProfile": {"type": "RuntimeDefault"},
         }
     if job.shape.nodes > 1:
-        # Several pods on one node would be called nodes, and would not be.
+        # Several pods on one node would be recorded as several nodes.
         apart = {"labelSelector": {"matchLabels": _labels(plan, job, task)}, "topologyKey": "kubernetes.io/hostname"}
         spec["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
     return spec
@@ -332,20 +334,20 @@ def _make_container(plan: Plan, job: JobArray, name: str) -> Object:
         "env": [
             *({"name": key, "value": literal(value)} for key, value in environment.items()),
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-            # What a record calls the allocation of a run.
+            # The name of the allocation in the record of a run.
             {"name": "STEELYARD_ALLOCATION", "value": name},
         ],
-        # The same both ways: a pod is promised what it uses, and uses what it is promised.
+        # Equal requests and limits: a pod gets exactly what it requests.
         "resources": {"requests": resources, "limits": dict(resources)},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        # Where the entry cannot even start, its last words tell why.
+        # If the entry script cannot start, the end of the log shows why.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
 
 
 def _share(pool: Pool, job: JobArray, whole: int | None) -> int | None:
-    """Of what a node has, the part of the devices that the job asks for; all of it where nodes are to be whole."""
+    """Return the share of a node that matches the requested devices; all of it if nodes are exclusive."""
     if whole is None or pool.exclusive:
         return whole
     return max(1, whole * min(job.shape.processes_per_node, pool.devices_per_node) // pool.devices_per_node)
@@ -359,7 +361,7 @@ def _make_resources(pool: Pool, job: JobArray) -> dict[str, str]:
     if cpus is not None:
         found["cpu"] = str(cpus)
     if memory_mib is not None and whole_mib is not None:
-        # What lies in shared memory counts as the pod's: a share of a node must have room for that, too.
+        # Shared memory counts as the pod's memory: a share of a node must have room for it, too.
         found["memory"] = f"{min(whole_mib, max(memory_mib, 2 * pool.shm_mib))}Mi"
     devices = pool.devices_per_node if pool.exclusive and job.shape.devices_per_node else job.shape.devices_per_node
     if pool.resource is not None and devices:
@@ -368,7 +370,7 @@ def _make_resources(pool: Pool, job: JobArray) -> dict[str, str]:
 
 
 def _make_volume(number: int, mount: Mount) -> Object:
-    """A folder of the node, or a volume that the platform keeps."""
+    """Return a folder of the node, or a volume of the platform."""
     if mount.claim is not None:
         return {"name": f"mount-{number}", "persistentVolumeClaim": {"claimName": mount.claim}}
     return {"name": f"mount-{number}", "hostPath": {"path": mount.source}}

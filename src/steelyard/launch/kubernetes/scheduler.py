@@ -1,7 +1,7 @@
-"""Kubernetes, the Scheduler of Kubernetes sites: creates, follows, fetches and ends what jobs need.
+"""The scheduler Kubernetes: create, poll, fetch and delete the objects of jobs.
 
-No object is made that is not in the job's manifest.json, and nothing is kept here that the platform does not know,
-but which tasks were sent and which were given up: those two must outlive whoever asks.
+Only objects in the job's manifest.json are created. Only two facts are kept here that the platform does not know:
+which tasks were submitted and which were given up.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ Object = dict[str, Any]
 Key = tuple[int, int]
 
 SENT_FILE: Final = "sent"
-"""Numbers of the tasks that were created: one that is gone later is not created again."""
+"""Numbers of the tasks that were created: one that is deleted later is not created again."""
 SERVER_FILE: Final = "server"
-"""The API that was given them: at another, whose context is now the current one, they are not gone."""
+"""The API that got them: if the current context is another, they are not gone."""
 MAX_MANIFEST_BYTES: Final = 1 << 29
 MAX_SOURCE_BYTES: Final = 200_000
 LOG_SLACK_BYTES: Final = 1 << 20
 MAX_EVENTS: Final = 20_000
 MAX_SERVER_CHARACTERS: Final = 1000
 PASSING: Final = (401, 408, 429)
-"""What the API answers when it will not do now what it may do later."""
+"""Statuses with which the API refuses something that it may accept later."""
 SERVER_FAULT: Final = 500
 LOG_PATIENCE_S: Final = 900
-"""How long after a pod's end its node may fail to hand out the log before the log counts as lost."""
+"""How long after the end of a pod its node may fail to return the log before the log counts as lost."""
 _PATHS: Final = {
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
     "JobSet": f"/apis/{manifests.JOBSET_GROUP}/{manifests.JOBSET_VERSION}/namespaces/{{}}/jobsets",
@@ -62,7 +62,7 @@ _PATHS: Final = {
 
 
 class Kubernetes:
-    """One object a task: an Indexed Job, or a JobSet."""
+    """Runs each task as one Indexed Job or JobSet."""
 
     name = "kubernetes"
 
@@ -80,21 +80,21 @@ class Kubernetes:
         path = _PATHS[kind].format(plan.site.cluster.namespace)
         return f"{path}/{name}" if name else path
 
-    # -- before
+    # -- before submission
 
     def check(self, place: Place) -> Iterator[Check]:
-        """What would go wrong there, found from here before anything is queued."""
+        """Check the platform for problems before anything is queued."""
         yield from platform_checks(lambda: self._api(place), place)
 
     def render(self, campaign: Campaign, job: JobArray) -> dict[str, str]:
-        """The manifest, and how to create what is in it by hand."""
+        """Return the manifest, and a script that creates its objects."""
         plan = campaign.plan
         specs: dict[str, Object] = {
             run_id: json.loads(read_bounded(campaign.raw(run_id) / SPEC_FILE, MAX_SPEC_BYTES))
             for task in job.tasks
             for run_id in task
         }
-        # Users' own files, as they are now: each spec says which it was planned with.
+        # Users' own files, as they are now: each spec has the checksum it was planned with.
         sources: dict[str, str] = {}
         for source in (spec["source"] for spec in specs.values() if spec.get("source")):
             if source["sha256"] not in sources:
@@ -104,7 +104,7 @@ class Kubernetes:
         cluster = plan.site.cluster
         context = [f"--context={cluster.context}"] if cluster.context is not None else []
         create = shell_line(["kubectl", f"--namespace={cluster.namespace}", *context, "create", "-f", MANIFEST_FILE])
-        script = f'#!/bin/bash\n# Creates all tasks of the job {job.name}.\ncd "$(dirname "$0")" && exec {create}\n'
+        script = f'#!/bin/bash\n# Create all tasks of job {job.name}.\ncd "$(dirname "$0")" && exec {create}\n'
         return {MANIFEST_FILE: json.dumps(whole, indent=1) + "\n", "job.sh": script}
 
     def _uses_jobset(self, place: Place) -> bool:
@@ -115,18 +115,18 @@ class Kubernetes:
             groups = self._api(place).get("/apis").get("groups") or []
         except SteelyardError as error:
             raise InputError(
-                f"whether the platform has JobSet cannot be asked: {error.what}",
-                next_step="set cluster.jobset to true or false in the site's file to plan without asking",
+                f"cannot find out whether JobSet is installed: {error.what}",
+                next_step="set cluster.jobset to true or false in the site file",
             ) from None
         return any(group.get("name") == manifests.JOBSET_GROUP for group in groups)
 
-    # -- sending
+    # -- submission
 
     def submit(self, campaign: Campaign, job: JobArray) -> str:
-        """Create all tasks of a job that are not there; its id.
+        """Create all tasks of a job that do not exist; return its id.
 
-        Once a part of it is created the job counts as submitted: tasks that the platform does not take then are given
-        up, with its words.
+        Once part of it is created the job counts as submitted: tasks that the platform then refuses are given up, with
+        its message.
         """
         path = campaign.job_folder(job) / MANIFEST_FILE
         items: list[Object] = json.loads(read_bounded(path, MAX_MANIFEST_BYTES))["items"]
@@ -140,7 +140,7 @@ class Kubernetes:
                 for item in parts:
                     api.create(self._path(plan, item["kind"]), item)
             except ApiError as error:
-                # Too busy, broken or tired of our token: that is no word about this task, and may be over soon.
+                # Overload, failures and expired tokens are not about this task, and may be over soon.
                 if task < 0 or not sent or error.status in PASSING or error.status >= SERVER_FAULT:
                     raise
                 self._give_up(campaign, job, task, _describe_refusal(plan, job, task, error))
@@ -162,12 +162,12 @@ class Kubernetes:
         host = self._api(campaign.plan.place).host
         if server != host:
             raise SteelyardError(
-                f"the jobs were given to {printable(server)}, and the current context is of {host}",
-                next_step="kubectl config use-context NAME, or cluster.context in the site's file",
+                f"the jobs were submitted to {printable(server)}, but the current context belongs to {host}",
+                next_step="kubectl config use-context NAME, or set cluster.context in the site file",
             )
 
     def find(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[int, str]:
-        """Ids of those that the platform has. One of which it has a part is completed: that part may be running."""
+        """Return the ids of jobs that the platform has. A partly created job is completed: that part may be running."""
         there = {events.place_of(item) for item in self._list(campaign, "Job")}
         if any(job.shape.nodes > 1 for job in jobs):
             there |= {events.place_of(item) for item in self._list_sets(campaign)}
@@ -178,7 +178,7 @@ class Kubernetes:
             if job.number in known or _read_sent(campaign, job)
         }  # fmt: skip
 
-    # -- following
+    # -- polling
 
     def _list(self, campaign: Campaign, kind: str) -> Iterator[Object]:
         query = {"labelSelector": manifests.selector(campaign.plan)}
@@ -195,9 +195,9 @@ class Kubernetes:
             return []
 
     def poll(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[tuple[int, int], TaskState]:
-        """One list of Jobs, one of pods; one of JobSets where there can be any; events only where something is stuck.
+        """One list of Jobs and one of pods; one of JobSets if there can be any; events only if something is stuck.
 
-        A task that waits for what will not come is taken away here, unless it has begun to move meanwhile.
+        A task that waits for something that will not happen is deleted here, unless it has changed meanwhile.
         """
         seen = self._look(campaign, jobs)
         now_s = self._clock()
@@ -225,7 +225,7 @@ class Kubernetes:
         return {key: events.Seen(item, pods.get(key, ())) for key, item in found.items()}
 
     def _list_events(self, campaign: Campaign) -> Iterator[Object]:
-        """Of the whole namespace, but those that everything has; as many as are kept for an hour, mostly."""
+        """Yield events of the campaign from the whole namespace, except those that every pod has."""
         query = {"fieldSelector": ",".join(f"reason!={reason}" for reason in events.ORDINARY_EVENTS)}
         start = manifests.prefix(campaign.plan)
         with suppress(ApiError):
@@ -247,7 +247,7 @@ class Kubernetes:
                 return None
             self._require_server(campaign, job)
             name = manifests.task_name(campaign.plan, job, task)
-            reason = "its Job is no longer there: somebody, or the platform, has deleted it"
+            reason = "its Job no longer exists: it was deleted by somebody or by the platform"
             return TaskState(
                 "ended",
                 Scheduled(scheduler=self.name, job=name, state="Deleted", cause="cancelled", reason=reason),
@@ -262,7 +262,7 @@ class Kubernetes:
         return state
 
     def _take_away(self, campaign: Campaign, job: JobArray, task: int, seen: events.Seen, said: Scheduled) -> bool:
-        """End a task that is stuck, so that it cannot begin later; False when it has moved since it was looked at."""
+        """Delete a stuck task to keep it from starting later; False if it has changed since the poll."""
         plan, name = campaign.plan, manifests.task_name(campaign.plan, job, task)
         metadata = (seen.job or {}).get("metadata") or {}
         version = {"preconditions": {"resourceVersion": metadata.get("resourceVersion")}}
@@ -280,7 +280,7 @@ class Kubernetes:
     # -- fetching
 
     def fetch(self, campaign: Campaign, job: JobArray, task: int) -> None:
-        """The results of a task out of its pods' logs, into the campaign's folder."""
+        """Copy the results of a task from the logs of its pods into the campaign's folder."""
         key = f"{manifests.JOB_LABEL}={job.number},{manifests.TASK_LABEL}={task}"
         query = {"labelSelector": f"{manifests.selector(campaign.plan)},{key}"}
         api = self._api(campaign.plan.place)
@@ -292,7 +292,7 @@ class Kubernetes:
             logs: dict[int, PodLog] = {}
             for pod in pods:
                 log = self._read_log(campaign, job, task, pod, scratch)
-                # The platform replaces no pod of ours; were there two of one index, the one that ended counts.
+                # The platform does not replace our pods; if an index has two, the one that ended counts.
                 if log is not None and (log.index not in logs or log.whole):
                     logs[log.index] = log
             lay_down(campaign, job, task, list(logs.values()))
@@ -300,7 +300,7 @@ class Kubernetes:
             shutil.rmtree(scratch, ignore_errors=True)
 
     def _read_log(self, campaign: Campaign, job: JobArray, task: int, pod: Object, scratch: Path) -> PodLog | None:
-        """None: it has none, or no more."""
+        """Read the log of a pod; None if it has none, or no longer has it."""
         index = events.index_of(pod)
         if index is None or index >= job.shape.nodes:
             return None
@@ -313,19 +313,19 @@ class Kubernetes:
         try:
             return reader.read(self._api(campaign.plan.place).stream(path, query, limit_bytes))
         except ApiError as error:
-            # Whoever goes on without a log that is still to be had loses what was measured.
+            # Going on without a log that can still be read would lose measurements.
             end_s = events.ended_s(pod)
             recent = end_s is not None and self._clock() - end_s < LOG_PATIENCE_S
             passing = error.status in (*PASSING, FORBIDDEN) or (error.status >= SERVER_FAULT and recent)
             if end_s is not None and passing:
                 raise
-            # Never started, or its node is gone: what the platform says of the task must do.
+            # Never started, or its node is gone: the platform's report on the task has to do.
             return None
 
-    # -- ending
+    # -- cancelling
 
     def cancel(self, campaign: Campaign, jobs: Sequence[JobArray]) -> None:
-        """End them. Logs go with their pods, so what has been measured until now is brought here first."""
+        """Delete jobs. Logs are deleted with their pods: what was measured until now is copied here first."""
         for job in jobs:
             self._require_server(campaign, job)
         numbers = {job.number: job for job in jobs}
@@ -340,7 +340,7 @@ class Kubernetes:
         self._remove(campaign, jobs)
 
     def clean(self, campaign: Campaign, jobs: Sequence[JobArray]) -> None:
-        """Remove every object of jobs that are collected; the code, too, with the last of them."""
+        """Delete all objects of collected jobs, and the code with the last of them."""
         self._remove(campaign, jobs)
         if {job.number for job in jobs} == {job.number for job in campaign.plan.jobs}:
             plan = campaign.plan
@@ -352,7 +352,7 @@ class Kubernetes:
         query = {"labelSelector": f"{manifests.selector(plan)},{manifests.JOB_LABEL} in ({numbers})"}
         kinds = ["Job", "ConfigMap"]
         if any(job.shape.nodes > 1 for job in jobs):
-            # A set first: it would make its Job again.
+            # The JobSet first: it would create its Job again.
             kinds = [*(["JobSet"] if plan.site.cluster.jobset is not False else []), *kinds, "Service"]
         for kind in kinds:
             api.delete(self._path(plan, kind), query)
@@ -362,7 +362,7 @@ class Kubernetes:
 
 
 def _group_by_task(items: Iterable[Object]) -> Iterator[list[Object]]:
-    """First the code, then each task: what runs it is the last of its objects."""
+    """Group objects: first the code, then each task, whose last object is its Job or JobSet."""
     parts: list[Object] = []
     for number, item in enumerate(items):
         parts.append(item)
@@ -396,6 +396,6 @@ def _describe_refusal(plan: Plan, job: JobArray, task: int, error: ApiError) -> 
         job=manifests.task_name(plan, job, task),
         state="Refused",
         cause="refused",
-        reason=f"the platform did not take it: {error.said}",
+        reason=f"the platform refused it: {error.said}",
         evidence={"http_status": error.status},
     )

@@ -1,4 +1,4 @@
-"""Quotes words and commands for bash, so that nothing in them is carried out. Knows bash alone."""
+"""Quote words and commands for bash: nothing in them is expanded or executed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from steelyard.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# A word with `=` may be an assignment, and a lone `time` a keyword; a leading dash is an option whatever is done.
+# A word with `=` could be an assignment, and a lone `time` a keyword; after a leading dash both are plain.
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+:,./-]+|-[A-Za-z0-9_@%+=:,./-]+")
 _KEYWORDS = frozenset(
     (
@@ -18,7 +18,7 @@ _KEYWORDS = frozenset(
         *("time", "function", "coproc"),
     )
 )
-# What would end a line or hide from a reader; bytes of a path that are no text are surrogates here.
+# Characters that end a line or are invisible; bytes of a path that are not text are surrogates here.
 _CONTROL = re.compile("[\x01-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -32,11 +32,11 @@ Word = str | Raw
 
 
 def quoted(word: Word) -> str:
-    """One word of bash, whatever it holds."""
+    """Quote one word for bash."""
     if isinstance(word, Raw):
         return str(word)
     if "\0" in word:
-        raise InputError(f"no command can be given the character NUL: {word!r}", next_step="leave it out")
+        raise InputError(f"no command accepts the character NUL: {word!r}", next_step="remove it")
     if _PLAIN.fullmatch(word) and word not in _KEYWORDS:
         return word
     if not _CONTROL.search(word):
@@ -46,10 +46,10 @@ def quoted(word: Word) -> str:
 
 
 def _escape(character: str) -> str:
-    """Octal, always three digits: what follows cannot become a part of it, and no locale changes it."""
+    """Escape a character as three octal digits per byte, independent of the locale and of what follows."""
     return "".join(f"\\{byte:03o}" for byte in character.encode("utf-8", "surrogateescape"))
 
 
 def line(words: Sequence[Word]) -> str:
-    """A command."""
+    """Quote a command for bash."""
     return " ".join(quoted(word) for word in words)

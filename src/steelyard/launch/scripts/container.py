@@ -1,7 +1,7 @@
-"""Starts a command inside a container: the words for Apptainer, Podman and Docker, and checks of them.
+"""Build the command line that starts a command in a container of Apptainer, Podman or Docker, and check it.
 
-A vendor's image is used as it is: nothing is installed into it, its root is read-only, our worker is mounted into it
-read-only, and what the image sets in its environment stays, but for the variables that a run names.
+A vendor's image is used unchanged: nothing is installed into it, its root and our worker are mounted read-only, and
+its environment stays, except for the variables of the run.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from steelyard.launch.campaign import Plan
 
 TIMEOUT_SLACK_S: Final = 120
-"""So long after the longest task has to be over Podman ends what is left of a container by itself."""
+"""How long after the limit of the longest task Podman ends a leftover container by itself."""
 SCRATCH: Final = "/tmp"  # noqa: S108 -- inside the container
 
-# Commas and colons part the fields of a mount, quotes and backslashes are read differently by each runtime.
+# Commas and colons separate the fields of a mount; quotes and backslashes mean different things to each runtime.
 _MOUNTABLE = re.compile(r'[^\x00-\x1f\x7f:,"\\]+')
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
-# Set inside whatever the image says: packages in a home folder would be taken before the image's own.
+# Always set inside: packages in a home folder would take precedence over the image's own.
 _OWN: Final = {"PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1", "USER": "steelyard", "LOGNAME": "steelyard"}
 
-# A record names these where they are set, as it does without a container.
+# Recorded if set, as without a container.
 _ALSO: Final = ("CUDA_DEVICE_ORDER", "SLURM_JOB_PARTITION", "SLURM_JOB_QOS", "SLURM_CPUS_PER_TASK", "SLURM_NNODES")
 
-# Our folder comes first, and the image's own PYTHONPATH stays. The first word is what to add.
+# Our folder comes first, and the image's own PYTHONPATH stays. The first argument is the path to add.
 _INSIDE = 'export PYTHONPATH="$1${PYTHONPATH:+:$PYTHONPATH}"; shift; '
-# A container of Podman or Docker is no child of the process that starts it: whoever kills that one, as a scheduler
-# does, would leave the container running. So its standard input is a lifeline: it ends when the starter is gone, and
-# then the first process inside ends, and with it all others.
+# A container of Podman or Docker is not a child of the process that starts it: killing that process, as a scheduler
+# does, would leave the container running. Its standard input is a lifeline: it ends with the process that started the
+# container, and then the first process inside ends, and with it all others.
 _LIFELINE = 'exec "$@" 0<> <(:)'
 _INSIDE_WATCHED = (
     _INSIDE
@@ -48,28 +48,28 @@ _INSIDE_WATCHED = (
     + '(cat <&3 >/dev/null; kill -HUP $$) & wait "$child"; code=$?; '
     + 'while kill -0 "$child" 2>/dev/null; do wait "$child"; code=$?; done; exit "$code"'
 )
-# Apptainer shares /tmp with the host: each start gets a home of its own in it, so that no run finds what another has
-# compiled, and takes it away. The shell stays for that; a signal ends the command, not the shell.
+# Apptainer shares /tmp with the host: each start gets its own home in it, which is removed afterwards, to keep
+# compiled files of one run from the next. The shell stays to do that; a signal ends the command, not the shell.
 _INSIDE_HOME = (
     'HOME=$(mktemp -d) || exit; export HOME TMPDIR="$HOME"; trap \'rm -rf "$HOME"\' EXIT; trap : TERM INT; '
     + _INSIDE
     + '"$@"'
 )
-# Apptainer takes variables for the container under another name. They are looked up when everything is set; a name
-# that is not set stays so. The first word says how many names follow.
+# Apptainer takes variables for the container under another name. Values are looked up at the start; a variable that
+# is not set stays unset. The first argument is the number of names that follow.
 _OUTSIDE = (
     "unset APPTAINERENV_PYTHONPATH; n=$1; shift; "
     'while ((n-- > 0)); do [[ -v $1 ]] && export "APPTAINERENV_$1=${!1}"; shift; done; exec "$@"'
 )
-# On the node, because only there is it known which it has.
+# Evaluated on the node, because only the node knows which it has.
 _FABRIC_DEVICES = Raw("$(ls -d /dev/infiniband /dev/hfi1* /dev/cxi* 2>/dev/null | sed 's/^/--device=/')")
 _USER = Raw('--user="$(id -u):$(id -g)"')
 
 
 def run_words(plan: Plan, campaign: Path, variables: Sequence[str]) -> list[Word]:
-    """The words that start a command inside the container; none without a container.
+    """Return the command line before a command in the container; empty without a container.
 
-    `variables` are names: their values are taken from the environment that the words are started in.
+    `variables` are names: their values are taken from the environment at the start.
     """
     container = plan.site.container
     if plan.image is None or container.runtime == "none":
@@ -77,7 +77,7 @@ def run_words(plan: Plan, campaign: Path, variables: Sequence[str]) -> list[Word
     names = [name for name in dict.fromkeys([*variables, *_ALSO]) if name != "PYTHONPATH"]
     for name in names:
         if not _VARIABLE.fullmatch(name):
-            raise InputError(f"{name!r} is no name of a variable", next_step="letters, digits and _")
+            raise InputError(f"{name!r} is not a valid variable name", next_step="use letters, digits and _")
     words = _RUNTIMES[container.runtime](plan, campaign, names)
     inside = _INSIDE_HOME if container.runtime == "apptainer" else _INSIDE_WATCHED
     given = {**plan.site.environment, **plan.place.pool.environment}.get("PYTHONPATH")
@@ -88,7 +88,7 @@ def run_words(plan: Plan, campaign: Path, variables: Sequence[str]) -> list[Word
 def _apptainer(plan: Plan, campaign: Path, names: list[str]) -> list[Word]:
     assert plan.image is not None
     container = plan.site.container
-    # `--no-eval`: without it a shell inside would carry out `$(...)` in the values of variables.
+    # Without `--no-eval` a shell inside would execute `$(...)` in the values of variables.
     words: list[Word] = ["apptainer", "exec", "--cleanenv", "--no-eval", "--no-home"]
     words += [Raw('--bind="${TMPDIR:-/tmp}":/tmp')]
     for source, target, writable in _mounts(plan, campaign):
@@ -107,7 +107,7 @@ def _podman(plan: Plan, campaign: Path, names: list[str]) -> list[Word]:
     words += {"nvidia": ["--device=nvidia.com/gpu=all"]}.get(plan.site.container.devices, [])
     reference = plan.image.reference
     if reference.startswith("/"):
-        # A folder with a root file system; what is written to make it a container's root goes into a layer above it.
+        # A folder with a root file system; writes that make it a container's root go into an overlay.
         words += ["--rootfs", f"{_mountable(reference)}:O"]
     else:
         words.append(reference)
@@ -116,7 +116,7 @@ def _podman(plan: Plan, campaign: Path, names: list[str]) -> list[Word]:
 
 def _docker(plan: Plan, campaign: Path, names: list[str]) -> list[Word]:
     assert plan.image is not None
-    # The daemon starts it with its own limits and as root: neither is what the user has.
+    # The daemon would start it as root and with its own limits.
     words = [*_oci(plan, campaign, names, {"user": _USER}), "--ulimit=memlock=-1:-1"]
     devices: dict[str, Word] = {"nvidia": "--gpus=all", "amd": Raw('--group-add="$(stat -c %g /dev/kfd)"')}
     if plan.site.container.devices in devices:
@@ -132,22 +132,22 @@ _RUNTIMES: Final[dict[str, Callable[[Plan, Path, list[str]], list[Word]]]] = {
 
 
 def _oci(plan: Plan, campaign: Path, names: list[str], more: dict[str, Word]) -> list[Word]:
-    """What Podman and Docker have in common. A site's own option replaces ours of that name."""
+    """Return the options common to Podman and Docker. A site's own option replaces ours with the same name."""
     container = plan.site.container
     ours: dict[str, Word] = {
         "read-only": "--read-only",
-        # Several nodes meet by the host's addresses, and no bridge stands between them and the fabric.
+        # Nodes connect by the host's addresses, without a bridge between them and the fabric.
         "network": "--network=host",
-        # Loader processes and collectives hand over batches in shared memory.
+        # Loader processes and collectives exchange batches in shared memory.
         "ipc": "--ipc=host",
-        # A run's record names its node.
+        # The record of a run names its node.
         "uts": "--uts=host",
         "workdir": f"--workdir={campaign}",
         "log-driver": "--log-driver=none",
         **more,
     }
     if plan.place.pool.start == "tasks":
-        # Ranks of a node are in different containers: devices share memory only between processes that see each other.
+        # Each rank has its own container; devices share memory only between processes that see each other.
         ours["pid"] = "--pid=host"
     given = {option[2:].partition("=")[0] for option in container.options}
     words: list[Word] = ["run", "--rm", "--interactive", *(word for name, word in ours.items() if name not in given)]
@@ -165,13 +165,13 @@ def _oci(plan: Plan, campaign: Path, names: list[str], more: dict[str, Word]) ->
 
 
 def _set_inside(plan: Plan, names: list[str], values: dict[str, str]) -> list[str]:
-    """Our own values, where the site has set none."""
+    """Return options for our own values that the site has not set."""
     given = {*names, *plan.site.environment, *plan.place.pool.environment}
     return [f"--env={name}={value}" for name, value in values.items() if name not in given]
 
 
 def _mounts(plan: Plan, campaign: Path) -> Iterator[tuple[str, str, bool]]:
-    """Source, target and whether it may be written; ours last, so that none hides them."""
+    """Yield source, target and whether it is writable; ours last, to keep others from hiding them."""
     for mount in plan.site.container.mounts:
         yield _mountable(mount.source), _mountable(mount.target or mount.source), mount.writable
     folder = _mountable(str(campaign))
@@ -183,7 +183,7 @@ def _mountable(path: str) -> str:
     if _MOUNTABLE.fullmatch(path):
         return path
     raise InputError(
-        f"a container cannot be given the path {path!r}",
+        f"the path {path!r} cannot be mounted into a container",
         next_step='use a path without : , " \\ and control characters, such as another folder with --results',
     )
 
@@ -195,7 +195,7 @@ _DEVICE_OPTIONS = re.compile(r"--(nv|nvccli|rocm|gpus|device|runtime)(=|$)")
 
 
 def container_checks(place: Place) -> Iterator[Check]:
-    """What of the container would stop or spoil a run, found from here."""
+    """Find problems of the container that would stop or spoil a run."""
     container = place.site.container
     if container.runtime == "none" and place.image is None:
         return
@@ -203,7 +203,7 @@ def container_checks(place: Place) -> Iterator[Check]:
     if container.runtime == "none":
         return
     if shutil.which(container.runtime) is None:
-        said = f"{container.runtime} is not on this machine: torch in the image is not asked; the nodes need it"
+        said = f"{container.runtime} is not installed on this machine (the nodes need it): torch not checked"
         yield Check("container", "note", said, f"on a node: {container.runtime} --version")
     has_devices = place.pool.gpus is not None or place.pool.device not in ("auto", "cpu")
     given = container.devices != "none" or any(_DEVICE_OPTIONS.match(option) for option in container.options)
@@ -211,28 +211,28 @@ def container_checks(place: Place) -> Iterator[Check]:
         yield Check(
             "container devices",
             "wrong",
-            "the nodes have devices, and the container is given none of them: runs would use the CPU or fail",
+            "the nodes have devices, but the container gets none: runs would use the CPU or fail",
             'devices = "nvidia", "amd" or "intel" in [container]',
         )
     for mount in container.mounts:
         if Path(mount.source).exists():
             yield Check("container mount", "ok", mount.source)
         else:
-            said = f"{mount.source} is not on this machine: the nodes need it"
+            said = f"{mount.source} does not exist on this machine; the nodes need it"
             yield Check("container mount", "note", said, f"on a node: ls {mount.source}")
     if place.site.scheduler == "slurm" and container.runtime != "apptainer":
         yield _check_limits(place)
 
 
 def _check_limits(place: Place) -> Check:
-    """Whether Slurm's limits hold for a container that is no child of the job."""
+    """Check whether Slurm's limits apply to a container that is not a child of the job."""
     container, name = place.site.container, "container limits"
     if container.runtime == "podman" and "--cgroups=disabled" in container.options:
         return Check(name, "ok", "the container stays in the job's control group")
     fix = 'options = ["--cgroups=disabled"] with the runtime crun' if container.runtime == "podman" else "use Apptainer"
-    said = f"{container.runtime} leaves the job's control group: Slurm neither limits nor counts the container's memory"
+    said = f"{container.runtime} leaves the job's control group: Slurm does not limit or count the container's memory"
     if place.pool.gpus is not None and not place.pool.exclusive:
-        # Slurm counts a job's devices from 0 inside its control group: outside of it 0 is another job's, too.
+        # Slurm counts a job's devices from 0 inside its control group: outside, 0 is also another job's.
         shared = f"{said}, and two jobs on one node would measure on the same device"
         return Check(name, "wrong", shared, f"exclusive = true in the pool, or {fix}")
     return Check(name, "note", said, fix)

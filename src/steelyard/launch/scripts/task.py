@@ -1,7 +1,7 @@
-"""Renders a campaign's scripts: job.sh, what a task does, and node.sh, what a node does for a run.
+"""Write the scripts of a campaign: job.sh, which runs a task, and node.sh, which runs on each node for a run.
 
-They are plain bash 4 with coreutils, because a node's host may have no Python, and a person can read them and run them
-by hand. Every value from outside is quoted here: a stranger's file reaches no shell as anything but one word.
+They are plain bash 4 with coreutils, because a node may have no Python outside containers, and people can read them
+and run them by hand. Every value from outside is quoted here: text from an untrusted file is one word to the shell.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from steelyard.launch.campaign import Campaign, JobArray
 
 MEETING_HOST, MEETING_PORT = "STEELYARD_MEETING_HOST", "STEELYARD_MEETING_PORT"
-# Below the ports that systems give to outgoing connections, above those of well-known services.
+# Below the ports that systems use for outgoing connections, above those of well-known services.
 FIRST_PORT, PORTS = 10_000, 20_000
 LIMIT_HIT = 124
-"""Exit code in a line of TASK.done: the run's time limit ended it. (What `timeout` says.)"""
+"""Exit code in a line of TASK.done: the run reached its time limit (as `timeout` reports it)."""
 GRACE_S = 30
 MAX_DONE_LINE = 1000
 MAX_EXIT = 255
 READABLE_COLUMNS = 110
 
-# Where a process is among those of its job, and what it may use: a container is given these from outside.
+# The place of a process in its job, and its devices: a container gets these from outside.
 PLACE_VARIABLES = (
     *("SLURM_JOB_ID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"),
     *("SLURM_STEP_TASKS_PER_NODE", "SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
@@ -41,23 +41,23 @@ PLACE_VARIABLES = (
 FOREIGN_RANKS = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT"
 
 
-# -- what a task does --------------------------------------------------------------------------------------------
+# -- job.sh -------------------------------------------------------------------------------------------------------
 
 _TASK = """\
-# One task of the job {name}. The scheduler starts it; by hand: bash job.sh TASK_NUMBER
+# One task of job {name}. Started by the scheduler, or by hand: bash job.sh TASK_NUMBER
 # A task is a line of the file `tasks`, counted from 0: the ids of its runs.
 {modules}
 campaign={campaign}
 job="$campaign"/jobs/{folder}
 task=${{1:-$SLURM_ARRAY_TASK_ID}}
-[[ $task =~ ^[0-9]{{1,9}}$ ]] || {{ echo 'give the number of a task: bash job.sh TASK_NUMBER' >&2; exit 2; }}
+[[ $task =~ ^[0-9]{{1,9}}$ ]] || {{ echo 'invalid task number; usage: bash job.sh TASK_NUMBER' >&2; exit 2; }}
 task=$((10#$task))
 read -r -a runs < <(sed -n "$((task + 1))p" "$job"/tasks)
-((${{#runs[@]}})) || {{ echo "there is no task $task" >&2; exit 2; }}
+((${{#runs[@]}})) || {{ echo "task $task does not exist" >&2; exit 2; }}
 
 {start}{meeting}
-# The scheduler signals this script before its time limit, a person may at any time. What runs is told, too, and
-# nothing is begun or written down any more: how it ended is then the scheduler's to say.
+# The scheduler signals this script before its time limit, a person may at any time. The signal is passed on, and
+# nothing more is started or written: the scheduler then reports how the task ended.
 told= child=
 trap 'told=yes; [[ $child ]] && kill -TERM "$child"' TERM INT HUP
 await() {{
@@ -72,18 +72,18 @@ await() {{
 """
 
 _ONE_RUN = """
-# One run, unless it was begun before: the lease is a file that only one can create.
+# Make one run, unless it was started before: the lease is a file that only one process can create.
 make_run() {{
   local raw="$campaign"/runs/$1/raw since=$SECONDS began said
   if ! said=$( (set -C; echo "$HOSTNAME ${{SLURM_JOB_ID:-$$}}" >"$raw"/{lease}) 2>&1 ); then
-    echo "$1: begun before, or its folder is gone (${{said##*: }})"
+    echo "$1: started before, or its folder is gone (${{said##*: }})"
     return 1
   fi
   began=$(date +%s.%3N)
   await timeout --kill-after={grace} {limit} "${{start[@]}}" bash "$job"/node.sh "$raw" >"$raw"/{log} 2>&1
   rm -rf "$raw"/torchrun
   [[ $told ]] && return 1
-  # At the limit `timeout` says {hit}, but not when it had to kill.
+  # At the limit `timeout` returns {hit}, except when it had to kill.
   ((code == 137 && SECONDS - since >= {limit})) && code={hit}
 {judge}  echo "$1 $code $began $(date +%s.%3N)" >>"$job/$task".done
 }}
@@ -99,37 +99,37 @@ exit 0
 """
 
 _PACKED = """
-# All runs in one process, which takes the lease of each and writes a line to TASK.done after it. Its time limit is the
-# task's, which the scheduler keeps: whoever else ended it would hide that from the records.
+# All runs in one process, which takes the lease of each and writes a line to TASK.done after it. Only the scheduler
+# enforces the time limit: another limit here would hide the reason from the records.
 await "${{start[@]}}" bash "$job"/node.sh "$task"
 [[ $told ]] && exit 143
 exit "$code"
 """
 
-# Before the run is said to have ended, because its folder may be collected from then on.
+# Before the run is marked as ended, because its folder may be collected from then on.
 _JUDGE = """\
   verdict='out of memory'
   if ((code == 0)); then
     verdict=fits
   elif ! grep -qs '^{{"kind": "status", "code": "out_of_memory"' "$raw"/events-*.jsonl &&
       ! grep -qsiE '{memory_words}' "$raw"/{log}; then
-    verdict="ended with exit code $code for another reason than memory: the search ends here"
+    verdict="failed with exit code $code, not for lack of memory: the search ends here"
   fi
 """
 
 _SEARCH = """
-# The runs differ in the batch alone, which rises from one to the next. The largest that fits is sought: the batch is
-# doubled until it does not fit, then the gap is halved. `low` is the last that fits, `high` the first that does not.
+# The runs differ only in the batch, in rising order. Search for the largest that fits: double the batch until it does
+# not fit, then halve the gap. `low` is the largest known to fit, `high` the smallest known not to fit.
 mapfile -t batches < <(for run in "${{runs[@]}}"; do
   sed -n 's/^ "batch": \\([0-9]*\\),\\{{0,1\\}}$/\\1/p' "$campaign"/runs/"$run"/raw/{spec}
 done)
 count=${{#runs[@]}}
-((${{#batches[@]}} == count)) || {{ echo 'the batches of the runs cannot be read' >&2; exit 1; }}
+((${{#batches[@]}} == count)) || {{ echo 'cannot read the batches of the runs' >&2; exit 1; }}
 low=-1 high=$count next=0 tries=0
 while ((high - low > 1)); do
   [[ $told ]] && exit 143
   if ((tries++ && SECONDS + {limit} >= {task_limit})); then
-    echo 'the time of this task is too short for another run: the same command again goes on from here'
+    echo 'not enough time left in this task for another run; run the same command again to continue'
     break
   fi
   make_run "${{runs[next]}}" || break
@@ -150,13 +150,13 @@ done
 exit 0
 """
 
-# What Slurm and the C++ library say when the host's memory is exhausted, and nobody was left to say it in the events.
+# What Slurm and the C++ library print when host memory is exhausted, in case the worker could not report it.
 MEMORY_WORDS = r"oom.kill|exceeded memory limit|std::bad_alloc"
 
 
 def task_script(campaign: Campaign, job: JobArray, *, head: Sequence[str] = (), start: Sequence[Word] = ()) -> str:
-    """job.sh. `head`: lines right after the first, such as #SBATCH; `start`: words that start a command on all nodes,
-    such as srun.
+    """Return job.sh. `head`: lines right after the first, such as #SBATCH; `start`: command that starts another on
+    all nodes, such as srun.
     """
     values: dict[str, object] = {
         "grace": GRACE_S,
@@ -188,22 +188,20 @@ def _render_modules(campaign: Campaign) -> str:
     if modules.init is not None:
         lines.append(f"source {quoted(modules.init)} || exit")
     if modules.load:
-        lines.append(f"{line(['module', 'load', *modules.load])} || {{ echo 'modules cannot be loaded' >&2; exit 1; }}")
-    return "\n".join(
-        ["", "# Before anything else, so that the runs see what the modules set.", *lines, ""] if lines else [""]
-    )
+        lines.append(f"{line(['module', 'load', *modules.load])} || {{ echo 'cannot load modules' >&2; exit 1; }}")
+    return "\n".join(["", "# First of all, so that the runs see what the modules set.", *lines, ""] if lines else [""])
 
 
 def _render_start(campaign: Campaign, job: JobArray, words: Sequence[Word]) -> str:
-    """What starts a command on all nodes, and what to do where no scheduler has started the task."""
+    """Return the lines that define how a command starts on all nodes, also outside Slurm."""
     if not words and not _needs_starter(campaign, job):
         return "start=()\n"
     alone = "  start=()"
     if _needs_starter(campaign, job):
         nodes = job.shape.nodes
-        say = f"a run of this job needs srun on {nodes} node(s): start it inside an allocation, salloc --nodes={nodes}"
+        say = f"this job needs srun on {nodes} node(s): start it inside an allocation, salloc --nodes={nodes}"
         alone = f"  echo {quoted(say)} >&2\n  exit 2"
-    said = "# What starts a command on every node of the task. Without Slurm it is started here.\n"
+    said = "# Starts a command on every node of the task. Without Slurm it starts here.\n"
     return f"{said}start=({line(words)})\nif [[ -z $SLURM_JOB_ID ]]; then\n{alone}\nfi\n"
 
 
@@ -213,23 +211,23 @@ def _needs_starter(campaign: Campaign, job: JobArray) -> bool:
 
 
 def _render_meeting(campaign: Campaign, job: JobArray) -> str:
-    """Where the ranks meet. Tasks that share a host have different ports, because their jobs have different ids."""
+    """Return the rendezvous address. Tasks on one host get different ports, because their job ids differ."""
     if not _needs_starter(campaign, job):
         return ""
     host = campaign.plan.site.meeting_host
     first = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"'
     return (
-        "\n# Where the ranks meet: on the first node, at a port that no other job has.\n"
+        "\n# Rendezvous of the ranks: on the first node, at a port that no other job uses.\n"
         f"export {MEETING_HOST}={first if host is None else quoted(host)}\n"
         f"export {MEETING_PORT}=$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))\n"
     )
 
 
-# -- what each node does -----------------------------------------------------------------------------------------
+# -- node.sh ------------------------------------------------------------------------------------------------------
 
 _NODE = """\
 #!/bin/bash
-# What each node does for {what}
+# Runs on each node for {what}
 cd {folder} || exit
 unset {foreign}
 {threads}exec {before} \\
@@ -238,19 +236,18 @@ unset {foreign}
 
 
 def node_script(campaign: Campaign, job: JobArray, *, node_rank: Raw, master: Raw, port: Raw) -> str:
-    """node.sh. The three say which node of the run it is on, and where the ranks meet."""
-    what = f"one run of the job {job.name}; $1: the run's raw folder. job.sh starts it."
+    """Return node.sh. The three values are the node's rank and the rendezvous address."""
+    what = f"one run of job {job.name}; $1: the run's raw folder. Started by job.sh."
     if job.kind == "packed":
-        what = f"one task of the job {job.name}; $1: its number. job.sh starts it."
+        what = f"one task of job {job.name}; $1: its number. Started by job.sh."
     assigned = _assign_variables(campaign, job, master, port)
     before, starter = _make_container_words(campaign, [*assigned])
     if starter:
-        # The container's words put our worker first themselves, and keep what the image has.
+        # The container's command line puts our worker first itself, and keeps the image's own path.
         assigned.pop("PYTHONPATH")
     command = [*starter, *_make_command(campaign, job, node_rank, master, port)]
     if _by_apptainer(campaign):
-        # Apptainer sets what has its prefix inside, and nothing on the node's side sees it; its own settings it needs
-        # outside.
+        # Apptainer sets variables with this prefix only inside; its own settings must be set outside.
         kept = ("APPTAINER", "SINGULARITY")
         assigned = {
             name if name.startswith(kept) else f"APPTAINERENV_{name}": value for name, value in assigned.items()
@@ -270,7 +267,7 @@ def node_script(campaign: Campaign, job: JobArray, *, node_rank: Raw, master: Ra
 
 
 def _fold(words: Sequence[Word]) -> str:
-    """A command in lines that a person can read."""
+    """Break a command into readable lines."""
     lines = [""]
     for text in map(quoted, words):
         if lines[-1] and len(lines[-1]) + len(text) > READABLE_COLUMNS:
@@ -280,15 +277,15 @@ def _fold(words: Sequence[Word]) -> str:
 
 
 def _assign_variables(campaign: Campaign, job: JobArray, master: Raw, port: Raw) -> dict[str, str]:
-    """Variables of the run with their quoted values. They are given to `env`, not to this shell: it would take some,
-    such as PATH or IFS, for its own.
+    """Return the variables of the run with quoted values. They are passed to `env`, because this shell would apply
+    some, such as PATH or IFS, to itself.
     """
     place, shape = campaign.plan.place, job.shape
     values: dict[str, str] = {}
     if shape.threads is None and shape.processes_per_node > 1:
         values["OMP_NUM_THREADS"] = '"${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}"'
     if not _needs_starter(campaign, job) and shape.processes_per_node > 1:
-        # All ranks are here; a host name that resolves to nowhere must not matter.
+        # All ranks are here; a host name that cannot be resolved must not matter.
         values["GLOO_SOCKET_IFNAME"] = '"${GLOO_SOCKET_IFNAME:-lo}"'
     given = {**place.site.environment, **place.pool.environment}
     values |= {name: quoted(value) for name, value in given.items()}
@@ -302,7 +299,7 @@ def _assign_variables(campaign: Campaign, job: JobArray, master: Raw, port: Raw)
 
 
 def _python_path(campaign: Campaign, given: str | None) -> str:
-    """Our worker first; without a container, what modules have set after it."""
+    """Return PYTHONPATH: our worker first and, without a container, what modules have set after it."""
     worker = str((campaign.path / "worker").absolute())
     if ":" in worker:
         raise InputError(
@@ -314,12 +311,12 @@ def _python_path(campaign: Campaign, given: str | None) -> str:
 
 
 def _make_container_words(campaign: Campaign, names: list[str]) -> tuple[list[Word], list[list[Word]]]:
-    """What starts a container, in two parts: shells of ours come before the variables, for a shell would take some of
-    them, such as BASH_ENV, for its own and even carry them out; the runtime itself comes after them.
+    """Return the container's command line in two parts. Our shells come before the variables, because a shell would
+    apply some of them, such as BASH_ENV, to itself or even execute them; the runtime itself comes after.
     """
     if campaign.plan.image is None:
         return [], []
-    # Apptainer is given ours under another name, and only the node's own are looked up.
+    # Apptainer gets ours under another name; only the node's own variables are looked up.
     passed = [] if _by_apptainer(campaign) else names
     of_node = [name for name in PLACE_VARIABLES if name not in names]
     words = run_words(campaign.plan, campaign.path.absolute(), [*passed, *of_node])
@@ -332,10 +329,10 @@ def _by_apptainer(campaign: Campaign) -> bool:
 
 
 def _make_command(campaign: Campaign, job: JobArray, node_rank: Raw, master: Raw, port: Raw) -> list[list[Word]]:
-    """The worker, or the starter of several and the worker.
+    """Return the command of the worker, or of torchrun and the worker.
 
-    Not `python -P`: the worker may run on a Python that does not know it yet. PYTHONSAFEPATH says the same, and older
-    ones import from the job's folder, in which nothing lies that can be imported.
+    Not `python -P`: older versions of Python lack it. PYTHONSAFEPATH does the same; versions that ignore it import
+    from the job's folder, which holds nothing to import.
     """
     python: list[Word] = [campaign.plan.python, "-m"]
     shape = job.shape
@@ -348,7 +345,7 @@ def _make_command(campaign: Campaign, job: JobArray, node_rank: Raw, master: Raw
         return [worker]
     if campaign.plan.place.pool.start == "tasks":
         return [[*worker, "--ranks-from", "slurm"]]
-    # Without a place for its own logs torchrun would leave a folder in /tmp on every start.
+    # Without a directory for its logs torchrun would create one in /tmp on every start.
     torchrun: list[Word] = [*python, "torch.distributed.run", Raw('--log-dir="$1"/torchrun')]
     if shape.nodes == 1:
         meeting: list[Word] = ["--standalone"]
@@ -362,16 +359,16 @@ def _render_threads(campaign: Campaign, job: JobArray) -> str:
     count = job.shape.processes_per_node
     if job.shape.threads is not None or count == 1:
         return ""
-    said = "# Each process gets an equal share of the CPUs, unless somebody has set something else.\n"
+    said = "# Each process gets an equal share of the CPUs, unless OMP_NUM_THREADS is set.\n"
     cpus = "$(env -u OMP_NUM_THREADS nproc)"
     if campaign.plan.place.pool.start == "tasks":
-        # A task of Slurm may be bound to its own CPUs already, or not.
+        # Slurm may or may not have bound the task to its own CPUs.
         share = f"threads=$((${{SLURM_CPUS_ON_NODE:-1}} / {count})) cpus={cpus}\n"
         return f"{said}{share}((threads > cpus)) && threads=$cpus\n"
     return f"{said}threads=$(({cpus} / {count}))\n"
 
 
-# -- what a task has said ----------------------------------------------------------------------------------------
+# -- TASK.done ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -380,7 +377,7 @@ class Done:
 
     run_id: str
     exit_code: int
-    """As bash tells it: 128 and more for a signal, LIMIT_HIT for the time limit."""
+    """As bash reports it: 128 and more for a signal, LIMIT_HIT for the time limit."""
     began_unix_s: float
     ended_unix_s: float
 
@@ -389,7 +386,7 @@ _DONE = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,79}) (\d{1,3}) (\d{1,10}\.\d{1
 
 
 def read_done(path: Path) -> Iterator[Done]:
-    """The runs of a task that have ended; none while there is no file. A line cut short ends it."""
+    """Yield the ended runs of a task; none without a file. An incomplete last line is ignored."""
     try:
         file = path.open(encoding="ascii", errors="replace")
     except FileNotFoundError:
@@ -400,7 +397,7 @@ def read_done(path: Path) -> Iterator[Done]:
             if found is None:
                 if not text.endswith("\n") and len(text) < MAX_DONE_LINE:
                     return
-                raise DamagedDataError(f"{path}: a line is not RUN_ID EXIT BEGAN ENDED: {text[:80]!r}")
+                raise DamagedDataError(f"{path}: not a line RUN_ID EXIT BEGAN ENDED: {text[:80]!r}")
             if int(found[2]) > MAX_EXIT:
-                raise DamagedDataError(f"{path}: {found[2]} is no exit code")
+                raise DamagedDataError(f"{path}: {found[2]} is not an exit code")
             yield Done(found[1], int(found[2]), float(found[3]), float(found[4]))

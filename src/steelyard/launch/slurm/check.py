@@ -1,6 +1,6 @@
-"""Checks a Slurm site from a login node: settings, partition, nodes, accounts, and sbatch's own test.
+"""Check a Slurm site from a login node: settings, partition, nodes, accounts, and a trial with sbatch.
 
-Every question is one call, however large the site is. What nobody can tell from here is a note, never an "ok".
+Each check is one call, whatever the size of the site. What cannot be checked from here is a note, never "ok".
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GPU: Final = re.compile(r"([A-Za-z0-9_]+)(?::([A-Za-z0-9_.-]+))?:(\d{1,5})(?:\(
 
 @dataclass(frozen=True)
 class _SlurmNode:
-    """What scontrol says of a node."""
+    """A node as scontrol reports it."""
 
     name: str
     values: dict[str, str]
@@ -43,7 +43,7 @@ class _SlurmNode:
         return self.values.get("State", "")
 
     def usable(self) -> bool:
-        """Whether a job could be given it now or later."""
+        """Return whether a job could get this node now or later."""
         return not re.search(r"DOWN|DRAIN|FAIL|NOT_RESPONDING|\*", self.state)
 
     def number(self, key: str) -> int | None:
@@ -51,23 +51,23 @@ class _SlurmNode:
         return int(text) if text.isdecimal() else None
 
     def devices(self, wanted: str) -> int:
-        """How many of the devices it has that are asked for as `wanted`, such as gpu or gpu:a100."""
+        """Count the devices that a request such as gpu or gpu:a100 matches."""
         kind, _, model = wanted.partition(":")
         found = _GPU.findall(self.values.get("Gres", ""))
         return sum(int(count) for name, of, count in found if name == kind and (not model or model == of))
 
 
 def checks(place: Place, call: Call) -> Iterator[Check]:
-    """Everything, in the order in which it is needed."""
+    """Yield all checks, in the order in which they matter."""
     missing = [command for command in COMMANDS if shutil.which(command) is None]
     if missing:
-        fix = "give the command on a login node of the site, or load its module of Slurm"
-        yield Check("Slurm", "wrong", f"not here: {', '.join(missing)}", fix)
+        fix = "run the command on a login node of the site, or load its Slurm module"
+        yield Check("Slurm", "wrong", f"command not found: {', '.join(missing)}", fix)
         return
     done = call(["scontrol", "show", "config"])
     if done.returncode:
         said = " ".join(done.stderr.split())[:300]
-        yield Check("Slurm", "wrong", f"the controller does not answer: {said}", "ask the site, or try again later")
+        yield Check("Slurm", "wrong", f"the controller does not answer: {said}", "try again later, or ask the site")
         return
     settings = dict(_SETTING.findall(done.stdout))
     version, cluster = settings.get("SLURM_VERSION", "unknown"), settings.get("ClusterName", "?")
@@ -90,14 +90,14 @@ def _check_settings(place: Place, settings: dict[str, str]) -> Iterator[Check]:
     if most.isdecimal():
         # Indexes go from 0 to one less than MaxArraySize.
         if asked > max(1, int(most)):
-            yield Check("array", "wrong", f"limits.array_size is {asked}, MaxArraySize {most}", f"set it to {most}")
+            yield Check("array", "wrong", f"limits.array_size is {asked}, MaxArraySize is {most}", f"set it to {most}")
         else:
             yield Check("array", "ok", f"arrays of up to {asked} tasks; MaxArraySize is {most}")
     if _has_accounting(settings):
-        yield Check("accounting", "ok", "on: times and energy of jobs are taken from it")
+        yield Check("accounting", "ok", "on: it gives times and energy of jobs")
     else:
         age = settings.get("MinJobAge", "unknown")
-        fix = "look at a campaign within that time after its jobs end: steelyard study --wait"
+        fix = "collect results before that: steelyard study FILE --site SITE --wait"
         yield Check("accounting", "note", f"off: Slurm forgets a job {age} after its end", fix)
 
 
@@ -115,12 +115,12 @@ def _check_partition(place: Place, call: Call) -> Iterator[Check]:
     if wanted is None:
         default = next((name for name, values in found.items() if values.get("Default") == "YES"), None)
         if default is None:
-            yield Check("partition", "wrong", "none is set, and the site has no default", f"set one of {_few(found)}")
+            yield Check("partition", "wrong", "not set, and the site has no default", f"set one of {_few(found)}")
             return
         wanted = default
     for name in wanted.split(","):
         if name not in found:
-            yield Check("partition", "wrong", f"there is no {name!r}", f"set one of {_few(found)}")
+            yield Check("partition", "wrong", f"{name!r} does not exist", f"set one of {_few(found)}")
         else:
             yield from _check_one_partition(place, name, found[name])
 
@@ -130,16 +130,16 @@ def _check_one_partition(place: Place, name: str, values: dict[str, str]) -> Ite
     if state == "UP":
         yield Check("partition", "ok", f"{name} is up, with {values.get('TotalNodes', '?')} nodes")
     else:
-        yield Check("partition", "wrong", f"{name} is {state}: nothing starts there now", "wait, or use another")
+        yield Check("partition", "wrong", f"{name} is {state}: no job starts there now", "wait, or use another")
     longest_s = seconds_of(values.get("MaxTime", ""))
     if longest_s is not None and (pool.max_time_s is None or pool.max_time_s > longest_s):
         asked = "is not set" if pool.max_time_s is None else f"is {pool.max_time_s}"
-        found = f"pool's max_time_s {asked}, {name} allows {longest_s}"
+        found = f"the pool's max_time_s {asked}, {name} allows {longest_s}"
         yield Check("time limit", "note" if pool.max_time_s is None else "wrong", found, f"set it to {longest_s}")
     most = values.get("MaxNodes", "")
     if most.isdecimal() and pool.max_nodes is not None and pool.max_nodes > int(most):
         yield Check(
-            "nodes", "wrong", f"pool's max_nodes is {pool.max_nodes}, {name} allows {most}", f"set it to {most}"
+            "nodes", "wrong", f"the pool's max_nodes is {pool.max_nodes}, {name} allows {most}", f"set it to {most}"
         )
     for key, value in (("AllowAccounts", pool.account), ("AllowQos", pool.qos)):
         allowed = values.get(key, "ALL").split(",")
@@ -166,7 +166,7 @@ def _list_nodes(place: Place, call: Call) -> list[_SlurmNode]:
 
 def _check_nodes(place: Place, nodes: list[_SlurmNode]) -> Iterator[Check]:
     if not nodes:
-        yield Check("nodes", "note", "Slurm shows none of the partition", "")
+        yield Check("nodes", "note", "Slurm lists no nodes of the partition", "")
         return
     usable = [node for node in nodes if node.usable()]
     if not usable:
@@ -175,9 +175,9 @@ def _check_nodes(place: Place, nodes: list[_SlurmNode]) -> Iterator[Check]:
     pool = place.pool
     machines = sorted({node.values.get("Arch", "") for node in usable} - {""})
     if not machines:
-        yield Check("architecture", "note", "Slurm does not say it of these nodes", "")
+        yield Check("architecture", "note", "Slurm does not report it for these nodes", "")
     elif machines != [pool.architecture]:
-        fix = "set the pool's architecture, or a constraint that chooses nodes of it"
+        fix = "set the pool's architecture, or a constraint that selects such nodes"
         chosen = pool.architecture in machines and pool.constraint is not None
         found = f"nodes are {' and '.join(machines)}, the pool says {pool.architecture}"
         yield Check("architecture", "note" if chosen else "wrong", found, fix)
@@ -190,7 +190,7 @@ def _check_nodes(place: Place, nodes: list[_SlurmNode]) -> Iterator[Check]:
     ):
         have = [number for node in usable if (number := node.number(key)) is not None]
         if asked is not None and have and asked > max(have):
-            found = f"asks {asked}, the largest node has {max(have)}"
+            found = f"set to {asked}, the largest node has {max(have)}"
             yield Check(what, "wrong", found, f"set it to {max(have)} or less")
 
 
@@ -202,7 +202,7 @@ def _check_devices(place: Place, nodes: list[_SlurmNode]) -> Iterator[Check]:
             yield Check(
                 "devices",
                 "note",
-                f"nodes have {_few(have)}, which the pool does not ask for",
+                f"nodes have {_few(have)}, which the pool does not request",
                 'set gpus, such as "gpu"',
             )
         return
@@ -215,17 +215,17 @@ def _check_devices(place: Place, nodes: list[_SlurmNode]) -> Iterator[Check]:
         )
     elif len(enough) < len(nodes):
         yield Check(
-            "devices", "note", f"{len(enough)} of {len(nodes)} nodes have {wanted}", "a constraint can choose them"
+            "devices", "note", f"{len(enough)} of {len(nodes)} nodes have {wanted}", "select them with a constraint"
         )
     else:
         yield Check("devices", "ok", f"all nodes have {wanted}")
 
 
-# -- whom it is for
+# -- the user
 
 
 def _check_association(place: Place, call: Call) -> Iterator[Check]:
-    """Accounts and qualities of service that accounting allows this user."""
+    """Check the account and QOS against what accounting allows this user."""
     pool = place.pool
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
@@ -237,7 +237,7 @@ def _check_association(place: Place, call: Call) -> Iterator[Check]:
     rows = [line.split("|") for line in done.stdout.splitlines() if line.count("|") == 1]
     if done.returncode or not rows:
         if pool.account is not None or pool.qos is not None:
-            yield Check("account", "note", f"accounting does not say what {user} may use", "sacctmgr show associations")
+            yield Check("account", "note", f"accounting does not list {user}", "sacctmgr show associations")
         return
     accounts = sorted({row[0] for row in rows})
     if pool.account is not None and pool.account not in accounts:
@@ -250,7 +250,7 @@ def _check_association(place: Place, call: Call) -> Iterator[Check]:
 
 
 def _try_sbatch(place: Place, call: Call) -> Check:
-    """sbatch itself judges a job of one full node; nothing is queued."""
+    """Let sbatch check a job of one full node; nothing is queued."""
     pool = place.pool
     tasks = pool.devices_per_node if pool.start == "tasks" else 1
     words = ["sbatch", "--test-only", "--nodes=1", f"--ntasks-per-node={tasks}"]
@@ -263,13 +263,11 @@ def _try_sbatch(place: Place, call: Call) -> Check:
     words += [f"--{name}={value}" for name, value in named.items() if value is not None]
     words += [*(["--exclusive"] if pool.exclusive else []), *pool.options, "--wrap=true"]
     done = call(words)
-    # It speaks on the error stream, also when all is well.
+    # It writes to the error stream, also on success.
     said = re.sub(r"(?:sbatch|allocation): (?:error: |failure: )?", "", " ".join(done.stderr.split()))[:400]
     if done.returncode:
-        return Check(
-            "trial", "wrong", f"sbatch refuses a job of one node: {said}", "mend what it says, in the site file"
-        )
-    return Check("trial", "ok", said or "sbatch takes a job of one node")
+        return Check("trial", "wrong", f"sbatch refuses a job of one node: {said}", "correct this in the site file")
+    return Check("trial", "ok", said or "sbatch accepts a job of one node")
 
 
 def _read_pairs(line: str) -> dict[str, str]:

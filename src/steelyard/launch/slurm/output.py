@@ -1,6 +1,6 @@
-"""Reads why Slurm ended a job from what its own processes print into the job's output.
+"""Find out why Slurm ended a job from what its own processes print into the job's output.
 
-Slurm ends a step by its own rules (time, memory, preemption) and often says so nowhere else.
+Slurm ends a step by its own rules (time, memory, preemption) and often reports the reason nowhere else.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from steelyard.contracts.observe import StatusCode
 
-# Who speaks: slurmstepd (with its node where several share a machine), or srun on its behalf. Since 25.05 slurmstepd
-# gives the time instead of its name. What a program printed last, such as a bar of progress, may not have ended its
-# line. Lengths are bounded: the search must not take longer than the text is long, whatever it says.
+# The prefix of a line: slurmstepd (with its node where several share a machine), or srun on its behalf. Since 25.05
+# slurmstepd prints the time instead of its name. A progress bar of the program may leave its line unfinished before
+# it. Lengths are bounded: the search must stay linear in the length of the text.
 _SPEAKER: Final = (
     r"(?:(?:^|(?<=[^\w\"'`]))(?:slurmstepd(?:-[\w.-]+)?|srun): (?:error: )?|"
     r"\[\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[^\]\s]{0,20}\] error: )"
 )
-# In the order of what they tell: each of the first also leaves the last's line.
-# Seen in 22.05; the words about oom_kill are those of src/plugins/task/cgroup and of 23.11's "OOM Killed".
+# The most specific first: each of the others also leaves the line of the last.
+# Seen in 22.05; the texts about oom_kill are from src/plugins/task/cgroup and 23.11's "OOM Killed".
 _WORDS: Final[tuple[tuple[StatusCode, re.Pattern[str]], ...]] = (
     (
         "out_of_memory",
@@ -52,15 +52,15 @@ _WORDS: Final[tuple[tuple[StatusCode, re.Pattern[str]], ...]] = (
         ),
     ),
 )
-# srun ends what is left of a step of which a task failed: that is no cause. Before 25.05 slurmstepd does not tell.
+# After a failed task srun ends the rest of its step: that is not a cause. Before 25.05 slurmstepd does not tell.
 _LEFT_OVER: Final = re.compile(r"^srun: (?:[\w/]+: )*Terminating (?:StepId=|job step )", re.MULTILINE)
 MAX_LINE: Final = 400
 
 
 def cause_in(output: str) -> tuple[StatusCode, str] | None:
-    """Why Slurm ended what wrote this, and the line that says so; None: it says nothing.
+    """Return why Slurm ended the job with this output, and the line that shows it; None if no line does.
 
-    Often it says so nowhere else: a step over its memory is FAILED with signal 9, and only slurmstepd tells why.
+    Often there is no other trace: a step over its memory limit is FAILED with signal 9, and only slurmstepd tells why.
     """
     for cause, pattern in _WORDS:
         if found := pattern.search(output):

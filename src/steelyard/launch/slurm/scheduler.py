@@ -1,6 +1,6 @@
-"""Slurm, the Scheduler of Slurm sites: renders, queues, follows and ends jobs by its commands.
+"""The scheduler Slurm: write job scripts, submit, poll and cancel through its commands.
 
-Every question is one call for all jobs: squeue for what is queued or has just ended, sacct for what is over.
+Each query is one call for all jobs: squeue for pending, running and recently ended jobs, sacct for older ones.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from steelyard.launch.slurm.states import TaskKey
 
 PATIENCE_S: Final = 180.0
-"""For one answer: a busy controller may take its MessageTimeout several times."""
-# Texts in UTC, in one form, with nothing cut off. Not for sbatch: a job inherits what it is given.
+"""Time limit for one answer: a busy controller may take its MessageTimeout several times."""
+# Output in UTC, in one format, untruncated. Not for sbatch: a job inherits its environment.
 SPEECH: Final = {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C"}
-# What tells Slurm's commands about the site. All else of theirs is of a job we may be in, or would change what the
-# script says without a trace of it there.
+# Variables that tell Slurm's commands about the site. All others belong to a job we may be in, or would override the
+# script invisibly.
 KEPT: Final = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
 _FOREIGN: Final = re.compile(r"(SLURM|SBATCH|SQUEUE|SACCT|SCANCEL|SINFO|SALLOC|SRUN|SCONTROL)_")
 _ANSWER: Final = re.compile(r"(\d{1,10})(?:;([\w.-]{1,100}))?")
@@ -58,24 +58,24 @@ class Slurm:
     name = "slurm"
 
     def __init__(self, variables: Mapping[str, str] | None = None) -> None:
-        """`variables`: the environment in which its commands are started; None: ours."""
+        """`variables`: the environment in which Slurm's commands run; None: ours."""
         self._variables = variables
         self._cluster: str | None = None
         self.calls = 0
-        """Commands started so far."""
+        """Number of commands started."""
 
     # -- before anything is queued
 
     def check(self, place: Place) -> Iterator[Check]:
-        """What would go wrong there, asked with a handful of calls however large the site is."""
+        """Check the site with a handful of calls, whatever its size."""
         return check.checks(place, self._call)
 
     def render(self, campaign: Campaign, job: JobArray) -> dict[str, str]:
-        """job.sh, which sbatch takes, and node.sh."""
+        """Return job.sh, which is given to sbatch, and node.sh."""
         place = campaign.plan.place
         if "\\" in str(campaign.path.absolute()):
             raise InputError(
-                f"Slurm writes no output below a path with a backslash: {campaign.path.absolute()}",
+                f"Slurm cannot write output below a path with a backslash: {campaign.path.absolute()}",
                 next_step="give another folder with --results",
             )
         return {
@@ -89,30 +89,31 @@ class Slurm:
             ),
         }
 
-    # -- acting
+    # -- submitting and polling
 
     def submit(self, campaign: Campaign, job: JobArray) -> str:
-        """One sbatch for the whole array; `ID;CLUSTER`.
+        """Submit the whole array with one sbatch; return `ID;CLUSTER`.
 
-        The cluster is part of it because a job that another cluster's controller does not know has not ended.
+        The cluster matters because a job that another cluster's controller does not know has not ended.
         """
         script = campaign.job_folder(job).absolute() / "job.sh"
-        # Asked before: once the job is queued nothing may stand between it and its id.
+        # Queried before sbatch: once the job is queued, nothing may fail before its id is written.
         cluster = self._cluster_name()
         words = ["sbatch", "--parsable", f"--chdir={campaign.path.absolute()}"]
         if "%" in str(campaign.path.absolute()):
-            # Slurm would replace it, in the folder too: the one case in which the script's relative path will not do.
+            # Slurm would replace it, in the folder too: the only case in which the script's relative path fails.
             words.append(f"--output={str(script.parent).replace('%', '%%')}/{_output_name(campaign, job)}")
         answer = self._ask([*words, str(script), *([] if is_array(campaign, job) else ["0"])], speak={})
         found = _ANSWER.fullmatch(answer.strip().splitlines()[-1] if answer.strip() else "")
         if found is None:
             raise SteelyardError(
-                f"sbatch gave no id: {answer[:400]!r}", next_step="give the same command again: it looks for the job"
+                f"sbatch returned no job id: {answer[:400]!r}",
+                next_step="run the same command again: it looks for the job",
             )
         return f"{found[1]};{found[2] or cluster}"
 
     def find(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[int, str]:
-        """By their names, which no other job has; also those that have ended already."""
+        """Find jobs by their unique names, including jobs that have ended."""
         names = {job.name: job.number for job in jobs}
         told = [*self._queue().values()]
         if names.keys() - {entry.name for entry in told}:
@@ -124,12 +125,12 @@ class Slurm:
         }
 
     def poll(self, campaign: Campaign, jobs: Sequence[JobArray]) -> dict[tuple[int, int], TaskState]:
-        """One squeue, and once something has ended one sacct; without accounting a second squeue for exit codes."""
+        """One squeue and, once a job has ended, one sacct; without accounting a second squeue for exit codes."""
         names = {job.name for job in jobs}
         queue = {key: told for key, told in self._queue().items() if told.name in names}
         by_name = {told.name: told.job_id for told in queue.values()}
         ids = {job.number: (campaign.job_id(job) or by_name.get(job.name, "")) for job in jobs}
-        # Of tasks whose runs are all collected nothing need be asked.
+        # Tasks whose runs are all collected are not queried.
         left = {entry.name for entry in os.scandir(campaign.path / "runs")}
         wanted = [
             (job, task, (ids[job.number].partition(";")[0], task))
@@ -147,7 +148,7 @@ class Slurm:
             traces = Traces(campaign.output_file(job, task), campaign.done_file(job, task), len(job.tasks[task]))
             told = account_of_task((account or {}).get(key), job)
             state = state_of(queue.get(key), told, traces, task, job.task_limit_s)
-            # Slurm knows it no more. While the account cannot be asked that is no end, unless its own traces say so.
+            # Slurm no longer knows the job. If accounting does not answer, only its own files can show its end.
             if state is None and key[0] and (account is not None or traces.settled()):
                 self._require_cluster(ids[job.number])
                 state = state_of_forgotten(key[0], traces, task)
@@ -156,10 +157,10 @@ class Slurm:
         return found
 
     def fetch(self, campaign: Campaign, job: JobArray, task: int) -> None:
-        """Nothing: tasks write into the campaign's folder themselves."""
+        """Do nothing: tasks write into the campaign's folder themselves."""
 
     def cancel(self, campaign: Campaign, jobs: Sequence[JobArray]) -> None:
-        """One scancel for all; what has ended already is none of its errors."""
+        """Cancel jobs with one scancel; jobs that have already ended are not an error."""
         ids = {job.number: found for job in jobs if (found := campaign.job_id(job)) is not None}
         lost = [job for job in jobs if job.number not in ids]
         if lost:
@@ -169,10 +170,10 @@ class Slurm:
         for job_id in ids.values():
             self._require_cluster(job_id)
         numbers = [job_id.partition(";")[0] for job_id in ids.values()]
-        # The file may be a stranger's: a word such as --me would take back what is none of this campaign's.
+        # The file may be untrusted: a value such as --me would cancel jobs of other campaigns.
         if wrong := [number for number in numbers if not (number.isascii() and number.isdigit())]:
             raise SteelyardError(
-                f"{campaign.path} names a job {wrong[0]!r}, which is no number", next_step="squeue --me"
+                f"{campaign.path} names a job {wrong[0]!r}, which is not a number", next_step="squeue --me"
             )
         done = self._call(["scancel", *numbers])
         complaints = [line for line in done.stderr.splitlines() if line.strip() and not _FORGOTTEN.search(line)]
@@ -180,16 +181,16 @@ class Slurm:
             raise SteelyardError(f"scancel: {' '.join(complaints)[:1000]}", next_step="squeue --me")
 
     def clean(self, campaign: Campaign, jobs: Sequence[JobArray]) -> None:
-        """Nothing: Slurm forgets by itself."""
+        """Do nothing: Slurm forgets jobs by itself."""
 
-    # -- asking
+    # -- queries
 
     def _queue(self) -> dict[TaskKey, TaskLine]:
         words = ["squeue", "--all", "--noheader", "--states=all", f"--user={os.getuid()}", f"--format={SQUEUE_FIELDS}"]
         return read_squeue(self._ask(words))
 
     def _with_exit_codes(self, queue: dict[TaskKey, TaskLine]) -> dict[TaskKey, TaskLine]:
-        """The same with the exit codes of what failed, which only squeue's other form of output has."""
+        """Add the exit codes of failed jobs, which only squeue's other output format has."""
         if not any(told.state == "FAILED" for told in queue.values()):
             return queue
         fields = "ArrayJobID:12,ArrayTaskID:12,exit_code:12"
@@ -202,8 +203,8 @@ class Slurm:
         return queue
 
     def _account(self, campaign: Campaign, which: str) -> dict[TaskKey, TaskLine] | None:
-        """What accounting knows; nothing where there is none, None where it does not answer."""
-        # From the day before: clocks of two machines may differ.
+        """Query accounting; empty if the site has none, None if it does not answer."""
+        # From the day before: the clocks of two machines may differ.
         moment = dt.datetime.fromisoformat(campaign.plan.created_at) - dt.timedelta(days=1)
         since = f"--starttime={moment:%Y-%m-%dT%H:%M:%S}"
         words = ["sacct", "--noheader", "--parsable2", "--allocations", which, since, f"--format={SACCT_FIELDS}"]
@@ -216,24 +217,24 @@ class Slurm:
         cluster = job_id.partition(";")[2]
         if cluster and cluster != self._cluster_name():
             raise SteelyardError(
-                f"the jobs are on the cluster {cluster!r}, and Slurm here is of {self._cluster_name()!r}",
-                next_step=f"give the command where Slurm is of {cluster!r}",
+                f"the jobs are on cluster {cluster!r}, but Slurm here belongs to {self._cluster_name()!r}",
+                next_step=f"run the command on a login node of {cluster!r}",
             )
 
     def _cluster_name(self) -> str:
         if self._cluster is None:
             found = _CLUSTER.search(self._ask(["scontrol", "show", "config"]))
             if found is None:
-                raise SteelyardError("Slurm does not say the name of its cluster", next_step="scontrol show config")
+                raise SteelyardError("Slurm does not report the name of its cluster", next_step="scontrol show config")
             self._cluster = found[1]
         return self._cluster
 
     def _ask(self, words: Sequence[str], speak: Mapping[str, str] = SPEECH) -> str:
-        """What a command prints; SteelyardError with its own words when it fails."""
+        """Return the output of a command; SteelyardError with its own message if it fails."""
         done = self._call(words, speak)
         if done.returncode:
             said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-            raise SteelyardError(f"{words[0]} refused: {said[:2000]}", next_step="steelyard site check SITE")
+            raise SteelyardError(f"{words[0]} failed: {said[:2000]}", next_step="steelyard site check SITE")
         return done.stdout
 
     def _call(self, words: Sequence[str], speak: Mapping[str, str] = SPEECH) -> subprocess.CompletedProcess[str]:
@@ -252,20 +253,20 @@ class Slurm:
             )
         except FileNotFoundError:
             raise SteelyardError(
-                f"Slurm's command {words[0]!r} is not here",
-                next_step="give the command on a login node of the site, or load its module of Slurm",
+                f"Slurm's command {words[0]!r} was not found",
+                next_step="run the command on a login node of the site, or load its Slurm module",
             ) from None
         except subprocess.TimeoutExpired:
             raise SteelyardError(
-                f"{words[0]} gave no answer within {PATIENCE_S:g} s", next_step="give the same command again later"
+                f"{words[0]} did not answer within {PATIENCE_S:g} s", next_step="run the same command again later"
             ) from None
 
 
 def account_of_task(told: TaskLine | None, job: JobArray) -> TaskLine | None:
-    """What the account says, if it is about this task.
+    """Return the accounting line if it is about this task.
 
-    Of a job of less than a second it may have a line without array and name ("allocation", seen in 22.05): then the id
-    says which job it is, and a job of one task which task.
+    For a job shorter than a second the line may lack array and name ("allocation", seen in 22.05): then the job id
+    identifies the job, and a job with one task the task.
     """
     if told is None or (told.name != job.name and told.numbered):
         return None
@@ -273,26 +274,26 @@ def account_of_task(told: TaskLine | None, job: JobArray) -> TaskLine | None:
 
 
 def own_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Without those of Slurm's that are of another job, or would change what the script says."""
+    """Return the variables without those of Slurm that belong to another job or would override the script."""
     return {name: value for name, value in variables.items() if name in KEPT or not _FOREIGN.match(name)}
 
 
-# -- what a job asks for
+# -- what a job requests
 
 
 def is_array(campaign: Campaign, job: JobArray) -> bool:
-    """Where arrays of one task are all there can be, there may be none at all."""
+    """Return whether a job is submitted as an array; with array_size 1 the site may not allow arrays at all."""
     return campaign.plan.site.limits.array_size > 1 or len(job.tasks) > 1
 
 
 def sbatch_lines(campaign: Campaign, job: JobArray) -> list[str]:
-    """The #SBATCH lines. Each value is a number of ours or has the form that the site contract allows."""
+    """Return the #SBATCH lines. Each value is a number of ours or was checked against the site contract."""
     pool, shape = campaign.plan.place.pool, job.shape
     tasks = tasks_per_node(pool, job)
     options = [f"--job-name={job.name}"]
     if is_array(campaign, job):
         most = campaign.plan.site.limits.max_running
-        # Slurm knows a limit an array, not one for all of them.
+        # Slurm has a limit per array, not one for all arrays.
         together = f"%{max(1, most // len(campaign.plan.jobs))}" if most is not None else ""
         options.append(f"--array=0-{len(job.tasks) - 1}{together}")
     options.append(f"--output=jobs/{campaign.job_folder(job).name}/{_output_name(campaign, job)}")
@@ -303,7 +304,7 @@ def sbatch_lines(campaign: Campaign, job: JobArray) -> list[str]:
         options.append(f"--mem={_share(pool.memory_per_node_mib, pool, job)}M")
     if pool.gpus is not None and shape.devices_per_node:
         options.append(f"--gres={pool.gpus}:{shape.devices_per_node}")
-    # Slurm counts whole minutes, upwards.
+    # Slurm counts whole minutes, rounded up.
     minutes = math.ceil(job.task_limit_s / 60)
     options += [f"--time={minutes}", "--no-requeue"]
     named = {
@@ -323,19 +324,19 @@ def _output_name(campaign: Campaign, job: JobArray) -> str:
 
 
 def tasks_per_node(pool: Pool, job: JobArray) -> int:
-    """Slurm's tasks: one torchrun a node, or one a process."""
+    """Return the number of Slurm tasks per node: one torchrun, or one per process."""
     return job.shape.processes_per_node if pool.start == "tasks" and job.kind != "packed" else 1
 
 
 def cpus_per_task(pool: Pool, job: JobArray) -> int | None:
-    """CPUs for each of Slurm's tasks; None: what the scheduler gives."""
+    """Return the CPUs of each Slurm task; None: the scheduler's default."""
     if pool.cpus_per_node is None:
         return None
     return max(1, _share(pool.cpus_per_node, pool, job) // tasks_per_node(pool, job))
 
 
 def _share(amount: int, pool: Pool, job: JobArray) -> int:
-    """Of a node's CPUs or memory: as much as of its devices, so that a run on one device leaves room for others."""
+    """Return the share of a node's CPUs or memory that matches its share of devices: other jobs need the rest."""
     if pool.exclusive:
         return amount
     devices = max(1, job.shape.devices_per_node, job.shape.processes_per_node)
@@ -343,21 +344,21 @@ def _share(amount: int, pool: Pool, job: JobArray) -> int:
 
 
 def start_words(pool: Pool, job: JobArray) -> list[Word]:
-    """What starts node.sh on every node, or once a process.
+    """Return the command that starts node.sh once per node or per process.
 
-    A step for each run, also on one node: what Slurm ends for its memory is then that run, and the next one goes on.
+    Each run is a step, even on one node: if Slurm ends it for its memory, the next run can still start.
     """
     if job.kind == "packed":
         return []
     tasks = tasks_per_node(pool, job)
     words: list[Word] = ["srun", f"--nodes={job.shape.nodes}", f"--ntasks={job.shape.nodes * tasks}"]
     words.append(f"--ntasks-per-node={tasks}")
-    # Since 22.05 srun does not take it from the job.
+    # Since 22.05 srun does not inherit it from the job.
     if (cpus := cpus_per_task(pool, job)) is not None:
         words.append(f"--cpus-per-task={cpus}")
     elif pool.exclusive and tasks == 1:
-        # One torchrun has the whole node; a site's automatic binding would give it one core, as it asks for none.
+        # One torchrun has the whole node; a site's automatic binding would give it a single core.
         words.append("--cpu-bind=none")
-    # A rank that died must not leave the others waiting; and the input is the script's.
-    # Where the job was queued with --export=NONE, srun would keep from the run what modules and the script have set.
+    # If a rank dies, the others must not wait for it; standard input belongs to the script. If the job was submitted
+    # with --export=NONE, srun would hide from the run what modules and the script have set.
     return [*words, "--export=ALL", "--kill-on-bad-exit=1", "--input=none", "--unbuffered"]

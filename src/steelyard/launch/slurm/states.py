@@ -1,6 +1,6 @@
-"""Reads a Slurm job's state: what squeue and sacct print, and what it means for a task. Calls neither.
+"""Parse what squeue and sacct print, and work out the state of a task. Calls neither.
 
-Texts come from commands that were told to speak UTC, to cut nothing off, and to put a bar between fields.
+The commands are set to UTC, untruncated fields and `|` as separator.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from steelyard.launch.campaign import Phase
 
 SQUEUE_FIELDS: Final = "%F|%K|%T|%r|%N|%V|%S|%M|%j"
-"""Array's id, index or indexes, state, reason, nodes, submitted, started, time used, name."""
+"""Job id of the array, index or indexes, state, reason, nodes, submit time, start time, time used, name."""
 SACCT_FIELDS: Final = "JobID,State,ExitCode,NodeList,Submit,Start,ElapsedRaw,ConsumedEnergyRaw,JobName"
 TAIL_BYTES: Final = 16_384
 MAX_INDEX: Final = 4_000_000  # Slurm's own bound of MaxArraySize is 4,000,001
@@ -29,13 +29,13 @@ MAX_NODES: Final = 10_000
 # What Slurm writes for "no value" (NO_VAL, INFINITE) in 32 and 64 bits, sources in slurm.h.in.
 NO_VALUES: Final = frozenset({2**32 - 2, 2**32 - 1, 2**64 - 2, 2**64 - 1})
 GONE: Final = "GONE"
-"""Our word for a task that Slurm has forgotten; it keeps what has ended for MinJobAge, or in its accounting."""
+"""Our state for a task that Slurm no longer knows; it keeps ended jobs for MinJobAge, or in its accounting."""
 ACCOUNT_LAG_S: Final = 600
-"""How long the account may lag behind the controller before its word of a running task is not believed."""
+"""How long accounting may lag behind the controller before we no longer trust that a task is running."""
 OUTPUT_SIGNAL: Final = 53
-"""Slurm's mark of a batch script whose folder or output file could not be opened on the node."""
+"""The signal that Slurm reports if the folder or output file of a batch script could not be opened on the node."""
 
-# Names from Slurm's page on job states (job_state_codes.html). What is not here is taken as still going on.
+# Names from Slurm's page on job states (job_state_codes.html). A state that is not here counts as running.
 _QUEUED: Final = frozenset(
     (
         "PENDING",
@@ -50,25 +50,25 @@ _QUEUED: Final = frozenset(
 )
 _ENDS: Final[dict[str, tuple[observe.StatusCode | None, str]]] = {
     "COMPLETED": (None, ""),
-    "TIMEOUT": ("time_limit", "Slurm ended it at its time limit"),
-    "DEADLINE": ("time_limit", "Slurm ended it at its deadline"),
-    "OUT_OF_MEMORY": ("out_of_memory", "Slurm killed it at its memory limit"),
-    "NODE_FAIL": ("node_failure", "a node of it failed or was set down"),
-    "BOOT_FAIL": ("node_failure", "a node of it did not boot"),
-    "LAUNCH_FAILED": ("node_failure", "Slurm could not launch it on its nodes"),
-    "RECONFIG_FAIL": ("node_failure", "a node of it could not be reconfigured"),
-    "PREEMPTED": ("preempted", "Slurm ended it for a job of higher priority"),
-    "CANCELLED": ("cancelled", "it was cancelled"),
-    "FAILED": ("failed", "its script failed"),
+    "TIMEOUT": ("time_limit", "Slurm ended the job at its time limit"),
+    "DEADLINE": ("time_limit", "Slurm ended the job at its deadline"),
+    "OUT_OF_MEMORY": ("out_of_memory", "Slurm killed the job at its memory limit"),
+    "NODE_FAIL": ("node_failure", "a node of the job failed or was set down"),
+    "BOOT_FAIL": ("node_failure", "a node of the job did not boot"),
+    "LAUNCH_FAILED": ("node_failure", "Slurm could not launch the job on its nodes"),
+    "RECONFIG_FAIL": ("node_failure", "a node of the job could not be reconfigured"),
+    "PREEMPTED": ("preempted", "preempted by a job of higher priority"),
+    "CANCELLED": ("cancelled", "the job was cancelled"),
+    "FAILED": ("failed", "the job script failed"),
 }
-_WORD_MEANINGS: Final[dict[observe.StatusCode, str]] = {
-    "time_limit": "Slurm ended it at its time limit",
-    "out_of_memory": "Slurm killed it at its memory limit",
-    "node_failure": "a node of it failed or was set down",
-    "preempted": "Slurm ended it for a job of higher priority",
-    "cancelled": "it was cancelled",
+_MEANINGS: Final[dict[observe.StatusCode, str]] = {
+    "time_limit": "Slurm ended the job at its time limit",
+    "out_of_memory": "Slurm killed the job at its memory limit",
+    "node_failure": "a node of the job failed or was set down",
+    "preempted": "preempted by a job of higher priority",
+    "cancelled": "the job was cancelled",
 }
-# Waiting for these never ends by itself.
+# A job that is pending for one of these reasons never starts by itself.
 _HOPELESS: Final = re.compile(
     r"DependencyNeverSatisfied|BadConstraints|InvalidAccount|InvalidQOS|PartitionTimeLimit|PartitionNodeLimit|"
     r"JobHeld(?:User|Admin)|launch.failed.requeued.held|ReservationDeleted|JobHoldMaxRequeue|"
@@ -81,17 +81,17 @@ _BY: Final = re.compile(r"CANCELLED by (\d{1,10})")
 _BRACKETS: Final = re.compile(r"([^\[\],]*)\[([\d,-]+)\]([^\[\],]*)")
 
 TaskKey = tuple[str, int]
-"""Slurm's id of a job and a task's number."""
+"""Slurm's job id and the number of a task."""
 
 
 @dataclass(frozen=True)
 class TaskLine:
-    """What one line of squeue or sacct says of a task."""
+    """One line of squeue or sacct about a task."""
 
     job_id: str
     name: str
     state: str
-    """The first word alone."""
+    """The state without additions such as "by 1000"."""
     reason: str
     nodes: str
     queued_at: str | None
@@ -102,21 +102,21 @@ class TaskLine:
     energy_j: float | None = None
     cancelled_by: int | None = None
     numbered: bool = True
-    """False: the line does not say which task of an array it is about, or whether there is an array."""
+    """False: the line does not give the index of the task, or whether the job is an array."""
 
     @property
     def phase(self) -> Phase:
-        """Where it stands."""
+        """The phase of the task that this state means."""
         if self.state in _ENDS:
             return "ended"
         return "queued" if self.state in _QUEUED else "running"
 
 
-# -- texts ----------------------------------------------------------------------------------------------------
+# -- parsing --------------------------------------------------------------------------------------------------
 
 
 def read_squeue(text: str) -> dict[TaskKey, TaskLine]:
-    """The tasks in what squeue printed with SQUEUE_FIELDS."""
+    """Parse the output of squeue with SQUEUE_FIELDS."""
     found: dict[TaskKey, TaskLine] = {}
     for line in text.splitlines():
         fields = line.split("|", 8)
@@ -129,7 +129,7 @@ def read_squeue(text: str) -> dict[TaskKey, TaskLine]:
 
 
 def read_exit_codes(text: str) -> dict[TaskKey, int]:
-    """Wait statuses, of what squeue printed with --Format=ArrayJobID,ArrayTaskID,exit_code."""
+    """Parse wait statuses from the output of squeue with --Format=ArrayJobID,ArrayTaskID,exit_code."""
     found: dict[TaskKey, int] = {}
     for words in (line.split() for line in text.splitlines()):
         if len(words) == 3 and words[0].isdecimal() and words[2].isdecimal():
@@ -138,7 +138,7 @@ def read_exit_codes(text: str) -> dict[TaskKey, int]:
 
 
 def read_sacct(text: str) -> dict[TaskKey, TaskLine]:
-    """The tasks in what sacct printed with SACCT_FIELDS."""
+    """Parse the output of sacct with SACCT_FIELDS."""
     found: dict[TaskKey, TaskLine] = {}
     for line in text.splitlines():
         fields = line.split("|", 8)
@@ -159,7 +159,7 @@ def read_sacct(text: str) -> dict[TaskKey, TaskLine]:
             elapsed_s=_number(elapsed),
             exit_code=int(exit_code) if exit_code.isdecimal() else None,
             signal=int(signal) if signal.isdecimal() else None,
-            # Nothing runs without energy: 0 is what Slurm writes where nobody measures.
+            # Slurm writes 0 where nobody measures energy.
             energy_j=_number(energy) or None,
             cancelled_by=int(by[1]) if by else None,
             numbered=bool(tasks),
@@ -169,7 +169,7 @@ def read_sacct(text: str) -> dict[TaskKey, TaskLine]:
 
 
 def indexes(text: str) -> Iterator[int]:
-    """The tasks in Slurm's form of an array: 3, 0-20:2%1, 1,4-6. A job that is no array is task 0."""
+    """Expand Slurm's array notation (3, 0-20:2%1, 1,4-6) to task numbers. A job that is not an array is task 0."""
     if text in ("", "N/A"):
         yield 0
         return
@@ -180,7 +180,7 @@ def indexes(text: str) -> Iterator[int]:
 
 
 def node_names(text: str) -> tuple[str, ...]:
-    """The nodes in Slurm's form of a list: n[1-3,7],login. What it does not understand stays as it is."""
+    """Expand Slurm's list of nodes, such as n[1-3,7],login; keep what cannot be parsed."""
     names: list[str] = []
     for part in re.findall(r"[^\[\],]+(?:\[[^\]]*\][^\[\],]*)*", text[:100_000]):
         found = _BRACKETS.fullmatch(part)
@@ -201,7 +201,7 @@ def _utc(text: str) -> str | None:
 
 
 def seconds_of(text: str) -> int | None:
-    """A length of time as Slurm writes it, [DAYS-][HOURS:]MINUTES:SECONDS; None: it writes something else."""
+    """Parse Slurm's duration [DAYS-][HOURS:]MINUTES:SECONDS; None if it is something else."""
     found = _USED.fullmatch(text)
     if found is None:
         return None
@@ -213,21 +213,21 @@ def _number(text: str) -> float | None:
     return float(text) if text.isdecimal() and len(text) < 20 and int(text) not in NO_VALUES else None
 
 
-# -- what it means --------------------------------------------------------------------------------------------
+# -- meaning --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Traces:
-    """What a task itself has left behind."""
+    """The files that a task itself has left behind."""
 
     output: Path
-    """What it printed, and what slurmstepd printed for it."""
+    """The output of the task and of slurmstepd."""
     done: Path
     runs: int
-    """How many the task has."""
+    """Number of runs of the task."""
 
     def tail(self) -> str:
-        """The end of its output."""
+        """Return the end of the output."""
         try:
             with self.output.open("rb") as file:
                 file.seek(0, 2)
@@ -237,11 +237,11 @@ class Traces:
             return ""
 
     def settled(self) -> bool:
-        """Whether they tell by themselves that the task is over, and how."""
+        """Return whether the files alone show that the task is over."""
         return cause_in(self.tail()) is not None or self.finished()
 
     def finished(self) -> bool:
-        """Whether every run has a line that says how it ended."""
+        """Return whether every run has a line in TASK.done."""
         try:
             with self.done.open("rb") as file:
                 return sum(1 for _ in file) >= self.runs
@@ -252,16 +252,16 @@ class Traces:
 def state_of(
     queue: TaskLine | None, account: TaskLine | None, traces: Traces, task: int, limit_s: float
 ) -> TaskState | None:
-    """What is known of a task by the queue, the account and its own traces; None: nothing, it was never heard of."""
+    """Work out the state of a task from the queue, accounting and its own files; None if Slurm never knew it."""
     now = queue or account
     if now is None:
         return None
     if now.state == "REVOKED":
-        # Another cluster of the federation has it, and may be making its runs: only what it leaves tells of its end.
-        where = "another cluster of a federation has it: squeue --federation"
+        # Another cluster of the federation has the job and may be making its runs: only its files show its end.
+        where = "moved to another cluster of the federation: squeue --federation"
         return state_of_forgotten(now.job_id, traces, task) if traces.settled() else TaskState("running", why=where)
     if queue is None and now.phase != "ended":
-        # The controller has forgotten it, and the account has not heard of its end: for a while it may yet.
+        # The controller has forgotten the job, and accounting may not have its end yet.
         if now.phase == "running" and (now.elapsed_s or 0.0) <= limit_s + ACCOUNT_LAG_S:
             return TaskState("running")
         return state_of_forgotten(now.job_id, traces, task)
@@ -275,16 +275,16 @@ def state_of(
 
 
 def state_of_forgotten(job_id: str, traces: Traces, task: int) -> TaskState:
-    """A task that was queued once and that Slurm does not know any more: its own output is all there is."""
-    word = cause_in(traces.tail())
+    """Return the state of a task that Slurm no longer knows, from its own files."""
+    printed = cause_in(traces.tail())
     evidence: dict[str, float | int | str] = {"state": GONE}
     cause: observe.StatusCode | None = "failed"
-    reason = "Slurm has forgotten the task, keeps no account of it, and it left no word of its end"
-    if word is not None:
-        cause, evidence["output"] = word
-        reason = f"{_WORD_MEANINGS[cause]}, by its output; Slurm has forgotten it"
+    reason = "Slurm no longer knows the job, has no accounting of it, and the job left no sign of how it ended"
+    if printed is not None:
+        cause, evidence["output"] = printed
+        reason = f"{_MEANINGS[cause]}, according to its output; Slurm no longer knows the job"
     elif traces.finished():
-        cause, reason = None, "Slurm has forgotten it; all its runs say how they ended"
+        cause, reason = None, "Slurm no longer knows the job; all of its runs have ended"
     said = observe.Scheduled(
         scheduler="slurm",
         job=f"{job_id}_{task}",
@@ -294,7 +294,7 @@ def state_of_forgotten(job_id: str, traces: Traces, task: int) -> TaskState:
         evidence=evidence,
         runs=traces.runs,
     )
-    # Without a word of its own a worker of it may be alive: whoever asks looks for a while whether its files change.
+    # Without such a sign a worker may still be alive: the caller watches for a while whether the files change.
     return TaskState("ended" if traces.settled() else "unknown", said)
 
 
@@ -311,7 +311,7 @@ def _describe_end(now: TaskLine, account: TaskLine | None, traces: Traces, task:
         evidence=evidence,
         nodes=node_names(best.nodes),
         queued_at=best.queued_at or now.queued_at,
-        # Of one that never ran Slurm gives the time at which it was cancelled.
+        # For a job that never ran Slurm gives the time at which it was cancelled.
         started_at=(best.started_at or now.started_at) if ran else None,
         elapsed_s=best.elapsed_s if ran else None,
         energy_j=best.energy_j if ran else None,
@@ -322,7 +322,7 @@ def _describe_end(now: TaskLine, account: TaskLine | None, traces: Traces, task:
 def _find_cause(
     now: TaskLine, account: TaskLine | None, traces: Traces
 ) -> tuple[observe.StatusCode | None, str, dict[str, float | int | str]]:
-    """What a task's end means, in words, and the evidence for it."""
+    """Return the status, reason and evidence for the end of a task."""
     cause, reason = _ENDS[now.state]
     evidence: dict[str, float | int | str] = {"state": now.state}
     exit_code, signal = (best.exit_code, best.signal) if (best := account or now) else (None, None)
@@ -334,12 +334,12 @@ def _find_cause(
         evidence["reason"] = now.reason
     if cause is None:
         return None, "", evidence
-    word = cause_in(traces.tail())
-    if word is not None:
-        evidence["output"] = word[1]
-        # Slurm's own lines tell more than a bare end; but a cancelled step also says so when the job failed.
-        if now.state in ("FAILED", "CANCELLED") and word[0] != "cancelled":
-            cause, reason = word[0], _WORD_MEANINGS[word[0]]
+    printed = cause_in(traces.tail())
+    if printed is not None:
+        evidence["output"] = printed[1]
+        # Slurm's own lines are more specific; but a failed job also has a line about a cancelled step.
+        if now.state in ("FAILED", "CANCELLED") and printed[0] != "cancelled":
+            cause, reason = printed[0], _MEANINGS[printed[0]]
     if cause == "cancelled":
         reason = f"{reason} {_explain_cancelling(account, now, evidence)}"
     if cause == "failed":
@@ -348,28 +348,31 @@ def _find_cause(
 
 
 def _explain_cancelling(account: TaskLine | None, now: TaskLine, evidence: dict[str, float | int | str]) -> str:
-    when = "while it waited" if not now.nodes else "while it ran"
+    when = "while it was pending" if not now.nodes else "while it was running"
     if account is None or account.cancelled_by is None:
-        return f"{when}; Slurm does not say by whom"
+        return f"{when}; Slurm does not report by whom"
     number = account.cancelled_by
     try:
         who = pwd.getpwuid(number).pw_name
     except KeyError:
-        who = "a user without a name here"
+        who = "a user unknown on this machine"
     evidence["cancelled_by"] = f"{who} (uid {number})"
     return f"{when}, by {who} (uid {number})"
 
 
 def _explain_failure(exit_code: int | None, signal: int | None) -> tuple[observe.StatusCode, str]:
     if signal == OUTPUT_SIGNAL:
-        return "failed", "Slurm could not start it: its folder or output file cannot be opened on the node"
+        return "failed", "Slurm could not start the job: its folder or output file cannot be opened on the node"
     ended_by = signal or (exit_code - 128 if exit_code is not None and 128 < exit_code < 193 else None)
     if ended_by:
-        return "killed", f"its script ended by signal {ended_by}, and nobody says why"
-    return "failed", "its script failed" if exit_code is None else f"its script ended with exit code {exit_code}"
+        return "killed", f"the job script was ended by signal {ended_by}, reason unknown"
+    return (
+        "failed",
+        "the job script failed" if exit_code is None else f"the job script ended with exit code {exit_code}",
+    )
 
 
 def wait_status(number: int) -> tuple[int, int]:
-    """Exit code and signal of a wait status, as squeue prints it."""
+    """Split a wait status, as squeue prints it, into exit code and signal."""
     signal = number & 0x7F
     return (0, signal) if signal else (number >> 8 & 0xFF, 0)
