@@ -76,7 +76,7 @@ _ONE_RUN = """
 make_run() {{
   local raw="$campaign"/runs/$1/raw since=$SECONDS began said
   if ! said=$( (set -C; echo "$HOSTNAME ${{SLURM_JOB_ID:-$$}}" >"$raw"/{lease}) 2>&1 ); then
-    echo "$1: begun before, or its folder is gone (${{said##*: }})"
+    echo "$1: already started, or its folder is missing (${{said##*: }})"
     return 1
   fi
   began=$(date +%s.%3N)
