@@ -708,7 +708,7 @@ def test_room_is_made_for_the_last_word(raw: Path) -> None:
     size = (raw / "power-00000.bin").stat().st_size
     chunks.give_up_some()
     chunks.close()
-    assert files.WORD_BYTES <= size - (raw / "power-00000.bin").stat().st_size < 2 * files.WORD_BYTES
+    assert files.END_BYTES <= size - (raw / "power-00000.bin").stat().st_size < 2 * files.END_BYTES
     assert samples(raw)[0].tolist() == [float(number) for number in range(chunks.samples)]
 
 
