@@ -205,7 +205,7 @@ def mig(bench: Bench) -> None:
     for named, answer in zip(choices, bench.ask_all(devices, choices, times_s=(0.0, 10.0)), strict=True):
         bench.same(f"cards of {named}", names(answer, "domains"), ["gpu1"])
         bench.same("device", of(answer, "gpu1")["device"], UUIDS[2])
-        bench.missing(answer, "MIG-", "unsupported", "read whole", count=2)
+        bench.missing(answer, "MIG-", "unsupported", "read as a whole", count=2)
         bench.near("energy", answer["readings"][1]["nvml.1.energy"], devices[1].counter_j(10.0))
         for channel in answer["channels"]:
             bench.want(f"{channel['name']}: MIG is not said", true="of the whole card" in channel["source"])
@@ -248,7 +248,7 @@ def grace_hopper_one_counter(bench: Bench) -> None:
     silent = beside(bare, 0, 3, module_power_w=(), total_is_module=False)
     answer = bench.ask([silent])
     bench.same("parent", of(answer, "gpu0")["parent"], "module0")
-    bench.missing(answer, "module_power", "unsupported", "does not give it", count=2)
+    bench.missing(answer, "module_power", "unsupported", "not supported by this device", count=2)
 
 
 def two_on_a_module(bench: Bench) -> None:
@@ -277,7 +277,7 @@ def module_not_known(bench: Bench) -> None:
     bench.missing(answer, "module of gpu", "unsupported", "which GPUs share", count=2)
     answer = bench.ask([device])
     bench.same("domains", names(answer, "domains"), ["module0", "gpu0"])
-    bench.missing(answer, "nvml.0.energy", "unsupported", "cannot be told")
+    bench.missing(answer, "nvml.0.energy", "unsupported", "unclear whether")
     bench.same("counters", [one["name"] for one in answer["channels"] if one["kind"] == "counter"], [])
 
 
@@ -295,7 +295,7 @@ def vanishes(bench: Bench) -> None:
         bench.near("the other", readings["nvml.1.energy"], devices[1].counter_j(time_s))
     answer = bench.ask([Device(lost_s=-1.0), Device()])
     bench.same("cards", names(answer, "domains"), ["gpu1"])
-    bench.missing(answer, "GPU 0", "vanished", "does not answer")
+    bench.missing(answer, "GPU 0", "vanished", "no longer answers")
 
 
 def stuck(bench: Bench) -> None:
@@ -316,7 +316,7 @@ def unsupported(bench: Bench) -> None:
     bench.missing(answer, "nvml.0.energy", "unsupported", "nvmlDeviceGetTotalEnergyConsumption: Not Supported")
     bench.missing(answer, "nvml.1.power_", "unsupported", "Not Supported", count=2)
     bench.near("old call", answer["readings"][0]["nvml.1.power"], 300.0)
-    bench.missing(answer, "nvml.2.", "unsupported", "does not give it", count=4)
+    bench.missing(answer, "nvml.2.", "unsupported", "not supported by this device", count=4)
     bench.same("nothing of the third", [name for name in names(answer) if name.startswith("nvml.2")], [])
     answer = bench.ask([Device(errors=(("energy", 3, 5.0),))], times_s=(1.0, 6.0))
     bench.fails("later", answer["readings"][1]["nvml.0.energy"], "unsupported", "Not Supported")
@@ -330,7 +330,7 @@ def forbidden(bench: Bench) -> None:
     """A call that needs rights, a whole device that needs them, and rights that end."""
     answer = bench.ask([Device(errors=(("energy", 4, 0.0),)), Device(errors=(("handle", 4, 0.0),)),
                         Device(errors=(("energy", 17, 5.0),))], times_s=(1.0, 6.0))  # fmt: skip
-    bench.missing(answer, "nvml.0.energy", "forbidden", "may not read")
+    bench.missing(answer, "nvml.0.energy", "forbidden", "no permission")
     bench.missing(answer, "GPU 1", "forbidden", "Insufficient Permissions")
     bench.want("a fix", true=all(one["fix"] for one in answer["missing"]))
     bench.same("cards", names(answer, "domains"), ["gpu0", "gpu2"])
@@ -358,7 +358,7 @@ def _spent_s(reading: Reading) -> float:
 def zero(bench: Bench) -> None:
     """A reading that stands at nothing is no reading."""
     answer = bench.ask([Device(power_w=((0.0, 0.0),), offset_j=0.0)])
-    bench.missing(answer, "nvml.0.", "implausible", "no device runs on that", count=4)
+    bench.missing(answer, "nvml.0.", "implausible", "impossible for a running device", count=4)
     bench.same("channels", answer["channels"], [])
     bench.same("readable", answer["readable"], False)
 
@@ -378,7 +378,7 @@ def no_library(bench: Bench) -> None:
     gone = {"LD_LIBRARY_PATH": str(bench.broken)}
     no_driver = environment(bench.folder, devices=1, init_error=9)
     kinds = (
-        (gone, True, "no nvidia-ml-py"),
+        (gone, True, "nvidia-ml-py is not installed"),
         (gone, False, "Library Not Found"),
         (no_driver, False, "Driver Not Loaded"),
     )
@@ -401,7 +401,7 @@ def throttled(bench: Bench) -> None:
     devices = [Device(reasons=0x1), Device(reasons=0x4 | 0x40, limit_w=350.0), Device(reasons=0x8001)]
     facts = bench.ask(devices)["conditions"]
     bench.same("idle", facts["gpu0.clocks_held_by"], "nothing")
-    bench.same("held", facts["gpu1.clocks_held_by"], "power limit, too hot (hardware)")
+    bench.same("held", facts["gpu1.clocks_held_by"], "power limit, thermal slowdown (hardware)")
     bench.same("unknown", facts["gpu2.clocks_held_by"], "reason 0x8000")
     bench.same("limit", facts["gpu1.power_limit_w"], "350")
 

@@ -485,7 +485,7 @@ def test_a_pod_alone_that_should_be_two(tmp_path: Path, platform: Platform) -> N
     look(tmp_path)
     status = collected(tmp_path)["run-r0000"].status
     assert status.code == "refused"
-    assert "pods 1 of 2 did not come" in str(status.evidence)
+    assert "pods 1 of 2 did not start in time" in str(status.evidence)
 
 
 def test_the_time_limit_of_a_run_and_of_a_task(tmp_path: Path, platform: Platform) -> None:

@@ -20,7 +20,7 @@ HOST = Loader(place="host", workers=1)
 
 
 def failed(name: str, spec: RunSpec, expected: str = "completed") -> bool:
-    """Whether a run ends in another way than it should."""
+    """Whether a run ends differently than it should."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "spec.json").write_text(json.dumps(to_json_object(spec)))
         status = run_directory(Path(folder))

@@ -466,7 +466,7 @@ def test_a_job_that_was_refused_is_planned_anew_for_the_mended_site(folder: Resu
     assert hand.submitted == [second.plan.jobs[0].name]
     # Should the first one come to life after all, it finds nothing to do.
     done = start(first)
-    assert "its folder is gone" in done.stdout
+    assert "its folder is missing" in done.stdout
     start(second)
     hand.usual = ended()
     assert dict(look(folder, "s", hand).totals) == {"completed": 4}
@@ -592,7 +592,7 @@ def test_what_a_scheduler_did_to_a_task(folder: ResultFolder, hand: Hand, cause:
     tasks.write_text(" ".join(runs) + "\n")
     for run in runs[1:3]:
         (made.raw(run) / LEASE_FILE).write_text("a node\n")
-    word = {"kind": "status", "code": "cancelled", "reason": "told to end by SIGTERM", "evidence": {"at_unix_s": 1.0}}
+    word = {"kind": "status", "code": "cancelled", "reason": "terminated by SIGTERM", "evidence": {"at_unix_s": 1.0}}
     (made.raw(runs[1]) / "events-00000.jsonl").write_text(json.dumps(word) + "\n")
     (made.raw(runs[2]) / "worker.log").write_text("the last words")
     hand.usual = ended(cause, f"slurm says so: {state}", state, evidence={"limit_s": 60}, nodes=("n1", "n2"))

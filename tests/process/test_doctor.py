@@ -349,11 +349,11 @@ PROBE = "from steelyard.worker.probe import main; raise SystemExit(main())"
     [
         ("raise ImportError(\"libcudart.so.12: cannot open shared object file\")", "a library that torch needs"),
         ("raise ImportError(\"/x/torch.so: undefined symbol: ncclCommInit\")", "mixed"),
-        ("raise OSError(\"/lib/libc.so: version `GLIBC_2.34' not found\")", "too old"),
+        ("raise OSError(\"/lib/libc.so: version `GLIBC_2.34' not found\")", "needs a newer C library"),
         ("raise OSError(\"libtorch.so: wrong ELF class\")", "another architecture"),
         ("raise ModuleNotFoundError(\"No module named 'torch._C'\")", "another Python"),
         ("raise SystemExit(3)", "cannot be imported"),
-        ("print('noise')", "not complete"),
+        ("print('noise')", "is incomplete"),
     ],
 )  # fmt: skip
 def test_the_probe_outlives_a_broken_torch(tmp_path: Path, body: str, meaning: str) -> None:

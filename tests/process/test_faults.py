@@ -1,4 +1,4 @@
-"""Whatever ends a run is told apart, said once, and leaves nothing behind."""
+"""Every cause that ends a run is recognised, reported once, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.spec import RunSpec
 
-# -- what several ranks and torchrun say, made into one status
+# -- reports of several ranks and torchrun, combined into one status
 
 
 def word(rank: int, code: str, at_s: float, **evidence: Any) -> Status:
@@ -51,7 +51,7 @@ def follower(rank: int, at_s: float) -> Status:
 
 
 def account(*failures: tuple[int, int]) -> str:
-    """As torchrun prints it: the one it saw first comes last."""
+    """Return torchrun's output: the failure it saw first comes last."""
     entries = [
         f"[{rank}]:\n  time      : 2026-11-15_05:39:46\n  host      : localhost\n"
         f"  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: 6400) \n  error_file: <N/A>\n"
@@ -62,7 +62,7 @@ def account(*failures: tuple[int, int]) -> str:
 
 
 def status_of(raw: Path, *words: Status | None, ranks: int = 2, log: str = "", **launch: Any) -> Status:
-    """The derived status of a job whose ranks said these words, None for nothing."""
+    """Return the derived status of a job whose ranks wrote these statuses; None: nothing."""
     spec = make_spec(workload="tiny", device="cpu", ranks=ranks)
     (raw / observe.SPEC_FILE).write_text(record_text(spec))
     (raw / observe.WORKER_LOG).write_text(log)
@@ -85,7 +85,7 @@ def test_a_killed_rank_is_named_with_its_signal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("failures", [[(1, -9), (0, 1)], [(2, -15), (1, -9)], [(1, -9), (2, -15)]])
 def test_a_killed_rank_among_several_failures(tmp_path: Path, failures: list[tuple[int, int]]) -> None:
-    """Torchrun may see a follower first, and ranks that it ended itself before they could speak."""
+    """torchrun may see a follower first, and ranks that it ended itself before they could report."""
     status = status_of(tmp_path, follower(0, 5.0), None, None, ranks=3, log=account(*failures))
     assert (status.code, status.reason) == ("killed", "rank 1 ended by signal 9")
 
@@ -135,7 +135,7 @@ Thread 0x00007e (most recent call first):
 
 
 def test_a_hang_that_holds_the_interpreter_is_read_from_the_log(tmp_path: Path) -> None:
-    """Torchrun's own account comes after the dump, and must not push it out of sight."""
+    """torchrun's own output comes after the dump and must not displace it."""
     status = status_of(tmp_path, word(0, "hung", 1.0), None, log=DUMP + 100 * "later\n" + account((1, 1)))
     assert status.code == "hung"
     assert status.evidence is not None
@@ -169,7 +169,7 @@ def test_a_loader_process_that_the_memory_limit_killed(tmp_path: Path) -> None:
 
 
 class Barks:
-    """Waits for a bark, as a thread that hangs would."""
+    """Waits for a bark, like a thread that hangs."""
 
     def __init__(self) -> None:
         self.heard = threading.Event()
@@ -225,7 +225,7 @@ def test_compilation_is_no_hang_and_the_others_learn_of_it(tmp_path: Path) -> No
     barks = Barks()
     watchdog = Watchdog(limit_s, tmp_path, barks)
 
-    # All in the compiler's frame: a moment outside of it may last as long as the system likes.
+    # All in the compiler's frame: a moment outside of it may take arbitrarily long.
     def whole() -> None:
         watchdog.start()
         watchdog.beat()
@@ -289,7 +289,7 @@ def test_a_hang_that_holds_the_interpreter_is_ended_from_below(tmp_path: Path) -
     assert "forward" in str(status.evidence["held_by"])
 
 
-# -- orders to end
+# -- termination
 
 ENDING = """
 import os, signal, sys, threading, time
@@ -315,7 +315,7 @@ BLOCKED = "lock = threading.Lock(); lock.acquire(); lock.acquire()"
         ("signal.set_wakeup_fd(-1)", "time.sleep(60)", ""),
         ("signal.signal(signal.SIGUSR1, lambda *_: None); os.kill(os.getpid(), signal.SIGUSR1)", BLOCKED, ""),
     ],
-    ids=["in a library", "word impossible", "wake-up taken", "other signals"],
+    ids=["in a library", "report impossible", "wake-up taken", "other signals"],
 )
 def test_an_order_to_end_is_told_and_obeyed(before: str, main: str, after: str) -> None:
     script = ENDING.format(before=before, main=main, after=after)
@@ -323,7 +323,7 @@ def test_an_order_to_end_is_told_and_obeyed(before: str, main: str, after: str) 
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGTERM)
-        assert process.stdout.read() == b"told to end by SIGTERM\n"
+        assert process.stdout.read() == b"terminated by SIGTERM\n"
         assert process.wait(10) == 128 + signal.SIGTERM
 
 
@@ -363,7 +363,7 @@ def test_an_order_to_end_waits_until_the_launch_is_over() -> None:
             signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGTERM)
             steps.append(list(orders))
-        steps.append("the order is lost")
+        steps.append("the signal is lost")
 
     before = signal.signal(signal.SIGTERM, raise_it)
     try:
@@ -403,7 +403,7 @@ def lives(pid: int) -> bool:
 
 
 def test_a_second_order_does_not_disturb_the_end(tmp_path: Path) -> None:
-    """The worker ignores the first order, so that the command is still at it when the second comes."""
+    """The worker ignores the first SIGTERM, so that the command is still waiting when the second comes."""
     script = tmp_path / "front.py"
     script.write_text(
         "import signal, sys\n"
@@ -442,7 +442,7 @@ def wait_for_lines(log: Path, count: int, process: subprocess.Popen[bytes]) -> l
 
 
 class Nearly:
-    """A file on a disk with room for a few more bytes, and for all when the reserve is gone."""
+    """A file on a disk with room for a few more bytes, and for all after the reserve is deleted."""
 
     def __init__(self, path: Path, reserve: Path, room: int) -> None:
         self._file = path.open("ab", buffering=0)

@@ -1,4 +1,4 @@
-"""NVIDIA's sensors: through the real package over a fake library with known truth, and with packages that differ."""
+"""NVIDIA's sensors: the real package with a fake library of known truth, and other versions of the package."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# The call that blocks takes 5 s and is left to the figure.
+# The blocking call takes 5 s and is left to the figure.
 @pytest.mark.parametrize("case", [case for case in nvml_cases.CASES if case is not nvml_cases.blocks])
 def test_truth_through_the_real_package(case: Callable[[nvml_cases.Bench], None], built: Path, tmp_path: Path) -> None:
     assert nvml_cases.tried(case, tmp_path / "case", built).wrong == []
@@ -65,7 +65,7 @@ def test_it_is_registered() -> None:
 
 
 class NVMLError(Exception):
-    """As the package's: it carries a number."""
+    """Like the package's own error: it carries a number."""
 
     def __init__(self, value: int) -> None:
         super().__init__(f"code {value}")
@@ -73,7 +73,7 @@ class NVMLError(Exception):
 
 
 def package(**functions: Any) -> types.ModuleType:
-    """An old nvidia-ml-py: what is not given is not there."""
+    """An old nvidia-ml-py: only the given functions exist."""
     module = types.ModuleType("pynvml")
     defaults = {
         "NVMLError": NVMLError,
@@ -126,10 +126,10 @@ def test_a_package_that_cannot_say_a_scope(monkeypatch: pytest.MonkeyPatch, tmp_
 
     monkeypatch.setitem(sys.modules, "pynvml", package(nvmlDeviceGetFieldValues=field_values))
     found = open_nvml(tmp_path, ())
-    # A field without its scope could be the module's: it is not read at all.
+    # A field without a scope could be that of the module: it is not read at all.
     assert [channel.name for channel in found.channels] == ["nvml.0.energy"]
     assert [missing.reason for missing in found.missing if "power_" in missing.what] == [
-        "this nvidia-ml-py is too old: it cannot say a scope"
+        "this nvidia-ml-py is too old: it has no fields with a scope"
     ] * 2
 
 
@@ -185,12 +185,12 @@ def test_closing_a_library_that_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_pat
     open_nvml(tmp_path, ()).close()
 
 
-# -- words and names ------------------------------------------------------------------------------------------
+# -- reasons and names ----------------------------------------------------------------------------------------
 
 
 def test_reasons_in_words() -> None:
     assert held_by(0) == held_by(1) == []
-    assert held_by(0x4 | 0x80) == ["power limit", "power brake from outside"]
+    assert held_by(0x4 | 0x80) == ["power limit", "external power brake"]
     assert held_by(0x1000) == ["reason 0x1000"]
 
 

@@ -1,4 +1,4 @@
-"""The sampler as a real process: it reads on time, cannot hold up a run, and whatever happens to it can be seen."""
+"""The sampler as a real process: it reads on time, cannot delay a run, and its failures are visible."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def find(root, devices):
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A backend that an installed package brings: two channels of 100 W, and files that make them misbehave."""
+    """A backend from an installed package: two channels of 100 W, and files that make them misbehave."""
     folder = tmp_path / "package"
     (folder / "made-1.dist-info").mkdir(parents=True)
     (folder / "made-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: made\nVersion: 1\n")
@@ -80,7 +80,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "channels").write_text("made.a made.b")
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    # The system's own sensors are another matter.
+    # The system's own sensors are tested elsewhere.
     monkeypatch.setitem(plugins.BUILTIN, "sensor", {})
     return folder
 
@@ -94,7 +94,7 @@ def raw(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def watches() -> Iterator[list[Watch]]:
-    """Watches that are stopped, whatever a test does."""
+    """Watches that are stopped at the end of each test."""
     begun: list[Watch] = []
     yield begun
     for one in begun:
@@ -118,7 +118,7 @@ def pid_of(started: Watch) -> int:
 
 
 def events(raw: Path, process: int = 0) -> list[Any]:
-    """Every event, read as the front side reads it."""
+    """Return all events, read like steelyard reads them."""
     path = raw / f"sensors-{process:05d}.jsonl"
     found = []
     for line in path.read_text().splitlines() if path.exists() else []:
@@ -139,10 +139,10 @@ def samples(raw: Path, channel: int = 0, process: int = 0) -> np.ndarray[Any, An
 
 
 def until(true: Callable[[], Any]) -> None:
-    """Wait for what another process does: nothing else tells that a file has grown or a process is gone."""
+    """Wait for another process: only polling shows that a file has grown or a process has ended."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not true():
-        assert time.monotonic() < deadline_s, "waited in vain"
+        assert time.monotonic() < deadline_s, "timed out"
         time.sleep(0.01)
 
 
@@ -168,7 +168,7 @@ def test_every_channel_is_read_on_a_grid_that_does_not_drift(raw: Path, watches:
     time_s, value, spent_s = samples(raw)
     assert np.all(np.diff(time_s) > 0)
     assert np.all((spent_s >= 0) & (spent_s < 1))
-    # The truth: 100 W by the same clock, read at some moment of the call.
+    # The truth: 100 W by the same clock, read at some time during the call.
     assert np.all((value <= 100 * time_s) & (value >= 100 * (time_s - spent_s)))
     begin_s = time_s[:-1] - spent_s[:-1]
     slots = np.round((begin_s - begin_s[0]) / 0.05)
@@ -188,7 +188,7 @@ def test_random_phases(raw: Path, watches: list[Watch]) -> None:
     assert of(energy.Sampler, raw)[0].random_phase
     time_s = samples(raw)[0, :-1]
     places = np.sort(np.modf((time_s - time_s[0]) / 0.05)[0] % 1)
-    # Spread over the whole period: no stretch of half of it without a reading.
+    # Spread over the whole period: there is a reading in each half.
     assert np.diff(places).max() < 0.5
     assert np.diff(time_s).std() > 0.005
 
@@ -225,7 +225,7 @@ def test_a_mark_costs_next_to_nothing_and_never_waits(raw: Path, watches: list[W
 
 @pytest.mark.usefixtures("made")
 def test_a_flood_of_marks_does_not_keep_it_busy(raw: Path, watches: list[Watch]) -> None:
-    """One every millisecond, as of epochs that are so short: it wakes for them no more often than it reads."""
+    """A mark every millisecond, as with very short epochs: it wakes no more often than it reads."""
     started = begin(watches, raw, period_s=60.0)
     assert started.reads(PATIENCE_S)
     status = Path(f"/proc/{pid_of(started)}/status")
@@ -238,7 +238,7 @@ def test_a_flood_of_marks_does_not_keep_it_busy(raw: Path, watches: list[Watch])
         started.mark()
         time.sleep(0.001)
     lasted_s = time.monotonic() - begin_s
-    # Two for each mark that is heard, and a few for the files and the lock of the interpreter.
+    # Two per handled mark, and a few for the files and the interpreter's lock.
     assert wakes() - before < 4 * lasted_s / reader.MARK_GAP_S + 20
     ended_s = time.monotonic()
     started.stop()
@@ -260,14 +260,14 @@ def test_the_devices_of_the_job_are_handed_on(made: Path, raw: Path, monkeypatch
         ("cuda", {}, ("0",)),
         ("auto", {"LOCAL_WORLD_SIZE": "3"}, ("0", "1", "2")),
         ("cuda", {"WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": "3, 5,6"}, ("3", "5")),
-        # Each rank sees one of its own: the first does not know the others'.
+        # Each rank sees only its own device: the first does not know the others.
         ("cuda", {"LOCAL_WORLD_SIZE": "4", "CUDA_VISIBLE_DEVICES": "2"}, ()),
         ("cpu", {"CUDA_VISIBLE_DEVICES": "0"}, ()),
-        # HIP counts among what ROCR leaves, and knows CUDA's variable as its own.
+        # HIP counts among those that ROCR selects, and uses CUDA's variable as its own.
         ("cuda", {"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "1"}, ("3",)),
         ("cuda", {"ROCR_VISIBLE_DEVICES": "GPU-a,GPU-b", "CUDA_VISIBLE_DEVICES": "1,0"}, ("GPU-b",)),
         ("cuda", {"ROCR_VISIBLE_DEVICES": "2,3"}, ("2",)),
-        # A scheduler that does not know the maker sets all of them.
+        # A scheduler that does not know the vendor sets all of them.
         ("cuda", {"CUDA_VISIBLE_DEVICES": "2,3", "ROCR_VISIBLE_DEVICES": "2,3", "ZE_AFFINITY_MASK": "2,3"}, ("2",)),
         # These contradict each other.
         ("cuda", {"CUDA_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "1"}, ()),
@@ -295,7 +295,7 @@ def test_words_from_outside_are_no_options(made: Path, raw: Path, monkeypatch: p
     ("variables", "leads"),
     [
         ({"RANK": "0", "WORLD_SIZE": "2"}, True),
-        # Nobody says which rank it is on its node: one sampler too few is better than the same joules twice.
+        # The local rank is unknown: a missing sampler is better than counting the same energy twice.
         ({"RANK": "1", "WORLD_SIZE": "2"}, False),
         ({"RANK": "4", "LOCAL_RANK": "0"}, True),
         ({"RANK": "", "LOCAL_RANK": "first"}, True),
@@ -312,7 +312,7 @@ def test_who_keeps_the_watch(
     started = begin(watches, raw)
     assert (started._process is not None) == leads
     if variables.get("WORLD_SIZE") and leads:
-        # Others of the node may have touched their devices.
+        # Other processes of the node may have used their devices.
         assert started.reads(PATIENCE_S)
         assert started.idle(clock.now()) is None
 
@@ -321,7 +321,7 @@ def test_who_keeps_the_watch(
 def test_a_device_that_was_opened_before_has_no_baseline(
     raw: Path, watches: list[Watch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second of two runs in one process finds the first one's device warm; it does not wait for what it has not."""
+    """The second of two runs in one process has no idle device, and does not wait for one."""
     monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
     begin_s = time.monotonic()
     started = begin(watches, raw, idle_s=600.0)
@@ -344,11 +344,11 @@ def test_several_runs_of_one_process_have_a_sampler_each(tmp_path: Path) -> None
     for raw, time_s in zip(raws, (first, second), strict=True):
         assert of(energy.Ended, raw)[0].reason == "the run ended"
         steps = phases(raw)["steps"]
-        # The second finds torch loaded: its steps may begin while its sampler starts.
+        # torch is already loaded in the second run: its steps may begin while its sampler starts.
         assert time_s.min() < steps["end_s"] <= time_s.max()
 
 
-# -- what happens to it
+# -- faults of the sampler
 
 
 SHORT = Budget(min_steps=1, min_seconds=0.0, max_steps=30)
@@ -387,7 +387,7 @@ def befall(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], Any]], 
 
 @pytest.mark.usefixtures("made", "torch_as_it_was")
 def test_a_run_is_bracketed_at_every_edge(raw: Path, befall: Any) -> None:
-    """With a period that is longer than the run: every reading but the first was asked for."""
+    """With a period longer than the run: every reading but the first was requested."""
     seen = befall(lambda _: None)
     assert run(raw, period_s=60.0).code == "completed"
     assert not lives(seen[0])
@@ -405,7 +405,7 @@ LONGER = Budget(min_steps=1, min_seconds=2.5, max_steps=10**6, rel_half_width=10
 
 @pytest.mark.usefixtures("made", "torch_as_it_was")
 def test_the_joules_of_a_run_are_those_that_were_drawn(raw: Path) -> None:
-    """From the sensor to the record: 100 W all the time, also before the device was touched."""
+    """From the sensor to the record: 100 W all the time, also before the device was used."""
     assert run(raw, LONGER, period_s=0.05, idle_s=1.0).code == "completed"
     idle = phases(raw)["idle"]
     assert idle["end_s"] - idle["start_s"] >= 1.0
@@ -418,7 +418,7 @@ def test_the_joules_of_a_run_are_those_that_were_drawn(raw: Path) -> None:
 
 
 def believed(raw: Path) -> str:
-    """Why the energy of a run is not believed; empty where it is."""
+    """Return why the energy of a run is not valid; empty if it is."""
     validity = derive(raw).quantities["energy_job"].validity
     assert validity is not None
     return "; ".join(validity.reasons) if validity.verdict == "invalid" else ""
@@ -449,7 +449,7 @@ def test_a_full_disk_ends_the_sampler_with_a_word(raw: Path, befall: Any) -> Non
     assert run(raw, LONGER, period_s=0.01).code == "completed"
     assert not lives(seen[0])
     (ended,) = of(energy.Ended, raw)
-    assert ended.reason == "what was read cannot be written: File too large"
+    assert ended.reason == "the readings cannot be written: File too large"
     assert samples(raw).shape[1] + samples(raw, 1).shape[1] == ended.samples
     assert ended.at_s - of(energy.Sampler, raw)[0].zero_s < phases(raw)["steps"]["end_s"]
     assert "File too large" in believed(raw)
@@ -464,7 +464,7 @@ def test_an_interrupt_is_for_the_job_and_an_order_to_end_is_obeyed(raw: Path, wa
     until(lambda: samples(raw).shape[1] > before)
     os.kill(pid_of(started), signal.SIGTERM)
     until(lambda: of(energy.Ended, raw))
-    assert of(energy.Ended, raw)[0].reason == "told to end by SIGTERM"
+    assert of(energy.Ended, raw)[0].reason == "terminated by SIGTERM"
 
 
 ORPHAN = """
@@ -488,7 +488,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.usefixtures("made")
 @pytest.mark.parametrize("way", ["alone", "forks"])
 def test_it_ends_with_its_parent_however_that_dies(raw: Path, way: str) -> None:
-    """Also when a process that the parent forked still holds the other end of the pipe."""
+    """Also if a process forked by the parent still has the other end of the pipe open."""
     command = [sys.executable, "-W", "ignore", "-c", ORPHAN, str(raw), way]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -498,7 +498,7 @@ def test_it_ends_with_its_parent_however_that_dies(raw: Path, way: str) -> None:
         parent.stdin.close()
         assert parent.wait() == -signal.SIGKILL
     until(lambda: not lives(pid))
-    assert of(energy.Ended, raw)[0].reason == "the process that was watched is gone"
+    assert of(energy.Ended, raw)[0].reason == "the measured process has ended"
     if way == "forks":
         os.kill(child, signal.SIGKILL)
 
@@ -545,7 +545,7 @@ def test_a_call_that_blocks_stops_no_other_channel(made: Path, raw: Path, watche
     until(lambda: (samples(raw, 1)[0] > held_s + 1.0).sum() > 20)
     assert samples(raw)[0].max() < held_s
     (made / "block.made.a").unlink()
-    # It came back: the reading says how long it took, and the channel is read again.
+    # It returned: the reading has its duration, and the channel is read again.
     until(lambda: (samples(raw)[0] > held_s).sum() > 20)
     assert samples(raw)[2].max() > 1.0
     assert of(energy.Missing, raw) == []
@@ -556,7 +556,7 @@ def test_a_call_that_blocks_stops_no_other_channel(made: Path, raw: Path, watche
 def test_a_call_into_a_vendors_library_that_blocks(
     raw: Path, tmp_path: Path, watches: list[Watch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Through the real nvidia-ml-py: from some time on one call of one GPU holds its caller for five seconds."""
+    """Through the real nvidia-ml-py: at some time one call for one GPU blocks for five seconds."""
     monkeypatch.setattr(watch, "ROOT", tmp_path / "nowhere")
     build(tmp_path / "library")
     blocking = Device(blocks=(("energy", 5.0, 1.0),))
@@ -581,7 +581,7 @@ def test_a_call_into_a_vendors_library_that_blocks(
 def test_what_holds_the_clocks_back_is_noted(
     raw: Path, tmp_path: Path, watches: list[Watch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Through the real nvidia-ml-py: the second GPU says that its power limit holds it back."""
+    """Through the real nvidia-ml-py: the second GPU reports that it is at its power limit."""
     monkeypatch.setattr(watch, "ROOT", tmp_path / "nowhere")
     build(tmp_path / "library")
     for name, value in environment(tmp_path / "library", devices=[Device(), Device(reasons=0x4)]).items():
@@ -593,7 +593,7 @@ def test_what_holds_the_clocks_back_is_noted(
     until(lambda: of(energy.Condition, raw))
     until(lambda: samples(raw, 0).size)
     started.stop()
-    # Told once, because nothing changed; and looking at it has not closed the library that is read from.
+    # Written once, because nothing changed; and the query has not closed the library that is read from.
     (said,) = of(energy.Condition, raw)
     assert said.facts["gpu0.clocks_held_by"] == "nothing"
     assert said.facts["gpu1.clocks_held_by"] == "power limit"
@@ -629,11 +629,11 @@ def test_a_channel_that_fails_is_left_and_the_last_one_ends_the_watch(
     until(lambda: samples(raw, 1)[0].max() > failed_s)
     (made / "fail.made.b").touch()
     until(lambda: not lives(pid_of(watches[0])))
-    assert of(energy.Ended, raw)[0].reason == "no channel can be read any more"
+    assert of(energy.Ended, raw)[0].reason == "no channel can be read any longer"
 
 
 class Stuck:
-    """A backend in this process, whose first channel does not come back until it is let go."""
+    """A backend in this process, whose first channel blocks until it is released."""
 
     def __init__(self) -> None:
         self.free = threading.Event()
@@ -708,11 +708,11 @@ def test_room_is_made_for_the_last_word(raw: Path) -> None:
     size = (raw / "power-00000.bin").stat().st_size
     chunks.give_up_some()
     chunks.close()
-    assert files.WORD_BYTES <= size - (raw / "power-00000.bin").stat().st_size < 2 * files.WORD_BYTES
+    assert files.END_BYTES <= size - (raw / "power-00000.bin").stat().st_size < 2 * files.END_BYTES
     assert samples(raw)[0].tolist() == [float(number) for number in range(chunks.samples)]
 
 
-# -- what is found
+# -- finding sensors
 
 
 def test_a_machine_without_sensors_starts_nothing_and_says_why(
@@ -728,7 +728,7 @@ def test_a_machine_without_sensors_starts_nothing_and_says_why(
     started.stop()
     assert {one.backend: one.code for one in of(energy.Missing, raw)} == dict.fromkeys(finding.SIGNS, "missing")
     assert of(energy.Missing, raw)[0].reason.startswith("there is no /")
-    assert of(energy.Ended, raw)[0].reason == "no channel was found"
+    assert of(energy.Ended, raw)[0].reason == "no sensor channel was found"
     assert list(raw.glob("power-*")) == []
 
 
@@ -742,13 +742,13 @@ def test_not_where_it_is_not_asked_for(raw: Path, settings: dict[str, Any]) -> N
 
 
 def test_a_sign_that_promises_too_much(made: Path, raw: Path, watches: list[Watch]) -> None:
-    """It looks, finds nothing and goes by itself; nobody waits for the idle baseline."""
+    """It finds nothing and ends; nobody waits for the idle baseline."""
     (made / "channels").write_text("")
     begin_s = time.monotonic()
     started = begin(watches, raw, idle_s=600.0)
     assert time.monotonic() - begin_s < PATIENCE_S
     until(lambda: not lives(pid_of(started)))
-    assert of(energy.Ended, raw)[0].reason == "no channel was found"
+    assert of(energy.Ended, raw)[0].reason == "no sensor channel was found"
 
 
 @pytest.mark.usefixtures("made")
@@ -761,7 +761,7 @@ def test_the_idle_baseline_is_waited_for(raw: Path, watches: list[Watch]) -> Non
     started.stop()
     time_s = samples(raw)[0] - clock.START_S
     assert ((idle[0] <= time_s) & (time_s <= idle[1])).sum() > 10
-    # Not a reading late: the window begins after the first and ends before the last.
+    # Exactly: the window begins after the first reading and ends before the last.
     assert time_s.min() <= idle[0] < idle[1] <= time_s.max()
     assert list(raw.glob("rested*")) == []
 

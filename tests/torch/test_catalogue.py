@@ -1,4 +1,4 @@
-"""The catalogue: what it says of every workload, that it is fresh, and the verb that prints it."""
+"""The catalogue: its entries, whether it is up to date, and the verb that prints it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SHIPPED: dict[str, dict[str, Any]] = load()["workloads"]
 MODELS = [name for name, entry in SHIPPED.items() if entry["parameters"] is not None]
-# The rest is counted anew by benchmarks/figures/catalogue.py.
+# The rest is counted again by benchmarks/figures/catalogue.py.
 QUICK = ("tiny", "wideresnet28-10", "gpt", "autoencoder", "mobilenet-v3-small", "all-reduce", "sim")
 
 
@@ -45,7 +45,7 @@ def test_every_model_is_counted_and_near_its_published_size(name: str) -> None:
     assert entry["parameters"] == pytest.approx(entry["published"]["parameters"], rel=0.01)
     assert entry["published"]["source"]
     train, infer = entry["flops_per_sample"]["train"], entry["flops_per_sample"]["infer"]
-    # Less than three times: a first layer's inputs need no gradient; Faster R-CNN trains on fewer regions.
+    # Less than three times: the first layer's inputs need no gradient, and Faster R-CNN trains on fewer regions.
     assert 2.5 * infer < train <= 3 * infer
     memory = entry["memory"]
     assert memory["gradient_bytes"] <= memory["parameter_bytes"]
@@ -90,7 +90,7 @@ def of_module(module: nn.Module, *shape: int) -> Callable[[], ModelBundle]:
     ],
 )
 def test_a_grouped_convolution_trains_with_three_times_its_forward_pass(layer: nn.Module, channels: int) -> None:
-    """But for the gradient of its inputs; torch's own formula counts groups times too much."""
+    """Except the gradient of its inputs; torch's own formula overcounts by the number of groups."""
     make = of_module(layer, channels, 9, 9)
     forward = count(make, train=False).flops_per_sample
     layer.requires_grad_(requires_grad=True)
@@ -106,11 +106,11 @@ def test_llama_by_formula(size: str) -> None:
     if size == "1B":
         found = count(make, train=True)
         assert found.flops_per_sample == 3 * closed
-        assert "taken to be so" in found.method
+        assert "assumed true" in found.method
 
 
 class Asking(nn.Module):
-    """Asks what tensors without values cannot tell."""
+    """Needs values that meta tensors do not have."""
 
     def __init__(self, question: Callable[[torch.Tensor], Any]) -> None:
         super().__init__()
@@ -124,14 +124,14 @@ class Asking(nn.Module):
 
 def test_conditions_are_taken_to_hold_and_numbers_stay_unknown() -> None:
     said = count(of_module(Asking(lambda hidden: hidden.isfinite().all()), 4), train=False)
-    assert (said.flops_per_sample, "taken to be so" in said.method) == (2 * 4 * 4, True)
+    assert (said.flops_per_sample, "assumed true" in said.method) == (2 * 4 * 4, True)
     asked = count(of_module(Asking(lambda hidden: hidden.sum().item() > 0), 4), train=False)
     assert asked.flops_per_sample is None
     assert asked.method.startswith("unknown: ")
 
 
 def kept_on_the_cpu(bundle: ModelBundle, samples: int) -> int:
-    """By autograd itself, with real tensors; each storage once and without parameters."""
+    """By autograd itself, with real tensors; each storage once, without parameters."""
     inputs, target = bundle.batch(samples, torch.Generator().manual_seed(0))
     known = {tensor.data_ptr() for tensor in (*bundle.module.parameters(), *bundle.module.buffers())}
     seen: dict[int, torch.Tensor] = {}
@@ -155,7 +155,7 @@ def test_what_a_sample_keeps_is_what_autograd_keeps(make: Callable[[], ModelBund
 
 
 def test_fused_attention_does_not_keep_its_scores() -> None:
-    """Twice the length keeps twice as much, where the scores would be four times as many."""
+    """Twice the length saves twice as much, although the scores are four times as many."""
     small: dict[str, Any] = {"layers": 1, "width": 64, "heads": 1, "groups": 1, "hidden": 64, "vocabulary": 32}
     short, long = (footprint(partial(llama.build, sequence=length, **small)) for length in (512, 1024))
     assert short.activation_bytes is not None

@@ -34,7 +34,7 @@ def made(ceiling: Ceiling, number_format: torch.dtype = torch.float32, repeats: 
     return ceiling.make(CPU, number_format, repeats)
 
 
-# -- products of matrices
+# -- matrix products
 
 SIZES = {"m": 40, "n": 56, "k": 160}
 
@@ -54,7 +54,7 @@ def test_a_product_is_right_in_every_format_and_nothing_else_passes(dtype: str) 
     assert work.effective()["matmul_dtype"] == ceilings.KINDS[dtype].factor
     work.step()
     assert work.fault() is None
-    # What was right before does not count again: nothing was multiplied since.
+    # An earlier correct result does not count again: nothing was multiplied since.
     assert "found" in work.fault()
     checked_row, checked_column = work._lines[0][1][1], work._lines[1][1][1]
     for row, column in ((checked_row, 17), (23, checked_column)):
@@ -90,10 +90,10 @@ def test_a_format_that_torch_cannot_multiply_is_refused(monkeypatch: pytest.Monk
         raise RuntimeError("_int_mm_out_cpu not implemented")
 
     monkeypatch.setattr(torch, "_int_mm", refuse)
-    with pytest.raises(InputError, match="does not multiply matrices of int8 on the device 'cpu'"):
+    with pytest.raises(InputError, match="has no int8 matrix product on the device 'cpu'"):
         product("int8")
     monkeypatch.delattr(torch, "float8_e4m3fn")
-    with pytest.raises(InputError, match="does not know float8_e4m3fn"):
+    with pytest.raises(InputError, match="does not have float8_e4m3fn"):
         product("fp8")
 
     def exhausted(*_given: Any, **_more: Any) -> Any:
@@ -157,7 +157,7 @@ def test_a_pattern_tells_where_its_numbers_lie() -> None:
 
 
 class Together:
-    """Stands in for torch.distributed on one of several ranks: the others' numbers are known."""
+    """Replaces torch.distributed on one of several ranks: the numbers of the others are known."""
 
     def __init__(self, rank: int, ranks: int) -> None:
         self.rank, self.ranks = rank, ranks
@@ -222,9 +222,9 @@ def test_a_collective_knows_its_result(kind: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(collectives, "dist", together)
     monkeypatch.setattr(collectives, "KEPT_BYTES", 3 * 8_000)
     work = made(getattr(collectives, kind)(size_mb=0.00801), repeats=2)
-    # Of 2002 numbers, as many as 4 ranks can share.
+    # 2002 numbers, rounded down to a multiple of 4 ranks.
     assert (work.moved_bytes, work.bus_factor) == (8_000, FACTORS[kind])
-    # Steps of 2 repeats: as many whole ones as fit.
+    # Steps of 2 repeats: as many whole steps as fit.
     assert work.kept_results == (12 if kind == "reduce_scatter" else 2)
     for _ in range(3):
         for _ in range(work.kept_results):
@@ -237,7 +237,7 @@ def test_a_collective_knows_its_result(kind: str, monkeypatch: pytest.MonkeyPatc
         work.step()
         words = work.fault()
         assert words is not None, name
-        assert words.endswith("in result 1 of 2 since the last look")
+        assert words.endswith("in result 1 of 2 since the last check")
 
 
 def test_a_single_wrong_result_among_many_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +249,7 @@ def test_a_single_wrong_result_among_many_is_found(monkeypatch: pytest.MonkeyPat
         together.spoil = SPOILT["off"] if number == 122 else None
         work.step()
     assert "element 10: expected" in (words := work.fault())
-    assert words.endswith("in result 123 of 200 since the last look")
+    assert words.endswith("in result 123 of 200 since the last check")
 
 
 def test_the_sum_of_thousands_of_ranks_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +262,7 @@ def test_the_sum_of_thousands_of_ranks_is_exact(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_collective_needs_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match=r"(?s)somebody to exchange with.*ranks: is 1; valid: at least 2.*--nproc 2"):
+    with pytest.raises(InputError, match=r"(?s)at least 2 ranks.*ranks: is 1; valid: at least 2.*--nproc 2"):
         made(collectives.all_gather())
     together = Together(rank=0, ranks=2)
 
@@ -271,7 +271,7 @@ def test_a_collective_needs_two(monkeypatch: pytest.MonkeyPatch) -> None:
 
     together.reduce_scatter_single = refuse  # type: ignore[method-assign]
     monkeypatch.setattr(collectives, "dist", together)
-    with pytest.raises(InputError, match="the backend 'together' has no such collective on 'cpu'"):
+    with pytest.raises(InputError, match="the backend 'together' does not support this collective on 'cpu'"):
         made(collectives.reduce_scatter(size_mb=0.1))
 
 
@@ -335,7 +335,7 @@ def test_what_is_moved_has_a_bandwidth(workload: str, moved: float, simulate: Ca
     [
         ({"mode": "train"}, "'matmul' is a ceiling; mode: is train; valid: ceiling; next: --mode ceiling"),
         ({"workload": "tiny", "model": {}}, "'tiny' is a model; mode: is ceiling; valid: train, infer"),
-        ({"workload": "all-reduce"}, "a collective needs somebody to exchange with"),
+        ({"workload": "all-reduce"}, "a collective needs at least 2 ranks"),
         ({"workload": "memory-bandwidth", "precision": "bf16"}, "precision: is bf16; valid: fp32"),
         ({"model": {**SIZES, "dtype": "int8"}, "precision": "fp16"}, "precision: is fp16; valid: fp32"),
         ({"compile": "default", "channels_last": True}, "compile: is default; valid: off: .*channels_last: is true"),
@@ -355,7 +355,7 @@ def test_what_a_ceiling_cannot_do_is_refused(
 
 
 class Counted(Work):
-    """Keeps 8 results, and says how many it was shown; wrong from a repeat on that the test decides."""
+    """Keeps 8 results and records how many were checked; wrong from a repeat that the test sets."""
 
     kept_results = 8
 
@@ -399,7 +399,7 @@ def test_every_result_is_looked_at_before_it_is_lost(simulate: Callable[[RunSpec
     assert max(LOOKS) == 8
     assert sum(LOOKS) == 1 + 2 * 40
     assert record.settings is not None
-    assert record.settings.values["results_checked"] == f"every repeat, {len(LOOKS)} looks, none wrong"
+    assert record.settings.values["results_checked"] == f"every repeat, {len(LOOKS)} checks, none failed"
 
 
 @pytest.mark.usefixtures("_counting")

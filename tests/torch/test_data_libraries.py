@@ -34,14 +34,14 @@ def test_as_torchvision_reads_it(tmp_path: Path) -> None:
     }
     for name, reference in references.items():
         ours = plugins.load("data", name).open(tmp_path / name, "train")
-        # Food-101 comes by class there, by its list here.
+        # torchvision orders Food-101 by class, we by its list.
         expected = sorted(
             (np.asarray(picture).tobytes(), label) for picture, label in map(reference.__getitem__, range(12))
         )
         assert sorted((np.asarray(ours[place][0]).tobytes(), ours[place][1]) for place in range(len(ours))) == expected
 
 
-# The library leaves the shards it has read to the garbage collector.
+# The library leaves shards it has read to the garbage collector.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_shards_that_the_library_writes_and_reads(tmp_path: Path) -> None:
     library: Any = importlib.import_module("webdataset")
@@ -54,7 +54,7 @@ def test_shards_that_the_library_writes_and_reads(tmp_path: Path) -> None:
     for part in ("train", "val"):
         with library.ShardWriter(str(tmp_path / f"{part}-%06d.tar"), maxcount=5, verbose=0) as sink:
             for number in range(12):
-                # A key longer than a header holds, and notes beside the picture.
+                # A key longer than a header allows, and notes next to the image.
                 sink.write({"__key__": f"{'deep/' * 30}{number:06d}", "jpg": ours.raw(number), "cls": ours[number][1],
                             "json": {"note": number}})  # fmt: skip
     theirs = form.open(tmp_path, "train")

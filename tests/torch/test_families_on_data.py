@@ -1,4 +1,4 @@
-"""Every family reads its real format, trains on it and is judged by its metric."""
+"""Every family reads its real format, trains on it and is evaluated with its metric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counting operations: exact where a formula says what is right, unknown with a reason where it fails."""
+"""Counting operations: exact where a formula gives the truth, unknown with a reason where it fails."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_inputs_may_be_named_or_several() -> None:
 
 
 class ReadsValues(nn.Module):
-    """Asks for a number, which a meta tensor has not; in its forward pass or when it is built."""
+    """Needs a value, which a meta tensor does not have; in its forward pass or while it is built."""
 
     def __init__(self, *, early: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Generation: the cache, the tokens' times, and the numbers derived from them."""
+"""Generation: the cache, token times, and the quantities derived from them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SHORT = Budget(min_steps=12, max_steps=12, min_seconds=0)
 
 
 def lively(**options: Any) -> ModelBundle:
-    """With weights so large that the tokens vary; as it is, an untrained model repeats itself."""
+    """Weights so large that the tokens vary; otherwise an untrained model repeats itself."""
     torch.manual_seed(0)
     bundle = gpt.build(**{**OPTIONS, **options})
     with torch.no_grad():
@@ -101,7 +101,7 @@ def test_the_operations_of_a_request_are_those_of_the_closed_formula() -> None:
         closed = gpt.closed_generation_flops(3, 32, 97, prompt, new_tokens)
         assert facts.flops_per_sample == closed
         assert facts.parameters == sum(p.numel() for p in gpt.build(**OPTIONS).module.parameters())
-    # Read without a cache, the tokens take more: the whole sequence each time.
+    # Without a cache the tokens take more: the whole sequence each time.
     assert closed < gpt.closed_flops(3, 32, 11, 97)
 
 
@@ -120,20 +120,18 @@ def test_a_request_that_cannot_be_counted_says_why() -> None:
     assert (facts.flops_per_sample, facts.method) == (None, "unknown: ValueError: reads a value")
 
 
-# -- what is refused
+# -- rejected requests
 
 
 def test_what_makes_no_tokens_and_what_does_not_fit() -> None:
-    with pytest.raises(InputError, match="'tiny' makes no tokens"):
+    with pytest.raises(InputError, match="'tiny' cannot generate tokens"):
         generation_of(tiny.build(), "tiny")
-    with pytest.raises(
-        InputError, match=r"(?s)20 tokens and 5 new ones are 25; valid: .* at most 24.*--model sequence"
-    ):
+    with pytest.raises(InputError, match=r"(?s)20 \+ 5 new tokens = 25; valid: .* at most 24.*--model sequence"):
         generation_of(gpt.build(**{**OPTIONS, "prompt": 20, "new_tokens": 5}), "gpt")
     assert generation_of(gpt.build(**{**OPTIONS, "prompt": 20, "new_tokens": 4}), "gpt").prompt == 20
     with pytest.raises(InputError, match=r"(?s)prompt: is 0.*new_tokens: is -1"):
         gpt.build(**{**OPTIONS, "prompt": 0, "new_tokens": -1})
-    # Training does not ask for what generation would need.
+    # Training does not check what generation needs.
     assert gpt.build(**SMALL).tokens == 24
 
 
@@ -169,12 +167,12 @@ def test_every_token_has_its_time(simulate: Callable[[RunSpec], RunRecord], tmp_
     assert tokens["samples"].tolist() == [2.0] * 12 * NEW
     assert np.array_equal(tokens["compute_s"], tokens["step_s"])
     in_steps = tokens["step_s"].reshape(12, NEW)
-    # A request is all of its step but the way in and out of it.
+    # A request is its whole step except the overhead before and after it.
     outside = steps["step_s"] - steps["input_wait_s"] - in_steps.sum(axis=1)
     assert (outside >= 0).all()
     assert np.median(outside) < 0.2 * np.median(steps["step_s"])
     starts = tokens["start_s"].reshape(12, NEW)[:, 0]
-    # The first request of a block is put where its step's data was there: some microseconds too early.
+    # The first request of a block starts when its step's data arrives: some microseconds too early.
     np.testing.assert_allclose(starts, steps["start_s"] + steps["input_wait_s"], atol=2e-3)
     assert record.model is not None
     assert record.model.tokens_per_sample == NEW
@@ -201,8 +199,8 @@ def test_generation_in_a_short_format_and_on_batches_from_the_host(simulate: Cal
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"workload": "tiny", "model": {}}, "makes no tokens"),
-        ({"model": SMALL}, "512 tokens and 64 new ones are 576"),
+        ({"workload": "tiny", "model": {}}, "cannot generate tokens"),
+        ({"model": SMALL}, "512 + 64 new tokens = 576"),
         ({"mode": "ceiling"}, "is a model; mode: is ceiling; valid: train, infer"),
     ],
 )
@@ -241,11 +239,11 @@ def test_two_ranks_generate_each_for_itself(capfd: pytest.CaptureFixture[str], t
     assert rate == pytest.approx(NEW * record["quantities"]["throughput_job"]["value"])
 
 
-# -- the clock of a device with a queue
+# -- times on a device with a queue
 
 
 class Queue:
-    """Its events are numbers on a clock of its own."""
+    """Its events are numbers on its own clock."""
 
     rank = 3
 
@@ -265,7 +263,7 @@ def test_tokens_are_put_on_the_clock_of_their_block() -> None:
     assert (work._events, work._samples) == ([], [])
 
 
-# -- the formulas, on files whose truth is known
+# -- the formulas, on files with known truth
 
 FIRST_S, NEXT_S, STEPS = 0.040, 0.002, 200
 
@@ -273,7 +271,7 @@ FIRST_S, NEXT_S, STEPS = 0.040, 0.002, 200
 def write_run(
     raw: Path, *, new_tokens: int = 5, token_steps: int = STEPS, say: bool = True, ranks: int = 2
 ) -> RunRecord:
-    """Steps of 16 requests. The first ten take ten times as long; rank 1's first tokens take twice rank 0's."""
+    """Steps of 16 requests. The first ten take ten times as long; rank 1's first tokens take twice those of rank 0."""
     spec = spec_of(ranks=ranks, batch=16)
     (raw / observe.SPEC_FILE).write_text(record_text(spec), encoding="utf-8")
     slow = np.where(np.arange(STEPS) < 10, 10.0, 1.0)
@@ -308,7 +306,7 @@ def test_the_numbers_of_tokens_are_the_truth(tmp_path: Path) -> None:
     assert record.steady is not None
     assert (record.steady.answer, record.steady.start_step) == ("steady", 10)
     value = {name: quantity.value for name, quantity in record.quantities.items()}
-    # A tenth of the decoded tokens takes 3 times as long: 1.2 in the mean.
+    # A tenth of the decoded tokens takes 3 times as long: 1.2 on average.
     decode_s = 4 * 1.2 * NEXT_S
     assert value["ttft_mean"] == pytest.approx(1.5 * FIRST_S)
     assert [value[f"ttft_{p}"] for p in ("p50", "p90", "p99")] == pytest.approx([FIRST_S, 2 * FIRST_S, 2 * FIRST_S])

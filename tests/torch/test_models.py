@@ -1,4 +1,4 @@
-"""The workloads' models: their sizes, a step of each, their data, and what they refuse."""
+"""The workloads' models: their sizes, a step of each, their data, and rejected options."""
 
 from __future__ import annotations
 
@@ -120,9 +120,9 @@ def test_a_gpt_size_may_be_changed() -> None:
 
 
 def test_what_cannot_be_built_is_refused_with_what_is_valid() -> None:
-    with pytest.raises(InputError, match=r"no size is called '3B'.*10M, 25M, 117M.*175B, custom"):
+    with pytest.raises(InputError, match=r"unknown size '3B'.*10M, 25M, 117M.*175B, custom"):
         gpt.build("3B")
-    with pytest.raises(InputError, match="heads: is not given"):
+    with pytest.raises(InputError, match="heads: is missing"):
         gpt.build("custom", layers=2, width=32)
     with pytest.raises(InputError, match="width: is 32; valid: a multiple of the 5 heads"):
         gpt.build("custom", layers=2, heads=5, width=32)
@@ -140,7 +140,7 @@ def test_what_cannot_be_built_is_refused_with_what_is_valid() -> None:
         vision.vit_l_16(resolution=225)
     with pytest.raises(InputError, match="width: is 100; valid: a multiple of 32"):
         vision.swin_t(width=100)
-    with pytest.raises(InputError, match="no size is called '3B'; valid: 1B, 8B"):
+    with pytest.raises(InputError, match="unknown size '3B'; valid: 1B, 8B"):
         llama.build("3B")
     with pytest.raises(InputError, match="heads: is 32; valid: a multiple of 3"):
         llama.build("1B", groups=3)
@@ -148,7 +148,7 @@ def test_what_cannot_be_built_is_refused_with_what_is_valid() -> None:
         bert.base(width=100)
     with pytest.raises(InputError, match="layers: is 1; valid: at least 2"):
         detection.deformable_detr(layers=1)
-    with pytest.raises(InputError, match="no encoder is called 'resnet'"):
+    with pytest.raises(InputError, match="unknown encoder 'resnet'"):
         segmentation.deeplab(encoder="resnet")
     with pytest.raises(InputError, match=r"'resnet5O'; valid: .*resnet50"):
         timm_models.build("resnet5O")
@@ -178,7 +178,7 @@ def test_without_its_library_the_error_names_the_extra(
 
 
 def test_llama_makes_the_tokens_that_have_the_highest_scores() -> None:
-    """With its cache the same as without: every token anew from all before it."""
+    """With a cache the same result as without, where every token is computed again from all before it."""
     torch.manual_seed(0)
     bundle = llama.build(layers=2, width=64, heads=4, groups=2, hidden=128, sequence=16, vocabulary=101)
     assert bundle.generation is not None
@@ -197,7 +197,7 @@ def test_llama_makes_the_tokens_that_have_the_highest_scores() -> None:
 
 
 def test_a_detector_counts_the_same_with_values_and_without() -> None:
-    """Where it has all its regions; only the count knows how to do without values."""
+    """With all its regions; only counting works without values."""
     from torch.utils.flop_counter import FlopCounterMode
 
     torch.manual_seed(0)
@@ -215,7 +215,7 @@ def test_a_detector_sees_nothing_of_the_padding() -> None:
     (pictures, sizes, boxes, labels), _ = bundle.batch(1, seeded(0))
     wide = torch.nn.functional.pad(boxes, (0, 0, 0, 3)), torch.nn.functional.pad(labels, (0, 3), value=-1)
     module = bundle.module.eval()
-    module.training = True  # the loss, without dropped paths
+    module.training = True  # the loss, without stochastic depth
     assert torch.equal(module(pictures, sizes, boxes, labels), module(pictures, sizes, *wide))
     module.training = False
     found = module(pictures, sizes, boxes, labels)[0]

@@ -1,4 +1,4 @@
-"""Real data as a training sees it: every sample once an epoch, whatever the ranks and loader processes."""
+"""Real data in training: every sample once per epoch, for any number of ranks and DataLoader workers."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_every_evaluation_sample_counts_once_and_all_ranks_have_as_many_batches(
 
 def test_a_split_without_examples_is_refused() -> None:
     form: Any = SimpleNamespace(name="numbers", kind="image-class")
-    with pytest.raises(InputError, match="no example in its evaluation split"):
+    with pytest.raises(InputError, match="no examples in its evaluation split"):
         fit(form, Numbers(3), Numbers(0), data(1).task, spec_of(40))
     with pytest.raises(InputError, match="no example in its training split"):
         fit(form, Numbers(0), None, data(1).task, spec_of(40))
@@ -184,7 +184,7 @@ def test_the_identity_depends_on_names_and_sizes_alone(tmp_path: Path) -> None:
         root.mkdir()
         for file, content in files.items():
             (root / file).write_bytes(content)
-        # In any order, and one of them twice.
+        # In any order, with one of them twice.
         return extent(root, [*sorted(root.iterdir(), reverse=True), next(root.iterdir())])
 
     first = made("first", a=b"12", b=b"345")
@@ -201,7 +201,7 @@ def test_data_of_another_kind_is_refused() -> None:
     form: Any = SimpleNamespace(name="numbers", kind="tokens")
     with pytest.raises(InputError, match=r"(?s)takes data of kind image-class.*cifar100.*imagefolder"):
         fit(form, Numbers(3), None, data(1).task, spec)
-    with pytest.raises(InputError, match="takes synthetic data only"):
+    with pytest.raises(InputError, match="takes only synthetic data"):
         fit(form, Numbers(3), None, None, spec)
 
 
@@ -301,7 +301,7 @@ def test_training_to_a_quality_ends_when_it_is_reached(place: Path, capsys: pyte
         assert last["samples"] == 80
         assert record["quantities"]["time_to_quality"]["value"] == last["at_s"]
         assert record["quantities"]["epochs_to_quality"]["value"] == len(record["evaluations"]) == last["epoch"]
-        # From the first step on, evaluations included, and nothing before it.
+        # From the first step on, including evaluations.
         steps = next(phase for phase in record["phases"] if phase["name"] == "steps")
         assert last["at_s"] <= steps["end_s"] - steps["start_s"]
         assert last["at_s"] >= record["stop"]["seconds"] + last["seconds"]
@@ -333,7 +333,7 @@ def test_two_ranks_share_the_data_and_judge_together(place: Path) -> None:
 
 
 def test_two_ranks_that_do_not_converge_end_in_order(place: Path) -> None:
-    """A rank that ends with another code than 0 would have the others ended before they have said all."""
+    """torchrun would end the other ranks early if one exits with a code other than 0."""
     assert run("--batch", "10", "--epochs", "1", "--target", "1.5", "--nproc", "2") == 1
     (record,) = records(place)
     assert record["status"]["code"] == "not_converged"
@@ -353,7 +353,7 @@ def test_the_pipeline_alone_runs_no_model(place: Path, capsys: pytest.CaptureFix
     assert record["loss"] is None
     capsys.readouterr()
     budget = ["--max-steps", "60", "--min-seconds", "0", "--batch", "20", "--threads", "1", "--device", "cpu"]
-    # Epochs and a target belong to a training, not to a rate.
+    # Epochs and a quality target are for training, not for a rate.
     training = ["--epochs", "2", "--target", "0.9"]
     load = ["--mode", "load", "--loader-workers", "0,1"]
     assert main(["run", "./my.py:build", "--data", "cifar10:c10", *load, *budget, *training]) == 0
@@ -398,7 +398,7 @@ def test_what_cannot_be_is_refused(
 
 
 def test_simulated_epochs_have_their_scripted_length(simulate: Callable[[RunSpec], RunRecord]) -> None:
-    """The first epoch has the first step's compilation; later ones wait for the loader's restart."""
+    """The first epoch includes the compilation in its first step; later ones wait for the restart of the loader."""
     spec = make_spec(batch=10, epoch_samples=200, budget=Budget(epochs=5))
     shape = dataclasses.replace(spec.sim.shape, compile_step_s=1.5)
     feed = dataclasses.replace(spec.sim.input, epoch_restart_s=0.25)
@@ -419,7 +419,7 @@ def test_a_simulated_job_reads_no_data() -> None:
 
 
 def traced(losses: list[float | None], *, learnable: bool = True) -> set[str]:
-    """Codes of what is found in a record with these losses."""
+    """Return the codes of the findings in a record with these losses."""
     trace = LossTrace(steps=tuple(20 * (n + 1) for n in range(len(losses))), values=tuple(losses), learnable=learnable)
     record: Any = SimpleNamespace(loss=trace, model=None)
     return {found.code for rule in (RanAway(), DoesNotLearn()) for found in rule.check(record)}
@@ -433,10 +433,10 @@ def test_a_loss_that_does_not_fall_is_found() -> None:
     assert traced(falling[::-1]) == {"SY702"}
     assert traced([3.0, 2.0, 1.0] + [0.0] * 40) == set()
     assert traced([*falling[:20], None, *falling[20:]]) == {"SY701"}
-    # Random labels, new each step, cannot be learnt; a rise is a rise nevertheless.
+    # Random labels that are new in each step cannot be learnt, but a rise of the loss is still reported.
     assert traced(standing, learnable=False) == set()
     assert traced(falling[::-1], learnable=False) == {"SY702"}
-    # Few losses show a trend only where it is larger than their noise.
+    # With few losses, a trend shows only if it is larger than their noise.
     assert traced(standing[:8]) == set()
     slow = [[3.0 - 0.004 * n + noise.gauss(0, 0.05) for n in range(12)] for _ in range(200)]
     assert sum(bool(traced(list(losses))) for losses in slow) <= 4

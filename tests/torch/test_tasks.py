@@ -1,4 +1,4 @@
-"""From examples of real data to batches that the models take, and how good their outputs are."""
+"""From examples of real data to batches of the models, and the quality of their outputs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def opened(task: Task, root: Path) -> Task:
     return task if task.open is None else task.open(root)
 
 
-# -- every workload reads the data it says it reads
+# -- every workload reads the data that it lists
 
 PAIRS = [
     ("tiny", "mnist", {}),
@@ -81,7 +81,7 @@ def test_a_step_and_an_evaluation_on_real_data(name: str, data: str, options: di
     assert task.metric is not None
     metric = task.metric()
     with torch.no_grad():
-        # What the engine does on the way to the device must leave the target whole.
+        # Moving to the device must leave the target complete.
         inputs, target = each_tensor((inputs, target), lambda tensor: tensor.to("cpu"))
         metric.update(call(bundle.module.eval(), inputs), target)
     assert metric.compute() >= 0
@@ -94,7 +94,7 @@ def shapes(data: Any) -> Any:
     return found
 
 
-# -- pictures
+# -- images
 
 
 def picture(height: int = 20, width: int = 30) -> Any:
@@ -141,7 +141,7 @@ def test_a_label_that_the_model_has_no_place_for_is_refused() -> None:
 
 
 def test_boxes_follow_their_picture() -> None:
-    """A bright square stays inside its box, whatever is done to the picture."""
+    """A bright square stays inside its box in every augmentation."""
     dark = np.zeros((50, 100, 3), dtype=np.uint8)
     dark[10:30, 20:60] = 255
     example = (dark, np.array([[20, 10, 60, 30], [5, 5, 5.2, 40]], np.float32), np.array([7, 8]), 1)
@@ -187,7 +187,7 @@ def test_a_mask_keeps_its_classes_and_follows_its_picture() -> None:
     for seed in range(6):
         pixels, marked = task.prepare((bright, mask), True, source(seed))
         assert (pixels.shape, set(np.unique(marked)) <= {3, 255}) == ((32, 64, 3), True)
-        # But for the edge, where the picture is blurred and the mask is not.
+        # Except the edge, where the image is blurred and the mask is not.
         assert ((pixels[:, :, 0] > 127) == (marked == 3)).mean() > 0.97
 
 
@@ -224,7 +224,7 @@ def test_a_long_paragraph_shows_the_answer_in_training(reader: Any) -> None:
     sample = reader(asked(long, "the king"), True, source())
     assert pointing_at(sample, sample["place"]) == "the king"
     assert sample["ids"].shape == (32,)
-    # In evaluation nobody knows where it is.
+    # In evaluation the position is unknown.
     assert reader(asked(long, "the king"), False, source())["place"] == (0, 0)
 
 
@@ -247,7 +247,7 @@ def test_a_folder_without_a_vocabulary(tmp_path: Path) -> None:
     assert task.open is not None
     with pytest.raises(InputError, match=r"has no vocab.txt"):
         task.open(tmp_path)
-    with pytest.raises(InputError, match="before their vocabulary"):
+    with pytest.raises(InputError, match="vocabulary must be opened"):
         task.prepare(None, True, source())
 
 

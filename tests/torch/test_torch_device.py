@@ -1,4 +1,4 @@
-"""Devices that torch drives: how one is found, and how each kind times a step. The accelerators here are scripted."""
+"""Devices that torch drives: how one is found, and how each kind times a step. The accelerators here are simulated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Scripted:
-    """A device module as torch has them, for a device whose queue moves as the test says."""
+    """A device module like torch's, for a device whose queue is controlled by the test."""
 
     def __init__(self, device_s: float = 0.0) -> None:
         self.device_s = device_s
@@ -67,7 +67,7 @@ class Scripted:
 
 
 class ScriptedEvent:
-    """Knows its time in double precision and tells distances in single precision, as drivers do."""
+    """Has its time in double precision and reports differences in single precision, like drivers."""
 
     def __init__(self, module: Scripted) -> None:
         self._module = module
@@ -85,7 +85,7 @@ class ScriptedEvent:
 
 
 class Eventless:
-    """A backend that has no events."""
+    """A backend without events."""
 
     def __init__(self) -> None:
         self.synchronised = 0
@@ -98,7 +98,7 @@ class Eventless:
 
 
 class Scheduled:
-    """A workload whose steps take the device as long as the list says, after half as long without data."""
+    """A workload whose steps take the listed times, after half as long without data."""
 
     communicates = False
 
@@ -118,7 +118,7 @@ class Scheduled:
 
 
 def planted(module: Any, monkeypatch: pytest.MonkeyPatch, local_rank: int = 0) -> TorchDevice:
-    """The module in the place where torch keeps those of its backends."""
+    """Put the module where torch keeps those of its backends."""
     monkeypatch.setattr(torch, "hpu", module, raising=False)
     return open_device("hpu", rank=local_rank, local_rank=local_rank)
 
@@ -128,13 +128,13 @@ def harvested(timer: StepTimer) -> dict[str, np.ndarray]:
 
 
 def test_a_build_for_cuda_on_a_machine_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch 2.6 and newer name the accelerator of the build, whether there is one or not."""
+    """torch 2.6 and newer name the accelerator of the build even if there is none."""
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert accelerator_name(torch) is None
     assert isinstance(open_device("auto", 0, 0), CpuDevice)
-    with pytest.raises(InputError, match=r"(?s)sees no device of the family 'cuda' here.*next: .*--device cpu"):
+    with pytest.raises(InputError, match=r"(?s)found no 'cuda' device on this node.*next: .*--device cpu"):
         open_device("cuda", 0, 0)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     assert accelerator_name(torch) == "cuda"
@@ -170,7 +170,7 @@ def test_each_rank_takes_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_short_steps_stay_right_after_much_device_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In single precision 10^6 s are known to 64 ms: distances from a far event would show no step of 1 ms."""
+    """In single precision 10^6 s have a resolution of 64 ms: it would hide a step of 1 ms."""
     module = Scripted(device_s=1e6)
     device = planted(module, monkeypatch)
     timer = StepTimer(device, Scheduled(module, [1e6 / 1.5] + [1e-3 / 1.5] * 200))
@@ -187,7 +187,7 @@ def test_short_steps_stay_right_after_much_device_time(monkeypatch: pytest.Monke
 
 
 def test_a_block_begins_when_the_host_opens_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device counts from another moment than the host: only its distances are used."""
+    """The device's clock has another zero than the host's: only differences are used."""
     module = Scripted(device_s=5e4)
     device = planted(module, monkeypatch)
     host = SimpleNamespace(now_s=10.0)
@@ -203,7 +203,7 @@ def test_a_block_begins_when_the_host_opens_it(monkeypatch: pytest.MonkeyPatch) 
 
 
 class Untimed(Scripted):
-    """Has events that tell no times, as some releases do for some devices."""
+    """Has events without times, as in some releases for some devices."""
 
     def Event(self, *, enable_timing: bool) -> Any:  # noqa: N802
         event = super().Event(enable_timing=enable_timing)
@@ -218,7 +218,7 @@ class Untimed(Scripted):
 def test_without_timed_events_the_host_waits(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     device = planted(module, monkeypatch)
     assert isinstance(device, SynchronisedDevice)
-    assert "synchronisation at every mark" in device.timing
+    assert "synchronisation at every event" in device.timing
     seen: list[str] = []
     monkeypatch.setattr(module, "synchronize", lambda: seen.append("waited"))
     monkeypatch.setattr(time, "monotonic", lambda: seen.append("read") or clock.START_S + 7.0)  # type: ignore[func-returns-value]

@@ -1,4 +1,4 @@
-"""The PyTorch engine at work: its data, its steps, its settings and its ranks."""
+"""The PyTorch engine: its data, steps, settings and ranks."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ def test_the_seed_decides_the_data_and_loader_processes_keep_its_order() -> None
 
 
 def test_no_two_ranks_see_the_same_data() -> None:
-    """torch's generator on the CPU takes the low 32 bits of a seed: ranks must differ in these."""
+    """torch's CPU generator uses only the low 32 bits of a seed, in which ranks must differ."""
     firsts = sorted({batch_seed(2**63 - 1, rank, 0) for rank in range(65_536)})
     assert len(firsts) == 65_536
     assert 0 <= firsts[0] < firsts[-1] < 2**32
-    # Nor does one rank's data follow closely on another's.
+    # One rank's data must not follow closely on another's either.
     assert min(b - a for a, b in itertools.pairwise(firsts)) > 20_000
     first, second = (taken(spec_of(ranks=2), 1, rank=rank)[0][1][0][0] for rank in (0, 1))
     assert not torch.equal(first, second)
@@ -159,7 +159,7 @@ def test_channels_last_reaches_every_image_and_nothing_else(place: Any) -> None:
 
 
 class Noisy(nn.Module):
-    """With a buffer that every pass changes, and randomness."""
+    """With a buffer that changes in every pass, and randomness."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ def training(spec: RunSpec, module: nn.Module, make: Any = vectors) -> Training:
 
 @pytest.mark.parametrize(("epoch_samples", "last"), [(None, [4, 4, 4]), (30, [4, 2]), (29, [4, 1])])
 def test_accumulation_gives_the_gradient_of_the_whole_step(epoch_samples: int | None, last: list[int]) -> None:
-    """Also of a smaller last step, whose micro-batches are not of one size."""
+    """Also for a smaller last step, whose micro-batches have different sizes."""
     torch.manual_seed(0)
     module = nn.Linear(3, 9)
     host = Loader(place="host")
@@ -319,11 +319,14 @@ def test_settings_are_read_back(
     [
         (
             {"precision": "tf32"},
-            "tf32 is a format of accelerators' matrix units; .* next: use --precision fp32 or bf16",
+            "tf32 needs an accelerator with matrix units; .* next: use --precision fp32 or bf16",
         ),
-        ({"precision": "fp16", "parallel": "fsdp2"}, "fp16 with a scaler is not offered .* next: use bf16"),
-        ({"channels_last": True, "parallel": "fsdp2"}, "channels are last in memory; next: leave --channels-last out"),
-        ({"ranks": 2}, "2 ranks were asked for, 1 were started"),
+        (
+            {"precision": "fp16", "parallel": "fsdp2"},
+            "fp16 with a GradScaler does not support fsdp2; next: use --precision bf16",
+        ),
+        ({"channels_last": True, "parallel": "fsdp2"}, "channels_last memory format; next: leave --channels-last out"),
+        ({"ranks": 2}, "the run needs 2 ranks, but 1 were started"),
         (
             {"model": {"wide": 3, "deep": 1}},
             "model.wide: unknown option; valid: width, depth; model.deep: unknown option",
@@ -341,16 +344,18 @@ def test_what_cannot_be_done_is_refused_before_the_ranks_meet(
 
 
 def test_a_torch_that_cannot_cast_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the CPU, torch before 2.3 knows bf16 only, and scales losses on CUDA only."""
+    """On the CPU, torch before 2.3 supports only bf16, and has GradScaler for CUDA only."""
 
     def refuse(*_args: Any, **_settings: Any) -> Any:
         raise RuntimeError("Currently, AutocastCPU only support Bfloat16")
 
     monkeypatch.setattr(torch, "autocast", refuse)
-    with pytest.raises(InputError, match=r"(?s)does not compute in fp16 on the device 'cpu'.*use --precision bf16"):
+    with pytest.raises(
+        InputError, match=r"(?s)does not support autocast to fp16 on the device 'cpu'.*use --precision bf16"
+    ):
         Precision(spec_of(precision="fp16", mode="infer"), CPU)
     monkeypatch.delattr(torch.amp, "GradScaler")
-    with pytest.raises(InputError, match=r"(?s)scales losses on CUDA only.*use --precision bf16"):
+    with pytest.raises(InputError, match=r"(?s)has GradScaler for CUDA only.*use --precision bf16"):
         Precision(spec_of(precision="fp16"), CPU)
 
 
@@ -361,7 +366,7 @@ def test_an_optimizer_that_holds_what_sharding_replaces(
     assert simulate(spec_of()).status.code == "completed"
     status = simulate(spec_of(parallel="fsdp2")).status
     assert status.code == "refused"
-    assert "return a function that makes the optimizer" in status.reason
+    assert "return a function that creates the optimizer" in status.reason
 
 
 def with_optimizer() -> tuple[Any, ...]:
@@ -386,7 +391,7 @@ def test_watching_communication_changes_no_gradient_and_keeps_no_second_dress() 
     bundle = ModelBundle(module, functional.cross_entropy, plain_sgd, vectors)
     wrapped = [parallel.wrap(module)]
     dress = weakref.ref(wrapped[0])
-    # In most releases of torch there is such a ring of references somewhere.
+    # In most releases of torch there is such a reference cycle.
     wrapped[0].__dict__["ring"] = wrapped[0]
     feed = Feed(spec, 0, CPU, vectors)
     work = Training(spec, feed, wrapped.pop(), bundle, Precision(spec, CPU), parallel)
@@ -452,7 +457,7 @@ def test_two_ranks_share_the_parameters(capfd: pytest.CaptureFixture[str], resul
     assert (values["parallel"], values["matmul_dtype"]) == ("fully_shard", "bfloat16")
     assert shares(record)[2]["value"] is None
     assert "computation and communication cannot be separated" in shares(record)[2]["reason"]
-    # Counted before it was cut up.
+    # Counted before it was sharded.
     assert record["model"]["parameters"] == 8970
 
 

@@ -1,4 +1,4 @@
-"""What a run says of torch before any step, and of a workload that there is not."""
+"""What a run reports about torch before any step, and for a workload that does not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the record of a PyTorch run says: of its settings, device, model and memory, and what follows from them."""
+"""The record of a PyTorch run: its settings, device, model and memory, and what is derived from them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def place(**facts: str) -> Environment:
 
 
 def written(raw: Path, spec: RunSpec, *said: Any, samples: float = BATCH, parts: bool = True) -> RunRecord:
-    """The record of a run that has left these words, and equal steps of 10 ms on every rank."""
+    """Return the record of a run with these events and equal steps of 10 ms on every rank."""
     kinds = {
         Settings: "settings",
         DeviceFacts: "device",
@@ -96,7 +96,7 @@ def test_a_run_on_the_cpu(simulate: Callable[[RunSpec], RunRecord]) -> None:
     assert record.device == DeviceFacts(name="cpu")
     assert record.model is not None
     assert (record.model.parameters, record.model.flops_per_sample) == (8970, 44_800)
-    # Of ten classes, near chance; not halved by the accumulation.
+    # Ten classes, near chance; not halved by gradient accumulation.
     assert 1 < float(record.model.last_loss or "nan") < 4
     assert record.memory is not None
     assert record.quantities["memory_peak"].value == record.memory.peak_bytes
@@ -136,7 +136,7 @@ def test_a_training_that_has_run_away(simulate: Callable[[RunSpec], RunRecord], 
     assert "the last loss is nan" in found.message
 
 
-# -- what follows from what is written
+# -- derived quantities
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_training_that_has_run_away(simulate: Callable[[RunSpec], RunRecord], 
 )
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_utilisation_from_first_principles(tmp_path: Path, values: dict[str, str], kind: str, ranks: int) -> None:
-    """Operations of a sample times samples a second of one device, over the peak in the format computed in."""
+    """FLOPs per sample times samples per second of one device, divided by the peak of the computed format."""
     record = written(tmp_path, spec_of(ranks=ranks), effect(**values), DEVICE, MODEL)
     assert DEVICE.peak_flops is not None
     flops = 1e9 * BATCH / STEP_S
@@ -208,7 +208,7 @@ def test_parts_that_only_the_second_pass_tells(tmp_path: Path) -> None:
     ):
         quantity = record.quantities[f"{name}_share"]
         assert (quantity.value, quantity.window) == (pytest.approx(share), window)
-    # What the measured steps tell themselves stays.
+    # What the measured steps contain is kept.
     assert written(tmp_path, spec, effect(ranks="2"), check).quantities["exposed_comm_share"].window == "steady"
     unknown = dataclasses.replace(check, exposed_comm_s=None)
     assert (
@@ -281,7 +281,7 @@ def test_without_settings_nothing_is_said_of_them(tmp_path: Path) -> None:
         ({"loader": Loader(place="host", workers=1)}, {"cpu.usable": "2", "cgroup.cpu_quota": "none"}, None),
         ({"loader": Loader(place="host", workers=9)}, {}, None),
         ({"ranks": 9, "loader": Loader(place="host")}, {"cpu.usable": "1"}, None),
-        # Each rank is bound to CPUs of its own, and sees only these.
+        # Each rank is bound to its own CPUs and sees only these.
         ({"ranks": 2, "numa": True, "loader": Loader(place="host", workers=3)}, {"cpu.usable": "4"}, None),
         (
             {"ranks": 2, "numa": True, "loader": Loader(place="host", workers=4)},

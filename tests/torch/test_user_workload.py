@@ -1,4 +1,4 @@
-"""A workload of the user's own: found, named, checked and run from its file."""
+"""A user's own workload: found, named, checked and run from its file."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ not_a_function = 3
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's folder, which is the current one. What the file imports is forgotten after each test."""
+    """A user's folder as the current one. Modules that the file imports are removed after each test."""
     home = tmp_path / "mine"
     home.mkdir()
     (home / "my.py").write_text(MY)
@@ -63,7 +63,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (home / "wave.py").write_text("raise SystemExit('a file beside the workload took the place of a library')\n")
     monkeypatch.chdir(home)
     monkeypatch.delenv("STEELYARD_RESULTS", raising=False)
-    # Kept by pytest and put back after the test.
+    # Saved by pytest and restored after the test.
     monkeypatch.syspath_prepend(str(tmp_path / "nothing"))
     for name in ("beside", "wave", "steelyard_user_workload"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -71,7 +71,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def spec_of(workload: str, **settings: Any) -> RunSpec:
-    """As the command line makes it, but short."""
+    """Like the command line creates it, but short."""
     made = single_run({"workload": workload, "device": "cpu"}, study="s", seed=0, repeats=1, taken=lambda _: set())
     short = Budget(min_steps=10, max_steps=10, min_seconds=0)
     spec = made.runs[0]
@@ -101,13 +101,13 @@ def test_by_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -
     [
         ("my.py:build", {"hiden": 3, "layer": 1}, "model.hiden: unknown option; valid: hidden, layers, rate"),
         ("my.py:build", {"hiden": 3, "layer": 1}, "model.layer: unknown option"),
-        ("my.py:build", {}, "model.hidden: is not given; valid: --model hidden=VALUE"),
+        ("my.py:build", {}, "model.hidden: is missing; valid: --model hidden=VALUE"),
         ("my.py:only_a_module", {"x": 1}, "model.x: unknown option; valid: hidden"),
         ("my.py:three", {"x": 1}, "model.x: unknown option; valid: none"),
         ("my.py:missing", {}, "my.py has no function 'missing'; next: define missing()"),
         ("my.py:not_a_function", {}, "my.py has no function 'not_a_function'"),
-        ("my.py:only_a_module", {}, "returned Linear; next: return module, loss, optimizer and batch maker"),
-        ("my.py:three", {}, "returned tuple; next: return module, loss, optimizer and batch maker"),
+        ("my.py:only_a_module", {}, "returned Linear; next: return (module, loss, optimizer, batch)"),
+        ("my.py:three", {}, "returned tuple; next: return (module, loss, optimizer, batch)"),
     ],
 )
 def test_what_is_refused_when_it_is_built(
@@ -133,14 +133,14 @@ def test_only_the_file_that_was_asked_for_is_run(folder: Path, simulate: Callabl
     (folder / "my.py").write_text(MY.replace("rate: float = 0.1", "rate: float = 0.2"))
     status = simulate(asked).status
     assert status.code == "refused"
-    assert "my.py is not the file it was when this run was asked for; next: run the command again" in status.reason
+    assert "my.py has changed since this run was requested; next: run the command again" in status.reason
     (folder / "my.py").unlink()
     status = simulate(asked).status
     assert (status.code, "No such file" in status.reason) == ("refused", True)
 
 
 def test_a_file_asked_for_anew_is_read_anew(folder: Path, simulate: Callable[[RunSpec], RunRecord]) -> None:
-    """Also by a process that has run the file as it was before, or has failed at it."""
+    """Also by a process that has run an earlier version of the file, or has failed to."""
 
     def parameters() -> int:
         record = simulate(spec_of("my.py:build", model={"hidden": 1}))

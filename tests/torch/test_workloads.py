@@ -1,4 +1,4 @@
-"""Every workload at its reduced size: it trains and infers, alone and in two ranks, and its record is whole."""
+"""Every workload at its reduced size: training and inference, on one and two ranks, with a complete record."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def modes(name: str) -> list[str]:
 
 
 def groups() -> dict[str, list[str]]:
-    """By the libraries that they import: that takes the longest."""
+    """Grouped by the libraries that they import, which takes the longest."""
     found: dict[str, list[str]] = {}
     for name in NAMES:
         needs = CATALOGUE[name]["needs"]
@@ -130,7 +130,7 @@ def test_in_two_ranks(group: str, tmp_path: Path) -> None:
 
 
 def test_by_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Through torchrun: a detector, whose parameters must all get gradients."""
+    """Through torchrun: a detector, all of whose parameters must get gradients."""
     options = [f"{key}={value}" for key, value in CATALOGUE["deformable-detr-swin-l"]["reduced"].items()]
     words = [word for option in options for word in ("--model", option)]
     short = ["--device", "cpu", "--nproc", "2", "--batch", "2", "--min-steps", "3", "--max-steps", "3"]

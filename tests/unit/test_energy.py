@@ -392,7 +392,7 @@ def test_a_sampler_that_was_killed(tmp_path: Path) -> None:
 def test_a_sampler_that_ended_early_says_why(tmp_path: Path) -> None:
     raw = raw_run(tmp_path, job())
     keep_samples(raw, lambda _, time_s: time_s < 1000 + 15.0)
-    word = {"kind": "ended", "reason": "what was read cannot be written: No space left on device", "at_s": 1015.0}
+    word = {"kind": "ended", "reason": "the readings cannot be written: No space left on device", "at_s": 1015.0}
     rewrite(raw, [*events(raw)[:-1], {**word, "samples": 10}])
     record = derive(raw)
     assert verdict(record) == "invalid"

@@ -1,4 +1,4 @@
-"""The environment record: read from trees that stand for other machines, and from this one."""
+"""The environment record, read from file trees of other machines and from this one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path("/")
 
 
 def plant(root: Path, files: dict[str, str]) -> Path:
-    """A tree of small files."""
+    """Create a tree of small files."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -273,7 +273,7 @@ def test_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(facts["git.commit"]), facts["git.dirty"]) == (40, "no")
     plant(tmp_path, {"model.py": "2", "untracked": ""})
     assert git_facts(tmp_path)["git.dirty"] == "yes: 1 files"
-    # A repository's own configuration may name programs: none of them is run to look for changes.
+    # A repository's configuration may name programs: none of them is run to look for changes.
     git("config", "filter.x.clean", f"touch {tmp_path / 'ran'}; cat")
     (tmp_path / ".git/info/attributes").write_text("* filter=x\n")
     assert "git.dirty" not in git_facts(tmp_path)
@@ -283,7 +283,7 @@ def test_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fake_smi(folder: Path, query: str, topology: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program called nvidia-smi that is first on the path."""
+    """A program named nvidia-smi that is first on the path."""
     folder.mkdir()
     program = folder / "nvidia-smi"
     program.write_text(f'#!/bin/sh\ncase "$1" in\n--query-gpu*) {query};;\ntopo) {topology};;\nesac\n')
@@ -327,7 +327,7 @@ def test_an_nvidia_smi_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.M
     smi.start()
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
         assert time.monotonic() - begin_s < 10
-    assert smi.facts(timeout_s=0.1) == {"nvidia.smi": "gave no answer in time"}
+    assert smi.facts(timeout_s=0.1) == {"nvidia.smi": "no answer within the time limit"}
     assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
 
 
@@ -423,7 +423,7 @@ def test_ranks_without_a_device_are_dealt_over_nodes(tmp_path: Path, monkeypatch
 
 
 def test_four_superchips_with_36_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four nodes have CPUs, four the memory of a GPU, and 28 are kept free for partitions of the GPUs."""
+    """Four nodes have CPUs, four the memory of a GPU, and 28 are reserved for GPU partitions."""
     cpus = {node: set(range(72 * node, 72 * node + 72)) for node in range(4)}
     for node in range(36):
         text = f"{min(cpus[node])}-{max(cpus[node])}" if node in cpus else ""

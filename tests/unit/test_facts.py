@@ -1,4 +1,4 @@
-"""The table of makers' facts: every entry sound, names to the right entries, and unknown where it must be."""
+"""The device table: valid entries, names that lead to the right entry, and unknown where it must be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sensors that are files or other vendors' libraries: real files below a root of the test's, fake vendor modules."""
+"""Sensors that are files or other vendors' libraries, tested with real files below a test root and fake modules."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def plant(root: Path, files: dict[str, str]) -> Path:
 
 
 def zone(place: str, name: str, energy_uj: int = 1_000_000, range_uj: int | None = RANGE_UJ) -> dict[str, str]:
-    """A folder of powercap as the kernel writes it."""
+    """Return a powercap folder as the kernel writes it."""
     files = {f"{POWERCAP}/{place}/name": f"{name}\n", f"{POWERCAP}/{place}/energy_uj": f"{energy_uj}\n"}
     return files | ({} if range_uj is None else {f"{POWERCAP}/{place}/max_energy_range_uj": f"{range_uj}\n"})
 
@@ -60,13 +60,13 @@ def two_sockets() -> dict[str, str]:
 
 
 def watched(found: SensorsFound) -> dict[str, Channel]:
-    """Channels by the name of their domain; everything found must hold in a record."""
+    """Return channels by the name of their domain; everything found must fit in a record."""
     for part, kind in ((found.domains, Domain), (found.channels, Channel), (found.missing, Missing)):
         for item in part:
             assert from_json_object(kind, to_json_object(item)) == item
     names = {domain.name for domain in found.domains}
     assert len(names) == len(found.domains)
-    # NVML knows modules of which no file speaks.
+    # NVML may have modules without a file.
     assert {domain.parent for domain in found.domains if not (domain.parent or "").startswith("module")} <= names | {
         None
     }
@@ -95,7 +95,7 @@ def parents(found: SensorsFound) -> dict[str, str | None]:
 
 @pytest.fixture
 def honest_modes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files without a right to be read refuse, also where the tests are run by root, whom no mode stops."""
+    """Make files without permission unreadable even if the tests run as root, whom no mode stops."""
     really = os.open
 
     def heeding(path: Any, flags: int, *more: Any, **named: Any) -> int:
@@ -114,7 +114,7 @@ def test_packages_and_memory_alone(tmp_path: Path) -> None:
     channels = watched(found)
     assert set(channels) == {"package-0", "package-1", "package-0-dram", "package-1-dram"}
     assert {domain.scope for domain in found.domains} == {"cpu", "memory"}
-    # The folder of the memory lies below the package's; its joules do not.
+    # The memory's folder is below the package's, but its energy is not included.
     assert set(parents(found).values()) == {None}
     assert (reading(found, "package-1"), reading(found, "package-1-dram")) == (9.0, 0.5)
     assert channels["package-0"].wrap == pytest.approx(262_143.32885)
@@ -126,7 +126,7 @@ def test_psys_is_never_added(tmp_path: Path) -> None:
     found = open_rapl(plant(tmp_path, two_sockets() | zone("intel-rapl:2", "psys", 20_000_000)), ())
     assert "psys" not in watched(found)
     assert [missing.what for missing in found.missing] == ["psys: /sys/class/powercap/intel-rapl:2"]
-    assert "never added" in found.missing[0].reason
+    assert "is not used" in found.missing[0].reason
 
 
 def test_a_package_shown_twice_is_counted_once(tmp_path: Path, honest_modes: None) -> None:
@@ -142,7 +142,7 @@ def test_a_package_shown_twice_is_counted_once(tmp_path: Path, honest_modes: Non
 
 
 def test_a_counter_that_begins_again_during_a_run(tmp_path: Path) -> None:
-    """150 W for 20 s through a counter that passes its end in the middle."""
+    """150 W for 20 s through a counter that wraps in the middle."""
     power_w, begin_j = 150.0, RANGE_UJ / 1e6 - 1500
     root = plant(tmp_path, zone("intel-rapl:0", "package-0"))
     found = open_rapl(root, ())
@@ -157,11 +157,11 @@ def test_a_counter_that_begins_again_during_a_run(tmp_path: Path) -> None:
     nature = Nature("counter", channel.resolution, period_s=channel.period_s, wrap=channel.wrap, gain=0.0)
     got = energy_of(nature, times, np.array(values), np.full_like(times, 1e-5), 1.0, 21.0, random_phase=False)
     assert got.value_j == pytest.approx(3000.0, rel=1e-3)
-    # Without the range nobody knows what was lost.
+    # Without the range the lost energy is unknown.
     (root / POWERCAP / "intel-rapl:0/max_energy_range_uj").unlink()
     found = open_rapl(root, ())
     assert found.channels[0].wrap is None
-    assert "a window in which it does has no energy" in found.missing[0].reason
+    assert "a window in which it wraps has no energy" in found.missing[0].reason
     unknown = Nature("counter", channel.resolution, period_s=channel.period_s, wrap=None, gain=0.0)
     got = energy_of(unknown, times, np.array(values), np.full_like(times, 1e-5), 1.0, 21.0, random_phase=False)
     assert (got.value_j, got.verdict) == (None, "invalid")
@@ -232,7 +232,7 @@ def test_a_folder_or_a_pipe_in_place_of_a_file(tmp_path: Path) -> None:
 
 
 def grace(socket: int = 0, first: int = 1) -> dict[str, str]:
-    """Grace's four meters: the files are with the ACPI device, not with the chip."""
+    """Grace's four meters, whose files are in the ACPI device's folder, not the chip's."""
     watts = {"Module": 560.0, "Grace": 190.0, "CPU": 110.0, "SysIO": 35.5}
     files: dict[str, str] = {}
     for number, (kind, power_w) in enumerate(watts.items(), first):
@@ -260,8 +260,8 @@ def test_grace_is_a_tree(tmp_path: Path) -> None:
     assert [reading(found, name) for name in ("module0", "grace0", "cpu1", "sysio1")] == [560.0, 190.0, 110.0, 35.5]
     module = channels["module0"]
     assert (module.kind, module.average_s, module.resolution) == ("gauge", 0.05, 1e-3)
-    assert module.period_s is None  # no file tells the meter's sampling time
-    assert module.gain == 0.05  # the firmware's claim of 100 % is not believed
+    assert module.period_s is None  # the meter's sampling time is unknown
+    assert module.gain == 0.05  # the firmware's claim of 100 % is ignored
     assert found.missing == []
 
 
@@ -280,14 +280,14 @@ def test_a_part_knows_its_holder_though_that_is_closed(tmp_path: Path, honest_mo
     found = open_hwmon(root, ())
     assert set(watched(found)) == {"grace0", "cpu0", "sysio0"}
     assert (parents(found)["grace0"], codes(found)) == ("module0", {"forbidden"})
-    # A holder that has no meter at all is passed over.
+    # A parent without a meter is skipped.
     for name in ("power1_average", "power1_oem_info"):
         (root / "sys/class/hwmon/hwmon2/device" / name).unlink()
     assert parents(open_hwmon(root, ()))["cpu0"] == "module0"
 
 
 def test_no_joule_of_grace_is_counted_beside_a_module_that_another_reads(tmp_path: Path) -> None:
-    """The module has no file here, but NVML counts it: the processor is a part of that."""
+    """The module has no file here, but NVML counts it, and the processor is a part of it."""
     files = {name: text for name, text in grace().items() if "hwmon1/" not in name}
     meters = open_hwmon(plant(tmp_path, files), ())
     module = Domain(name="module0", scope="module")
@@ -295,7 +295,7 @@ def test_no_joule_of_grace_is_counted_beside_a_module_that_another_reads(tmp_pat
     domains = {domain.name: domain for domain in (*meters.domains, module, gpu)}
     chosen = cover(domains, {"module0", "grace0", "cpu0", "sysio0"}, on_cpu=False)
     assert (chosen.counted, chosen.hosts) == (["module0"], [])
-    # Of a processor without such a module its own meters are the top.
+    # Without such a module the processor's own meters are the top.
     own = {domain.name: domain for domain in meters.domains}
     assert cover(own, set(own), on_cpu=True).counted == ["grace0"]
 
@@ -320,7 +320,7 @@ def test_other_meters_say_that_their_scope_is_unknown(tmp_path: Path) -> None:
     assert channels["hwmon3-power1"].gain == pytest.approx(0.2)
     assert channels["hwmon0-power2"].average_s is None
     assert len(found.missing) == 3
-    assert all("added to nothing" in missing.reason for missing in found.missing)
+    assert all("not added to any total" in missing.reason for missing in found.missing)
 
 
 def test_accelerators_have_their_own_backend(tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_accelerators_have_their_own_backend(tmp_path: Path) -> None:
 
 
 def chip(root: Path, number: int, name: str, address: str, files: dict[str, str]) -> None:
-    """A monitoring chip of a PCI device, linked as the kernel links it."""
+    """A monitoring chip of a PCI device, linked like in the kernel."""
     device = f"sys/devices/pci0000:00/{address}"
     (root / device).mkdir(parents=True, exist_ok=True)
     place = f"sys/class/hwmon/hwmon{number}"
@@ -371,7 +371,7 @@ def test_which_cards_are_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     chip(tmp_path, 1, "xe", "0000:1a:00.0", {"energy1_input": "1000000"})
     assert set(watched(open_xpu(tmp_path, ("0", "1")))) == {"xpu0", "xpu1"}
     unsure = open_xpu(tmp_path, ("1",))
-    assert (watched(unsure), "cannot be told" in unsure.missing[0].reason) == ({}, True)
+    assert (watched(unsure), "unclear which of the" in unsure.missing[0].reason) == ({}, True)
     monkeypatch.setenv("ZE_ENABLE_PCI_ID_DEVICE_ORDER", "1")
     assert reading(open_xpu(tmp_path, ("1.0",)), "xpu1") == 2.0
 
@@ -379,7 +379,7 @@ def test_which_cards_are_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 # -- AMD ----------------------------------------------------------------------------------------------------------
 
 AMDSMI = '''
-"""As AMD's own binding: handles are opaque, answers are dictionaries, faults are exceptions."""
+"""Like AMD's own binding: handles are opaque, answers are dictionaries, faults are exceptions."""
 class AmdSmiLibraryException(Exception):
     pass
 def amdsmi_init():
@@ -414,7 +414,7 @@ STATE = {"dies": []}
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Any]:
-    """Plants a vendor's module on the path, where our binding finds it as it would the real one."""
+    """Plants a vendor's module on the path, where the backend finds it like the real one."""
 
     def put(name: str, text: str) -> Any:
         folder = tmp_path / "vendor"
@@ -447,7 +447,7 @@ NONE = {"current_socket_power": "N/A", "average_socket_power": 0}
 
 
 def mi250_node() -> list[dict[str, Any]]:
-    """Two cards of two dies; the second of each says nothing of its own."""
+    """Two cards of two dies; the second die of each reports nothing."""
     return [
         die(place, 4_000_000_000 if place % 2 == 0 else 0, OLD if place % 2 == 0 else NONE, MI250) for place in range(4)
     ]
@@ -479,7 +479,7 @@ def test_a_second_die_alone_has_no_joules(tmp_path: Path, fake: Callable[[str, s
     fake("amdsmi", AMDSMI).STATE["dies"] = mi250_node()[1:2]
     found = open_amd(tmp_path, ())
     assert (watched(found), codes(found)) == ({}, {"unsupported"})
-    assert "at its first die" in found.missing[0].reason
+    assert "by its first die" in found.missing[0].reason
 
 
 def test_a_card_of_one_die(tmp_path: Path, fake: Callable[[str, str], Any]) -> None:
@@ -515,7 +515,7 @@ def test_a_card_of_one_die(tmp_path: Path, fake: Callable[[str, str], Any]) -> N
 def test_partitions_of_a_card_are_counted_once(
     tmp_path: Path, fake: Callable[[str, str], Any], tells: set[int]
 ) -> None:
-    """Functions of one PCI device are one socket, whichever of them tells its joules, and though all do."""
+    """Functions of one PCI device are one socket, whichever of them reports energy, even if all do."""
     parts = [die(0, 1_000_000 if number in tells else None, NEW if number in tells else None, MI300)
              | {"bdf": f"0000:c1:00.{number}", "uuid": f"part-{number}"} for number in range(4)]  # fmt: skip
     fake("amdsmi", AMDSMI).STATE["dies"] = [*parts, die(9, 2_000_000, NEW, MI300)]
@@ -526,7 +526,7 @@ def test_partitions_of_a_card_are_counted_once(
     assert {parent for name, parent in parents(found).items() if ".die" in name} == {"amd0"}
     assert "all 4 parts" in found.channels[0].source
     assert reading(found, "amd0", "energy") == pytest.approx(15.3)
-    # A job in one partition has the whole card's joules, and no more.
+    # A job in one partition gets the whole card's energy, once.
     assert {channel.domain for channel in open_amd(tmp_path, ("3",)).channels} == {"amd0"}
 
 
@@ -544,7 +544,7 @@ def test_rocm_counts_by_the_drivers_order(tmp_path: Path, fake: Callable[[str, s
     assert [domain.name for domain in open_amd(tmp_path, ("uuid-0",)).domains] == ["amd0"]
     found = open_amd(tmp_path, ("7",))
     assert (found.domains, found.missing[-1].reason) == (
-        [], "device 7 of the job is not among the 3 that can be seen",
+        [], "the job's device 7 is not among the 3 visible devices",
     )  # fmt: skip
 
 
@@ -566,7 +566,7 @@ def test_without_amdsmi_the_drivers_watts(tmp_path: Path, monkeypatch: pytest.Mo
 )
 def test_amdsmi_that_does_not_start(tmp_path: Path, fake: Callable[[str, str], Any], text: str, code: str) -> None:
     fake("amdsmi", AMDSMI).STATE["init"] = text
-    assert open_amd(tmp_path, ()).missing == []  # nothing is there, and nothing was expected
+    assert open_amd(tmp_path, ()).missing == []  # nothing exists, and nothing was expected
     found = open_amd(plant(tmp_path, {"dev/kfd": ""}), ())
     assert codes(found) == {code}
     assert all(missing.fix for missing in found.missing)
@@ -593,7 +593,7 @@ def test_the_graphics_of_a_processor_are_not_the_job(tmp_path: Path, monkeypatch
 # -- Graphcore ----------------------------------------------------------------------------------------------------
 
 GCIPUINFO = '''
-"""As Graphcore's own binding: one class of the module's name, texts for values, old ones until it is updated."""
+"""Like Graphcore's own binding: one class with the module's name, text values that are kept until updated."""
 UPDATES = []
 DEVICES = []
 class gcipuinfo:
@@ -625,7 +625,7 @@ def test_ipus_of_a_pod(tmp_path: Path, fake: Callable[[str, str], Any], monkeypa
     library.DEVICES[1]["ipu power"] = "80.00W"
     clock[0] += 2 * FRESH_S
     assert [found.read(number) for number in range(4)] == [120.5, 80.0, 122.5, 123.5]
-    assert len(library.UPDATES) == 2  # one question serves all channels of a round
+    assert len(library.UPDATES) == 2  # one query serves all channels of a round
     library.DEVICES[1]["ipu power"] = "N/A"
     clock[0] += 2 * FRESH_S
     with pytest.raises(ReadError) as fault:
@@ -643,7 +643,7 @@ def test_ipus_that_share_a_board(tmp_path: Path, fake: Callable[[str, str], Any]
     alone = {"board serial number": "0063", "total board power": "12.6 W", "ipu power": "N/A", "pci id": "0000:35:00.0"}
     library.DEVICES += [shared | {"id": "0"}, shared | {"id": "1"}, alone | {"id": "2"}]
     found = open_ipu(tmp_path, ())
-    # A board of which we see one IPU holds more than that: the others may be a neighbour's.
+    # A board of which we see one IPU includes more: the others may belong to another user.
     assert parents(found) == {
         "ipu-board0": None, "ipu-board1": None, "ipu0": "ipu-board0", "ipu1": "ipu-board0", "ipu2": "ipu-board1",
     }  # fmt: skip
@@ -748,7 +748,7 @@ def test_a_survey_that_hangs_or_fails(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_process_that_a_driver_holds_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a one stays though it was killed: here the killing is left out."""
+    """A process that stays after it was killed: here the kill is skipped."""
     left: list[subprocess.Popen[bytes]] = []
     real = subprocess.Popen
 
@@ -771,7 +771,7 @@ def test_a_process_that_a_driver_holds_is_not_waited_for(tmp_path: Path, monkeyp
 
 
 def test_sensors_that_we_may_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refused at the first reading, as for a user: tests may run as administrator, whom no file refuses."""
+    """Refused at the first reading, as for a normal user; root can read all files."""
     root = plant(tmp_path, two_sockets() | grace())
     real = os.open
 
@@ -803,7 +803,7 @@ def test_a_driver_that_does_not_work_is_wrong(error: int) -> None:
 
 
 def test_files_that_look_like_sensors(tmp_path: Path) -> None:
-    """Events of perf that count nothing are a trap; Cray's counters are not read yet."""
+    """perf events that count nothing are a trap; Cray's counters are not read yet."""
     events = "sys/bus/event_source/devices/power/events"
     root = plant(tmp_path, {f"{events}/energy-psys": "event=0x05", f"{events}/energy-psys.unit": "Joules"})
 

@@ -1,4 +1,4 @@
-"""Step files: what is written comes back; what is cut short or damaged is noticed."""
+"""Step files: what is written is read back; truncated or damaged files are detected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RNG = np.random.default_rng(1)
 
 
 def write(folder: Path, blocks: list[tuple[int, int]]) -> dict[int, np.ndarray]:
-    """Blocks of (rank, steps); the whole tables by rank."""
+    """Write blocks of (rank, steps); return the whole tables by rank."""
     writer = StepWriter(folder, 0)
     whole: dict[int, list[np.ndarray]] = {}
     for rank, steps in blocks:

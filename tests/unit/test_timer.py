@@ -1,4 +1,4 @@
-"""The step timer on a device that cannot tell computation from communication."""
+"""The step timer on a device that cannot separate computation from communication."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Unsplit(SimSteps):
-    """Marks no end of its computation."""
+    """Records no end of its computation."""
 
     def run(self, batch: Batch) -> None:  # type: ignore[override]
         self._device.work(0.010)

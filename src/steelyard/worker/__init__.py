@@ -1,1 +1,1 @@
-"""The measured side: standard library, numpy and the torch that is there; Python 3.10. Derives nothing."""
+"""The measured side: Python 3.10 with the standard library, numpy and the installed torch. Writes raw observations."""

@@ -15,22 +15,22 @@ from itertools import islice
 from pathlib import Path
 
 from steelyard.contracts import observe
-from steelyard.worker.engine.run import end_with_word, run_directory
+from steelyard.worker.engine.run import report_termination, run_directory
 
 ORPHANED = 75  # EX_TEMPFAIL: the run may be repeated
-# Without convergence, too: a starter that sees another code ends the other ranks before they have said all.
+# Also without convergence: on another exit code torchrun ends the other ranks before they have written everything.
 DONE = ("completed", "not_converged")
 
 
 def _wait_for_launcher() -> None:
-    """The launcher holds the other end of standard input; when it dies, however it dies, so does the worker."""
+    """End the worker when the launcher dies, which closes the other end of standard input."""
     while os.read(0, 4096):
         pass
     os._exit(ORPHANED)
 
 
 def _take_ranks_from_slurm() -> None:
-    """Which rank this is, where Slurm itself has started one process a rank and no other starter has said it."""
+    """Set RANK and the like from Slurm's variables if srun started one process per rank and no one else set them."""
     if "RANK" in os.environ:
         return
     try:
@@ -46,16 +46,16 @@ def _take_ranks_from_slurm() -> None:
             tasks += [int(found[1])] * int(found[2] or 1)
         local_world = tasks[node]
     except (KeyError, ValueError, IndexError) as error:
-        sys.exit(f"Slurm does not say which rank this is ({error}): start it with srun, or leave out --ranks-from")
+        sys.exit(f"no rank in Slurm's variables ({error}): start with srun, or leave out --ranks-from")
     os.environ.update(taken, WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(local_world))
 
 
 def _take_lease(raw: Path) -> bool:
-    """Whether the run is ours: nobody else has begun it, and nobody will."""
+    """Whether this process may start the run: nobody else has, and from now on nobody will."""
     try:
         handle = os.open(raw / observe.LEASE_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     except (FileExistsError, FileNotFoundError):
-        sys.stdout.write(f"{raw.parent.name}: begun before, or its folder is gone\n")
+        sys.stdout.write(f"{raw.parent.name}: already started, or its folder is missing\n")
         return False
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(f"{socket.gethostname()} {os.environ.get('SLURM_JOB_ID', os.getpid())}\n")
@@ -69,10 +69,10 @@ class _Runs:
         self._lease = lease
         self._done = done
         self.current: Path | None = None
-        """The run that is being made."""
+        """The run in progress."""
 
     def make(self, raw: Path) -> bool:
-        """Whether the run was measured; True when it is not ours to make."""
+        """Make the run; return whether it was measured, or True if somebody else has started it."""
         if self._lease and not _take_lease(raw):
             return True
         self.current = raw
@@ -88,7 +88,7 @@ class _Runs:
     def _status(self, raw: Path) -> observe.Status:
         if self._done is None:
             return run_directory(raw)
-        # Each run has its own log, as if it had a process of its own.
+        # Each run has its own log, as if it had its own process.
         kept = [os.dup(number) for number in (1, 2)]
         log = os.open(raw / observe.WORKER_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
@@ -110,14 +110,14 @@ def _flush() -> None:
 
 
 def main() -> int:
-    """Exit code 0 when every run ran to its end; with --done, when every run has its line there."""
+    """Exit with 0 if every run completed; with --done, if every run has its line in that file."""
     parser = argparse.ArgumentParser(prog="python -m steelyard.worker")
     parser.add_argument("raw", nargs="*", type=Path, help="directory with spec.json; observations are written there")
-    parser.add_argument("--task", nargs=2, metavar=("FILE", "NUMBER"), help="the runs of a task of a campaign instead")
-    parser.add_argument("--lifeline", action="store_true", help="end when standard input closes")
-    parser.add_argument("--lease", action="store_true", help="skip runs that were begun before; of one process each")
+    parser.add_argument("--task", nargs=2, metavar=("FILE", "NUMBER"), help="make the runs of this task of a campaign")
+    parser.add_argument("--lifeline", action="store_true", help="exit when standard input closes")
+    parser.add_argument("--lease", action="store_true", help="skip runs that were already started; one process per run")
     parser.add_argument("--done", type=Path, metavar="FILE", help="append RUN_ID EXIT BEGAN ENDED after each run")
-    parser.add_argument("--ranks-from", choices=["slurm"], help="who says which rank this is, where no starter does")
+    parser.add_argument("--ranks-from", choices=["slurm"], help="where to read the rank from if torchrun is not used")
     arguments = parser.parse_args()
     raws = list(arguments.raw)
     if arguments.task is not None:
@@ -129,19 +129,19 @@ def main() -> int:
             sys.exit(f"{file} has no task {number}")
         raws += [file.parent.parent.parent / "runs" / run_id / "raw" for run_id in run_ids.split()]
     if not raws:
-        parser.error("no run is given: name a directory, or --task")
+        parser.error("no run given: name a directory or use --task")
     if arguments.lifeline:
         threading.Thread(target=_wait_for_launcher, daemon=True, name="lifeline").start()
     if arguments.ranks_from is not None:
         _take_ranks_from_slurm()
     runs = _Runs(lease=arguments.lease, done=arguments.done)
-    end_with_word(lambda: runs.current)
+    report_termination(lambda: runs.current)
     measured = [runs.make(raw) for raw in raws]
     return 0 if arguments.done is not None or all(measured) else 1
 
 
 if __name__ == "__main__":
     code = main()
-    # All is said; what a run left in its libraries, or a thread of the user's, could keep the interpreter from ending.
+    # Everything is written. Libraries or threads of the user could keep the interpreter from ending.
     _flush()
     os._exit(code)

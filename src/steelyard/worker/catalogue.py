@@ -1,8 +1,8 @@
-"""`python -m steelyard.worker.catalogue [NAME [OPTIONS]]`: what workloads are and take, as JSON on standard output.
+"""`python -m steelyard.worker.catalogue [NAME [OPTIONS]]`: print descriptions and counts of workloads as JSON.
 
-Counts on the meta device: nothing is trained, and the largest models take no memory. The front side reads the counts of
-the usual options from a shipped file, which `--write` makes (with NAME: anew for that one), and starts this process for
-others. OPTIONS is a JSON object. Knows the table of plugins; measures nothing.
+Counts on the meta device: nothing is trained, and the largest models need no memory. steelyard reads the counts for
+default options from a file in the package, which `--write` creates (with NAME: updates for that workload), and starts
+this process for other options. OPTIONS is a JSON object.
 """
 
 from __future__ import annotations
@@ -33,43 +33,43 @@ EXTRAS = {
     "transformers": "transformers",
     "segmentation_models_pytorch": "segmentation",
 }
-"""Which extra of the package brings a module; scipy is there wherever the package is installed whole."""
+"""Which extra of the package installs a module; scipy is installed with the package."""
 COUNTED_WITH = ("torch", "torchvision", "timm", "transformers", "segmentation-models-pytorch")
 SIMULATED = About(
     family="test",
-    title="simulated accelerator whose true times are known; no model",
+    title="simulated accelerator with known true times; no model",
     modes=("train", "infer"),
 )
 
 
 def everything() -> dict[str, Any]:
-    """Every workload of ours with its usual options."""
+    """Return all built-in workloads with their default options."""
     versions: dict[str, str | None] = dict.fromkeys(COUNTED_WITH)
     for name in COUNTED_WITH:
         with suppress(importlib.metadata.PackageNotFoundError):
-            # Without what tells builds of one release apart: they count the same.
+            # Without the build suffix: builds of one release count the same.
             versions[name] = importlib.metadata.version(name).partition("+")[0]
     return {"counted_with": versions, "workloads": {name: entry(name, {}) for name in sorted(ours())}}
 
 
 def ours() -> list[str]:
-    """The names that the package itself brings."""
+    """Return the names of the built-in workloads."""
     return list(plugins.BUILTIN["workload"])
 
 
 def entry(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """What is known of one workload, counted with these options."""
+    """Return the description of one workload and its counts with these options."""
     if name == "sim":
         return {**_describe(SIMULATED), "options": {}, **_nothing("the simulated device has no model")}
     build = plugins.load("workload", name)
-    # Names and defaults; null: none is needed, or the workload decides.
+    # Names and defaults; null: required, or chosen by the workload.
     parameters = inspect.signature(build).parameters.values()
     known = {p.name: None if p.default is p.empty else p.default for p in parameters if p.kind is not p.VAR_KEYWORD}
     valid = ", ".join(known) or "none"
     problems = [Problem(f"model.{option}", "unknown option", valid) for option in options if option not in known]
     if problems:
         raise InputError(f"the workload {name!r} has no such option", problems=tuple(problems))
-    facts = getattr(build, "about", None) or About(family="test", title="of another package")
+    facts = getattr(build, "about", None) or About(family="test", title="from another package")
     given = {"given": options} if options else {}
     return {**_describe(facts), "options": known, **given, **_counts(partial(build, **options))}
 
@@ -95,7 +95,7 @@ def _describe(facts: About) -> dict[str, Any]:
 
 
 def _counts(make: Callable[[], Any]) -> dict[str, Any]:
-    # Late: they import torch, which takes seconds, and a wrong name is to be told at once.
+    # Imported late: torch takes seconds to import, and a wrong name should be reported at once.
     from steelyard.worker.engine.flops import built_on_meta, count
     from steelyard.worker.engine.footprint import footprint
     from steelyard.worker.workloads.bundle import ModelBundle
@@ -103,9 +103,9 @@ def _counts(make: Callable[[], Any]) -> dict[str, Any]:
 
     made: Any = built_on_meta(make)
     if isinstance(made, Ceiling):
-        return _nothing("no model: its work is known when it is made on a device")
+        return _nothing("no model: the operations depend on the device")
     bundle = made if isinstance(made, ModelBundle) else ModelBundle(*made)
-    # Built once. Inference last: its count takes the gradients from the model.
+    # Built once. Inference last: counting it switches off the model's gradients.
     memory = footprint(lambda: bundle)
     trained, inferred = count(lambda: bundle, train=True), count(lambda: bundle, train=False)
     return {
@@ -128,14 +128,14 @@ def _nothing(reason: str) -> dict[str, Any]:
 
 
 def _timeless(method: str) -> str:
-    """Without the release of torch, which stands once for all."""
+    """Remove the torch version, which is listed once for all workloads."""
     import torch
 
     return method.replace(f" of torch {torch.__version__}", "")
 
 
 def text(only: str | None = None) -> str:
-    """The shipped file, to the last character. `only`: the file as it is, with this workload counted anew."""
+    """Return the exact content of the packaged file. `only`: recount this workload, keep the others."""
     if only is None:
         made = everything()
     else:
@@ -152,18 +152,18 @@ def _answer(arguments: argparse.Namespace) -> str:
         return text().rstrip()
     options = json.loads(arguments.options)
     if not isinstance(options, dict):
-        raise InputError("the options are no JSON object")
+        raise InputError("the options are not a JSON object")
     return json.dumps(entry(arguments.name, options))
 
 
 def main() -> int:
-    """Exit code 0 when it was counted; an error that a person can act on is an answer, too."""
+    """Print the answer; errors of the user are printed as JSON, too."""
     parser = argparse.ArgumentParser(prog="python -m steelyard.worker.catalogue", description=__doc__)
-    parser.add_argument("name", nargs="?", help="a workload; nothing: all of them")
-    parser.add_argument("options", nargs="?", default="{}", help="options of its model as JSON")
-    parser.add_argument("--write", action="store_true", help="make the file that the package ships")
+    parser.add_argument("name", nargs="?", help="name of a workload (default: all)")
+    parser.add_argument("options", nargs="?", default="{}", help="model options as JSON")
+    parser.add_argument("--write", action="store_true", help="write the file in the package")
     arguments = parser.parse_args()
-    # Libraries print what they like; standard output is for the answer.
+    # Libraries may print to standard output, which is reserved for the answer.
     own = os.dup(1)
     os.dup2(2, 1)
     code = 0

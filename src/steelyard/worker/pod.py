@@ -1,15 +1,15 @@
-"""The entry of a pod: makes the runs of its task and ships what they wrote through its log. Knows no API.
+"""Entry point of a pod: makes the runs of its task and sends what they wrote through its log.
 
-Started as a file before the package is unpacked, so it imports the standard library alone. A platform may share no file
-system with us; what a container prints is kept by all of them. Normal output goes to each run's log; standard output
-carries lines of this form, and whoever reads them skips every other:
+Started as a file before the package is unpacked, so it imports only the standard library. A platform may share no file
+system with us, but every platform keeps what a container prints. Normal output goes to each run's log; standard output
+has lines of the following form, and the reader skips all others:
 
     #steelyard begin INDEX RUN_ID BEGAN
     #steelyard file INDEX FILE NAME SIZE PACKED_SIZE LINES SHA256     then its lines, zlib and base64:
     #steelyard data INDEX FILE LINE LENGTH CRC32 BASE64
-    #steelyard lost INDEX NAME SIZE                  did not fit into the log
+    #steelyard lost INDEX NAME SIZE                  did not fit in the log
     #steelyard end INDEX RUN_ID EXIT BEGAN ENDED
-    #steelyard stop WHY                              limit: no time for the next run; gone: another pod is
+    #steelyard stop WHY                              limit: no time for the next run; gone: another pod has ended
     #steelyard all RUNS                              nothing follows
 """
 
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 
 MARK = "#steelyard"
 LINE_BYTES = 9000
-"""Of packed data in a line: 12,000 characters, below the 16 KiB at which container runtimes split lines."""
+"""Packed data per line: 12,000 characters, below the 16 KiB at which container runtimes split lines."""
 LINE_OVERHEAD_BYTES = 60
 """What the runtime writes before each line: time, stream and a flag."""
 LOG_TAIL_BYTES = 128 << 10
 UNPACKED_FACTOR = 32
-"""What is sent unpacks to so many times the log at most: the reader must not be filled up by a bomb."""
+"""Limit of the unpacked size, as a multiple of the log size: protects the reader from a decompression bomb."""
 LIMIT_HIT = 124
 GRACE_S = 30.0
-TOLD_GRACE_S = 15.0
+SIGNAL_GRACE_S = 15.0
 SHIPPING_S = 30.0
-"""Kept free at the end of the task's time."""
+"""Reserved at the end of the task's time."""
 LOOK_EVERY_S = 0.2
 FIRST_PORT, PORTS = 29_501, 400
 MEETING_PORT = 29_500
@@ -58,40 +58,40 @@ RESERVE_BYTES = 1 << 18
 LAUNCH_MARK = "STEELYARD_LAUNCH"
 ROUNDS = 50
 NOT_MET = 71
-"""Exit code: not all pods of the task came in time."""
-# Made by a run for itself alone.
+"""Exit code: not all pods of the task started in time."""
+# Files that a run writes only for itself.
 NOT_SHIPPED = re.compile(r"spec\.json|launch\.json|reserve|compiling|progress\.json.*|rested-.*")
-# What is left out when the log is full is left out from the end of this list.
+# If the log is full, files from the end of this list are left out.
 ORDER = ("lease", "events-", "sensors-", "worker.log", "steps-", "tokens-", "power-")
 MEMORY_WORDS = re.compile(rb"oom.kill|exceeded memory limit|std::bad_alloc", re.IGNORECASE)
 OUT_OF_MEMORY = b'{"kind": "status", "code": "out_of_memory"'
 
 
 class NotMetError(Exception):
-    """Another pod of the task did not come, or is gone."""
+    """Another pod of the task did not start in time or has ended."""
 
 
 # -- shipping ----------------------------------------------------------------------------------------------------
 
 
 class Shipper:
-    """Writes lines to the log, and no more of them than it may hold."""
+    """Writes lines to the log within its size limit."""
 
     def __init__(self, log: io.RawIOBase | Any, budget_bytes: int) -> None:
         self._log = log
         self._left = budget_bytes
         self._unpacked_left = UNPACKED_FACTOR * budget_bytes
 
-    def say(self, *words: object) -> None:
-        """One line."""
-        line = " ".join([MARK, *map(str, words)]).encode("ascii") + b"\n"
+    def write(self, *fields: object) -> None:
+        """Write one line."""
+        line = " ".join([MARK, *map(str, fields)]).encode("ascii") + b"\n"
         self._left -= len(line) + LINE_OVERHEAD_BYTES
         self._log.write(line)
         self._log.flush()
 
     def ship(self, index: int, raw: Path, runs_left: int, scratch: Path) -> None:
-        """What a run wrote, as far as its share of the log goes; what does not fit is named."""
-        # Kept for the last words of a run on a full disk; they are said.
+        """Send the files of a run within its share of the log; report those that do not fit."""
+        # The reserve was for the final status on a full disk, which is written by now.
         (raw / "reserve").unlink(missing_ok=True)
         until = self._left - self._left // max(1, runs_left)
 
@@ -107,12 +107,12 @@ class Shipper:
             size, name = path.stat().st_size, re.sub(r"[^A-Za-z0-9_.-]", "_", path.name)[:100]
             sent = name == path.name and size <= self._unpacked_left
             if not sent or not self._send_file(index, number, path, scratch / "packed", until):
-                self.say("lost", index, name, size)
+                self.write("lost", index, name, size)
             else:
                 self._unpacked_left -= size
 
     def _send_file(self, index: int, number: int, path: Path, packed: Path, until: int) -> bool:
-        """Whether there is room for it, in the log and on the disk."""
+        """Send one file; return False if there is no room in the log or on the disk."""
         try:
             packed_size, digest = _pack(path, packed)
         except OSError:
@@ -120,29 +120,29 @@ class Shipper:
         lines = -(-packed_size // LINE_BYTES)
         if self._left - packed_size * 4 // 3 - (lines + 2) * (LINE_OVERHEAD_BYTES + 60) < until:
             return False
-        self.say("file", index, number, path.name, path.stat().st_size, packed_size, lines, digest)
+        self.write("file", index, number, path.name, path.stat().st_size, packed_size, lines, digest)
         with packed.open("rb") as file:
             for line in range(lines):
                 data = file.read(LINE_BYTES)
                 crc = f"{zlib.crc32(data):08x}"
-                self.say("data", index, number, line, len(data), crc, base64.b64encode(data).decode("ascii"))
+                self.write("data", index, number, line, len(data), crc, base64.b64encode(data).decode("ascii"))
         return True
 
 
 def _tail_of(log: Path, scratch: Path) -> Path:
-    """The end of a log that is too long, under the same name, with a first line that says so."""
+    """Return a copy of the end of a log that is too long, with a first line that says so."""
     left_out = log.stat().st_size - LOG_TAIL_BYTES
     tail = scratch / log.name
     with log.open("rb") as file:
         file.seek(left_out)
         tail.write_bytes(
-            f"... {left_out} bytes before this were left in the pod\n".encode() + file.read(LOG_TAIL_BYTES)
+            f"... {left_out} earlier bytes were not sent from the pod\n".encode() + file.read(LOG_TAIL_BYTES)
         )
     return tail
 
 
 def _pack(path: Path, packed: Path) -> tuple[int, str]:
-    """Compressed, as a file: its size, and the checksum of what is in it."""
+    """Compress a file; return the packed size and the checksum of the content."""
     digest, press = hashlib.sha256(), zlib.compressobj(6)
     with path.open("rb") as source, packed.open("wb") as target:
         while block := source.read(1 << 20):
@@ -156,7 +156,7 @@ def _pack(path: Path, packed: Path) -> tuple[int, str]:
 
 
 class PodTeam:
-    """The pods of a task in step with each other: no run starts before all are there, and none waits for the dead."""
+    """Synchronises the pods of a task: no run starts before all have arrived, and none waits for one that ended."""
 
     def __init__(self, name: str, index: int, count: int, host: str | None) -> None:
         self.index, self.count, self.host = index, count, host
@@ -164,7 +164,7 @@ class PodTeam:
         self._others: list[socket.socket] = []
 
     def gather(self, limit_s: float) -> None:
-        """The first meeting. The platform may start the pods minutes apart."""
+        """Wait until all pods have started. The platform may start them minutes apart."""
         if self.count == 1:
             return
         deadline_s = time.monotonic() + limit_s
@@ -175,45 +175,45 @@ class PodTeam:
         self.meet(0, limit_s)
 
     def meet(self, number: int, limit_s: float) -> None:
-        """Return when all have come to this point; NotMetError when one is gone."""
-        word = f"{self._name} {number}\n".encode()
+        """Return when all pods have reached this point; NotMetError if one has ended."""
+        message = f"{self._name} {number}\n".encode()
         try:
             for other in self._others:
                 other.settimeout(limit_s)
                 if self.index:
-                    other.sendall(word)
-                if (said := _line(other)) != word:
-                    raise OSError(f"it said {said[:40]!r} instead of {word!r}")
+                    other.sendall(message)
+                if (answer := _line(other)) != message:
+                    raise OSError(f"it sent {answer[:40]!r} instead of {message!r}")
             for other in self._others if not self.index else []:
-                other.sendall(word)
+                other.sendall(message)
         except OSError as error:
-            raise NotMetError(f"another pod of the task is gone: {error}") from None
+            raise NotMetError(f"another pod of the task has ended: {error}") from None
 
     def _welcome(self, deadline_s: float) -> list[socket.socket]:
         with socket.create_server(("", MEETING_PORT), backlog=self.count) as server:
-            there: dict[int, socket.socket] = {}
-            while len(there) < self.count - 1:
+            connected: dict[int, socket.socket] = {}
+            while len(connected) < self.count - 1:
                 server.settimeout(max(0.01, deadline_s - time.monotonic()))
                 try:
                     other, _ = server.accept()
                 except OSError:
-                    missing = [str(n) for n in range(1, self.count) if n not in there]
-                    raise NotMetError(f"pods {', '.join(missing[:20])} of {self.count} did not come in time") from None
+                    missing = [str(n) for n in range(1, self.count) if n not in connected]
+                    raise NotMetError(f"pods {', '.join(missing[:20])} of {self.count} did not start in time") from None
                 if (number := _introduced(other, self._name)) is not None and 0 < number < self.count:
-                    there[number] = other
+                    connected[number] = other
                 else:
                     other.close()
-        return list(there.values())
+        return list(connected.values())
 
     def _join(self, deadline_s: float) -> socket.socket:
-        """The first pod's name is known to the platform's name service only some time after it was started."""
+        """Connect to the first pod, whose name the platform's DNS knows only some time after its start."""
         why = "no time left"
         while (left_s := deadline_s - time.monotonic()) > 0:
             other, why = self._call(left_s)
             if other is not None:
                 return other
             time.sleep(min(1.0, left_s))
-        raise NotMetError(f"pod 0 of {self.count} did not come in time: {self.host}: {why}")
+        raise NotMetError(f"pod 0 of {self.count} did not start in time: {self.host}: {why}")
 
     def _call(self, limit_s: float) -> tuple[socket.socket | None, str]:
         try:
@@ -225,22 +225,22 @@ class PodTeam:
 
 
 def _line(other: socket.socket) -> bytes:
-    said = b""
-    while not said.endswith(b"\n") and len(said) < 200:
+    line = b""
+    while not line.endswith(b"\n") and len(line) < 200:
         if not (byte := other.recv(1)):
             raise OSError("it closed the connection")
-        said += byte
-    return said
+        line += byte
+    return line
 
 
 def _introduced(other: socket.socket, name: str) -> int | None:
-    """Which pod this is; None: somebody else."""
+    """Return the number of the pod that connects; None: not one of ours."""
     other.settimeout(10)
     try:
-        words = _line(other).decode("ascii", "replace").split()
+        fields = _line(other).decode("ascii", "replace").split()
     except OSError:
         return None
-    return int(words[1]) if len(words) == 2 and words[0] == name and words[1].isdigit() else None
+    return int(fields[1]) if len(fields) == 2 and fields[0] == name and fields[1].isdigit() else None
 
 
 # -- runs --------------------------------------------------------------------------------------------------------
@@ -258,30 +258,30 @@ class Pod:
         self.shipper = Shipper(log, self.task["log_bytes"])
         self.index = int(os.environ.get("JOB_COMPLETION_INDEX", "0"))
         self.team = PodTeam(self.task["name"], self.index, self.task["nodes"], self.task["master"])
-        self.told: list[int] = []
-        # A search tries no more than so many of its candidates.
+        self.signals: list[int] = []
+        # The largest number of candidates that a search tries.
         tries = 2 * len(self.runs).bit_length() + 1
         self.to_ship = min(len(self.runs), tries) if self.task["kind"] == "search" else len(self.runs)
         self.end_s = time.monotonic() + self.task["task_limit_s"]
         self.worker = results / "worker"
         packed_worker = (code / "worker.zip").read_bytes()
         if hashlib.sha256(packed_worker).hexdigest() != self.task["worker_sha256"]:
-            raise SystemExit(f"{code / 'worker.zip'} is not the worker that this task was planned with")
+            raise SystemExit(f"{code / 'worker.zip'} does not match this task (checksum differs)")
         with zipfile.ZipFile(io.BytesIO(packed_worker)) as archive:
             archive.extractall(self.worker)
 
     def raw(self, run_id: str) -> Path:
-        """Where a run's worker reads and writes: as in a campaign's folder."""
+        """Return where a run's worker reads and writes, as in a campaign's folder."""
         return self.results / "runs" / run_id / "raw"
 
     def prepare(self, index: int) -> Path:
-        """A run's folder with its spec."""
+        """Create a run's folder with its spec."""
         run_id = self.runs[index]
         raw, spec = self.raw(run_id), self.specs[run_id]
         raw.mkdir(parents=True)
         source = spec.get("source")
         if source is not None and source["sha256"] in self.sources:
-            # The user's own file travels with the task; here it has another path.
+            # The user's file is part of the task; its path is different here.
             path = self.results / "sources" / f"{source['sha256']}.py"
             path.parent.mkdir(exist_ok=True)
             path.write_text(self.sources[source["sha256"]], encoding="utf-8")
@@ -291,35 +291,35 @@ class Pod:
         return raw
 
     def make(self, index: int) -> int | None:
-        """One run; its exit code, None: it was not made."""
+        """Make one run; return its exit code, or None if it was not made."""
         left_s = self.end_s - SHIPPING_S - time.monotonic()
-        if self.told:
+        if self.signals:
             return None
         if left_s <= 0:
-            self.shipper.say("stop", "limit")
+            self.shipper.write("stop", "limit")
             return None
         raw = self.prepare(index)
         if not take_lease(raw):
             return None
         self.team.meet(index + 1, self.task["run_limit_s"] + 4 * GRACE_S)
         began = time.time()
-        self.shipper.say("begin", index, self.runs[index], f"{began:.3f}")
+        self.shipper.write("begin", index, self.runs[index], f"{began:.3f}")
         limit_s = min(self.task["run_limit_s"], left_s)
         code = self.start(self.command(raw, index), raw / "worker.log", limit_s, lambda: None)
         shutil.rmtree(raw / "torchrun", ignore_errors=True)
         self.ship(index, code, began)
-        return None if self.told else code
+        return None if self.signals else code
 
     def ship(self, index: int, code: int, began: float, ended: float | None = None) -> None:
-        """What it wrote, and how it ended: unless we were told to end, which is the platform's to explain."""
+        """Send the files of a run and how it ended. After a signal the platform reports the end."""
         ended = time.time() if ended is None else ended
         self.shipper.ship(index, self.raw(self.runs[index]), self.to_ship, self.results)
         self.to_ship -= 1
-        if not self.told:
-            self.shipper.say("end", index, self.runs[index], code, f"{began:.3f}", f"{ended:.3f}")
+        if not self.signals:
+            self.shipper.write("end", index, self.runs[index], code, f"{began:.3f}", f"{ended:.3f}")
 
     def command(self, raw: Path, index: int) -> list[str]:
-        """What this pod starts for a run."""
+        """Return the command that this pod starts for a run."""
         task = self.task
         worker = [*python(), "steelyard.worker", str(raw), "--lifeline"]
         if task["nodes"] * task["processes"] == 1:
@@ -328,13 +328,13 @@ class Pod:
         if task["nodes"] == 1:
             torchrun += ["--standalone"]
         else:
-            # Another port for each run: what one leaves behind must not be in the way of the next.
+            # Another port for each run, so that leftovers of one do not disturb the next.
             torchrun += [f"--nnodes={task['nodes']}", f"--node-rank={self.index}", "--rdzv-backend=static"]
             torchrun += [f"--master-addr={task['master']}", f"--master-port={FIRST_PORT + index % PORTS}"]
         return [*torchrun, f"--nproc-per-node={task['processes']}", "--no-python", *worker]
 
     def environment(self) -> dict[str, str]:
-        """Variables of the worker: ours, which the manifest set, and what a run needs."""
+        """Return the worker's environment: the pod's variables and what a run needs."""
         given = dict(os.environ)
         path = [str(self.worker), *filter(None, [given.get("PYTHONPATH")])]
         given.update(PYTHONPATH=":".join(path), PYTHONSAFEPATH="1")
@@ -346,19 +346,19 @@ class Pod:
             given["OMP_NUM_THREADS"] = str(threads)
         if self.task["nodes"] == 1:
             given.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        # A platform may run us as a user that the image does not know; caches need a name and a place.
+        # The user id may be unknown in the image; caches need a user name and a writable folder.
         given.setdefault("USER", f"user{os.getuid()}")
         if not os.access(given.get("HOME") or "/nowhere", os.W_OK):
             given["HOME"] = str(self.results)
         return given
 
     def start(self, command: list[str], log: Path, limit_s: float, look: Callable[[], None]) -> int:
-        """Run a command to its end, its limit or ours; its exit code as a shell tells it."""
+        """Run a command until it ends, hits its limit or we get a signal; return the exit code as a shell does."""
         mark = secrets.token_hex(16)
         with log.open("ab") as file:
             process = subprocess.Popen(
                 command,
-                # The lifeline: it closes when we die.
+                # The lifeline: it closes when this process dies.
                 stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -367,25 +367,25 @@ class Pod:
                 start_new_session=True,
             )
             deadline_s, ended = time.monotonic() + limit_s, False
-            while not ended and not self.told and (left_s := deadline_s - time.monotonic()) > 0:
+            while not ended and not self.signals and (left_s := deadline_s - time.monotonic()) > 0:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(min(LOOK_EVERY_S, left_s))
                     ended = True
                 if not ended:
                     look()
-            _end(process, mark, GRACE_S if not self.told else TOLD_GRACE_S, ended=ended)
-        if not ended and not self.told:
+            _end(process, mark, GRACE_S if not self.signals else SIGNAL_GRACE_S, ended=ended)
+        if not ended and not self.signals:
             return LIMIT_HIT
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
 def python() -> list[str]:
-    """This interpreter; without the current folder on its path, which older ones cannot be told."""
+    """Return the command of this interpreter, without the current folder on its path where that is supported."""
     return [sys.executable, *(["-P"] if sys.version_info >= (3, 11) else []), "-m"]
 
 
 def take_lease(raw: Path) -> bool:
-    """Whether the run is ours to begin: only one can create the file."""
+    """Whether this pod may start the run: only one can create the file."""
     try:
         handle = os.open(raw / "lease", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
@@ -396,7 +396,7 @@ def take_lease(raw: Path) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes], mark: str, grace_s: float, *, ended: bool) -> None:
-    """Leave nothing of a run: ask first, then insist; also with those that have sessions of their own."""
+    """End all processes of a run: SIGTERM first, then SIGKILL, also for those with their own session."""
     if not ended:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
@@ -413,14 +413,14 @@ def _end(process: subprocess.Popen[bytes], mark: str, grace_s: float, *, ended: 
     process.wait()
     if process.stdin is not None:
         process.stdin.close()
-    # We are the first process of the container: orphans are ours to bury.
+    # As the container's first process we must reap orphans.
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 def _marked(mark: str) -> list[int]:
-    """Processes that were started, by whatever way, with this mark."""
+    """Return the processes whose environment has this mark."""
     found, wanted = [], f"{LAUNCH_MARK}={mark}".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -434,14 +434,14 @@ def _marked(mark: str) -> list[int]:
 
 
 def each(pod: Pod) -> None:
-    """Every run a launch of its own, one after the other."""
+    """Launch the runs one after the other, each in its own process."""
     for index in range(len(pod.runs)):
         if pod.make(index) is None:
             return
 
 
 def packed(pod: Pod) -> None:
-    """All runs in one process; each is shipped once its line is there, so that what is finished is safe."""
+    """Make all runs in one process; send each as soon as its line appears, so that finished runs are safe."""
     folder = pod.results / "jobs" / "000"
     folder.mkdir(parents=True)
     (folder / "tasks").write_text(" ".join(pod.runs) + "\n", encoding="ascii")
@@ -454,7 +454,7 @@ def packed(pod: Pod) -> None:
         lines = done.read_text(encoding="ascii").split("\n")[:-1] if done.exists() else []
         for line in lines[taken[0] :]:
             run_id, code, began, ended = line.split()
-            pod.shipper.say("begin", places[run_id], run_id, began)
+            pod.shipper.write("begin", places[run_id], run_id, began)
             pod.ship(places[run_id], int(code), float(began), float(ended))
         taken[0] = len(lines)
 
@@ -462,26 +462,26 @@ def packed(pod: Pod) -> None:
     limit_s = pod.end_s - SHIPPING_S - time.monotonic()
     code = pod.start(command, pod.results / "packed.log", limit_s, look)
     look()
-    _say_broken_off(pod, code, taken[0])
+    _ship_unfinished(pod, code, taken[0])
     if code == LIMIT_HIT:
-        pod.shipper.say("stop", "limit")
+        pod.shipper.write("stop", "limit")
 
 
-def _say_broken_off(pod: Pod, code: int, done: int) -> None:
-    """The run at which the process broke off left no line; what it printed belongs to that one."""
+def _ship_unfinished(pod: Pod, code: int, done: int) -> None:
+    """Send the run during which the process ended; it has no line, and the output belongs to it."""
     begun = [index for index, run_id in enumerate(pod.runs) if (pod.raw(run_id) / "lease").exists()]
-    if pod.told or len(begun) <= done:
+    if pod.signals or len(begun) <= done:
         return
     index = begun[-1]
     raw = pod.raw(pod.runs[index])
     shutil.copyfile(pod.results / "packed.log", raw / "worker.log")
     began = (raw / "lease").stat().st_mtime
-    pod.shipper.say("begin", index, pod.runs[index], f"{began:.3f}")
+    pod.shipper.write("begin", index, pod.runs[index], f"{began:.3f}")
     pod.ship(index, code, began)
 
 
 def search(pod: Pod) -> None:
-    """The largest batch that fits: doubled until it does not, then the gap is halved."""
+    """Find the largest batch that fits: double it until it does not, then bisect."""
     batches = [int(pod.specs[run_id]["batch"]) for run_id in pod.runs]
     count, low, high, index = len(batches), -1, len(batches), 0
     while high - low > 1:
@@ -508,18 +508,18 @@ def _memory_is_why(raw: Path) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """CODE TASK RESULTS: folders of the worker's code, of the task, and for what is written.
+    """CODE TASK RESULTS: folders of the worker's code, of the task, and for results.
 
-    Exit code 0 once all is shipped, however the runs ended: after another code the platform would take the other pods
-    of the task away, and their logs with them.
+    Exit with 0 once everything is sent, however the runs ended: on another code the platform would remove the other
+    pods of the task with their logs.
     """
-    # Nothing else may write there: what the interpreter or a library prints goes to standard error.
+    # Standard output is reserved: other output goes to standard error.
     log = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     code, task, results = map(Path, arguments)
     pod = Pod(code, task, results, log)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _frame: pod.told.append(number))
+        signal.signal(number, lambda number, _frame: pod.signals.append(number))
     try:
         pod.team.gather(pod.task["meeting_s"])
         pod.end_s = time.monotonic() + pod.task["task_limit_s"]
@@ -529,11 +529,11 @@ def main(arguments: list[str]) -> int:
     try:
         {"runs": each, "packed": packed, "search": search}[pod.task["kind"]](pod)
     except NotMetError as error:
-        pod.shipper.say("stop", "gone")
+        pod.shipper.write("stop", "gone")
         os.write(2, f"{error}\n".encode())
-    if pod.told:
-        return 128 + pod.told[0]
-    pod.shipper.say("all", len(pod.runs))
+    if pod.signals:
+        return 128 + pod.signals[0]
+    pod.shipper.write("all", len(pod.runs))
     return 0
 
 

@@ -1,7 +1,7 @@
-"""`python -P -m steelyard.worker.probe`: what torch is and can do here, as one JSON object on standard output.
+"""`python -P -m steelyard.worker.probe`: print what torch is and can do here, as one JSON object.
 
-Started by `steelyard doctor`, which must not import torch itself. Ends with exit code 0 also where torch is missing or
-broken: that is its finding. Knows torch and what its import errors mean; gives no verdict on the node.
+Started by `steelyard doctor`, which must not import torch itself. Exits with 0 even if torch is missing or broken,
+because that is its result.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 
 from steelyard.worker.measure.software import ACCELERATORS, ask, available, torch_facts
 
-# Whoever started us gives up before: this is for when he is gone.
+# The caller gives up earlier; this is for the case that it has died.
 LIMIT_S = 180
 SIZE = 256
 MAX_TEXT = 2000
 
-# What the words of an import error mean, and what to do; the first that fits.
+# Patterns of import errors with their cause and fix; the first match counts.
 MEANINGS = (
     (
         r"No module named 'torch'",
@@ -34,62 +34,62 @@ MEANINGS = (
     ),
     (
         r"wrong ELF class|invalid ELF header|Exec format error",
-        "torch's libraries are for another architecture than this machine",
+        "torch was built for another architecture than this machine",
         "pip uninstall torch, then pip install torch on this machine",
     ),
     (
         r"No module named 'torch\._C'",
-        "torch's compiled part is for another Python or another architecture",
+        "torch's compiled part is for another Python version or architecture",
         "pip install --force-reinstall torch with this Python on this machine",
     ),
     (
         r"version `(GLIBC_[\d.]+)' not found",
-        "torch was built for a newer system: this one's C library is too old for it",
+        "torch needs a newer C library (glibc) than this system has",
         "use a container, or an older torch",
     ),
     (
         r"version `(GLIBCXX|CXXABI)_[\d.]+' not found",
-        "an older C++ library comes before the one that torch needs",
+        "an older libstdc++ is found before the one that torch needs",
         "put a newer libstdc++ first in LD_LIBRARY_PATH (module load gcc, or conda's lib folder)",
     ),
     (
         r"static TLS block",
-        "a library with thread-local memory was loaded too late",
-        "export LD_PRELOAD to the library that the message names",
+        "a library that uses static thread-local storage was loaded too late",
+        "set LD_PRELOAD to the library that the message names",
     ),
     (
         r"undefined symbol",
-        "libraries of two installations are mixed",
+        "libraries of different installations are mixed",
         "unset LD_LIBRARY_PATH and LD_PRELOAD and try again; else install torch into a fresh environment",
     ),
     (
         r"(\S+\.so\S*): cannot open shared object file",
-        "a library that torch needs is not there",
+        "a library that torch needs is missing",
         "install it, or add its folder to LD_LIBRARY_PATH (module load, or pip install --force-reinstall torch)",
     ),
     (
         r"numpy|_ARRAY_API",
-        "torch and numpy do not fit each other",
+        "torch and numpy are not compatible",
         "pip install 'numpy<2' with torch 2.2 or older, else pip install --upgrade numpy torch",
     ),
     (
         r"partially initialized module|has no attribute",
-        "something else is called torch, or the installation is not complete",
+        "another module is named torch, or the installation is incomplete",
         "pip install --force-reinstall torch in a fresh environment",
     ),
 )
 
 
 def meaning(text: str) -> tuple[str, str]:
-    """What an import error means, and what to do about it."""
-    for pattern, words, fix in MEANINGS:
+    """Return the cause of an import error and its fix."""
+    for pattern, cause, fix in MEANINGS:
         if re.search(pattern, text):
-            return words, fix
-    return "torch is installed but cannot be imported", "python -c 'import torch' shows the whole error"
+            return cause, fix
+    return "torch is installed but cannot be imported", "run: python -c 'import torch'"
 
 
 def probe() -> dict[str, Any]:
-    """Everything found. Never raises for what torch does."""
+    """Return what was found. Errors of torch are part of the result, never raised."""
     found: dict[str, Any] = {"python": platform.python_version(), "facts": {}, "error": None, "devices": []}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -104,23 +104,23 @@ def probe() -> dict[str, Any]:
                     count = ask(getattr(getattr(torch, family), "device_count", int))
                     found["devices"] += [_device(torch, family, index) for index in range(count or 1)]
             found["unavailable"] = _why_not(torch)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 -- a broken torch is a finding, not our end
+        except (Exception, SystemExit) as error:  # noqa: BLE001 -- a broken torch is a result
             traceback.print_exc()
             text = f"{type(error).__name__}: {error}"[:MAX_TEXT]
-            words, fix = meaning(text)
-            found["error"] = {"text": text, "meaning": words, "fix": fix}
+            cause, fix = meaning(text)
+            found["error"] = {"text": text, "meaning": cause, "fix": fix}
     found["warnings"] = list(dict.fromkeys(str(warning.message)[:MAX_TEXT] for warning in caught))[:20]
     return found
 
 
 def _device(torch: Any, family: str, index: int) -> dict[str, Any]:
-    """Name and memory of a device, and whether it multiplies two small matrices right."""
+    """Return name and memory of a device, and the error of a small matrix product on it, if any."""
     name, properties = platform.machine(), None
     if family != "cpu":
         library = getattr(torch, family)
         properties = ask(lambda: library.get_device_properties(index))
         name = str(getattr(properties, "name", None) or ask(lambda: library.get_device_name(index)) or family)
-    # As in torch's list of what it has code for: gfx90a of AMD, sm_90 of NVIDIA.
+    # The spelling of torch's list of architectures: gfx90a for AMD, sm_90 for NVIDIA.
     architecture = None
     major, minor = getattr(properties, "major", None), getattr(properties, "minor", None)
     if gcn := getattr(properties, "gcnArchName", None):
@@ -138,29 +138,29 @@ def _device(torch: Any, family: str, index: int) -> dict[str, Any]:
 
 
 def _fault(torch: Any, device: str) -> str | None:
-    """What went wrong with a product of two matrices whose result is known; None when nothing did."""
+    """Return the error of a matrix product with a known result, or None."""
     try:
         ones = torch.ones((SIZE, SIZE), device=device)
         total = float((ones @ ones).sum().item())
-    except Exception as error:  # noqa: BLE001 -- whatever the device does is the finding
+    except Exception as error:  # noqa: BLE001 -- any error of the device is the result
         return f"{type(error).__name__}: {error}"[:MAX_TEXT]
-    return None if total == SIZE**3 else f"a product of matrices of ones gave {total:g}, not {SIZE**3}"
+    return None if total == SIZE**3 else f"a matrix product gave {total:g} instead of {SIZE**3}"
 
 
 def _why_not(torch: Any) -> str | None:
-    """torch's own words on why the accelerator it was built for cannot be used; None when it can."""
+    """Return torch's message on why the accelerator it was built for cannot be used, or None if it can."""
     family = "cuda" if torch.version.cuda or torch.version.hip else "xpu" if ask(lambda: torch.version.xpu) else None
     if family is None or ask(getattr(torch, family).is_available):
         return None
     try:
         getattr(torch, family).init()
-    except Exception as error:  # noqa: BLE001 -- whatever it raises is what we want to know
+    except Exception as error:  # noqa: BLE001 -- the error is the result
         return str(error)[:MAX_TEXT]
     return None
 
 
 def main() -> int:
-    """Print what was found. Whatever torch itself prints goes to standard error."""
+    """Print the result. What torch itself prints goes to standard error."""
     signal.alarm(LIMIT_S)
     own = os.dup(1)
     os.dup2(2, 1)

@@ -1,1 +1,1 @@
-"""Devices: one file a family, each with a clock, deferred events and a memory account."""
+"""Devices: one file per family, each with a clock, deferred events and memory accounting."""

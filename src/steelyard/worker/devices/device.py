@@ -1,4 +1,4 @@
-"""What the engine asks of a device. Knows the protocol, no vendor."""
+"""The interface that the engine needs from a device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Device(Protocol):
-    """One device that one rank drives.
+    """One device, driven by one rank.
 
     Work is enqueued and runs later; an event marks a place in the queue. Its time is known only after a
     synchronisation, so nothing on the measured path waits for the device.
@@ -20,24 +20,24 @@ class Device(Protocol):
 
     rank: int
     timing: str
-    """How its events are timed, for the record."""
+    """How events are timed; kept in the record."""
     memory_method: str
-    """What is asked for the memory peak, for the record."""
+    """How peak memory is measured; kept in the record."""
 
     def now(self) -> float:
-        """Seconds on the host's monotonic clock, from the start of the run."""
+        """Return seconds on the host's monotonic clock since the start of the run."""
 
     def record(self) -> Any:
-        """Put an event into the queue."""
+        """Enqueue an event and return it."""
 
     def synchronize(self) -> None:
         """Wait until everything enqueued has run."""
 
     def seconds(self, events: Sequence[Any]) -> NDArray[np.float64]:
-        """When the device passed each event, on the clock of `now`; the events are forgotten after that."""
+        """Return when the device reached each event, on the clock of `now`; the events may be reused after that."""
 
     def memory_peak_bytes(self) -> float | None:
-        """The most memory the job has held on this device; None where the device cannot tell."""
+        """Return the peak memory of the job on this device, or None if unknown."""
 
     def pause(self, seconds: float) -> None:
-        """Called once a block with its duration, outside every measured step."""
+        """Called once per block with its duration, outside the measured steps."""

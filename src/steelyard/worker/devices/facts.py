@@ -1,10 +1,9 @@
-"""What makers say of their devices, looked up by the name the driver gives. Knows datasheets; asks no device.
+"""Datasheet facts on devices, looked up by the driver's device name.
 
-The facts are in `facts.json`, each entry with the documents it is from. Peaks are dense: makers print some of theirs
-with sparsity, which doubles them. They are of what a job sees as one device, which may be one die of two, while the
-power limit is of the card or module that has one. fp32 is what the fastest unit of that type does: vector units at
-NVIDIA, which have tf32 besides, matrix units at AMD. Makers write GB of memory and mean 2**30 bytes. What is not
-certain is null, and what is not in the table is unknown.
+They are in `facts.json`, each entry with its sources. Peaks are dense; vendors print some with sparsity, which doubles
+them. Peaks are per device as a job sees it, which may be one of two dies, while the power limit is that of the card or
+module. fp32 is the peak of the fastest unit for that type: vector units at NVIDIA (tf32 is separate), matrix units at
+AMD. Vendors write GB of memory and mean 2**30 bytes. Uncertain values are null; a device not in the table is unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from steelyard.contracts.observe import DeviceFacts
 TABLE = Path(__file__).with_name("facts.json")
 NAME_CHARACTERS = 200
 LEAST_MEMORY, MOST_MEMORY = 0.85, 1.05
-"""Shares of the maker's memory that a driver may report: error correction takes up to an eighth of it."""
+"""Range of the reported memory relative to the datasheet: error correction takes up to an eighth."""
 
 
 @dataclass(frozen=True)
@@ -32,20 +31,20 @@ class Entry:
     facts: DeviceFacts
 
     def has_name(self, name: str) -> bool:
-        """Whether the driver calls this device so: a pattern must take in the whole name."""
+        """Whether a pattern matches the whole device name."""
         return any(pattern.fullmatch(name) for pattern in self.patterns)
 
     def has_memory(self, memory_bytes: float) -> bool:
-        """Whether a device that reports so much memory can be this one, and all of it."""
+        """Whether a device that reports this much memory can be this one, unsliced."""
         whole = self.facts.memory_bytes
         return whole is None or LEAST_MEMORY * whole <= memory_bytes <= MOST_MEMORY * whole
 
 
 def look_up(name: str, memory_bytes: float | None = None) -> DeviceFacts:
-    """The facts of a device by its name, and by its memory where several share the name.
+    """Return the facts on a device by its name, and by its memory if several share the name.
 
-    A slice of a device and a device with another memory than the maker's stay unknown: the peaks are not theirs.
-    Where more than one device fits, only what they have in common is known.
+    A slice of a device, or a device with different memory, stays unknown: the peaks do not apply to it. If several
+    devices match, only their common facts are returned.
     """
     name = name[:NAME_CHARACTERS]
     plain = " ".join(name.split())
@@ -59,7 +58,7 @@ def look_up(name: str, memory_bytes: float | None = None) -> DeviceFacts:
 
 @cache
 def table() -> tuple[Entry, ...]:
-    """Every device of `facts.json`."""
+    """Return all devices of `facts.json`."""
     known = {field.name for field in fields(DeviceFacts)}
     found = []
     for data in json.loads(TABLE.read_text(encoding="utf-8")):
@@ -71,7 +70,7 @@ def table() -> tuple[Entry, ...]:
 
 
 def _common(candidates: list[DeviceFacts]) -> DeviceFacts:
-    """What all of them have, with their models side by side and the documents of all."""
+    """Return the facts that all candidates share, with all their models and sources."""
     first = candidates[0]
     if len(candidates) == 1:
         return first

@@ -1,14 +1,13 @@
-"""The simulated accelerator: a queue on a virtual clock whose true times are scripted.
+"""The simulated accelerator: a queue on a virtual clock with scripted true times.
 
-Knows when simulated work starts and ends. It is driven through the same engine, timer and files as a real device and
-knows nothing of how it is measured.
+It is driven through the same engine, timer and files as a real device.
 
-The host enqueues operations and runs ahead; the device works them off in order, never before the host has enqueued
-them. A collective ends for all ranks together, after the last has arrived. Because a rank cannot know when the
-others arrive, the queues are worked off only when somebody synchronises.
+The host enqueues operations and runs ahead; the device executes them in order, never before they are enqueued. A
+collective ends on all ranks at once, after the last has arrived. A rank cannot know when the others arrive, so the
+queues are executed only on synchronisation.
 
-Power hangs on this clock: where the script has sensors, each device notes what it draws and when, and the simulated
-sampler reads that off the same virtual time. Where it has none, nothing is noted.
+Power follows the same clock: if the spec has sensors, each device records what it draws and when, and the simulated
+sampler reads that in virtual time. Otherwise nothing is recorded.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.spec import RunSpec
 
-# Operations of the queue. Plain integers and tuples: this is the hottest path of a simulated run.
+# Operations in the queue. Plain integers and tuples: this is the hottest path of a simulated run.
 _HOST, _EVENT, _WORK, _COLLECTIVE, _IDLE, _COMPILE = range(6)
 _EVENT_ENTRY, _COLLECTIVE_ENTRY = (_EVENT, 0.0), (_COLLECTIVE, 0.0)
 
 # Factors drawn at once over all ranks of a process; 8 MB as Python floats.
 _FACTORS_IN_MEMORY = 1 << 18
-# Start, stop and watts of a stretch each; handed to the sensors when there are so many over all devices.
+# Each span is start, stop and watts; passed to the sensors when all devices together have this many numbers.
 _SPANS_IN_MEMORY = 1 << 18
 
 
 def open_devices(spec: RunSpec) -> list[SimDevice]:
-    """All ranks of a simulated job live in one process and share one world."""
+    """Create the devices of all ranks, which share one process and one world."""
     world = _World(spec)
     chunk = min(4096, max(16, _FACTORS_IN_MEMORY // spec.ranks))
     world.devices = [SimDevice(spec, rank, world, chunk) for rank in range(spec.ranks)]
@@ -50,7 +49,7 @@ def open_devices(spec: RunSpec) -> list[SimDevice]:
 
 
 class SimDevice:
-    """One simulated device and the host thread that feeds it."""
+    """One simulated device with its host thread."""
 
     timing = "virtual clock, deferred events"
     memory_method = "scripted"
@@ -61,60 +60,60 @@ class SimDevice:
         self.factors = step_factors(spec.sim, spec.seed, rank, chunk)
         self.speed = spec.sim.slow_factor if rank == spec.sim.slow_rank else 1.0
         self.host_s = 0.0
-        self.free_s = 0.0  # when the device has worked off all it has seen
+        self.free_s = 0.0  # when the device has finished what it has seen
         self.memory_bytes = 0.0
         self.world = world
         self._queue: list[tuple[int, float]] = []
         self._cursor = 0
-        self._seen_host_s = 0.0  # host time of the operation the device is at
+        self._seen_host_s = 0.0  # host time of the current operation
         self._times: list[float] = []
         self._events = 0
-        self._spans: list[float] | None = None  # start, stop and watts of all that is not idling, where sensors read it
+        self._spans: list[float] | None = None  # start, stop and watts while busy, if there are sensors
         power = spec.sim.power
         self._compute_w = power.compute_w
         self._compile_w = power.idle_w if power.compile_w is None else power.compile_w
         self._comm_w = power.idle_w if power.comm_w is None else power.comm_w
 
-    # -- what the engine asks of any device
+    # -- interface of any device
 
     def now(self) -> float:
-        """The host's virtual time."""
+        """Return the host's virtual time."""
         return self.host_s
 
     def record(self) -> int:
-        """Enqueue an event; its number is its handle."""
+        """Enqueue an event; return its number."""
         self._queue.append(_EVENT_ENTRY)
         self._events += 1
         return self._events - 1
 
     def synchronize(self) -> None:
-        """Work off the queues of the whole world, and let the host wait for its device."""
-        # An empty queue means that another rank of this world has had it all worked off.
+        """Execute the queues of all ranks, and make the host wait for its device."""
+        # An empty queue means that another rank has had it executed.
         if self._queue:
             self.world.work_off()
         if self.free_s > self.host_s:
             self.wait_until(self.free_s)
 
     def seconds(self, events: Sequence[int]) -> NDArray[np.float64]:
-        """The events' times, as this device's timer reports them."""
+        """Return the event times, as this device's timer reports them."""
         times: NDArray[np.float64] = np.asarray(self._times, dtype=np.float64)[np.asarray(events)]
         self._times.clear()
         self._events = 0
         return times * self.truth.event_scale
 
     def memory_peak_bytes(self) -> float | None:
-        """What the scripted job holds; None when the script says nothing of memory."""
+        """Return the scripted memory use, or None if the spec has none."""
         return self.memory_bytes or None
 
     def pause(self, seconds: float) -> None:
-        """Let real time pass where the script asks for it."""
+        """Sleep in real time if the spec says so."""
         if self.rank == 0 and self.truth.wall_s_per_s:
             time.sleep(seconds * self.truth.wall_s_per_s)
 
-    # -- what the simulated workload asks
+    # -- for the simulated workload
 
     def wait_until(self, host_s: float) -> None:
-        """The host does nothing until this time."""
+        """Let the host do nothing until this time."""
         if host_s > self.host_s:
             self.host_s = host_s
             self._queue.append((_HOST, host_s))
@@ -123,12 +122,12 @@ class SimDevice:
         """Enqueue computation."""
         self._queue.append((_WORK, seconds))
 
-    def stand(self, seconds: float) -> None:
-        """The device is held up, idle."""
+    def idle(self, seconds: float) -> None:
+        """Enqueue a delay in which the device is idle."""
         self._queue.append((_IDLE, seconds))
 
     def compile(self, seconds: float) -> None:
-        """The device is held up while something compiles for it."""
+        """Enqueue a delay in which something is compiled for the device."""
         self._queue.append((_COMPILE, seconds))
 
     def all_reduce(self) -> None:
@@ -136,12 +135,12 @@ class SimDevice:
         self._queue.append(_COLLECTIVE_ENTRY)
 
     def allocate(self, batch: int) -> None:
-        """Hold the memory of a batch, or fail as a device does."""
+        """Allocate the memory of a batch, or fail as a device does."""
         memory = self.truth.memory
         needed = memory.fixed_bytes + batch * memory.bytes_per_sample
         if memory.limit_bytes is not None and needed > memory.limit_bytes:
             raise WorkerMemoryError(
-                f"needs {needed:.4g} bytes, the device has {memory.limit_bytes:.4g}",
+                f"needs {needed:.4g} bytes, but the device has {memory.limit_bytes:.4g}",
                 {"needed_bytes": needed, "limit_bytes": memory.limit_bytes, "rank": self.rank},
             )
         self.memory_bytes = max(self.memory_bytes, needed)
@@ -149,7 +148,7 @@ class SimDevice:
     # -- the device itself
 
     def work_off(self) -> bool:
-        """Run the queue up to its end (False) or to the next collective (True, `free_s` being the arrival)."""
+        """Execute the queue to its end (False) or to the next collective (True; `free_s` is the arrival time)."""
         queue, cursor, length = self._queue, self._cursor, len(self._queue)
         free_s, host_s, times, spans = self.free_s, self._seen_host_s, self._times, self._spans
         at_collective = False
@@ -175,35 +174,35 @@ class SimDevice:
         return at_collective
 
     def communicate(self, until_s: float) -> None:
-        """The collective it stands at ends."""
+        """End the current collective."""
         if self._spans is not None and until_s > self.free_s:
             self._spans += (self.free_s, until_s, self._comm_w)
         self.free_s = until_s
 
-    # -- what its sensors ask
+    # -- for its sensors
 
     def note_power(self) -> None:
-        """From now on it notes what it draws."""
+        """Start to record power."""
         self._spans = []
 
     def noted(self) -> list[float]:
-        """What it drew since the last call; see `SimSampler.take`."""
+        """Return the power drawn since the last call; see `SimSampler.take`."""
         spans, self._spans = self._spans or [], []
         return spans
 
     @property
     def noted_until_s(self) -> float:
-        """Nothing that is enqueued from now on begins before this moment."""
+        """Time before which no operation enqueued from now on can begin."""
         return max(self.free_s, self.host_s)
 
     @property
     def spans_held(self) -> int:
-        """Numbers in memory for the sensors."""
+        """Numbers kept in memory for the sensors."""
         return len(self._spans or ())
 
 
 class _World:
-    """The ranks of one job, and the collectives that tie them together."""
+    """The ranks of one job and their collectives."""
 
     def __init__(self, spec: RunSpec) -> None:
         self.devices: list[SimDevice] = []
@@ -211,7 +210,7 @@ class _World:
         self.sampler: SimSampler | None = None
 
     def work_off(self) -> None:
-        """Work off all queues; every rank has issued the same collectives by now."""
+        """Execute all queues; every rank has issued the same collectives by now."""
         while waiting := [device for device in self.devices if device.work_off()]:
             if len(waiting) != len(self.devices):
                 raise RuntimeError("a rank synchronised before all ranks had issued the same collectives")
@@ -222,14 +221,14 @@ class _World:
             self.read_sensors(self.sampler)
 
     def read_sensors(self, sampler: SimSampler) -> None:
-        """Hand over what was drawn, and have it read as far as it is certain."""
+        """Pass the recorded power to the sampler, and read it as far as it is final."""
         for device in self.devices:
             sampler.take(device.rank, device.noted())
         sampler.read_until(min(device.noted_until_s for device in self.devices))
 
 
 class SimWatch:
-    """The sampler of a simulated job, as the engine asks it."""
+    """The sampler of a simulated job, with the engine's interface."""
 
     def __init__(self, spec: RunSpec, raw: Path, devices: Sequence[SimDevice]) -> None:
         self._devices = devices
@@ -239,12 +238,12 @@ class SimWatch:
             device.note_power()
 
     def mark(self) -> None:
-        """The edge of a window: a reading now."""
+        """Read at the edge of a window."""
         self._sampler.mark(self._devices[0].now())
 
     def stop(self) -> None:
-        """The last reading, when the last rank is done."""
-        # Ranks that a failure tore apart cannot be worked off; what they drew before stays.
+        """Read for the last time, when the last rank is done."""
+        # After a failure, ranks may have issued different collectives; what was drawn before is kept.
         with suppress(RuntimeError):
             self._world.work_off()
         self._world.read_sensors(self._sampler)

@@ -1,4 +1,4 @@
-"""The random and scripted factors of a simulated step. Knows the truth's shape, nothing of time or ranks' order."""
+"""Random and scripted factors of simulated step times."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.sim import Noise, Shape, SimTruth
 
-# Streams of one seed: the job's own factor, then one for each rank (or one for all when shared).
+# Random streams of one seed: the job's factor, then one per rank (or one for all if shared).
 JOB_STREAM = 0
 STEP_STREAM = 1
 WALK_STREAM = 2
-# A normal factor of cv 0.3 falls below this once in 740 draws; a step always takes some time.
+# A normal factor with cv 0.3 falls below this once in 740 draws; a step always takes some time.
 LEAST_FACTOR = 0.1
 
 
 def job_factor(noise: Noise, seed: int) -> float:
-    """The factor this job drew among all jobs; the truth inside the job is the scripted time times this."""
+    """Return the factor of this job among all jobs; the true time in the job is the scripted time multiplied by it."""
     if noise.between_jobs_cv == 0:
         return 1.0
     draw = np.random.default_rng([seed, JOB_STREAM]).standard_normal()
-    # Truncated so that no job has a negative duration; at the largest cv allowed this cuts at 4.5 deviations.
+    # Truncated so that no duration is negative; at the largest cv allowed this cuts at 4.5 standard deviations.
     return float(max(0.1, 1.0 + noise.between_jobs_cv * draw))
 
 
 def step_factors(truth: SimTruth, seed: int, rank: int, chunk: int) -> Iterator[float]:
-    """The factor of each step in turn, without end: the job's, the shape's and the noise's, multiplied.
+    """Yield the factor of each step without end: job factor x shape x noise.
 
-    `chunk` steps are drawn at once; it bounds the memory of a process that holds many ranks.
+    `chunk` steps are drawn at once; this bounds the memory of a process with many ranks.
     """
     base = job_factor(truth.noise, seed)
     shape = truth.shape
@@ -51,7 +51,7 @@ def step_factors(truth: SimTruth, seed: int, rank: int, chunk: int) -> Iterator[
 
 
 def shape_factors(shape: Shape, first: int, count: int) -> NDArray[np.float64]:
-    """The scripted factor of steps `first` to `first + count`."""
+    """Return the scripted factors of steps `first` to `first + count`."""
     step = np.arange(first, first + count, dtype=np.float64)
     factors = 1.0 + shape.warmup_amplitude * np.exp(-step / shape.warmup_steps) + shape.drift_per_step * step
     if shape.throttle_at_step is not None:
@@ -63,11 +63,11 @@ def shape_factors(shape: Shape, first: int, count: int) -> NDArray[np.float64]:
 
 
 class _Noise:
-    """Draws factors of mean 1 and remembers what correlated noise needs between chunks."""
+    """Draws factors with mean 1 and keeps the state of correlated noise between chunks."""
 
     def __init__(self, noise: Noise, seed: int, stream: int) -> None:
         self._noise = noise
-        # A generator for each kind of draw: then the draws do not depend on how many are taken at once.
+        # One generator per kind of draw, so that draws do not depend on the chunk size.
         self._rng = np.random.default_rng([seed, STEP_STREAM, stream])
         self._walk_rng = np.random.default_rng([seed, WALK_STREAM, stream])
         self._ar = float(self._rng.standard_normal())  # started in its stationary distribution

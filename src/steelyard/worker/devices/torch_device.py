@@ -1,7 +1,7 @@
-"""Every device that torch drives, by one protocol: CUDA, ROCm, XPU, HPU, MPS and the CPU.
+"""Devices that torch drives, behind one interface: CUDA, ROCm, XPU, HPU, MPS and the CPU.
 
-Knows torch's device modules. Where a backend has timed events they are used; where it has none, the host's clock is
-read after a synchronisation; on the CPU, which runs in step with the host, the clock alone is right.
+Timed events are used if the backend has them. Otherwise the host's clock is read after a synchronisation. On the CPU,
+which computes synchronously, the host's clock is enough.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ MILLI = 1e-3
 
 
 def open_device(family: str, rank: int, local_rank: int) -> TorchDevice:
-    """The device of one rank; `auto` takes the accelerator that is there, else the CPU."""
+    """Open the device of one rank; `auto` takes the available accelerator, else the CPU."""
     kind = (accelerator_name(torch) or "cpu") if family == "auto" else family
     if not available(torch, kind):
         raise InputError(
-            f"torch {torch.__version__} sees no device of the family {kind!r} here",
-            next_step="steelyard doctor says what is there and why; --device cpu runs on the CPU",
+            f"torch {torch.__version__} found no {kind!r} device on this node",
+            next_step="run steelyard doctor to see why, or use --device cpu",
         )
     if kind == "cpu":
         return CpuDevice(rank)
@@ -38,7 +38,7 @@ def open_device(family: str, rank: int, local_rank: int) -> TorchDevice:
     count = int(module.device_count()) if hasattr(module, "device_count") else 1
     if local_rank >= count:
         raise InputError(
-            f"{local_rank + 1} or more ranks on a node with {count} {kind} device(s): each rank drives one",
+            f"{local_rank + 1} or more ranks on a node with {count} {kind} device(s): each rank needs its own",
             next_step=f"use --nproc {count}",
         )
     if hasattr(module, "set_device"):
@@ -49,7 +49,7 @@ def open_device(family: str, rank: int, local_rank: int) -> TorchDevice:
 
 
 def _times_events(module: Any) -> bool:
-    """Whether this backend's events tell times: some releases have events for other ends only, and say so."""
+    """Whether this backend's events have times: in some releases they do not, and raise an error."""
     if not hasattr(module, "Event"):
         return False
     try:
@@ -63,7 +63,7 @@ def _times_events(module: Any) -> bool:
 
 
 class TorchDevice:
-    """What all of them share."""
+    """Common part of all devices."""
 
     timing = ""
     memory_method = ""
@@ -73,11 +73,11 @@ class TorchDevice:
         self.device = device
 
     def now(self) -> float:
-        """Seconds since the worker started."""
+        """Return seconds since the worker started."""
         return clock.now()
 
     def record(self) -> Any:
-        """Put an event into the queue."""
+        """Enqueue an event and return it."""
         raise NotImplementedError
 
     def synchronize(self) -> None:
@@ -85,49 +85,49 @@ class TorchDevice:
         raise NotImplementedError
 
     def seconds(self, events: Sequence[Any]) -> NDArray[np.float64]:
-        """When the device passed each event."""
+        """Return when the device reached each event."""
         raise NotImplementedError
 
     def memory_peak_bytes(self) -> float | None:
-        """The most memory the process has held on this device."""
+        """Return the peak memory of the process on this device."""
         raise NotImplementedError
 
     def pause(self, seconds: float) -> None:
-        """Nothing: real time passes by itself."""
+        """Do nothing: only simulated devices pause."""
 
     def name(self) -> str:
-        """As the driver calls it."""
+        """Return the driver's name of the device."""
         return self.device.type
 
     def memory_bytes(self) -> float | None:
-        """What the device has."""
+        """Return the device's memory size."""
         return None
 
     def pci_address(self) -> str | None:
-        """Where the device sits, as sysfs names it."""
+        """Return the PCI address in the spelling of sysfs."""
         return None
 
 
 class CpuDevice(TorchDevice):
-    """The CPU computes before a call returns: the host's clock is its clock."""
+    """The CPU computes before a call returns, so the host's clock gives its times."""
 
-    timing = "host's monotonic clock; the CPU works in step with the host"
+    timing = "host's monotonic clock; the CPU computes synchronously"
     memory_method = "peak resident memory of the rank's process (VmHWM)"
 
     def __init__(self, rank: int) -> None:
         super().__init__(rank, torch.device("cpu"))
-        # The hottest call of a short step: the clock itself, without a method around it.
+        # Called most often in short steps: the clock itself, without a method around it.
         self.record = time.monotonic  # type: ignore[method-assign]
 
     def synchronize(self) -> None:
-        """Nothing is outstanding."""
+        """Do nothing: nothing is outstanding."""
 
     def seconds(self, events: Sequence[Any]) -> NDArray[np.float64]:
-        """The clock's readings, from the worker's start."""
+        """Return the clock readings, relative to the worker's start."""
         return np.asarray(events, dtype=np.float64) - clock.START_S
 
     def memory_peak_bytes(self) -> float | None:
-        """Of the process, by the system's account."""
+        """Return the peak resident memory of the process."""
         try:
             with open("/proc/self/status", encoding="ascii", errors="replace") as status:  # noqa: PTH123 -- plain read
                 lines = [line.split() for line in status if line.startswith("VmHWM:")]
@@ -137,9 +137,9 @@ class CpuDevice(TorchDevice):
 
 
 class _Accelerator(TorchDevice):
-    """A device with a queue of its own."""
+    """A device with its own queue."""
 
-    memory_method = "the allocator's peak on the device (max_memory_allocated)"
+    memory_method = "peak of torch's allocator on the device (max_memory_allocated)"
 
     def __init__(self, rank: int, device: torch.device, module: Any) -> None:
         super().__init__(rank, device)
@@ -150,22 +150,22 @@ class _Accelerator(TorchDevice):
         self._module.synchronize()
 
     def memory_peak_bytes(self) -> float | None:
-        """By torch's allocator, where it keeps account."""
+        """Return the peak of torch's allocator, if it keeps one."""
         peak = getattr(self._module, "max_memory_allocated", None)
         return float(peak()) if peak is not None else None
 
     def name(self) -> str:
-        """As the driver calls it."""
+        """Return the driver's name of the device."""
         ask = getattr(self._module, "get_device_name", None)
         return str(ask(self.device.index)) if ask is not None else self.device.type
 
     def memory_bytes(self) -> float | None:
-        """What the device has, by its properties."""
+        """Return the memory size from the device properties."""
         total = getattr(self._properties(), "total_memory", None)
         return float(total) if total is not None else None
 
     def pci_address(self) -> str | None:
-        """Domain, bus and device, where torch tells them."""
+        """Return domain, bus and device number, if torch knows them."""
         found = self._properties()
         bus, place = getattr(found, "pci_bus_id", None), getattr(found, "pci_device_id", None)
         if bus is None or place is None:
@@ -178,9 +178,9 @@ class _Accelerator(TorchDevice):
 
 
 class EventDevice(_Accelerator):
-    """Timed events in the device's own queue; read after the block, never waited for one by one."""
+    """Timed events in the device's queue, read after the block without waiting for single events."""
 
-    timing = "device events, read once a block"
+    timing = "device events, read once per block"
 
     def __init__(self, rank: int, device: torch.device, module: Any) -> None:
         super().__init__(rank, device, module)
@@ -188,16 +188,16 @@ class EventDevice(_Accelerator):
         self._open_s: float | None = None
 
     def record(self) -> Any:
-        """An event in the current stream."""
+        """Record an event in the current stream."""
         if self._open_s is None:
-            # The queue is empty at the start of a block: the device passes this event as it is put there.
+            # The queue is empty at the start of a block, so the device reaches this event immediately.
             self._open_s = clock.now()
         event = self._free.pop() if self._free else self._module.Event(enable_timing=True)
         event.record()
         return event
 
     def seconds(self, events: Sequence[Any]) -> NDArray[np.float64]:
-        """From event to event: the driver counts in single precision, which long distances would coarsen."""
+        """Return event times as sums of differences: the driver uses single precision, too coarse for long spans."""
         steps = [a.elapsed_time(b) for a, b in zip(events, events[1:])]  # noqa: B905, RUF007 -- Python 3.10, torch events
         begin_s = self._open_s if self._open_s is not None else clock.now()
         self._open_s = None
@@ -206,15 +206,15 @@ class EventDevice(_Accelerator):
 
 
 class SynchronisedDevice(_Accelerator):
-    """No timed events in this backend: wait for the device, then read the host's clock."""
+    """A backend without timed events: wait for the device, then read the host's clock."""
 
-    timing = "host's monotonic clock after a synchronisation at every mark; hides nothing of the host's own work"
+    timing = "host's monotonic clock after a synchronisation at every event; includes the host's own work"
 
     def record(self) -> Any:
-        """The time at which all before it had run."""
+        """Return the time at which all earlier work was done."""
         self._module.synchronize()
         return time.monotonic()
 
     def seconds(self, events: Sequence[Any]) -> NDArray[np.float64]:
-        """The clock's readings, from the worker's start."""
+        """Return the clock readings, relative to the worker's start."""
         return np.asarray(events, dtype=np.float64) - clock.START_S

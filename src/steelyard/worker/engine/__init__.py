@@ -1,1 +1,1 @@
-"""The engine: drives ranks through phases and blocks until the budget says stop."""
+"""The engine: runs the phases of a run and its blocks of steps on all ranks until the budget is used up."""

@@ -1,4 +1,4 @@
-"""What happens between blocks of steps, on every rank: the loss is noted, quality is judged. Nothing of it is timed."""
+"""Work between blocks of steps, outside the timed steps: record the loss and evaluate quality on every rank."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from steelyard.worker.measure.writer import EventLog
     from steelyard.worker.workloads.step_maker import StepMaker
 
-# Far more than a curve needs; half of them are forgotten when they are reached.
+# More than a plotted curve needs. When the limit is reached, every second value is dropped.
 MAX_LOSSES = 512
 
 
 class Between:
-    """Called after every block, with the steps that are done."""
+    """Called after every block with the number of completed steps."""
 
     def __init__(
         self,
@@ -40,11 +40,11 @@ class Between:
         self._judged = 0
 
     def begin(self) -> None:
-        """The first step is about to begin."""
+        """Note the time at which the first step starts."""
         self._began_s = self._now()
 
     def __call__(self, steps: int, *, last: bool) -> bool:
-        """Whether the training is good enough."""
+        """Record the loss and evaluate if it is time to; return whether the quality target is reached."""
         loss = self._step_maker.last_loss() if self._log is not None else None
         if loss is not None:
             if len(self._losses) == MAX_LOSSES:
@@ -63,11 +63,11 @@ class Between:
         return reached
 
     def room(self, steps: int) -> int | None:
-        """How many steps there are until quality is judged again; None: it is not judged."""
+        """Return the number of steps until the next evaluation, or None if there is none."""
         return None if self._judge is None else self._judge.every_steps - steps % self._judge.every_steps
 
     def finish(self) -> None:
-        """Write down the losses."""
+        """Write the recorded losses to the event log."""
         if self._log is None or not self._losses:
             return
         steps, values = zip(*self._losses, strict=True)

@@ -1,4 +1,4 @@
-"""The main loop: blocks of steps on every rank until the budget is met. Knows no device and writes no file format."""
+"""The main loop: blocks of steps on every rank until the budget is used up. Independent of device and file format."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from steelyard.worker.engine.timer import StepTimer
     from steelyard.worker.measure.writer import StepWriter
 
-# A block's events and samples are held in memory: about 400 bytes a step and rank.
+# A block's events and samples are kept in memory: about 400 bytes per step and rank.
 BLOCK_STEPS_IN_MEMORY = 1 << 17
 MAX_BLOCK_STEPS = 4096
-# Long enough that one synchronisation a block is nothing, short enough that a cap on seconds is kept.
+# Long enough that one synchronisation per block costs nothing, short enough to respect a limit in seconds.
 MAX_BLOCK_SECONDS = 5.0
 PROGRESS_EVERY_S = 0.5
-# Steps after communication is watched that are not counted: the engine arranges its buckets anew.
+# Steps that are not counted after communication hooks are installed: DDP rebuilds its buckets.
 SETTLING_STEPS = 2
 CROSSCHECK_S, CROSSCHECK_SHARE, CROSSCHECK_LEAST = 5.0, 0.1, 4
 REASONS: tuple[StopReason, ...] = get_args(StopReason)
@@ -40,7 +40,7 @@ _STEP_S, _SAMPLES = COLUMNS.index("step_s"), COLUMNS.index("samples")
 
 
 class BlockLoop:
-    """Drives all ranks of this process. The first rank of process 0 decides when to stop; all others stop with it."""
+    """Run all ranks of this process. The first rank of process 0 decides when to stop, for all processes."""
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class BlockLoop:
         self._last_progress = time.monotonic()
 
     def run(self) -> Stop:
-        """Blocks until the rule says stop."""
-        # A block begins with an empty queue; setup and compilation may have left something in it.
+        """Run blocks until the stop rule or the budget ends the run."""
+        # A block starts with an empty queue; setup and compilation may have left work in it.
         for timer in self._timers:
             timer.device.synchronize()
         self._between.begin()
@@ -90,7 +90,7 @@ class BlockLoop:
         )
 
     def advance(self, count: int) -> tuple[int, int]:
-        """One block; then all ranks agree on the next one's steps, and on why there is none when it is 0."""
+        """Run one block; return the number of steps of the next one and, if that is 0, the index of the stop reason."""
         self._block(count)
         self._beat()
         done = self._fold.steps
@@ -107,7 +107,7 @@ class BlockLoop:
             reason = "epochs" if self._fold.steps >= self._epoch_steps else None
         else:
             reason = self._rule.decide(self._fold, self._seconds)  # type: ignore[assignment]
-        self._tell_progress(last=reason is not None)
+        self._report_progress(last=reason is not None)
         return (self._next_block(), 0) if reason is None else (0, REASONS.index(reason))
 
     def _next_block(self) -> int:
@@ -115,7 +115,7 @@ class BlockLoop:
         whole = self._epoch_steps
         remaining = self._rule.steps_to_next_look(done) if whole is None else whole - done
         remaining = min(remaining, self._between.room(done) or remaining)
-        # From one step on, doubling: early blocks show soon how long a step takes, later ones cost nothing.
+        # Doubling from one step: early blocks quickly show how long a step takes, later ones add no overhead.
         count = min(remaining, max(1, done), self._block_limit)
         if self._seconds:
             seconds = MAX_BLOCK_SECONDS
@@ -129,7 +129,7 @@ class BlockLoop:
         begin_s = decider.device.now()
         for timer in self._timers:
             timer.issue(count)
-        # Reading the events takes the host some time, and is no part of what they measure.
+        # Reading the events takes host time that is not part of the measurement.
         decider.device.synchronize()
         self._host_seconds += decider.device.now() - begin_s
         for timer in self._timers:
@@ -143,7 +143,7 @@ class BlockLoop:
         self._writer.flush()
         decider.device.pause(block_s)
 
-    def _tell_progress(self, *, last: bool) -> None:
+    def _report_progress(self, *, last: bool) -> None:
         now = time.monotonic()
         if now - self._last_progress < PROGRESS_EVERY_S and not last:
             return
@@ -155,16 +155,16 @@ class BlockLoop:
 
 
 def crosscheck_steps(wanted: int, stop: Stop) -> int:
-    """How many steps of the second pass a run of this length can bear: a tenth of its time, or a few seconds."""
-    bearable_s = max(CROSSCHECK_S, CROSSCHECK_SHARE * stop.seconds)
-    return min(wanted, max(CROSSCHECK_LEAST, int(bearable_s * stop.steps / stop.seconds)))
+    """Return the number of cross-check steps: at most a tenth of the run's time or a few seconds."""
+    allowed_s = max(CROSSCHECK_S, CROSSCHECK_SHARE * stop.seconds)
+    return min(wanted, max(CROSSCHECK_LEAST, int(allowed_s * stop.steps / stop.seconds)))
 
 
 def crosscheck(timers: list[StepTimer], steps: int, beat: Callable[[], None]) -> CrossCheck:
-    """The second pass. Its steps go into no sample file: watching and synchronising change what they measure.
+    """Run the second pass, whose steps are not written to the sample file: observing them changes their times.
 
-    First a block in which the communication is watched, with the queue as full as in the measured steps: only so are
-    the parts of a step what they are there. Then steps that are each synchronised.
+    First a block in which communication is timed, with the queue as full as in the measured steps, because only then
+    do the parts of a step match. Then steps that are synchronised one by one.
     """
     for timer in timers:
         timer.watch_communication()
@@ -183,12 +183,12 @@ def crosscheck(timers: list[StepTimer], steps: int, beat: Callable[[], None]) ->
             values[step] += (timer.device.now() - begin_s) / len(timers)
         beat()
     sem = float(values.std(ddof=1) / np.sqrt(steps)) if steps > 1 else 0.0
-    told: dict[str, float | None] = {}
+    known: dict[str, float | None] = {}
     for name in ("input_wait_s", "compute_s", "exposed_comm_s"):
         seconds = float(parts[COLUMNS.index(name)])
-        # Parts that cannot be told are unknown; a clock's last digit may take one below zero.
-        told[name] = max(0.0, seconds) if math.isfinite(seconds) else None
-    return CrossCheck(steps=steps, mean_step_s=float(values.mean()), sem_step_s=sem, **told)
+        # NaN means unknown. Clock resolution can make a part slightly negative.
+        known[name] = max(0.0, seconds) if math.isfinite(seconds) else None
+    return CrossCheck(steps=steps, mean_step_s=float(values.mean()), sem_step_s=sem, **known)
 
 
 def _together(timers: list[StepTimer], steps: int) -> list[NDArray[np.float64]]:

@@ -1,4 +1,4 @@
-"""Steps of a ceiling: the same work again and again, checked between blocks. Knows no ceiling."""
+"""Steps of a ceiling: the same operation repeated, with its results checked between blocks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class CeilingSteps:
-    """A step is `batch` repeats of the work; each counts as one sample."""
+    """A step is `batch` repeats of the operation; each counts as one sample."""
 
     learnable = False
 
@@ -37,28 +37,28 @@ class CeilingSteps:
         self.communicates = self._work.bus_factor is not None
         kept = self._work.kept_results
         self.block_steps = None if kept is None else kept // spec.batch
-        """Steps after which the results must be looked at; None: whenever."""
+        """Number of steps after which the results must be checked; None: any."""
 
     def compile(self) -> None:
-        """One repeat before the first step: libraries pick their kernels in it, and a wrong result ends the run."""
+        """Run one repeat before the first step, so that libraries select their kernels, and check its result."""
         self._work.step()
         self._device.synchronize()
         self._check()
 
     def take(self) -> Batch:
-        """Nothing is read."""
+        """Return the fixed batch; a ceiling reads no data."""
         return self._batch
 
     def run(self, batch: Batch) -> Any | None:
-        """Enqueue the repeats. All of a collective is communication."""
+        """Enqueue the repeats. A collective counts as communication in full."""
         begun = self._device.record() if self.communicates else None
         step = self._work.step
         for _ in range(batch.computed):
             step()
         return begun
 
-    def after_block(self, table: NDArray[np.float64], raw: Path) -> None:  # noqa: ARG002 -- others write something
-        """Look at the results, outside every measured step."""
+    def after_block(self, table: NDArray[np.float64], raw: Path) -> None:  # noqa: ARG002 -- part of the interface
+        """Check the results, outside the measured steps."""
         self._check()
 
     def _check(self) -> None:
@@ -68,26 +68,26 @@ class CeilingSteps:
         self._checks += 1
 
     def watch_communication(self) -> None:
-        """What is communication is known anyway."""
+        """Do nothing: whether a ceiling communicates is known from its definition."""
 
     def last_loss(self) -> float | None:
-        """Nothing is learnt."""
+        """Return None: nothing is trained."""
         return None
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no loader or file is open."""
 
     def effective(self) -> dict[str, str]:
-        """What the work says of itself, and how it was checked."""
+        """Return the settings of the operation, and how its results were checked."""
         checked = "the last repeat of each block" if self.block_steps is None else "every repeat"
         return {
             "parallel": "none" if self.communicates else "replicas",
-            "results_checked": f"{checked}, {self._checks} looks, none wrong",
+            "results_checked": f"{checked}, {self._checks} checks, none failed",
             **self._work.effective(),
         }
 
     def facts(self) -> ModelFacts:
-        """What one repeat takes, by its definition."""
+        """Return operations and bytes of one repeat, from the definition of the ceiling."""
         work = self._work
         return ModelFacts(
             parameters=0,
@@ -99,7 +99,7 @@ class CeilingSteps:
 
 
 def _refuse(spec: RunSpec, ceiling: Ceiling) -> None:
-    """Settings that would change nothing, or that the work is not made for."""
+    """Raise InputError for settings that have no effect on a ceiling or that it does not support."""
     problems = []
     if spec.precision not in ceiling.formats:
         problems.append(Problem("precision", f"is {spec.precision}", ", ".join(ceiling.formats)))
@@ -108,10 +108,10 @@ def _refuse(spec: RunSpec, ceiling: Ceiling) -> None:
     if spec.channels_last:
         problems.append(Problem("channels_last", "is true", "false: there are no images"))
     if spec.parallel != "ddp":
-        problems.append(Problem("parallel", f"is {spec.parallel}", "ddp: there is nothing to share"))
+        problems.append(Problem("parallel", f"is {spec.parallel}", "ddp: there is no model to distribute"))
     if spec.epoch_samples is not None:
         problems.append(Problem("epoch_samples", f"is {spec.epoch_samples}", "none: a ceiling has no epochs"))
     if spec.loader.place != "device":
         problems.append(Problem("loader.place", f"is {spec.loader.place}", "device: a ceiling reads no data"))
     if problems:
-        raise InputError(f"the ceiling {spec.workload!r} cannot be run so", problems=tuple(problems))
+        raise InputError(f"the ceiling {spec.workload!r} does not support these settings", problems=tuple(problems))

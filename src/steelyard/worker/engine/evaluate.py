@@ -1,4 +1,4 @@
-"""Quality of a model in training: evaluates it on every rank, and says when it is good enough. Knows no formula."""
+"""Evaluate the quality of a model during training on all ranks, and detect when the target is reached."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Judge:
-    """Evaluates between blocks of steps; nothing of it is part of any step."""
+    """Evaluates between blocks of steps, outside the timed steps."""
 
     def __init__(
         self, spec: RunSpec, data: RealData, rank: int, device: torch.device, module: Any, precision: Precision
@@ -32,10 +32,10 @@ class Judge:
         quality, make = spec.quality, data.task.metric
         assert quality is not None
         if make is None:
-            raise InputError(f"the workload {spec.workload!r} has no metric of quality", next_step="leave quality out")
+            raise InputError(f"the workload {spec.workload!r} has no quality metric", next_step="leave quality out")
         self._target = quality.target
         self._make: Callable[[], Metric] = make
-        # Before the first step: a metric whose library is missing must not end a run after its training.
+        # Before the first step: a missing library must not end the run after training.
         self._make()
         self._device = device
         self._module = module
@@ -48,10 +48,10 @@ class Judge:
     def __call__(
         self, steps: int, now: Callable[[], float], began_s: float, beat: Callable[[], None]
     ) -> tuple[Evaluation, bool]:
-        """The quality after so many steps, and whether the target is reached."""
+        """Return the quality after this many steps, and whether the target is reached."""
         start_s = now()
         metric = self._make()
-        # The same on all ranks: since the last step each has statistics of its own.
+        # Make buffers equal on all ranks: since the last step each rank has its own statistics.
         if dist.is_initialized() and dist.get_world_size() > 1:
             for buffer in self._module.buffers():
                 dist.broadcast(buffer, src=0)
@@ -82,5 +82,5 @@ class Judge:
         return found, self._target is not None and found.reaches(self._target)
 
     def close(self) -> None:
-        """End the loader's processes."""
+        """Stop the DataLoader workers."""
         del self._loader

@@ -1,7 +1,6 @@
-"""How much memory training a model takes, without taking it: counted on the meta device. Knows no device's own needs.
+"""Estimate the memory that training a model needs, counted on the meta device without allocating it.
 
-What the device's libraries take for themselves (workspaces, fragments, the context) comes on top, and so does whatever
-lives for a moment only.
+Memory of the device's libraries (workspaces, fragmentation, the context) and short-lived tensors come on top.
 """
 
 from __future__ import annotations
@@ -23,27 +22,27 @@ if TYPE_CHECKING:
     from steelyard.worker.workloads.bundle import ModelBundle
 
 METHOD = (
-    f"fp32, on the meta device: what autograd keeps of {SAMPLES} samples, each storage once and without parameters; "
-    "attention fused, which keeps its inputs, its output and one number for each row of scores"
+    f"fp32, on the meta device: what autograd saves for {SAMPLES} samples, each storage once, without parameters; "
+    "fused attention, which saves its inputs, its output and one number per row of scores"
 )
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of fp32 training, without sharding."""
+    """Bytes needed for fp32 training without sharding."""
 
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
     optimizer: str
     activation_bytes: float | None
-    """A sample's: what the forward pass keeps for the backward pass; None: unknown."""
+    """Per sample: what the forward pass saves for the backward pass; None: unknown."""
     method: str
-    """How that was counted, or why it is unknown."""
+    """How the activations were counted, or why they are unknown."""
 
 
 def footprint(make: Callable[[], ModelBundle]) -> Footprint:
-    """Of training the model that `make` builds."""
+    """Return the memory needed to train the model that `make` builds."""
     with torch.random.fork_rng(devices=[]):
         bundle = built_on_meta(make)
         module = bundle.module.to("meta")
@@ -51,7 +50,7 @@ def footprint(make: Callable[[], ModelBundle]) -> Footprint:
         if not isinstance(optimizer, torch.optim.Optimizer):
             optimizer = optimizer(module.parameters())
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        # What the optimizer keeps after its first step; its counters of steps are left out.
+        # The optimizer's state after its first step, without its step counters.
         for parameter in trained:
             parameter.grad = torch.empty_like(parameter)
         optimizer.step()
@@ -60,7 +59,7 @@ def footprint(make: Callable[[], ModelBundle]) -> Footprint:
         held = _bytes(value for value in states if isinstance(value, torch.Tensor) and value.dim())
         try:
             kept, method = _kept(bundle) / SAMPLES, METHOD
-        except Exception as error:  # noqa: BLE001 -- a model of anybody's making; the rest is known all the same
+        except Exception as error:  # noqa: BLE001 -- user code; the other numbers are still known
             kept = None
             method = "unknown: " + " ".join(f"{type(error).__name__}: {error}".split())[:REASON_CHARACTERS]
     return Footprint(
@@ -83,7 +82,7 @@ def _kept(bundle: ModelBundle) -> float:
     seen: dict[int, torch.Tensor] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        # Kept here, so that no later storage gets the place of one that is counted.
+        # Keep the tensor alive, so that no later storage gets the same address.
         if _storage(tensor) not in known:
             seen.setdefault(_storage(tensor), tensor)
         return tensor
@@ -98,21 +97,21 @@ def _kept(bundle: ModelBundle) -> float:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    """The same for every view of the same numbers; on the meta device there is no address to tell them by."""
+    """Return an id that is the same for all views of a storage; meta tensors have no address."""
     return int(StorageWeakRef(tensor.untyped_storage()).cdata)  # type: ignore[no-untyped-call]
 
 
 class _Fused(torch.autograd.Function):
-    """Attention as far as memory goes: what a fused kernel keeps."""
+    """Attention that saves what a fused kernel saves."""
 
     @staticmethod
     def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:  # type: ignore[override, unused-ignore]
-        """An output of the right shape."""
+        """Return an output of the right shape."""
         output = query.new_empty((*query.shape[:-1], value.shape[-1]))
         ctx.save_for_backward(query, key, value, output, query.new_empty(query.shape[:-1], dtype=torch.float32))
         return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        """Never asked for."""
+        """Never called."""
         raise NotImplementedError

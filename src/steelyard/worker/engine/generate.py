@@ -1,8 +1,8 @@
-"""A step of generation with any language model: requests in, tokens out, one by one. Knows no model.
+"""Generation steps of a language model: prefill, then one decode per token.
 
-A step is one batch of requests: the prompts are read, which gives each its first token, and then every further token
-is computed from the one before. All of it is enqueued at once; nothing waits for the device. An event after each token
-tells its time.
+A step is one batch of requests. Prefill processes the prompts and yields each request's first token; every decode
+computes the next token from the one before. All of it is enqueued at once without waiting for the device. An event
+after each token records its time.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ _START_S, _INPUT_WAIT_S = observe.COLUMNS.index("start_s"), observe.COLUMNS.inde
 
 
 def generation_of(bundle: ModelBundle, workload: str) -> Generation:
-    """How the model makes tokens; InputError where it makes none, or where the request does not fit."""
+    """Return the model's generation functions; InputError if it has none or the request is too long."""
     made = bundle.generation
     if made is None:
         raise InputError(
-            f"the workload {workload!r} makes no tokens", problems=(Problem("mode", "is generate", "train, infer"),)
+            f"the workload {workload!r} cannot generate tokens",
+            problems=(Problem("mode", "is generate", "train, infer"),),
         )
     if bundle.tokens is not None and made.prompt + made.new_tokens > bundle.tokens:
         raise InputError(
@@ -48,8 +49,8 @@ def generation_of(bundle: ModelBundle, workload: str) -> Generation:
             problems=(
                 Problem(
                     "model.prompt",
-                    f"{made.prompt} tokens and {made.new_tokens} new ones are {made.prompt + made.new_tokens}",
-                    f"prompt + new_tokens of at most {bundle.tokens}, the sequence",
+                    f"{made.prompt} + {made.new_tokens} new tokens = {made.prompt + made.new_tokens}",
+                    f"prompt + new_tokens at most {bundle.tokens}, the sequence length",
                 ),
             ),
             next_step="--model sequence=N, or a smaller --model prompt=N or new_tokens=N",
@@ -58,7 +59,7 @@ def generation_of(bundle: ModelBundle, workload: str) -> Generation:
 
 
 def prompts_of(bundle: ModelBundle, prompt: int) -> MakeBatch:
-    """Prompts from the model's own batch maker: the begin of each sample."""
+    """Return a batch maker for prompts: the beginning of each sample of the model's own batch maker."""
 
     def batch(samples: int, generator: torch.Generator) -> tuple[Any, Any]:
         inputs, _ = bundle.batch(samples, generator)
@@ -72,16 +73,15 @@ def prompts_of(bundle: ModelBundle, prompt: int) -> MakeBatch:
 
 
 class Generating(Inference):
-    """Prefill and decode, greedy as the model's own functions are."""
+    """Prefill and decode; greedy, because the model's own functions are."""
 
     def __init__(
         self, spec: RunSpec, feed: Feed, module: Any, precision: Precision, generation: Generation, device: Device
     ) -> None:
         if spec.compile not in ("off", "default"):
-            # Graphs that are replayed own the memory that they write to, and the keys and values of one token are
-            # read by the next.
+            # CUDA graphs reuse their output memory, and the keys and values of one token are read by the next.
             raise InputError(
-                f"generation is not compiled in the mode {spec.compile!r}",
+                f"generation does not support compile mode {spec.compile!r}",
                 problems=(Problem("compile", f"is {spec.compile}", "off, default"),),
             )
         super().__init__(spec, feed, module, precision)
@@ -93,12 +93,12 @@ class Generating(Inference):
         self._writer: StepWriter | None = None
 
     def compile(self) -> None:
-        """Let a compiled model be compiled: one request, whose tokens nobody counts."""
+        """Trigger compilation with one request that is not counted."""
         if self._spec.compile != "off":
             self._request(self._feed.example()[0], lambda: None)
 
     def run(self, batch: Batch) -> None:
-        """One batch of requests."""
+        """Enqueue one batch of requests."""
         record, event = self._device.record, self._events.append
         prompts, _ = self._pieces[0]
         if not self._keeps:
@@ -108,31 +108,31 @@ class Generating(Inference):
         self._request(prompts, lambda: event(record()))
         self._samples.append(batch.samples)
 
-    def _request(self, prompts: torch.Tensor, token_is_there: Callable[[], None]) -> torch.Tensor:
+    def _request(self, prompts: torch.Tensor, token_ready: Callable[[], None]) -> torch.Tensor:
         made, module = self._generation, self._module
         with torch.inference_mode(), self._precision.context():
             tokens, state = made.prefill(module, prompts)
-            token_is_there()
+            token_ready()
             for _ in range(made.new_tokens - 1):
                 tokens, state = made.decode(module, tokens, state)
-                token_is_there()
+                token_ready()
         return tokens
 
     def watch_communication(self) -> None:
-        """Replicas do not communicate. The steps from here on are the cross-check's, whose tokens are not kept."""
+        """Stop recording tokens: the steps from here on belong to the cross-check. Replicas do not communicate."""
         self._keeps = False
 
     def after_block(self, table: NDArray[np.float64], raw: Path) -> None:
-        """Write the tokens' times of the block whose steps are in `table`."""
+        """Write the token times of the block whose steps are in `table`."""
         if self._writer is None:
             self._writer = StepWriter(raw, self._device.rank, observe.TOKENS_PATTERN)
-        # The clock of the first request: when its block began, and its data was there.
+        # The first request starts when its block has begun and its data has arrived.
         start_s = table[_START_S, 0] + table[_INPUT_WAIT_S, 0]
         self._writer.write(self._device.rank, self.tokens(start_s))
         self._writer.flush()
 
     def tokens(self, start_s: float) -> NDArray[np.float64]:
-        """One column a token, in rows like those of steps; the tokens are forgotten."""
+        """Return one column per token, with the rows of `observe.COLUMNS`, and clear the recorded tokens."""
         events, samples = self._events, self._samples
         self._events, self._samples = [], []
         times = self._device.seconds(events)
@@ -143,24 +143,24 @@ class Generating(Inference):
         return np.stack([starts, lengths, nothing, lengths, nothing, requests])
 
     def close(self) -> None:
-        """End the loader and the file."""
+        """Stop the loader and close the token file."""
         super().close()
         if self._writer is not None:
             self._writer.close()
 
     def effective(self) -> dict[str, str]:
-        """What the model and its loader say of themselves, and how long a request is."""
+        """Return the settings of model and loader, and the length of a request."""
         made = self._generation
         return {**super().effective(), "prompt_tokens": str(made.prompt), "new_tokens": str(made.new_tokens)}
 
 
 def count_generation(make: Callable[[], ModelBundle]) -> observe.ModelFacts:
-    """The operations of one request, counted as `flops.count` counts those of a forward pass.
+    """Count the operations of one request in the same way as `flops.count`.
 
-    Prefill and the first two decodes are counted. Each decode reads one token more than the one before, so that its
-    operations grow by the same number from token to token; the others follow from these.
+    Prefill and the first two decodes are counted. Each decode attends to one more token than the one before, so its
+    operations grow by a constant; the other decodes are extrapolated.
 
-    Whatever fails leaves the number unknown, with the reason in `method`; nothing is raised.
+    On any failure the count is None, with the reason in `method`; nothing is raised.
     """
     parameters = 0
     with torch.random.fork_rng(devices=[]):
@@ -171,24 +171,24 @@ def count_generation(make: Callable[[], ModelBundle]) -> observe.ModelFacts:
                 assert made is not None
                 parameters = sum(parameter.numel() for parameter in bundle.module.parameters())
                 prefill, decode, next_decode = _passes(bundle, made)
-        except Exception as error:  # noqa: BLE001 -- a model of anybody's making; not knowing must not end the run
+        except Exception as error:  # noqa: BLE001 -- user code; an unknown count must not end the run
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:REASON_CHARACTERS]
             return observe.ModelFacts(parameters=parameters, flops_per_sample=None, method=f"unknown: {reason}")
     decodes = made.new_tokens - 1
     flops = prefill + decodes * decode + decodes * (decodes - 1) / 2 * (next_decode - decode)
     method = (
         f"torch.utils.flop_counter of torch {torch.__version__} on the meta device: prefill of {made.prompt} tokens "
-        f"and {decodes} decodes, which grow evenly"
+        f"and {decodes} decodes, extrapolated linearly from the first two"
     )
     if flops <= 0:
-        method = "unknown: torch's counter knows none of the operators this model uses"
+        method = "unknown: torch's counter supports none of this model's operators"
     return observe.ModelFacts(
         parameters=parameters, flops_per_sample=flops / SAMPLES if flops > 0 else None, method=method
     )
 
 
 def _passes(bundle: ModelBundle, made: Generation) -> list[float]:
-    """Operations of prefill and of the first two decodes; 0 for those that a request does not have."""
+    """Return the operations of prefill and of the first two decodes; 0 for those that a request does not have."""
     mode = importlib.import_module("torch.utils.flop_counter").FlopCounterMode
     module = bundle.module.eval()
     tokens = torch.zeros(SAMPLES, made.prompt, dtype=torch.int64)

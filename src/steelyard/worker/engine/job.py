@@ -1,4 +1,4 @@
-"""What the main loop asks of an engine: devices, workloads and the other processes. Knows the protocol, no engine."""
+"""The interface between the main loop and an engine: devices, workloads and the other processes."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 class Team(Protocol):
-    """The processes of one job, this one among them."""
+    """The processes of one job, including this one."""
 
     process: int
-    """Number of this process; 0 decides."""
+    """Number of this process; process 0 decides."""
 
     def agree(self, values: list[int]) -> list[int]:
-        """What process 0 says, on every process."""
+        """Return the values of process 0 on every process."""
 
 
 class Alone:
-    """A team of one."""
+    """A team of one process."""
 
     process = 0
 
     def agree(self, values: list[int]) -> list[int]:
-        """Its own word."""
+        """Return its own values."""
         return values
 
 
@@ -39,46 +39,46 @@ class SensorWatcher(Protocol):
     """Reads sensors while the job runs."""
 
     def mark(self) -> None:
-        """Read them now: a window begins or ends."""
+        """Read them now, because a window begins or ends."""
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
 
 
 class Job(Protocol):
-    """One job as an engine runs it. Opened before the setup phase, built in it."""
+    """One job of an engine. Opened before the setup phase, built during it."""
 
     family: str
-    """Of the devices that were found."""
+    """Device family that was found."""
     devices: Sequence[Device]
     team: Team
     spec: RunSpec
-    """As it is run: after `build` an epoch is as long as the data set, where nothing else was asked for."""
+    """The spec as run: after `build` an epoch has the length of the data set unless the user set another."""
     judge: Judge | None
-    """Measures quality, where that was asked for; there after `build`."""
+    """Measures quality if requested; set by `build`."""
     touched_s: float | None
-    """When the device was first touched, on the worker's clock; None: not told. Until then it was idle."""
+    """When the device was first used, on the worker's clock; None: unknown. Until then it was idle."""
 
     def watch(self, raw: Path) -> SensorWatcher | None:
-        """The job's own sensors, where it brings any; None: those of the node are read."""
+        """Return the job's own sensors if it has any; None: the node's sensors are read."""
 
     def facts(self) -> dict[str, str]:
-        """What the environment record says of this engine and its devices."""
+        """Return facts on the engine and its devices for the environment record."""
 
     def build(self) -> Sequence[StepMaker]:
-        """The step makers of the workload, one a device."""
+        """Return the step makers of the workload, one per device."""
 
     def data_facts(self) -> DataFacts | None:
-        """Which data is read; None: synthetic. Looks at every file."""
+        """Return facts on the data set; None: synthetic data. Looks at every file."""
 
     def settings(self) -> Settings | None:
-        """The settings in effect, read back after the first steps."""
+        """Return the settings in effect, read back after the first steps."""
 
     def device_facts(self) -> DeviceFacts | None:
-        """What is known of the devices' model."""
+        """Return datasheet facts on the device model."""
 
     def model_facts(self) -> ModelFacts | None:
-        """What is known of the workload's model; counted after the measurement."""
+        """Return facts on the workload's model; counted after the measurement."""
 
     def close(self) -> None:
-        """Leave the other processes in order."""
+        """Leave the process group cleanly."""

@@ -1,4 +1,4 @@
-"""How a model is spread over ranks, and how exposed communication is told. Knows torch.distributed."""
+"""Distribute a model over ranks with torch.distributed, and time exposed communication."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOTHING: AbstractContextManager[Any] = contextlib.nullcontext()
 
 
 class Parallel:
-    """The dress of one rank's module."""
+    """Wraps the module of one rank."""
 
     def __init__(self, spec: RunSpec, device: torch.device, record: Callable[[], Any]) -> None:
         self._spec = spec
@@ -44,12 +44,12 @@ class Parallel:
             ) from None
         if spec.channels_last:
             raise InputError(
-                "fully_shard does not take parameters whose channels are last in memory",
+                "fully_shard does not support parameters in channels_last memory format",
                 next_step="leave --channels-last out, or use --parallel ddp",
             )
 
     def wrap(self, module: nn.Module) -> Any:
-        """For training."""
+        """Wrap the module for training."""
         self._bare = module
         if self.shards:
             return self._compiled(self._fully_shard(module))
@@ -58,7 +58,7 @@ class Parallel:
         return self._compiled(module)
 
     def replicate(self, module: nn.Module) -> Any:
-        """For inference: every rank has the whole model, and none waits for another."""
+        """Prepare the module for inference: every rank has the whole model and runs on its own."""
         return self._compiled(module)
 
     def _compiled(self, module: Any) -> Any:
@@ -72,15 +72,15 @@ class Parallel:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        # Without a mesh it would take the node's accelerator, also where the run is to be on the CPU.
+        # Without a mesh, fully_shard would use the node's accelerator even for a run on the CPU.
         mesh = init_device_mesh(self._device.type, (self._spec.ranks,))
         inner = outer = MixedPrecisionPolicy()
         if self._spec.precision == "bf16":
-            # Between blocks values stay in the short format; only the loss sees the long one.
+            # Activations stay in bf16 between blocks; only the loss gets fp32.
             short, long = torch.bfloat16, torch.float32
             inner = MixedPrecisionPolicy(param_dtype=short, reduce_dtype=long)
             outer = MixedPrecisionPolicy(param_dtype=short, reduce_dtype=long, output_dtype=long)
-        # The parts of the longest list of layers are what is gathered and freed at a time.
+        # The entries of the longest list of layers are the units that are gathered and freed.
         lists = [part for part in module.modules() if isinstance(part, (nn.ModuleList, nn.Sequential))]
         for part in max(lists, key=len, default=()):
             if any(True for _ in part.parameters()):
@@ -88,7 +88,7 @@ class Parallel:
         return fully_shard(module, mesh=mesh, mp_policy=outer)
 
     def hold(self, module: Any, *, last: bool) -> AbstractContextManager[Any]:
-        """Around a micro-batch: gradients are exchanged after the last one only."""
+        """Return the context of a micro-batch, so that gradients are exchanged only after the last one."""
         if not self.communicates:
             return _NOTHING
         if self.shards:
@@ -98,20 +98,20 @@ class Parallel:
 
     @property
     def can_watch(self) -> bool:
-        """Sharded or compiled modules exchange inside their own graph, where no hook can tell."""
+        """Whether communication can be timed. Sharded and compiled modules exchange inside their own graph."""
         return self.communicates and not self.shards and self._spec.compile == "off"
 
     def watch(self) -> Any:
-        """The module in a new dress, with a hook that tells when the last gradients were ready to be sent.
+        """Return the module wrapped again, with a hook that records when the last gradients were ready to be sent.
 
-        Only the cross-check pass bears its cost. The caller has let go of the old dress.
+        Only the cross-check pays for the hook. The caller must have dropped the old wrapper.
         """
         assert self._bare is not None
-        # In most releases the old dress is in a ring of references: it would hold memory of the size of all gradients.
+        # In most releases the old wrapper is in a reference cycle and would keep memory of the size of all gradients.
         gc.collect()
         fresh = self._ddp(self._bare)
 
-        # DDP looks at the annotations and wants its own classes there, not their names: it gets none.
+        # No annotations: DDP checks them and accepts only its own classes, not their names.
         def hook(_state, bucket):  # type: ignore[no-untyped-def]
             if bucket.is_last():
                 self._ready = self._record()
@@ -123,11 +123,11 @@ class Parallel:
         return fresh
 
     def exposed(self) -> tuple[Any, Any]:
-        """The two ends of the exposed communication of the step whose backward pass has just been enqueued."""
+        """Return begin and end of the exposed communication of the step whose backward pass was just enqueued."""
         return self._ready, self._record()
 
     def effective(self, module: Any) -> dict[str, str]:
-        """What the module is wrapped in."""
+        """Return what the module is wrapped in."""
         original = getattr(module, "_orig_mod", module)
         kind = "none"
         if isinstance(original, DistributedDataParallel):

@@ -1,4 +1,4 @@
-"""Number formats of the computation: what is switched, and what torch says is in effect. Knows torch's switches."""
+"""The number format of the computation: set torch's switches, and read back what is in effect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from steelyard.contracts.spec import RunSpec
 
 CAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# Large enough that an accelerator takes its matrix units for it.
+# Large enough for an accelerator to use its matrix units.
 PROBE = 256
 
 
@@ -26,24 +26,24 @@ class Precision:
     def __init__(self, spec: RunSpec, device: torch.device) -> None:
         self._asked = spec.precision
         self._device = device
-        # Fully sharded modules cast their own parameters and inputs; autocast beside that would cast twice.
+        # fully_shard casts parameters and inputs itself; autocast would cast twice.
         self._shards = spec.parallel == "fsdp2" and spec.mode == "train"
         self.cast = CAST.get(spec.precision)
         self.casts = self.cast is not None and not self._shards
-        """Whether the context does anything."""
+        """Whether the autocast context has an effect."""
         self.scaler: Any = None
         if self._asked == "tf32" and device.type not in ("cuda", "xpu", "hpu"):
             raise InputError(
-                f"tf32 is a format of accelerators' matrix units; the device {device.type!r} has none",
+                f"tf32 needs an accelerator with matrix units; the device is {device.type!r}",
                 next_step="use --precision fp32 or bf16",
             )
         if self._asked == "fp16" and spec.mode == "train":
             if self._shards:
-                raise InputError("fp16 with a scaler is not offered for fully sharded training", next_step="use bf16")
+                raise InputError("fp16 with a GradScaler does not support fsdp2", next_step="use --precision bf16")
             modern = getattr(torch.amp, "GradScaler", None)
             if modern is None and device.type != "cuda":
                 raise InputError(
-                    f"torch {torch.__version__} scales losses on CUDA only", next_step="use --precision bf16"
+                    f"torch {torch.__version__} has GradScaler for CUDA only", next_step="use --precision bf16"
                 )
             self.scaler = torch.cuda.amp.GradScaler() if modern is None else modern(device.type)
         self._refuse_unknown_cast()
@@ -54,29 +54,29 @@ class Precision:
                 pass
         except RuntimeError as error:
             raise InputError(
-                f"torch {torch.__version__} does not compute in {self._asked} on the device "
+                f"torch {torch.__version__} does not support autocast to {self._asked} on the device "
                 f"{self._device.type!r}: {error}",
                 next_step="use --precision bf16 or fp32",
             ) from None
 
     def apply(self) -> None:
-        """Set what is global. Without tf32 it is switched off: fp32 means fp32."""
+        """Set torch's global switches. tf32 is switched off unless requested: fp32 means fp32."""
         allowed = self._asked == "tf32"
         torch.set_float32_matmul_precision("high" if allowed else "highest")
         torch.backends.cudnn.allow_tf32 = allowed
 
     def context(self) -> AbstractContextManager[Any]:
-        """Around the forward pass and the loss."""
+        """Return the autocast context for the forward pass and the loss."""
         if not self.casts:
             return contextlib.nullcontext()
         return torch.autocast(self._device.type, dtype=self.cast)
 
     def effective(self) -> dict[str, str]:
-        """What torch does with a small product now."""
+        """Return the number formats that torch uses now, measured with a small matrix product."""
         left = torch.ones(PROBE, PROBE, device=self._device)
         with self.context():
             product = (left @ left).dtype
-        # Whether products of long numbers are computed in full: a switch may be ignored, a value is not.
+        # Check the values: a backend may ignore the switch.
         fine = torch.full((PROBE, PROBE), 1 + 2.0**-12, device=self._device)
         in_full = bool((fine @ torch.eye(PROBE, device=self._device) == fine).all())
         values = {

@@ -1,4 +1,4 @@
-"""One run from spec to status: setup, compile, steps and cross-check, each a phase; each failure a status."""
+"""One run from spec to status: the phases setup, compile, steps and cross-check. Every failure becomes a status."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from steelyard.worker.engine.job import Job, SensorWatcher
     from steelyard.worker.workloads.step_maker import StepMaker
 
-# What torch and the C++ library say when the host's memory is exhausted; the device's own error has a class.
+# Messages of torch and the C++ library when host memory is exhausted; a device raises its own error class.
 _HOST_MEMORY = re.compile(
     r"can't allocate memory|not enough memory|bad_alloc|Cannot allocate memory|out of memory", re.IGNORECASE
 )
-# A collective that failed because another rank is gone: the cause is that rank's, not this one's.
+# A collective that failed because another rank ended: the cause is that rank, not this one.
 _COMMUNICATION = re.compile(r"Connection (closed|reset)|gloo|NCCL|ncclRemoteError|Broken pipe|TCPStore", re.IGNORECASE)
 HUNG = 1
 
 
 def run_directory(raw: Path) -> observe.Status:
-    """Run the spec in `raw` and leave the observations beside it."""
+    """Run the spec in `raw` and write the observations next to it."""
     log = EventLog(raw, _process())
     try:
         spec = from_json_object(RunSpec, json.loads((raw / observe.SPEC_FILE).read_text(encoding="utf-8")))
@@ -55,10 +55,10 @@ def run_directory(raw: Path) -> observe.Status:
     return status
 
 
-def end_with_word(current: Callable[[], Path | None]) -> None:
-    """Leave a status in the folder of the run that is being made when the process is told to end; None: no run is."""
+def report_termination(current: Callable[[], Path | None]) -> None:
+    """Write a `cancelled` status to the folder of the current run, if there is one, when SIGTERM arrives."""
 
-    def say(reason: str) -> None:
+    def report(reason: str) -> None:
         raw = current()
         if raw is None:
             return
@@ -66,16 +66,16 @@ def end_with_word(current: Callable[[], Path | None]) -> None:
         log = EventLog(raw, _process(), append=True)
         log.end(observe.Status(code="cancelled", reason=reason, evidence=_evidence(where)))
 
-    on_terminate(say)
+    on_terminate(report)
 
 
 def _process() -> int:
-    """The number of this process among those of its job, as the starter says it."""
+    """Return the number of this process within its job, as set by torchrun or the scheduler."""
     return int(os.environ.get("RANK", "0"))
 
 
 def _guarded(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
-    """The run, with every way it can fail turned into a status."""
+    """Run, and turn every failure into a status."""
     try:
         return _run(spec, raw, log)
     except WorkerMemoryError as error:
@@ -84,8 +84,8 @@ def _guarded(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
     except SteelyardError as error:
         lines = [line.strip() for line in str(error).splitlines()]
         return observe.Status(code="refused", reason=_bound_text("; ".join(lines)))
-    except Exception as error:  # noqa: BLE001 -- whatever a workload raises ends as a status, never as silence
-        # The log may lie on a disk that is full.
+    except Exception as error:  # noqa: BLE001 -- every error of a workload becomes a status
+        # The log may be on a full disk.
         with suppress(OSError):
             traceback.print_exc()
         return _failure(error, spec)
@@ -111,12 +111,12 @@ def _failure(error: Exception, spec: RunSpec) -> observe.Status:
 
 
 def _evidence(where: str) -> dict[str, Any]:
-    """Who says it, from where and when: among the words of several ranks the first is the cause."""
+    """Return rank, place and time: of several ranks that fail, the first is the cause."""
     return {"rank": _process(), "where": _bound_text(where), "at_unix_s": time.time()}
 
 
 def _where(error: Exception, source: str | None) -> str:
-    """File and line in which it was raised, and the line of the user's file that led there, however far away."""
+    """Return file and line where it was raised, and the line of the user's file that led there."""
     frames = traceback.extract_tb(error.__traceback__)
     places = [f"{frame.filename}:{frame.lineno}" for frame in reversed(frames)]
     if isinstance(error, SyntaxError):
@@ -126,14 +126,14 @@ def _where(error: Exception, source: str | None) -> str:
 
 
 def _bound_text(text: str) -> str:
-    """Text of an error as a record can hold it: of bounded length, and without the stray halves of characters."""
+    """Return the text cut to a bounded length and without lone surrogates, so that a record can hold it."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")[:4000]
 
 
 def _run(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
     def bark(limit_s: float, where: str) -> None:
-        # The watched thread hangs: leave word and end, because nothing else will.
-        reason = f"no block of steps ended within {limit_s:g} s"
+        # The watched thread hangs, so this thread must write the status and end the process.
+        reason = f"no block of steps completed within {limit_s:g} s"
         try:
             log.end(observe.Status(code="hung", reason=reason, evidence=_evidence(where)))
         finally:
@@ -147,26 +147,26 @@ def _run(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
         sensors.start()
         open_job: Callable[[RunSpec], Job] = plugins.load("device", spec.device_family)
         job = open_job(spec)
-        # The baseline was read until the device was touched.
+        # The idle baseline was read until the device was first used.
         if (idle := sensors.idle(job.touched_s)) is not None:
             log.write_phase("idle", *idle)
-        # A simulated job brings its own sensors, which are read on its own clock.
+        # A simulated job has its own sensors, which are read on its virtual clock.
         watch = job.watch(raw) or sensors
         stop = _run_job(raw, log, job, watchdog, watch)
-        # What was measured is on disk; how the ranks part changes nothing of it. After a failure they do not part in
-        # order: that could wait for one that is gone.
+        # All measurements are on disk; leaving the group cannot change them. After a failure it is skipped, because it
+        # could wait for a rank that is gone.
         with suppress(Exception):
             job.close()
     finally:
-        # The node's own, too, where the job has brought others.
+        # Also stop the node's sensors if the job has its own.
         for each in {sensors, watch}:
             each.stop()
         watchdog.stop()
-    # A run that was to train until a quality was reached and did not is measured, but has not done what was asked.
+    # A run that missed its quality target is measured but not completed.
     target = spec.quality.target if spec.quality is not None else None
     if target is None or stop.reason == "quality":
         return observe.Status(code="completed")
-    reason = f"the quality {target:g} was not reached in {spec.budget.epochs} epochs"
+    reason = f"the quality target {target:g} was not reached in {spec.budget.epochs} epochs"
     return observe.Status(code="not_converged", reason=reason)
 
 
@@ -182,13 +182,13 @@ def _run_job(raw: Path, log: EventLog, job: Job, watchdog: Watchdog, watch: Sens
         timing = job.devices[0].timing
         log.write("environment", environment(job.family, timing, data=data, results=raw, code=code, more=job.facts()))
         if data is not None:
-            # A look at every file, which takes its time where there are millions.
+            # Looks at every file, which takes time if there are millions.
             with log.phase("data", now):
                 log.write("data", job.data_facts())
-    # No rank is to wait inside its first step for what only one of them writes down.
+    # No rank should wait inside its first step for what only rank 0 writes.
     job.team.agree([0])
     stop = _measure(raw, log, job, step_makers, watchdog, watch)
-    # Told after the measurement: no model is counted while a user waits for the first step.
+    # After the measurement: counting the model must not delay the first step.
     peaks = [peak for device in job.devices if (peak := device.memory_peak_bytes()) is not None]
     method = job.devices[0].memory_method
     log.write("memory", observe.MemoryPeak(peak_bytes=max(peaks) if peaks else None, method=method))
@@ -200,7 +200,7 @@ def _run_job(raw: Path, log: EventLog, job: Job, watchdog: Watchdog, watch: Sens
 
 
 def _edges(job: Job, watch: SensorWatcher) -> Callable[[], float]:
-    """The device's clock. Whoever asks for the time is at the edge of a window, at which the sensors are read."""
+    """Return the device's clock. It is read at the edges of windows, so reading it also reads the sensors."""
 
     def now() -> float:
         watch.mark()
@@ -225,7 +225,7 @@ def _measure(
             closing.callback(job.judge.close)
         writer = StepWriter(raw, job.team.process)
         closing.callback(writer.close)
-        # The first to be called: what is closed after a failure is not to be taken for a hang.
+        # Called first, so that a slow close after a failure is not reported as a hang.
         closing.callback(watchdog.finish)
         with log.phase("compile", now):
             for step_maker in step_makers:
@@ -236,21 +236,21 @@ def _measure(
             stop = BlockLoop(spec, timers, writer, raw, job.team, after_block, between).run()
         if leads:
             log.write("stop", stop)
-            _say_settings(job, log)
+            _write_settings(job, log)
         check_steps = job.team.agree([crosscheck_steps(spec.crosscheck_steps, stop)])[0]
         if check_steps:
             with log.phase("crosscheck", now):
                 checked = crosscheck(timers, check_steps, watchdog.beat)
-            # Every process: only all of them together tell waiting for the slowest from the transfer.
+            # Every process: waiting for the slowest rank and the transfer can only be separated with all of them.
             log.write("crosscheck", checked)
     return stop
 
 
-def _say_settings(job: Job, log: EventLog) -> None:
-    """What torch says of itself; a release or a user's file that keeps it from answering fails no measured run."""
+def _write_settings(job: Job, log: EventLog) -> None:
+    """Write the settings in effect. An error in reading them does not fail a measured run."""
     try:
         settings = job.settings()
-    except Exception:  # noqa: BLE001 -- see above; the log has it
+    except Exception:  # noqa: BLE001 -- see above; it is in the log
         traceback.print_exc()
         return
     if settings is not None:

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def open_job(spec: RunSpec) -> Job:
-    """The whole job, all its ranks."""
+    """Open the whole job with all its ranks."""
     return SimJob(spec)
 
 
 class SimJob:
-    """A scripted job."""
+    """A job on simulated devices."""
 
     family = "sim"
 
@@ -39,35 +39,35 @@ class SimJob:
         self.team: Team = Alone()
 
     def watch(self, raw: Path) -> SimWatch | None:
-        """The simulated sampler, where the script has sensors and somebody wants them read."""
+        """Return the simulated sampler if the spec has sensors and they are to be read."""
         if not self.spec.sim.sensors or not self.spec.energy.watch:
             return None
         return SimWatch(self.spec, raw, self._devices)
 
     def facts(self) -> dict[str, str]:
-        """Nothing beyond the host."""
+        """Return no facts beyond those of the host."""
         return {}
 
     def build(self) -> list[StepMaker]:
-        """One scripted step maker a rank."""
+        """Return one simulated step maker per rank."""
         make = plugins.load("workload", self.spec.workload)
         return [make(self.spec, device) for device in self._devices]
 
     def data_facts(self) -> DataFacts | None:
-        """A script reads no data."""
+        """Return None: no data is read."""
         return None
 
     def settings(self) -> Settings | None:
-        """A script has no settings of its own."""
+        """Return None: there are no settings."""
         return None
 
     def device_facts(self) -> DeviceFacts | None:
-        """No maker."""
+        """Return None: there is no datasheet."""
         return None
 
     def model_facts(self) -> ModelFacts | None:
-        """No model."""
+        """Return None: there is no model."""
         return None
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""

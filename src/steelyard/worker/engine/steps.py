@@ -1,4 +1,4 @@
-"""A step of training or inference with any model. This is the loop a careful person writes by hand, and no more."""
+"""A step of training or inference with any model: the plain loop that one would write by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Steps:
-    """What training and inference share."""
+    """Common part of training and inference."""
 
     block_steps: int | None = None
 
@@ -38,15 +38,15 @@ class _Steps:
         self.learnable = feed.learnable
 
     def take(self) -> Batch:
-        """The next batch; blocks the host until it is there."""
+        """Return the next batch; blocks the host until it has arrived."""
         batch, self._pieces = self._feed.take()
         return batch
 
     def after_block(self, table: NDArray[np.float64], raw: Path) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """End the loader."""
+        """Stop the loader."""
         self._feed.close()
 
     def _common(self) -> dict[str, str]:
@@ -54,13 +54,13 @@ class _Steps:
         values = {}
         if parameters:
             values["parameter_dtype"] = str(parameters[0].dtype).removeprefix("torch.")
-        # Whether channels are last in memory. In a 1 x 1 convolution both orders are the same, and tell nothing.
+        # Whether memory is channels-last. For a 1 x 1 convolution both formats are the same, so it is skipped.
         orders = [
             (p.is_contiguous(), p.is_contiguous(memory_format=torch.channels_last)) for p in parameters if p.dim() == 4
         ]
-        told = [last for first, last in orders if first != last]
-        if told:
-            values["channels_last"] = str(all(told)).lower()
+        known = [last for first, last in orders if first != last]
+        if known:
+            values["channels_last"] = str(all(known)).lower()
         if self._spec.compile != "off":
             from torch._dynamo.utils import counters
 
@@ -70,7 +70,7 @@ class _Steps:
 
 
 class Training(_Steps):
-    """Forward, backward, optimizer."""
+    """Forward, backward and optimizer step."""
 
     def __init__(
         self, spec: RunSpec, feed: Feed, module: Any, bundle: ModelBundle, precision: Precision, parallel: Parallel
@@ -89,7 +89,7 @@ class Training(_Steps):
         module.train()
 
     def compile(self) -> None:
-        """Let a compiled model be compiled on a batch that trains nothing: buffers and randomness stay as they were."""
+        """Trigger compilation with a batch that trains nothing: buffers and random states are restored."""
         if self._spec.compile == "off":
             return
         buffers = [(buffer, buffer.clone()) for buffer in self._module.buffers()]
@@ -104,11 +104,11 @@ class Training(_Steps):
             put_back(state)
 
     def run(self, batch: Batch) -> tuple[Any, Any] | None:
-        """One optimizer step over all its micro-batches, each with the weight of its samples."""
+        """Run one optimizer step over all its micro-batches, each weighted by its number of samples."""
         self._optimizer.zero_grad()
         scaler = self._scaler
         if len(self._pieces) == 1:
-            # By far the most steps, and the shortest: nothing is put around them that they do not need.
+            # The common case, and the one with the shortest steps: avoid any overhead.
             inputs, target = self._pieces[0]
             self._backward(self._forward(inputs, target, 1.0))
             self._last_share = 1.0
@@ -144,17 +144,17 @@ class Training(_Steps):
         self._last_loss = loss
 
     def watch_communication(self) -> None:
-        """Dress the model anew, with a hook."""
+        """Wrap the model again, with a communication hook."""
         if self._parallel.can_watch:
             self._module = None
             self._module = self._parallel.watch()
 
     def last_loss(self) -> float | None:
-        """Of the last micro-batch."""
+        """Return the loss of the last micro-batch."""
         return None if self._last_loss is None else float(self._last_loss.detach()) * self._last_share
 
     def effective(self) -> dict[str, str]:
-        """What the model, its dress and its loader say of themselves."""
+        """Return the settings of the model, its wrapper, its loader and its optimizer."""
         values = self._common() | self._parallel.effective(self._module)
         rates = {float(group["lr"]) for group in self._optimizer.param_groups}
         values["learning_rate"] = ", ".join(f"{rate:g}" for rate in sorted(rates))
@@ -162,7 +162,7 @@ class Training(_Steps):
 
 
 class Inference(_Steps):
-    """Forward alone."""
+    """Forward pass only."""
 
     communicates = False
 
@@ -171,32 +171,32 @@ class Inference(_Steps):
         module.eval()
 
     def compile(self) -> None:
-        """Let a compiled model be compiled."""
+        """Trigger compilation."""
         if self._spec.compile != "off":
             with torch.inference_mode(), self._precision.context():
                 call(self._module, self._feed.example()[0])
 
-    def run(self, batch: Batch) -> None:  # noqa: ARG002 -- `take` has kept its data
-        """One batch through the model."""
+    def run(self, batch: Batch) -> None:  # noqa: ARG002 -- `take` has stored its data
+        """Run one batch through the model."""
         with torch.inference_mode(), self._precision.context():
             for inputs, _ in self._pieces:
                 call(self._module, inputs)
 
     def watch_communication(self) -> None:
-        """Replicas do not communicate."""
+        """Do nothing: replicas do not communicate."""
 
     def last_loss(self) -> float | None:
-        """Inference has none."""
+        """Return None: inference has no loss."""
         return None
 
     def effective(self) -> dict[str, str]:
-        """What the model and its loader say of themselves."""
+        """Return the settings of the model and its loader."""
         compiled = hasattr(self._module, "_orig_mod")
         return {**self._common(), "parallel": "replicas", "compiled": str(compiled).lower()}
 
 
 class Loading:
-    """The input pipeline alone: batches are taken and moved to the device, and nothing is done with them."""
+    """The input pipeline only: batches are loaded and moved to the device, without a model."""
 
     communicates = False
     learnable = False
@@ -206,31 +206,31 @@ class Loading:
         self._feed = feed
 
     def compile(self) -> None:
-        """There is no model."""
+        """Do nothing: there is no model."""
 
     def take(self) -> Batch:
-        """The next batch; blocks the host until it is there."""
+        """Return the next batch; blocks the host until it has arrived."""
         return self._feed.take()[0]
 
     def run(self, batch: Batch) -> None:
-        """Nothing."""
+        """Do nothing with the batch."""
 
     def watch_communication(self) -> None:
-        """There is none."""
+        """Do nothing: there is no communication."""
 
     def after_block(self, table: NDArray[np.float64], raw: Path) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
     def last_loss(self) -> float | None:
-        """There is none."""
+        """Return None: there is no loss."""
         return None
 
     def close(self) -> None:
-        """End the loader."""
+        """Stop the loader."""
         self._feed.close()
 
     def effective(self) -> dict[str, str]:
-        """What the loader says of itself."""
+        """Return the settings of the loader."""
         return {**self._feed.effective(), "parallel": "none", "compiled": "false"}
 
 
@@ -238,7 +238,7 @@ TorchSteps = Training | Inference | Loading
 
 
 def _random_states(kind: str) -> list[tuple[Callable[[torch.Tensor], None], torch.Tensor]]:
-    """Of the CPU's source of randomness and of the device's own, each with the function that puts it back."""
+    """Return the random states of the CPU and the device, each with the function that restores it."""
     sources: list[Any] = [torch] if kind == "cpu" else [torch, getattr(torch, kind)]
     return [(source.set_rng_state, source.get_rng_state()) for source in sources]
 
@@ -249,6 +249,6 @@ def _optimizer(bundle: ModelBundle, module: Any, *, sharded: bool) -> torch.opti
     if sharded:
         raise InputError(
             "sharding replaces the parameters that this optimizer holds",
-            next_step="return a function that makes the optimizer from the parameters",
+            next_step="return a function that creates the optimizer from the parameters",
         )
     return bundle.optimizer

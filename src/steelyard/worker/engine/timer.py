@@ -1,4 +1,4 @@
-"""Times steps with deferred events: one synchronisation a block, never one a step. Knows devices only by protocol."""
+"""Time steps with deferred events: one synchronisation per block, never one per step."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class StepTimer:
-    """One rank's steps in blocks. `issue` enqueues a block; `harvest` waits for it and gives its samples.
+    """Times the steps of one rank in blocks. `issue` enqueues a block; `harvest` waits for it and returns its samples.
 
-    Events of a step: data is there, communication begins and ends to be exposed, step done. A step lasts from the
-    end of the step before, so the gap before its first event is the time the device stood idle for want of data.
-    Each block opens with an event of its own: what the harness does between blocks belongs to no step.
+    Events of a step: data has arrived, exposed communication begins, it ends, step done. A step starts when the step
+    before it ends, so the gap before its first event is the time in which the device waited for data. Each block starts
+    with its own event, so work of the harness between blocks belongs to no step.
     """
 
     def __init__(self, device: Device, step_maker: StepMaker) -> None:
@@ -41,11 +41,11 @@ class StepTimer:
             sample(batch.samples)
 
     def watch_communication(self) -> None:
-        """From now on the steps tell computation from communication, where the workload can."""
+        """From now on, separate computation from communication if the workload can."""
         self.step_maker.watch_communication()
 
     def harvest(self) -> NDArray[np.float64]:
-        """Wait for the block and give its samples, one row a column of `observe.COLUMNS`."""
+        """Wait for the block and return its samples, one row per column of `observe.COLUMNS`."""
         self.device.synchronize()
         events, samples = self._events, self._samples
         self._events, self._samples = [], []

@@ -1,4 +1,4 @@
-"""The way into the PyTorch engine: what must happen before torch is imported, which takes seconds."""
+"""Entry point of the PyTorch engine: what must happen before torch is imported, which takes seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def open_job(spec: RunSpec) -> Job:
-    """One rank's part of the job, or a word on why torch cannot run here."""
+    """Open one rank's part of the job, or raise an error that says why torch cannot run here."""
     vendor = NvidiaSmi()
     if os.environ.get("RANK", "0") == "0":
         vendor.start()

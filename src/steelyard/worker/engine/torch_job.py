@@ -1,4 +1,4 @@
-"""One rank of a PyTorch job: its device, its team, its model and its settings. Knows torch; times nothing."""
+"""One rank of a PyTorch job: its device, team, model and settings. Timing is done elsewhere."""
 
 from __future__ import annotations
 
@@ -42,51 +42,51 @@ if TYPE_CHECKING:
     from steelyard.worker.measure.vendor import NvidiaSmi
     from steelyard.worker.workloads.real import RealData
 
-# Longer than any hang limit in use: the watchdog is to speak first, and compilation on one rank is no failure.
+# Longer than any hang limit in use: the watchdog must act first, and compilation on one rank is not a failure.
 COLLECTIVE_TIMEOUT_S = 1800.0
 VENDOR_S = 5.0
 DEV = Path("/dev")
 
 
 class Processes:
-    """The processes that torchrun or a scheduler started, tied together by collectives on the host."""
+    """The processes started by torchrun or a scheduler, connected by collectives on the host."""
 
     def __init__(self, rank: int, group: dist.ProcessGroup | None) -> None:
         self.process = rank
         self._group = group
 
     def agree(self, values: list[int]) -> list[int]:
-        """What process 0 says. Through the host, so that the device's queue is not touched."""
+        """Return the values of process 0. Runs on the host, so that the device's queue is not touched."""
         shared = torch.tensor(values, dtype=torch.int64)
         dist.broadcast(shared, src=0, group=self._group)
         return [int(value) for value in shared.tolist()]
 
 
 def open_job(spec: RunSpec, vendor: NvidiaSmi) -> TorchJob:
-    """Find the rank's device and its team. `vendor` has been asked about the devices and answers later."""
+    """Open the rank's device and team. `vendor` was started earlier; its results are collected later."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     local_rank, local_world = (
         int(os.environ.get("LOCAL_RANK", "0")),
         int(os.environ.get("LOCAL_WORLD_SIZE", str(world))),
     )
     if world != spec.ranks:
-        raise InputError(f"{spec.ranks} ranks were asked for, {world} were started")
+        raise InputError(f"the run needs {spec.ranks} ranks, but {world} were started")
     touched_s = clock.now()
     if spec.source is not None:
-        # First: a user's file may bring a backend, and must not undo a switch or a seed that is set later.
+        # First: a user's file may register a backend, and must not change a switch or a seed that is set later.
         load_source(spec.source)
     device = open_device(spec.device, rank, local_rank)
     cpus = None
     if spec.numa:
         address = device.pci_address()
-        # Where nothing tells which CPUs are beside the accelerator, it is bound to none.
+        # If the CPUs near the accelerator are unknown, do not bind.
         if address is not None or device.device.type == "cpu":
             cpus = numa.cpus_beside(address, local_rank, local_world)
     if cpus:
         numa.bind(cpus)
     if spec.threads is not None or cpus:
         torch.set_num_threads(spec.threads or min(torch.get_num_threads(), len(cpus or ())))
-    # What cannot be done is refused before the ranks meet.
+    # Reject unsupported settings before the process group is created.
     precision = Precision(spec, device.device)
     parallel = Parallel(spec, device.device, device.record)
     job = TorchJob(spec, device, _team(spec, device, rank), vendor, precision, parallel)
@@ -104,7 +104,7 @@ def _team(spec: RunSpec, device: TorchDevice, rank: int) -> Team:
         if {"RANK", "MASTER_ADDR"} <= os.environ.keys():
             dist.init_process_group(backend, timeout=timeout)
         else:
-            # One process that was started without a starter: it meets itself.
+            # A single process without torchrun: create a group of one.
             store = dist.HashStore()  # type: ignore[attr-defined]
             dist.init_process_group(backend, timeout=timeout, store=store, rank=0, world_size=1)
     group: Any = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
@@ -112,7 +112,7 @@ def _team(spec: RunSpec, device: TorchDevice, rank: int) -> Team:
 
 
 class TorchJob:
-    """One process of the job, and its one device."""
+    """One process of the job with its device."""
 
     def __init__(
         self,
@@ -140,24 +140,24 @@ class TorchJob:
         self._tokens: int | None = None
 
     def watch(self, raw: Path) -> None:
-        """A real device has the sensors of its node."""
+        """Return None: the node's sensors are read."""
 
     def facts(self) -> dict[str, str]:
-        """Of torch, its build and the devices."""
-        # A render node alone may be the graphics of a workstation.
+        """Return facts on torch, its build and the devices."""
+        # Without render nodes: one alone may be a workstation's graphics card.
         files = {name: len(list(DEV.glob(pattern))) for name, pattern in hostinfo.ACCELERATOR_FILES.items()}
         seen = ", ".join(f"{name}: {number}" for name, number in files.items() if number and "DRM" not in name)
         facts = {"device.name": self._device.name(), "accelerator.files": seen or "none"}
         return facts | torch_facts() | self._vendor.facts(VENDOR_S)
 
     def build(self) -> list[TorchSteps | CeilingSteps]:
-        """The model on its device, seeded, in its precision and its parallel dress; or the work of a ceiling."""
+        """Build the model on its device, seeded, in its precision and wrapped for its ranks; or the ceiling."""
         spec = self.spec
         if spec.deterministic != torch.are_deterministic_algorithms_enabled():
-            # Not called in vain: it loads the compiler, which takes a second.
+            # Only if it changes something: the call loads the compiler, which takes a second.
             torch.use_deterministic_algorithms(spec.deterministic)
         if spec.deterministic:
-            # Read by cuBLAS when it starts, which has not happened yet.
+            # cuBLAS reads it at its start, which has not happened yet.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.backends.cudnn.benchmark = False
         self._precision.apply()
@@ -173,7 +173,7 @@ class TorchJob:
     def _model(self) -> TorchSteps:
         spec, device = self.spec, self._device.device
         if spec.data is not None:
-            # Before the model, whose classes are those of the data.
+            # Before the model, which gets its number of classes from the data.
             self._opened = open_format(spec)
         bundle = built_on_meta(self._bundle) if spec.mode == "load" else self._bundle()
         read = None
@@ -185,7 +185,7 @@ class TorchJob:
         self._tokens = bundle.tokens
         if spec.mode == "load":
             return Loading(Feed(spec, self._device.rank, device, bundle.batch, read))
-        # Sharding moves each part as it is cut: the whole may not fit on one device.
+        # fully_shard moves each shard itself: the whole model may not fit on one device.
         module = bundle.module if self._parallel.shards else bundle.module.to(device)
         if spec.channels_last:
             module = module.to(memory_format=torch.channels_last)
@@ -209,7 +209,7 @@ class TorchJob:
         return made
 
     def _made(self) -> ModelBundle | Ceiling:
-        """What the workload's function returns, if it can be run in this mode."""
+        """Return what the workload's function returns, if it supports this mode."""
         spec = self.spec
         build = load_source(spec.source) if spec.source is not None else plugins.load("workload", spec.workload)
         _refuse_options(build, spec)
@@ -227,28 +227,28 @@ class TorchJob:
             )
         raise InputError(
             f"{spec.workload}: its function returned {type(made).__name__}",
-            next_step="return module, loss, optimizer and batch maker, in this order",
+            next_step="return (module, loss, optimizer, batch), in this order",
         )
 
     def _classes(self, build: Any) -> dict[str, int]:
-        """As many classes as the data has, where the model's are an option that was not given."""
-        there = self._opened[1].classes if self._opened is not None else None
-        if there is None or "classes" not in inspect.signature(build).parameters:
+        """Return the number of classes of the data if the model has such an option and it was not set."""
+        available = self._opened[1].classes if self._opened is not None else None
+        if available is None or "classes" not in inspect.signature(build).parameters:
             return {}
         asked = self.spec.model.get("classes")
         if asked is None:
-            return {"classes": there}
-        if isinstance(asked, int) and asked < there:
-            problem = Problem("model.classes", f"is {asked}, and the data has {there}", f"at least {there}")
+            return {"classes": available}
+        if isinstance(asked, int) and asked < available:
+            problem = Problem("model.classes", f"is {asked}, but the data has {available}", f"at least {available}")
             raise InputError("the model has too few classes for its data", problems=(problem,))
         return {}
 
     def data_facts(self) -> DataFacts | None:
-        """Of the data set that is read."""
+        """Return facts on the data set that is read."""
         return None if self._data is None else self._data.facts()
 
     def settings(self) -> Settings | None:
-        """Read back from torch, not from the spec."""
+        """Return the settings, read back from torch and not from the spec."""
         assert self._step_maker is not None
         values = {
             "device": str(self._device.device),
@@ -264,15 +264,15 @@ class TorchJob:
         return Settings(values=values | self._precision.effective() | self._step_maker.effective())
 
     def device_facts(self) -> DeviceFacts | None:
-        """From the table, by the driver's name."""
+        """Return the entry of the device table for the driver's device name."""
         return look_up(self._device.name(), self._device.memory_bytes())
 
     def model_facts(self) -> ModelFacts | None:
-        """Counted on the meta device."""
+        """Return the model's size and FLOPs, counted on the meta device."""
         assert self._step_maker is not None
         if self.spec.mode == "load":
             return ModelFacts(
-                parameters=self._parameters, flops_per_sample=None, method="the input pipeline alone: no model is run"
+                parameters=self._parameters, flops_per_sample=None, method="input pipeline only: no model is run"
             )
         if isinstance(self._step_maker, CeilingSteps):
             return self._step_maker.facts()
@@ -288,7 +288,7 @@ class TorchJob:
         )
 
     def close(self) -> None:
-        """Leave the group, so that no rank sees another vanish."""
+        """Leave the process group, so that no rank sees another disappear."""
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -301,6 +301,6 @@ def _refuse_options(build: Any, spec: RunSpec) -> None:
     unknown = [] if takes_any else [name for name in spec.model if name not in known]
     missing = [p.name for p in named if p.default is p.empty and p.name not in spec.model]
     problems = [Problem(f"model.{name}", "unknown option", ", ".join(known) or "none") for name in unknown]
-    problems += [Problem(f"model.{name}", "is not given", f"--model {name}=VALUE") for name in missing]
+    problems += [Problem(f"model.{name}", "is missing", f"--model {name}=VALUE") for name in missing]
     if problems:
-        raise InputError(f"the workload {spec.workload!r} cannot be built so", problems=tuple(problems))
+        raise InputError(f"the workload {spec.workload!r} cannot be built with these options", problems=tuple(problems))

@@ -1,8 +1,8 @@
-"""Ends a process that no longer gets on, and says where it stood. Knows threads and stacks, no engine.
+"""End a process that makes no progress, and report where it was.
 
-A thread looks; behind it the interpreter's own timer, which needs no lock, ends a process whose hang holds the
-interpreter. Compilation is no hang: a thread inside torch's compiler is seen by its stack, and the other ranks, which
-wait for it, learn of it by a file.
+A thread checks for progress. As a backstop, the interpreter's own timer, which needs no lock, ends a process whose
+hang holds the GIL. Compilation is not a hang: it is recognised by the stack of the compiling thread, and the other
+ranks, which wait for it, see it by a file.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
-# Modules that are on a stack only while something is being compiled. One of them also has a function, `run`, through
-# which compiled code is called.
+# Modules that are on a stack only during compilation. One of them also has a function, `run`, that calls compiled
+# code.
 COMPILER_FILES = ("torch/_dynamo/convert_frame.py", "torch/_inductor/compile_fx.py", "triton/compiler/compiler.py")
 RUNS_COMPILED = "run"
-# For what comes before the first block of steps and after the last: long, but not without end.
+# Limit before the first block of steps and after the last: long, but finite.
 PATIENCE_S = 1800.0
-# How long after the thread should have acted the interpreter's timer does.
+# How long after the thread's limit the interpreter's timer acts.
 BACKSTOP_S = 5.0
 SHOWN_FRAMES = 12
 
 
 class Watchdog:
-    """Watches the thread that made it; `bark` is told the limit that was passed and where the thread stands."""
+    """Watches the thread that created it. On a hang it calls `bark` with the limit and the thread's stack."""
 
     def __init__(self, limit_s: float, folder: Path, bark: Callable[[float, str], None]) -> None:
         self._usual_s = limit_s
@@ -50,20 +50,20 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
 
     def start(self) -> None:
-        """From now on the watched thread must get on; until its first beat with patience."""
+        """Start watching; until the first beat the limit is PATIENCE_S."""
         self._rest(self._limit_s)
         self._thread.start()
 
     def beat(self) -> None:
-        """It got on."""
+        """Report progress."""
         self._rest(self._usual_s)
 
     def finish(self) -> None:
-        """No more beats will come; what is left is watched with patience."""
+        """No more beats will come; the limit is PATIENCE_S again."""
         self._rest(max(self._usual_s, PATIENCE_S))
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         with self._lock:
             self._ended = True
             faulthandler.cancel_dump_traceback_later()
@@ -78,7 +78,7 @@ class Watchdog:
                 faulthandler.dump_traceback_later(limit_s + BACKSTOP_S, exit=True, file=2)
 
     def _watch(self) -> None:
-        # Three looks within the limit: others that wait for our compiler must learn of it before their own limit.
+        # Several checks within the limit, so that ranks waiting for our compiler see it before their own limit.
         look_s = self._usual_s / 4
         while not self._ended:
             if compiling := self._compiling():
@@ -94,7 +94,7 @@ class Watchdog:
             self._wake.wait(max(0.05, min(look_s, left_s)))
 
     def _compiling(self) -> bool:
-        # Any thread: the backward graph is compiled on the thread that runs it.
+        # Check all threads: the backward graph is compiled on the thread that runs it.
         frame: FrameType | None
         for frame in sys._current_frames().values():  # noqa: SLF001 -- the interpreter's only way to see stacks
             while frame is not None:
@@ -105,7 +105,7 @@ class Watchdog:
         return False
 
     def _others_compile(self) -> bool:
-        """Whether the file has been touched since the last look; a shared disk's clock need not be ours."""
+        """Whether the file was touched since the last check. Only changes count: clocks of shared disks may differ."""
         before, self._others = self._others, self._mark()
         return self._others not in (before, None)
 
@@ -117,9 +117,9 @@ class Watchdog:
 
 
 def stack_of(thread: int) -> str:
-    """Where a thread stands, innermost call first."""
+    """Return the stack of a thread, innermost call first."""
     frame = sys._current_frames().get(thread)  # noqa: SLF001 -- as above
     if frame is None:
-        return "its thread is gone"
+        return "the thread has ended"
     lines = traceback.extract_stack(frame)[-SHOWN_FRAMES:]
     return " < ".join(f"{line.name} ({line.filename}:{line.lineno})" for line in reversed(lines))

@@ -1,1 +1,1 @@
-"""Measurement: phases, step timing, samples and environment. Writes down; derives nothing."""
+"""Measurement: phases, step timing, samples and environment, written without analysis."""

@@ -1,4 +1,4 @@
-"""Where the worker runs, read without privileges. Knows the host and the scheduler's variables, no secrets."""
+"""Facts on where the worker runs, read without privileges and without secrets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path("/")
 
 
 def node_name() -> str:
-    """What this node is called: by its scheduler, which may have several on one host, or else by itself."""
+    """Return the node's name as its scheduler calls it, or the host name."""
     return os.environ.get("SLURMD_NODENAME") or os.environ.get("NODE_NAME") or socket.gethostname()
 
 
@@ -35,10 +35,10 @@ def environment(
     code: Path | None = None,
     more: dict[str, str] | None = None,
 ) -> Environment:
-    """Node, allocation and the facts of the software and hardware around the run.
+    """Return node, allocation and facts on the software and hardware of the run.
 
-    `data` and `results` are folders whose file systems are told; `code` is the folder of the measured code (default:
-    the current one), whose git state is told; `more` are facts that only the caller has, such as those of torch.
+    `data` and `results` are folders whose file systems are recorded. `code` is the folder of the measured code, whose
+    git state is recorded (default: the current one). `more` are facts that only the caller has, such as those on torch.
     """
     node = node_name()
     facts = {
@@ -52,10 +52,10 @@ def environment(
         if folder is not None:
             facts.update(filesystem_facts(name, folder, ROOT))
     facts.update(more or {})
-    # None of the current folder when somebody has removed it under us.
+    # The current folder may have been deleted.
     with suppress(OSError):
         facts.update(_code_facts(code or Path.cwd()))
-    # Last: were there too many facts, these would be the ones left out.
+    # Last: if there are too many facts, these are left out.
     facts.update(variable_facts(os.environ))
     return Environment(
         node=node,
@@ -68,7 +68,7 @@ def environment(
 
 @lru_cache(maxsize=1)
 def _lasting_facts() -> dict[str, str]:
-    """What does not change while the process lives; a worker may make many runs."""
+    """Facts that do not change while the process runs; a worker may make many runs."""
     return {
         "system.kernel": f"{platform.system()} {platform.release()}",
         "system.architecture": platform.machine(),
@@ -80,12 +80,12 @@ def _lasting_facts() -> dict[str, str]:
 
 @lru_cache(maxsize=8)
 def _code_facts(folder: Path) -> dict[str, str]:
-    """Remembered: a worker may make many runs of the same code."""
+    """Cached: a worker may make many runs of the same code."""
     return git_facts(folder)
 
 
 def bounded(facts: dict[str, str]) -> dict[str, str]:
-    """Facts as a record can hold them: so many, each so long, and no stray halves of characters."""
+    """Return facts limited in number and length and without lone surrogates, so that a record can hold them."""
     kept = dict(list(facts.items())[: MAX_FACTS - 1])
     if len(kept) < len(facts):
         kept["facts_left_out"] = str(len(facts) - len(kept))

@@ -1,6 +1,6 @@
-"""Facts of the machine under the run: CPUs, memory, NUMA nodes, control groups, file systems, fabric, container.
+"""Facts on the machine: CPUs, memory, NUMA nodes, control groups, file systems, fabric, container.
 
-Knows the kernel's files below a root that tests can replace. Knows no accelerator and no software but the container.
+Reads the kernel's files below a root that tests can replace.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from steelyard.hostinfo import read_int, read_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# ARM says who designed a core and its number, not its name. From the kernel's and util-linux's tables.
+# ARM cores have numbers instead of names. From the tables of the kernel and util-linux.
 ARM_CORES = {
     ("0x41", "0xd0c"): "Arm Neoverse N1",
     ("0x41", "0xd40"): "Arm Neoverse V1",
@@ -44,7 +44,7 @@ IMAGE_LABELS = ("org.opencontainers.image.", "org.label-schema.")
 
 
 def host_facts(root: Path) -> dict[str, str]:
-    """Everything about the machine that does not change while a process runs."""
+    """Return facts on the machine that do not change while a process runs."""
     return {
         **_cpu_facts(root),
         **_memory_facts(root),
@@ -57,7 +57,7 @@ def host_facts(root: Path) -> dict[str, str]:
 
 def _cpu_facts(root: Path) -> dict[str, str]:
     facts: dict[str, str] = {}
-    # The fields of the first processor; those that follow repeat them.
+    # Fields of the first processor; the others repeat them.
     cpuinfo: dict[str, str] = {}
     for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
         name, _, value = line.partition(":")
@@ -81,7 +81,7 @@ def _cpu_facts(root: Path) -> dict[str, str]:
     if limits:
         low, high = min(limits) / 1000, max(limits) / 1000
         facts["cpu.max_mhz"] = f"{high:g}" if low == high else f"{low:g} to {high:g}"
-    # One CPU only: the kernel measures this one anew and takes its time for each.
+    # Only one CPU: the kernel measures the frequency on each read, which takes time.
     now = read_int(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
     mhz = f"{now / 1000:g}" if now else cpuinfo.get("cpu MHz")
     if mhz:
@@ -154,7 +154,7 @@ def _fabric_facts(root: Path) -> dict[str, str]:
 
 
 def filesystem_facts(name: str, path: Path, root: Path) -> dict[str, str]:
-    """On which file system a folder is, under a name such as `data`."""
+    """Return the file system of a folder, under a name such as `data`."""
     try:
         mount = hostinfo.mount_of(path.resolve(), root)
     except (OSError, RuntimeError):
@@ -170,14 +170,14 @@ def filesystem_facts(name: str, path: Path, root: Path) -> dict[str, str]:
 
 
 def without_password(text: str) -> str:
-    """A source such as `https://user:password@host/share` without what stands before its host."""
+    """Return a source such as `https://user:password@host/share` without user and password."""
     scheme, separator, rest = text.rpartition("://")
     place, slash, path = rest.partition("/")
     return scheme + separator + place.rpartition("@")[2] + slash + path
 
 
 def container_facts(root: Path, variables: Mapping[str, str]) -> dict[str, str]:
-    """The container this runs in, as far as it says; an image that is not named stays unsaid."""
+    """Return facts on the container, if any; the image only if the container names it."""
     image = variables.get("APPTAINER_CONTAINER") or variables.get("SINGULARITY_CONTAINER")
     if image or (root / ".singularity.d").is_dir():
         return {"container.kind": "apptainer", **_apptainer_facts(image, root)}
@@ -191,11 +191,11 @@ def container_facts(root: Path, variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _apptainer_facts(image: str | None, root: Path) -> dict[str, str]:
-    """The image's file, and the labels that were built into it."""
+    """Return the image's file and the labels built into it."""
     facts = {}
     if image:
         facts["container.image"] = without_password(image)
-        # To read a digest of the whole file would take longer than many a run; its size tells most images apart.
+        # Hashing the whole image would take longer than many runs; the size distinguishes most images.
         with contextlib.suppress(OSError, ValueError):
             facts["container.image_bytes"] = str(Path(image).stat().st_size)
     try:
@@ -212,7 +212,7 @@ def _apptainer_facts(image: str | None, root: Path) -> dict[str, str]:
 
 
 def _podman_facts(text: str) -> dict[str, str]:
-    """Podman names the image only in privileged containers; else the file is empty."""
+    """Return the image, which Podman names only in privileged containers; otherwise the file is empty."""
     fields = {name: value.strip('"') for name, _, value in (line.partition("=") for line in text.splitlines())}
     names = {"engine": "container.engine", "image": "container.image", "imageid": "container.image_id"}
     facts = {name: fields[field] for field, name in names.items() if fields.get(field)}

@@ -1,4 +1,4 @@
-"""Which CPUs are near a rank's device, and how to stay on them. Knows NUMA nodes and PCI devices, no accelerator."""
+"""Find the CPUs near a rank's PCI device, and bind the process to them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _PCI = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:
 def cpus_beside(
     device_pci: str | None, local_rank: int, local_ranks: int, root: Path = Path("/sys")
 ) -> set[int] | None:
-    """CPUs of the NUMA node that a rank belongs on, of those this process may use.
+    """Return the CPUs of the NUMA node of a rank, limited to those this process may use.
 
-    That is the node of the rank's PCI device. Ranks without one share out the nodes whose CPUs this process may use:
-    with fewer ranks than nodes each gets several, with more ranks some share a node and each gets all of it. None:
-    there is only one node, one rank has them all, or nothing is known; binding would then be a guess.
+    This is the node of the rank's PCI device. Ranks without a device are spread over the usable nodes: with fewer ranks
+    than nodes each gets several; with more ranks than nodes some share a node. Returns None if there is only one node
+    or rank, or if the node is unknown: binding would be a guess.
     """
     usable = os.sched_getaffinity(0)
     nodes = {node: cpus for node, cpus in numa_nodes(root).items() if cpus}
@@ -41,7 +41,7 @@ def cpus_beside(
 
 
 def pci_address(text: str) -> str | None:
-    """A PCI address as sysfs spells it (`0000:65:00.0`), from the spellings of drivers; None when it is not one."""
+    """Return a PCI address in the spelling of sysfs (`0000:65:00.0`), or None if the text is not one."""
     match = _PCI.fullmatch(text.strip())
     if match is None:
         return None
@@ -50,9 +50,9 @@ def pci_address(text: str) -> str | None:
 
 
 def bind(cpus: set[int]) -> None:
-    """Keep every thread of this process, and those they start, on these CPUs."""
+    """Bind every thread of this process, and those they start, to these CPUs."""
     done: set[int] = set()
-    # A thread not bound yet may start another meanwhile: look again until there is no new one.
+    # A thread that is not bound yet may start another: repeat until there are no new ones.
     while new := {int(path.name) for path in Path("/proc/self/task").iterdir()} - done:
         for thread in new:
             with contextlib.suppress(ProcessLookupError):
@@ -61,7 +61,7 @@ def bind(cpus: set[int]) -> None:
 
 
 def _nearest(node: int, nodes: dict[int, set[int]], root: Path) -> set[int] | None:
-    """CPUs of the nodes nearest to one that has memory only, as a GPU's memory has on some machines."""
+    """Return the CPUs of the nodes nearest to one without CPUs, such as GPU memory on some machines."""
     distances = [int(text) for text in (read_text(root / f"devices/system/node/node{node}/distance") or "").split()]
     everyone = sorted(numa_nodes(root))
     if len(distances) != len(everyone):

@@ -1,7 +1,6 @@
-"""Facts of the software around the run: torch, the measured code's git state, variables that change performance.
+"""Facts on software: torch, the git state of the measured code, variables that change performance.
 
-Knows which variables may be kept: those on a list, and never one that looks like a secret. Imports torch only when
-torch is asked about.
+Only variables on a list are kept, and never one that looks like a secret. torch is imported only when needed.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _SECRET_NAME = re.compile(
     r"TOKEN|KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|PRIVATE|CERT|SESSION|JWT|SIGNATURE|_PAT$", re.IGNORECASE
 )
 _SECRET_VALUE = re.compile(
-    r"://[^/\s]*@"  # a URL with a user, and maybe a password, in it
+    r"://[^/\s]*@"  # a URL with a user and possibly a password
     r"|(?i:(token|key|secret|passw\w*|credential\w*|sig|signature)\s*[=:])"
     r"|(?i:\b(bearer|basic)\s+\S)"
     r"|-----BEGIN"
@@ -54,23 +53,23 @@ _SECRET_VALUE = re.compile(
 
 
 def variable_facts(variables: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables that change performance, under `env.`; one that looks like a secret is left out whole."""
+    """Return environment variables that change performance, under `env.`, without those that look like secrets."""
     kept = sorted(name for name in variables if name in VARIABLES or name.startswith(VARIABLE_PREFIXES))
     return {f"env.{name}": variables[name] for name in kept if not looks_secret(name, variables[name])}
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Whether a variable's name or value looks like something that must not leave the machine."""
+    """Whether a variable's name or value looks like a secret."""
     return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value))
 
 
 def git_facts(folder: Path) -> dict[str, str]:
-    """Commit of the repository a folder is in, and whether tracked files differ from it; nothing without one."""
+    """Return the commit of a folder's repository and whether tracked files were changed; empty without one."""
     commit = _git(folder, "rev-parse", "--verify", "HEAD")
     if not commit:
         return {}
     facts = {"git.commit": commit}
-    # A filter is a program that the repository's own configuration names, and looking for changes would run it.
+    # A filter is a program configured in the repository, and checking for changes would run it.
     if _git(folder, "config", "--includes", "--local", "--get-regexp", r"^filter\.") is not None:
         return facts
     changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
@@ -80,7 +79,7 @@ def git_facts(folder: Path) -> dict[str, str]:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    # Without fsmonitor: it is a program that the repository's own configuration names.
+    # Without fsmonitor, which is a program configured in the repository.
     command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *words]
     variables = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:
@@ -93,8 +92,8 @@ def _git(folder: Path, *words: str) -> str | None:
 
 
 def torch_facts() -> dict[str, str]:
-    """What torch was built with and sees, under `torch.`; ImportError when there is no torch."""
-    # Through importlib: what is asked differs between releases, and every question is guarded anyway.
+    """Return facts on torch's build and devices, under `torch.`; ImportError without torch."""
+    # Through importlib: attributes differ between releases, and every access is guarded.
     torch: Any = importlib.import_module("torch")
     answers: dict[str, Any] = {
         "torch.version": torch.__version__,
@@ -118,13 +117,13 @@ def torch_facts() -> dict[str, str]:
 
 
 def arch_list(torch: Any) -> list[str]:
-    """GPU architectures torch has code for; older releases tell only where a GPU is, so the build itself is asked."""
+    """Return the GPU architectures in torch's build. Older releases list them only with a GPU, so ask the build."""
     flags = ask(lambda: torch._C._cuda_getArchFlags())  # noqa: SLF001
     return flags.split() if flags else list(ask(torch.cuda.get_arch_list) or [])
 
 
 def accelerator_name(torch: Any) -> str | None:
-    """The accelerator torch can really use. `torch.accelerator` names the one of the build though none is there."""
+    """Return the accelerator torch can use. `torch.accelerator` names that of the build even if there is none."""
     if ask(lambda: torch.accelerator.is_available()):
         return str(torch.accelerator.current_accelerator().type)
     return next((kind for kind in ACCELERATORS if available(torch, kind)), None)
@@ -132,32 +131,32 @@ def accelerator_name(torch: Any) -> str | None:
 
 def available(torch: Any, kind: str) -> bool:
     """Whether torch can use a device of this kind now."""
-    # Apple's devices are asked for elsewhere in older releases.
-    return kind == "cpu" or _says_yes(
+    # Older releases have Apple's devices in another module.
+    return kind == "cpu" or _is_true(
         torch.backends.mps if kind == "mps" else getattr(torch, kind, None), "is_available"
     )
 
 
 def ask(question: Callable[[], Any]) -> Any:
-    """The answer, or None: a build without the feature says so in many ways."""
+    """Return the answer, or None on any error: builds without a feature fail in many ways."""
     try:
         return question()
-    except Exception:  # noqa: BLE001 -- a fact that cannot be had must not end a run
+    except Exception:  # noqa: BLE001 -- an unavailable fact must not end a run
         return None
 
 
 def _distributed(torch: Any) -> dict[str, str]:
     if not ask(lambda: torch.distributed.is_available()):
         return {"torch.distributed": "no"}
-    there = [name for name in BACKENDS if _says_yes(torch.distributed, f"is_{name}_available")]
-    facts = {"torch.distributed": "yes", "torch.backends": " ".join(there) or "none"}
-    version = ask(lambda: torch.cuda.nccl.version()) if "nccl" in there else None
+    found = [name for name in BACKENDS if _is_true(torch.distributed, f"is_{name}_available")]
+    facts = {"torch.distributed": "yes", "torch.backends": " ".join(found) or "none"}
+    version = ask(lambda: torch.cuda.nccl.version()) if "nccl" in found else None
     if version:
         facts["torch.nccl"] = ".".join(map(str, version)) if isinstance(version, tuple) else str(version)
     return facts
 
 
-def _says_yes(thing: Any, question: str) -> bool:
+def _is_true(thing: Any, question: str) -> bool:
     return bool(ask(lambda: getattr(thing, question)()))
 
 

@@ -1,6 +1,6 @@
-"""Facts of the accelerators as their drivers tell them without privileges: clocks, power limits, links, partitions.
+"""Facts on accelerators from their drivers, read without privileges: clocks, power limits, links, partitions.
 
-Knows `nvidia-smi` and the sysfs files of AMD and Intel. Knows nothing of torch: it can be asked before torch is there.
+Sources are `nvidia-smi` and the sysfs files of AMD and Intel. torch is not needed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from steelyard.hostinfo import read_int, read_text
 
-# Under which name each field of nvidia-smi is kept. Every driver since 450 has them; one unknown field fails them all.
+# Names of nvidia-smi's fields in our facts. All drivers since 450 have them; one unknown field would fail the query.
 NVIDIA_FIELDS = {
     "name": "name",
     "uuid": "uuid",
@@ -64,14 +64,14 @@ _UNKNOWN = re.compile(r"\[?(N/A|Not Supported|Unknown Error|Insufficient Permiss
 
 
 class NvidiaSmi:
-    """`nvidia-smi` takes up to seconds: start it early, go on, and ask for its answers when they are needed."""
+    """Runs `nvidia-smi`, which can take seconds: start it early and collect its output later."""
 
     def __init__(self) -> None:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._found: dict[str, str] | None = None
 
     def start(self) -> None:
-        """Begin, and return at once. Where there is no nvidia-smi, there is nothing to say."""
+        """Start the commands and return at once. Without nvidia-smi there are no facts."""
         for name, command in (("query", QUERY), ("topology", TOPOLOGY)):
             with contextlib.suppress(OSError):
                 self._processes[name] = subprocess.Popen(
@@ -83,7 +83,7 @@ class NvidiaSmi:
                 )
 
     def facts(self, timeout_s: float = 5.0) -> dict[str, str]:
-        """What it said within so many seconds from now, under `gpuN.`; what has not ended by then is ended."""
+        """Return the facts under `gpuN.`, waiting at most `timeout_s`; commands that are still running are killed."""
         if self._found is None:
             deadline_s = time.monotonic() + timeout_s
             texts = {name: _outcome(process, deadline_s) for name, process in self._processes.items()}
@@ -94,13 +94,13 @@ class NvidiaSmi:
 
 
 def _outcome(process: subprocess.Popen[bytes], deadline_s: float) -> tuple[int | None, str]:
-    """Exit code (None: ended by us) and text."""
+    """Return exit code (None: killed after the timeout) and output."""
     try:
         output, _ = process.communicate(timeout=max(0.0, deadline_s - time.monotonic()))
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        # A driver that hangs can hold even a killed process; we do not wait for it.
+        # A hanging driver can block even a killed process; do not wait for it.
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=KILL_WAIT_S)
         return None, ""
@@ -109,7 +109,7 @@ def _outcome(process: subprocess.Popen[bytes], deadline_s: float) -> tuple[int |
 
 def _query_facts(code: int | None, text: str) -> dict[str, str]:
     if code is None:
-        return {"nvidia.smi": "gave no answer in time"}
+        return {"nvidia.smi": "no answer within the time limit"}
     if code != 0:
         return {"nvidia.smi": f"exit code {code}: {' '.join(text.split())[:300]}"}
     facts = {}
@@ -122,7 +122,7 @@ def _query_facts(code: int | None, text: str) -> dict[str, str]:
 
 
 def topology_facts(text: str) -> dict[str, str]:
-    """Links of each GPU to the others and to the network cards, from the matrix of `nvidia-smi topo -m`."""
+    """Return the links of each GPU to other GPUs and network cards, from the matrix of `nvidia-smi topo -m`."""
     lines = [[cell.strip() for cell in line.split("\t")] for line in _ANSI.sub("", text).splitlines()]
     header = next((line for line in lines if "GPU0" in line[1:]), None)
     if header is None:
@@ -133,7 +133,7 @@ def topology_facts(text: str) -> dict[str, str]:
             continue
         cells = dict(zip(header[1:], line[1:], strict=False))
         if "GPU NUMA ID" in cells:
-            # The last column stands behind more tabs than its heading.
+            # The last column has more tabs before it than its heading.
             cells["GPU NUMA ID"] = next(cell for cell in reversed(line) if cell)
         links = [f"{name} {cell}" for name, cell in cells.items() if re.fullmatch(r"(GPU|NIC)\d+|mlx\S+", name)]
         prefix = line[0].lower()
@@ -149,7 +149,7 @@ def topology_facts(text: str) -> dict[str, str]:
 
 
 def driver_facts(root: Path = Path("/")) -> dict[str, str]:
-    """Accelerators in the kernel's own files: drivers, and the cards of AMD and Intel. Costs no process."""
+    """Return drivers, and the cards of AMD and Intel, from the kernel's files. Starts no process."""
     facts = {}
     if nvidia := read_text(root / "proc/driver/nvidia/version"):
         facts["nvidia.kernel_module"] = nvidia.splitlines()[0].partition(":")[2].strip() or nvidia.splitlines()[0]
@@ -189,7 +189,7 @@ def _card_facts(card: Path, vendor: str, root: Path) -> dict[str, str]:
 
 
 def _levels(name: str, text: str) -> dict[str, str]:
-    """Clocks from lines such as `1: 1700Mhz *`: the last is the highest, the star is where it stands."""
+    """Return clocks from lines such as `1: 1700Mhz *`: the last is the highest, the star marks the current one."""
     levels = [line.partition(":")[2].strip() for line in text.splitlines() if ":" in line]
     if not levels:
         return {}

@@ -1,4 +1,4 @@
-"""Writes observations as they come: events as JSON lines, step samples as chunks. Holds nothing back."""
+"""Write observations at once: events as JSON lines, step samples as binary chunks."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class EventLog:
         self._pending = b""
 
     def write(self, kind: str, contract: Any) -> None:
-        """One event, on disk before the call returns to the run."""
+        """Write one event to disk before returning."""
         line = json.dumps({"kind": kind, **to_json_object(contract)}, allow_nan=False) + "\n"
         with self._lock:
             self._pending += line.encode()
             self._flush()
 
     def end(self, status: observe.Status) -> None:
-        """The last event. On a full disk the reserve that was laid by for it is given up."""
+        """Write the last event. On a full disk, delete the reserve file to make room for it."""
         try:
             self.write("status", status)
         except OSError as error:
@@ -50,30 +50,30 @@ class EventLog:
         self._file.close()
 
     def _flush(self) -> None:
-        """Write what is pending. What did not fit stays pending, from the very byte on: no line is torn or lost."""
+        """Write what is pending. What does not fit stays pending, byte by byte: no line is torn or lost."""
         while self._pending:
             self._pending = self._pending[self._file.write(self._pending) :]
 
     @contextmanager
     def phase(self, name: observe.PhaseName, now: Callable[[], float], start_s: float | None = None) -> Iterator[None]:
-        """A phase of the run; written also when it ends by an error, because failure is data."""
+        """Write a phase of the run, even if it ends with an error."""
         begin_s = now() if start_s is None else start_s
         try:
             yield
         except BaseException:
-            # The error is the news: a disk that is full takes this line later, with the status.
+            # The original error matters more. On a full disk this line is written later, with the status.
             with suppress(OSError):
                 self.write("phase", observe.Phase(name=name, start_s=begin_s, end_s=now(), complete=False))
             raise
         self.write_phase(name, begin_s, now())
 
     def write_phase(self, name: observe.PhaseName, start_s: float, end_s: float) -> None:
-        """A phase that is over."""
+        """Write a phase that is over."""
         self.write("phase", observe.Phase(name=name, start_s=start_s, end_s=end_s))
 
 
 class StepWriter:
-    """Streams the step samples of all ranks of one process into one file; or those of tokens, by another pattern."""
+    """Streams the step samples (or, with another pattern, token samples) of one process to a file."""
 
     def __init__(self, raw: Path, process: int, pattern: str = observe.STEPS_PATTERN) -> None:
         self._file = (raw / pattern.replace("*", f"{process:05d}")).open("wb")
@@ -81,7 +81,7 @@ class StepWriter:
         self._next_step: dict[int, int] = {}
 
     def write(self, rank: int, table: NDArray[np.float64]) -> None:
-        """Append one rank's block, in as many chunks as it takes."""
+        """Append one rank's block, split into chunks."""
         for start in range(0, table.shape[1], observe.MAX_CHUNK_STEPS):
             chunk = table[:, start : start + observe.MAX_CHUNK_STEPS]
             first = self._next_step.get(rank, 0)
@@ -89,16 +89,16 @@ class StepWriter:
             self._next_step[rank] = first + chunk.shape[1]
 
     def flush(self) -> None:
-        """Hand what was written to the system, so that a killed process loses no finished block."""
+        """Hand the data to the operating system, so that a killed process loses no finished block."""
         self._file.flush()
 
     def close(self) -> None:
-        """No more samples."""
+        """Close the file."""
         self._file.close()
 
 
 def write_progress(raw: Path, progress: dict[str, float]) -> None:
-    """Let the launcher see how far the run is; replaced whole, so that nobody reads half of it."""
+    """Write the progress for the launcher; the file is replaced atomically."""
     beside = raw / f"{observe.PROGRESS_FILE}.new"
     beside.write_text(json.dumps(progress), encoding="utf-8")
     beside.replace(raw / observe.PROGRESS_FILE)

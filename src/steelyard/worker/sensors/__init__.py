@@ -1,1 +1,1 @@
-"""Sensors of energy and power on the measured side: one file a vendor, and the process that reads them."""
+"""Energy and power sensors: one file per vendor, and the sampler process that reads them."""

@@ -1,8 +1,8 @@
-"""Energy and power of AMD accelerators: amdsmi where it is installed, else the driver's files. Knows cards and dies.
+"""Energy and power of AMD accelerators: from amdsmi if installed, else from the driver's files.
 
 Sources: AMD SMI documentation (https://rocm.docs.amd.com/projects/amdsmi): amdsmi_get_energy_count, not on virtual
-guests; amdsmi_get_power_info in W; amdsmi_get_power_cap_info in microwatts. That of the two dies of an MI250 only the
-first tells power, and the whole card's: https://github.com/ml-energy/zeus/pull/203 and
+guests; amdsmi_get_power_info in W; amdsmi_get_power_cap_info in microwatts. Of the two dies of an MI250 only the
+first reports power, for the whole card: https://github.com/ml-energy/zeus/pull/203 and
 https://github.com/mlco2/codecarbon/issues/1097; drivers/gpu/drm/amd/pm/swsmu/smu13/aldebaran_ppt.c of the kernel.
 """
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 BACKEND = "amd"
 NVIDIA = ("dev/nvidia[0-9]*",)
-# PCI numbers of MI250X, MI250 and the name both answer to; each is one of two dies of a card.
+# PCI ids of MI250X and MI250, and their name; each device is one of two dies of a card.
 TWO_DIES = {"0x7408", "0x740c"}
 TWO_DIES_NAME = re.compile(r"\bMI250X?\b")
-INSTALL = "PYTHONPATH=/opt/rocm/share/amd_smi, or pip install /opt/rocm/share/amd_smi: it must fit the driver's ROCm"
-GROUPS = "join the groups render and video, or hand /dev/kfd and /dev/dri to the container"
-# Of fields that a device does not fill; 16, 32 and 64 bits wide.
+INSTALL = "PYTHONPATH=/opt/rocm/share/amd_smi, or pip install /opt/rocm/share/amd_smi: it must match the driver's ROCm"
+GROUPS = "join the groups render and video, or pass /dev/kfd and /dev/dri to the container"
+# Values of fields that a device does not fill; 16, 32 and 64 bits wide.
 UNFILLED = {2**16 - 1, 2**32 - 1, 2**64 - 1}
 POWER_FIELDS = ("socket_power", "current_socket_power", "average_socket_power")
 POWER_RESOLUTION_W = 1.0
@@ -60,7 +60,7 @@ class DieChannel:
 
 @dataclass(frozen=True)
 class Die:
-    """What the driver hands out as one device."""
+    """What the driver presents as one device."""
 
     address: str | None
     uuid: str | None
@@ -71,7 +71,7 @@ class Die:
 
 
 def open_amd(root: Path, devices: Sequence[str]) -> SensorsFound:
-    """The job's cards (all, where `devices` is empty), each once, with what can be read of them."""
+    """Find the job's cards (all if `devices` is empty), each once, with their channels."""
     missing: list[Missing] = []
     if reason := whose_numbers(root, devices, NVIDIA):
         if hwmon(root, "amdgpu") or any(root.glob("dev/kfd")):
@@ -82,7 +82,7 @@ def open_amd(root: Path, devices: Sequence[str]) -> SensorsFound:
     if library is not None:
         try:
             dies = [_asked(library, handle) for handle in library.amdsmi_get_processor_handles()]
-        except Exception as error:  # noqa: BLE001 -- whatever the vendor's binding raises is a reason
+        except Exception as error:  # noqa: BLE001 -- any error of the vendor's binding is a reason
             dies = []
             missing.append(_missing("devices", error, INSTALL))
         if dies:
@@ -96,35 +96,35 @@ def open_amd(root: Path, devices: Sequence[str]) -> SensorsFound:
 
 
 def _library(root: Path, missing: list[Missing]) -> Any | None:
-    """The vendor's binding, ready to be asked; None when it is not there or does not start."""
-    there = any(root.glob("dev/kfd")) or bool(hwmon(root, "amdgpu"))
+    """Return the initialised vendor binding, or None if it is missing or fails."""
+    present = any(root.glob("dev/kfd")) or bool(hwmon(root, "amdgpu"))
     try:
         library = importlib.import_module("amdsmi")
-    except Exception as error:  # noqa: BLE001 -- it loads a shared library, and raises what it likes
-        if there:
+    except Exception as error:  # noqa: BLE001 -- it loads a shared library and may raise anything
+        if present:
             absent = isinstance(error, ModuleNotFoundError)
             reason = (
                 "amdsmi is not installed for this Python"
                 if absent
-                else f"amdsmi does not load: {_describe_error(error)}"
+                else f"amdsmi cannot be loaded: {_describe_error(error)}"
             )
-            reason += ": there is no counter of energy, only the driver's watts"
+            reason += "; only power from the driver, no energy counter"
             missing.append(Missing(backend=BACKEND, what="amdsmi", code="missing", reason=reason, fix=INSTALL))
         return None
     try:
         library.amdsmi_init()
     except Exception as error:  # noqa: BLE001 -- as above
-        if there:
+        if present:
             missing.append(_missing("amdsmi", error, GROUPS))
         return None
     return library
 
 
-# -- which are the job's ----------------------------------------------------------------------------------------
+# -- the job's devices ----------------------------------------------------------------------------------------------
 
 
 def _wanted(root: Path, dies: list[Die], devices: Sequence[str], missing: list[Missing]) -> set[int]:
-    """Places of the job's dies: the numbers that ROCm counts by are the driver's, not the library's."""
+    """Return the indices of the job's dies. ROCm's device numbers follow the driver's order, not the library's."""
     if not devices or not dies:
         return set(range(len(dies)))
     order = _rocm_order(root) or [(die.address, None) for die in dies]
@@ -141,13 +141,13 @@ def _wanted(root: Path, dies: list[Die], devices: Sequence[str], missing: list[M
         if place is not None:
             wanted.add(place)
         else:
-            reason = f"device {device[:60]} of the job is not among the {len(dies)} that can be seen"
+            reason = f"the job's device {device[:60]} is not among the {len(dies)} visible devices"
             missing.append(Missing(backend=BACKEND, what=f"device {device[:60]}", code="missing", reason=reason))
     return wanted
 
 
 def _rocm_order(root: Path) -> list[tuple[str | None, str | None]]:
-    """PCI address and serial number of each device as ROCm counts them: the order of the driver's topology."""
+    """Return PCI address and serial number of each device in ROCm's order, which is that of the driver's topology."""
     found: list[tuple[str | None, str | None]] = []
     for node in entries(root / "sys/class/kfd/kfd/topology/nodes", r"\d+"):
         lines = (words_of(node / "properties") or "").splitlines()
@@ -156,7 +156,7 @@ def _rocm_order(root: Path) -> list[tuple[str | None, str | None]]:
             for key, _, value in (line.partition(" ") for line in lines)
             if re.fullmatch(r"[0-9]{1,20}", value)
         }
-        # Processors are nodes as well; they have no such units.
+        # Processors are nodes as well, but have no SIMD units.
         if facts.get("simd_count", 0) > 0:
             at = facts.get("location_id", 0)
             address = f"{facts.get('domain', 0):04x}:{at >> 8 & 0xFF:02x}:{at >> 3 & 0x1F:02x}.{at & 7}"
@@ -168,16 +168,16 @@ def _rocm_order(root: Path) -> list[tuple[str | None, str | None]]:
 
 
 def _asked(library: Any, handle: Any) -> Die:
-    """What the library says of one device."""
+    """Return what the library reports for one device."""
     asic = _quietly(library.amdsmi_get_gpu_asic_info, handle) or {}
     uuid = _quietly(library.amdsmi_get_gpu_device_uuid, handle)
     address = _quietly(library.amdsmi_get_gpu_device_bdf, handle)
     cap = _number((_quietly(library.amdsmi_get_power_cap_info, handle) or {}).get("power_cap"))
-    # Some releases give W instead of microwatts; no card has a limit between 10 kW and 10 mW.
+    # Some releases report W instead of microwatts; no card has a limit between 10 mW and 10 kW in these units.
     limit_w = cap * MICRO if cap is not None and cap > 1e4 else cap
     name = str(asic.get("market_name") or "")
     number = asic.get("device_id")
-    # As the kernel spells it; releases give it as a number or as text.
+    # In the kernel's spelling; releases report a number or text.
     spelled = f"{number:#06x}" if isinstance(number, int) else str(number).lower()
     is_half = spelled in TWO_DIES or bool(TWO_DIES_NAME.search(name))
     device = _text(address) or _text(uuid)
@@ -188,13 +188,13 @@ def _asked(library: Any, handle: Any) -> Die:
 
 
 def _tried(library: Any, handle: Any, what: str, limit_w: float | None, device: str | None) -> DieChannel | Missing:
-    """A channel of a device after its first reading, or why there is none."""
+    """Return a channel of a device after a test reading, or why there is none."""
     read = partial(_energy_j if what == "energy" else _power_w, library, handle)
     call = "amdsmi_get_energy_count" if what == "energy" else "amdsmi_get_power_info"
     try:
-        # The second die of a card says 0: a device that is on draws more.
+        # The second die of a card reports 0, which a running device cannot draw.
         if read() == 0:
-            raise ReadError("implausible", f"{call} says 0, which no device that is on can draw")
+            raise ReadError("implausible", f"{call} reports 0, which is impossible for a running device")
         step = POWER_RESOLUTION_W
         if what == "energy":
             unit_uj = _number(_call(library.amdsmi_get_energy_count, handle).get("counter_resolution"))
@@ -205,7 +205,7 @@ def _tried(library: Any, handle: Any, what: str, limit_w: float | None, device: 
 
 
 def _seen(root: Path, chip: Path) -> Die:
-    """What the driver's files say of one device, where there is no library: watts alone."""
+    """Return what the driver's files report for one device without the library: power only."""
     is_half = (words_of(chip / "device/device") or "").lower() in TWO_DIES
     path = next((chip / name for name in ("power1_average", "power1_input") if (chip / name).exists()), None)
     readings: tuple[DieChannel, ...] = ()
@@ -224,11 +224,11 @@ def _seen(root: Path, chip: Path) -> Die:
 
 def _energy_j(library: Any, handle: Any) -> float:
     found = _call(library.amdsmi_get_energy_count, handle)
-    # `power` was its name until ROCm 6.1.
+    # Named `power` until ROCm 6.1.
     ticks = _number(found.get("energy_accumulator", found.get("power")))
     unit_uj = _number(found.get("counter_resolution"))
     if ticks is None or not unit_uj:
-        raise ReadError("unsupported", "amdsmi_get_energy_count gives no number")
+        raise ReadError("unsupported", "amdsmi_get_energy_count returned no number")
     return ticks * unit_uj * MICRO
 
 
@@ -237,17 +237,17 @@ def _power_w(library: Any, handle: Any) -> float:
     # MI300 and newer fill the second, older ones the third, new releases the first for all.
     values = [value for field in POWER_FIELDS if (value := _number(found.get(field))) is not None]
     if not values:
-        raise ReadError("unsupported", "amdsmi_get_power_info gives no watts")
+        raise ReadError("unsupported", "amdsmi_get_power_info returned no power")
     return next((value for value in values if value > 0), 0.0)
 
 
 def _call(function: Callable[[Any], Any], handle: Any) -> dict[str, Any]:
     try:
         found = function(handle)
-    except Exception as error:  # noqa: BLE001 -- whatever the vendor's binding raises is a reason
+    except Exception as error:  # noqa: BLE001 -- any error of the vendor's binding is a reason
         raise ReadError(_code(error), _describe_error(error)) from None
     if not isinstance(found, dict):
-        raise ReadError("unsupported", f"{getattr(function, '__name__', 'amdsmi')} gives no table")
+        raise ReadError("unsupported", f"{getattr(function, '__name__', 'amdsmi')} returned no table")
     return found
 
 
@@ -255,9 +255,9 @@ def _call(function: Callable[[Any], Any], handle: Any) -> dict[str, Any]:
 
 
 def _cards(dies: list[Die], wanted: set[int], found: SensorsFound) -> SensorsFound:
-    """Dies put together to cards: a half that tells nothing belongs to the one before it that does.
+    """Group dies into cards: a second die without readings belongs to the first die before it.
 
-    Partitions of a card are functions of one PCI device. Whichever of them tells joules, they are of the same socket.
+    Partitions of a card are functions of one PCI device; the energy of any of them is that of the whole socket.
     """
     reads: list[Callable[[], float]] = []
     slots = [(die.address or "").rpartition(".")[0] for die in dies]
@@ -271,7 +271,7 @@ def _cards(dies: list[Die], wanted: set[int], found: SensorsFound) -> SensorsFou
             while slots[start] and end < len(dies) and slots[end] == slots[start]:
                 end += 1
         if wanted & set(range(start, end)):
-            # The sort keeps the order of the others.
+            # The sort is stable.
             _add_card(found, reads, sorted(dies[start:end], key=lambda die: not die.readings), number)
         number, start = number + 1, end
     if reads:
@@ -289,7 +289,7 @@ def _add_card(found: SensorsFound, reads: list[Callable[[], float]], members: li
     found.missing += first.faults
     found.domains.append(Domain(name=card, scope="device", device=device))
     if first.is_half or len(members) > 1:
-        # The joules of the card are those of all; none is told of one alone.
+        # The card's energy covers all dies; there is none for a single die.
         found.domains += [
             Domain(name=f"{card}.die{index}", scope="die", parent=card, device=die.uuid or die.address)
             for index, die in enumerate(members)
@@ -311,21 +311,21 @@ def _add_card(found: SensorsFound, reads: list[Callable[[], float]], members: li
 
 def _silent(die: Die, device: str | None) -> Missing:
     if die.is_half:
-        reason = "the card's joules are told at its first die, which is not among the devices that we see"
-        fix = "ask for whole cards (both dies), or let us see the other die"
+        reason = "the card's energy is reported by its first die, which is not visible here"
+        fix = "request whole cards (both dies), or make the other die visible"
     else:
-        reason, fix = "the driver tells neither energy nor power of this device (a virtual guest?)", ""
+        reason, fix = "the driver reports neither energy nor power for this device (a virtual machine?)", ""
     return Missing(backend=BACKEND, what=f"device {device}", code="unsupported", reason=reason, fix=fix)
 
 
-# -- what a stranger's library returns --------------------------------------------------------------------------
+# -- values from the vendor's library ---------------------------------------------------------------------------
 
 
 def _quietly(function: Callable[..., Any], *arguments: Any) -> Any | None:
-    """An answer that we can do without."""
+    """Return the answer of an optional call, or None on any error."""
     try:
         return function(*arguments)
-    except Exception:  # noqa: BLE001 -- see above
+    except Exception:  # noqa: BLE001 -- the answer is optional
         return None
 
 
@@ -344,12 +344,12 @@ def _describe_error(error: Exception) -> str:
 
 
 def _code(error: Exception) -> MissingCode:
-    words = _describe_error(error).lower()
-    if isinstance(error, PermissionError) or "permission" in words or "no_perm" in words:
+    text = _describe_error(error).lower()
+    if isinstance(error, PermissionError) or "permission" in text or "no_perm" in text:
         return "forbidden"
-    if "not_supported" in words or "not supported" in words or "not_yet_implemented" in words:
+    if "not_supported" in text or "not supported" in text or "not_yet_implemented" in text:
         return "unsupported"
-    return "vanished" if "not_found" in words or "no such device" in words else "missing"
+    return "vanished" if "not_found" in text or "no such device" in text else "missing"
 
 
 def _missing(what: str, error: Exception, fix: str) -> Missing:

@@ -1,4 +1,4 @@
-"""What a backend of sensors is: it finds its channels once, then reads them. Knows no file and no clock of the run."""
+"""The interface of a sensor backend: it finds its channels once, then reads them."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ class ReadError(Exception):
 
 @dataclass
 class SensorsFound:
-    """What a backend has to offer on this node."""
+    """What a backend found on this node."""
 
     domains: list[Domain] = field(default_factory=list)
     channels: list[Channel] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
     read: Callable[[int], float] | None = None
-    """The reading of the channel with this number in `channels`, in J or W; raises ReadError."""
+    """Return the reading of the channel with this index in `channels`, in J or W; raises ReadError."""
     conditions: Callable[[], dict[str, str]] | None = None
-    """What the devices say of themselves now, by domain and name; may take its time."""
+    """Return the current state of the devices, by domain and name; may be slow."""
     close: Callable[[], None] = lambda: None
 
 
 class Backend(Protocol):
-    """Opens a vendor's library or a tree of files. Registered as `sensor` in `plugins.py`, by its name."""
+    """Opens a vendor's library or a tree of files. Registered by name as `sensor` in `plugins.py`."""
 
     def __call__(self, root: Path, devices: Sequence[str]) -> SensorsFound:
-        """Look below `root` (the file system's, or a test's); `devices` are the job's own, as their UUIDs or numbers.
+        """Search below `root`; `devices` are the job's devices as UUIDs or numbers.
 
-        Never raises for what is not there: that is a `Missing`. Nothing there at all and nothing expected: an empty
-        SensorsFound.
+        Never raises if something is missing: that is a `Missing`. If there is nothing and nothing is expected, the
+        result is empty.
         """
         ...

@@ -1,4 +1,4 @@
-"""Writes the sensor files of one node: events as JSON lines, samples as chunks. Knows full disks, no sensor."""
+"""Write the sensor files of one node: events as JSON lines, samples as binary chunks. Handles full disks."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
     Samples = tuple[array[float], array[float], array[float]]
 
-# So much of the samples is given up when a full disk does not hold the last word.
-WORD_BYTES = 8192
+# On a full disk this many bytes of samples are dropped to make room for the last event.
+END_BYTES = 8192
 
 
 def sensors_file(raw: Path, process: int) -> Path:
-    """Where a node's sensors are described."""
+    """Return the path of the file that describes a node's sensors."""
     return raw / energy.SENSORS_PATTERN.replace("*", f"{process:05d}")
 
 
 class Lines:
-    """The small events. A line that does not fit on the disk leaves no part of itself behind."""
+    """The small events. A line that does not fit on the disk is removed completely."""
 
     def __init__(self, raw: Path, process: int) -> None:
         self._file = sensors_file(raw, process).open("wb", buffering=0)
 
     def write(self, kind: str, contract: Any) -> None:
-        """One event, on disk before the call returns."""
+        """Write one event to disk before returning."""
         line = json.dumps({"kind": kind, **to_json_object(contract)}, allow_nan=False).encode() + b"\n"
         _write_whole(self._file, line)
 
     def close(self) -> None:
-        """No more events."""
+        """Close the file."""
         self._file.close()
 
 
@@ -52,30 +52,30 @@ class Chunks:
         self._ends = [(self._file.tell(), 0)]
 
     def write(self, held: dict[int, Samples]) -> None:
-        """What was held of each channel, in one piece."""
+        """Write the collected samples of all channels at once."""
         whole = _Pieces()
         for channel, columns in held.items():
             energy.write_power_chunk(whole, channel, np.array(columns))  # type: ignore[arg-type]
         _write_whole(self._file, whole.joined())
         self.samples += sum(len(times) for times, _, _ in held.values())
         self._ends.append((self._file.tell(), self.samples))
-        # No more than it takes to give up WORD_BYTES.
-        del self._ends[: -WORD_BYTES // 32]
+        # Only as many as are needed to drop END_BYTES.
+        del self._ends[: -END_BYTES // 32]
 
     def close(self) -> None:
-        """No more samples."""
+        """Close the file."""
         self._file.close()
 
     def give_up_some(self) -> None:
-        """Make room for a last word. Whole chunks alone are given up: what stays can be read."""
+        """Make room for the last event by dropping whole chunks; the rest stays readable."""
         end = self._file.tell()
-        enough = (place for place in reversed(self._ends) if place[0] <= end - WORD_BYTES)
+        enough = (place for place in reversed(self._ends) if place[0] <= end - END_BYTES)
         kept, self.samples = next(enough, self._ends[0])
         self._file.truncate(kept)
 
 
 class _Pieces:
-    """As much of a file as a chunk is written to."""
+    """The part of the file interface that writing a chunk needs."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []

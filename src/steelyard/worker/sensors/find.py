@@ -1,4 +1,4 @@
-"""Finds what can be read on this node, over all registered backends. Knows their names and signs, reads no channel."""
+"""Find the readable sensors of this node over all registered backends."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from steelyard.worker.sensors.backend import ReadError, SensorsFound
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-# A driver that has to wake eight sleeping devices takes several seconds for it.
+# A driver may need several seconds to wake eight sleeping devices.
 OPEN_LIMIT_S = 10.0
 MAX_REASON = 500
 
-# What the kernel shows of each of our backends, below the root. Where nothing of it is there, none of them has anything
-# to offer, and no process needs to be started to say so. A backend without an entry here is always tried.
+# What the kernel shows for each built-in backend, below the root. If none of it exists, the backend has nothing to read
+# and no process is started. A backend without an entry is always tried.
 SIGNS = {
     "nvml": ("dev/nvidiactl", "dev/nvidia[0-9]*", "proc/driver/nvidia/version", "dev/dxg"),
     "rapl": ("sys/class/powercap/*",),
-    # Grace keeps its files with the device.
+    # Grace has its files in the device folder.
     "hwmon": (
         "sys/class/hwmon/hwmon*/power*_*",
         "sys/class/hwmon/hwmon*/device/power*_*",
@@ -36,13 +36,13 @@ SIGNS = {
     "ipu": ("dev/ipu[0-9]*",),
     "xpu": ("dev/dri/renderD*",),
 }
-# A container may have the library where only the loader is told of it; IPUs may be reached through the network.
+# In a container, only the dynamic loader may find the library; IPUs may be attached through the network.
 LIBRARIES = {"nvml": "libnvidia-ml.so.1"}
 VARIABLES = {"ipu": "IPUOF_"}
 
 
 def possible(root: Path) -> tuple[list[str], list[Missing]]:
-    """Names of the backends that could have something here, and why the others cannot. Opens nothing."""
+    """Return the names of backends that could work here, and why the others cannot. Opens nothing."""
     names, absent = [], []
     for name in plugins.names("sensor"):
         if _sign(name, root):
@@ -65,7 +65,7 @@ def _sign(name: str, root: Path) -> bool:
 
 
 def find(root: Path, devices: Sequence[str]) -> SensorsFound:
-    """All that can be read, as one; what cannot is in `missing`."""
+    """Return everything that can be read, merged; what cannot be read is in `missing`."""
     opened = dict(open_all(plugins.names("sensor"), root, devices))
     return merge([opened[name] for name in sorted(opened)])
 
@@ -73,11 +73,11 @@ def find(root: Path, devices: Sequence[str]) -> SensorsFound:
 def open_all(
     names: Iterable[str], root: Path, devices: Sequence[str], limit_s: float = OPEN_LIMIT_S
 ) -> Iterator[tuple[str, SensorsFound]]:
-    """What each backend found, as it comes. None keeps the others waiting; one that takes too long is blocked."""
+    """Yield what each backend found as soon as it is done; a backend that takes too long is reported as blocked."""
     done: queue.SimpleQueue[tuple[str, SensorsFound]] = queue.SimpleQueue()
     waiting = sorted(names)
     for name in waiting:
-        # A thread that never comes back must not keep the process from ending.
+        # Daemon threads: one that never returns must not keep the process alive.
         threading.Thread(
             target=lambda name=name: done.put((name, _open(name, root, devices))), daemon=True, name=f"open {name}"
         ).start()
@@ -90,17 +90,17 @@ def open_all(
         waiting.remove(name)
         yield name, found
     for name in waiting:
-        reason = f"gave no answer within {limit_s:g} s"
+        reason = f"no answer within {limit_s:g} s"
         yield name, SensorsFound(missing=[missing(name, "sensor", "blocked", reason)])
 
 
 def _open(name: str, root: Path, devices: Sequence[str]) -> SensorsFound:
-    """What one backend finds. It may be a stranger's: whatever it raises is a reason."""
+    """Return what one backend finds. It may be third-party code: any error becomes a reason."""
     try:
         found = plugins.load("sensor", name)(root, devices)
         if not isinstance(found, SensorsFound):
             raise TypeError(f"it returned {type(found).__name__}, not SensorsFound")
-        # What cannot be read back is refused here: it would spoil the file of all sensors.
+        # Check that the result can be read back; otherwise it would corrupt the file of all sensors.
         for kind, contracts in ((Domain, found.domains), (Channel, found.channels), (Missing, found.missing)):
             for contract in contracts:
                 from_json_object(kind, to_json_object(contract))
@@ -110,7 +110,7 @@ def _open(name: str, root: Path, devices: Sequence[str]) -> SensorsFound:
 
 
 def missing_of(backend: str, what: str, error: Exception) -> Missing:
-    """An error as a reason."""
+    """Return an error as a reason."""
     if isinstance(error, ReadError):
         return missing(backend, what, error.code, error.reason)
     code = "forbidden" if isinstance(error, PermissionError) else "missing"
@@ -118,17 +118,17 @@ def missing_of(backend: str, what: str, error: Exception) -> Missing:
 
 
 def missing(backend: str, what: str, code: str, reason: str) -> Missing:
-    """A reason that a record can hold, whoever worded it."""
+    """Return a reason that a record can hold, whatever its origin."""
     known = code if code in _CODES else "missing"
-    words = reason.encode("utf-8", "backslashreplace").decode("utf-8")[:MAX_REASON]
-    return Missing(backend=backend, what=what, code=known, reason=words)  # type: ignore[arg-type]
+    text = reason.encode("utf-8", "backslashreplace").decode("utf-8")[:MAX_REASON]
+    return Missing(backend=backend, what=what, code=known, reason=text)  # type: ignore[arg-type]
 
 
 _CODES = ("missing", "forbidden", "unsupported", "frozen", "implausible", "blocked", "vanished")
 
 
 def merge(parts: Sequence[SensorsFound]) -> SensorsFound:
-    """Several findings as one, with one numbering of the channels. Of two with one name the first is kept."""
+    """Merge several results and renumber their channels. Of two with the same name the first is kept."""
     whole = SensorsFound()
     places: list[tuple[SensorsFound, int]] = []
     for part in parts:
@@ -153,12 +153,12 @@ def merge(parts: Sequence[SensorsFound]) -> SensorsFound:
 
 
 def distinct(part: SensorsFound, domains: set[str], channels: set[str]) -> SensorsFound:
-    """What of a finding can be added to these names. A domain that is known already is the same piece of hardware."""
+    """Return the part of a result that does not clash with these names. A known domain is the same hardware."""
     fresh = SensorsFound(missing=list(part.missing))
     fresh.domains = [domain for domain in part.domains if domain.name not in domains]
     for channel in part.channels:
         if part.read is None or channel.name in channels:
-            why = "another channel has its name" if channel.name in channels else "its backend has no way to read it"
+            why = "another channel has the same name" if channel.name in channels else "the backend cannot read it"
             fresh.missing.append(missing(channel.backend, channel.name, "unsupported", why))
         else:
             fresh.channels.append(channel)

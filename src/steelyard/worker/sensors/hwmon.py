@@ -1,4 +1,4 @@
-"""Power meters that the kernel shows as hwmon files: Grace's by name, others as they come. Knows no vendor's library.
+"""Power meters in the kernel's hwmon files: those of Grace by name, others as unknown meters.
 
 Sources: Documentation/hwmon/sysfs-interface.rst and acpi_power_meter.rst of the kernel; NVIDIA Grace Performance Tuning
 Guide, "Power Telemetry" (https://docs.nvidia.com/grace-perf-tuning-guide/power-thermals.html).
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 BACKEND = "hwmon"
 GRACE = re.compile(r"(Module|Grace|CPU|SysIO) Power Socket (\d{1,3})")
-# What each of Grace's meters is, and which of them holds it.
+# Name and scope of each of Grace's meters, and the meter that includes it.
 TREE: dict[str, tuple[str, DomainScope, str | None]] = {
     "Module": ("module", "module", None),
     "Grace": ("grace", "cpu", "Module"),
     "CPU": ("cpu", "cpu", "Grace"),
     "SysIO": ("sysio", "io", "Grace"),
 }
-# These have a backend of their own.
+# These have their own backends.
 OTHERS = re.compile(r"amdgpu|i915|xe|i915_gt\d+")
-# A meter gives whole milliwatts by ACPI, microwatts else.
+# ACPI meters report whole milliwatts, others microwatts.
 RESOLUTION_ACPI_W, RESOLUTION_W = 1e-3, 1e-6
 GAIN = 0.05
 FIXES = {
-    "forbidden": "as administrator, until the next boot: chmod o+r on that file",
-    "missing": "ask whoever runs the node whether the meter works: sensors shows it",
+    "forbidden": "as root, until the next boot: chmod o+r on that file",
+    "missing": "run `sensors` to see whether the meter works; if not, ask your site's support",
 }
 
 
 class Meter(NamedTuple):
-    """One meter of a chip."""
+    """One power meter of a chip."""
 
     chip: str
     number: int
@@ -50,21 +50,21 @@ class Meter(NamedTuple):
 
 
 def open_hwmon(root: Path, _devices: Sequence[str]) -> SensorsFound:
-    """Every power meter that is no accelerator's own."""
+    """Find every power meter that does not belong to an accelerator."""
     sensors = FileSensors(root, BACKEND, FIXES)
     meters = [meter for chip in entries(root / "sys/class/hwmon", r"hwmon\d+") for meter in _meters(chip)]
     sockets = {(match[1], match[2]) for meter in meters if (match := GRACE.fullmatch(meter.label or ""))}
     for meter in meters:
         match = GRACE.fullmatch(meter.label or "")
         if match:
-            # A holder that has no meter is passed over, but for the module: that may have no meter here and yet be
-            # read by NVML, and its joules hold the processor's all the same.
+            # Skip parents without a meter, except the module: NVML may read it, and its energy includes the
+            # processor's.
             (name, scope, parent), socket = TREE[match[1]], match[2]
             while parent is not None and parent != "Module" and (parent, socket) not in sockets:
                 parent = TREE[parent][2]
             holder = f"{TREE[parent][0]}{int(socket)}" if parent else None
             domain = Domain(name=f"{name}{int(socket)}", scope=scope, parent=holder)
-            # Its place in the tree is known, whether or not we may read it.
+            # Its place in the tree is known even if it cannot be read.
             sensors.add(domain)
             _offer(sensors, meter, domain)
         else:
@@ -76,7 +76,7 @@ def _meters(chip: Path) -> Iterator[Meter]:
     name = text_or_none(chip / "name") or ""
     if OTHERS.fullmatch(name):
         return
-    # The ACPI driver keeps its files with the device, all others with the chip.
+    # The ACPI driver has its files in the device folder, all others in the chip's folder.
     for folder in (chip, chip / "device"):
         readings = entries(folder, r"power\d{1,3}_(average|input)")
         numbers = sorted({int(re.sub(r"\D", "", path.name)) for path in readings})
@@ -85,7 +85,7 @@ def _meters(chip: Path) -> Iterator[Meter]:
             average = folder / f"{start}average"
             interval_ms = number_or_none(folder / f"{start}average_interval")
             is_average = average in readings
-            # The meter's own word, such as `95.0%`. Firmware that claims to be exact is not believed.
+            # The meter's own accuracy, such as `95.0%`. Never better than GAIN, whatever the firmware claims.
             accuracy = re.fullmatch(r"(\d{1,3}(?:\.\d+)?)\s*%", text_or_none(folder / f"{start}accuracy") or "")
             yield Meter(
                 chip=chip.name,
@@ -108,7 +108,7 @@ def _offer(sensors: FileSensors, meter: Meter, domain: Domain) -> bool:
         kind="gauge",
         resolution=RESOLUTION_ACPI_W if acpi else RESOLUTION_W,
         average_s=meter.average_s,
-        # No period: the ACPI driver repeats a reading for the meter's sampling time, which no file tells.
+        # No period: the ACPI driver repeats a reading for the meter's sampling time, which is unknown.
         gain=meter.gain,
         source=f"{shown(sensors.root, meter.reading)} ({meter.label})"[:200]
         if meter.label
@@ -118,14 +118,14 @@ def _offer(sensors: FileSensors, meter: Meter, domain: Domain) -> bool:
 
 
 def _unknown(sensors: FileSensors, meter: Meter) -> None:
-    """A meter of which nothing says what hangs on it."""
+    """Add a meter whose scope is unknown."""
     label = re.sub(r"[^A-Za-z0-9]+", "-", meter.label or "").strip("-")[:40]
     name = f"{meter.chip}-power{meter.number}" + (f"-{label}" if label else "")
     if _offer(sensors, meter, Domain(name=name, scope="board")):
-        said = f"its label is {meter.label[:60]!r}" if meter.label else "it has no label"
+        described = f"label {meter.label[:60]!r}" if meter.label else "no label"
         sensors.miss(
             f"scope of {name}",
             "unsupported",
-            f"nothing says what this meter measures ({said}): its watts are recorded and added to nothing",
+            f"unknown what this meter measures ({described}): its power is recorded but not added to any total",
             "",
         )

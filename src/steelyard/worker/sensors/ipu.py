@@ -1,4 +1,4 @@
-"""Power of Graphcore IPUs and their boards from gcipuinfo. Knows its attributes; there is no engine for IPUs here.
+"""Power of Graphcore IPUs and their boards from gcipuinfo. There is no engine for IPUs here.
 
 Sources: Graphcore IPU Info Library (https://docs.graphcore.ai/projects/gcipuinfo): values are texts, kept until
 updateData() is called; device attributes (https://docs.graphcore.ai/projects/command-line-tools): `ipu power` is `N/A`
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 BACKEND = "ipu"
 IPU_POWER, BOARD_POWER = "ipu power", "total board power"
-# gc-powertest shows steps of half a watt for an IPU, the attributes of a board tenths.
+# gc-powertest shows steps of 0.5 W for an IPU, the attributes of a board 0.1 W.
 RESOLUTION_W = {IPU_POWER: 0.5, BOARD_POWER: 0.1}
-# One update asks all devices: it serves all channels of a round.
+# One update queries all devices and serves all channels of a round.
 FRESH_S = 0.005
-INSTALL = "source the Poplar SDK's enable script: gcipuinfo lies in its python folder (PYTHONPATH)"
-# IPUs of a pod are reached over the network: no file in /dev tells of them.
+INSTALL = "source the Poplar SDK's enable script, which puts gcipuinfo on PYTHONPATH"
+# IPUs of a pod are reached over the network: there is no file for them in /dev.
 VARIABLES = ("IPUOF_VIPU_API_PARTITION_ID", "IPUOF_CONFIG_PATH")
 MAX_DEVICES = 4096
 
 
 class Inventory:
-    """The library's table of devices, asked again when it is no longer fresh."""
+    """The library's table of devices, updated when it is too old."""
 
     def __init__(self, library: Any) -> None:
         self._source = library.gcipuinfo()
@@ -41,7 +41,7 @@ class Inventory:
         self._asked_s = float("-inf")
 
     def devices(self) -> list[dict[str, str]]:
-        """One table of texts for each IPU of our partition."""
+        """Return one dict of texts per IPU of our partition."""
         now_s = time.monotonic()
         if now_s - self._asked_s > FRESH_S:
             if self._source.updateData() is False:
@@ -51,15 +51,15 @@ class Inventory:
         return self._devices
 
     def watts(self, number: int, attribute: str) -> float:
-        """What one device says of its power."""
+        """Return the power of one device."""
         try:
             devices = self.devices()
         except ReadError:
             raise
-        except Exception as error:  # noqa: BLE001 -- whatever the vendor's binding raises is a reason
+        except Exception as error:  # noqa: BLE001 -- any error of the vendor's binding is a reason
             raise ReadError("missing", _describe_error(error)) from None
         if number >= len(devices):
-            raise ReadError("vanished", f"gcipuinfo shows {len(devices)} IPUs now")
+            raise ReadError("vanished", f"gcipuinfo lists only {len(devices)} IPUs now")
         text = devices[number].get(attribute, "")
         watts = parse_watts(text)
         if watts is None:
@@ -68,27 +68,27 @@ class Inventory:
 
 
 def parse_watts(text: object) -> float | None:
-    """`123.50W` or `12.6 W`; None for `N/A` and all else. Never 0 for what is not known."""
+    """Parse `123.50W` or `12.6 W`; None for `N/A` and anything else. Unknown is never 0."""
     match = re.fullmatch(r"\s*(\d{1,6}(?:\.\d{1,6})?)\s*W\s*", text) if isinstance(text, str) else None
     return float(match[1]) if match else None
 
 
 def open_ipu(root: Path, _devices: Sequence[str]) -> SensorsFound:
-    """The IPUs of our partition and their boards."""
-    there = any(root.glob("dev/ipu[0-9]*")) or any(os.environ.get(name) for name in VARIABLES)
+    """Find the IPUs of our partition and their boards."""
+    present = any(root.glob("dev/ipu[0-9]*")) or any(os.environ.get(name) for name in VARIABLES)
     try:
         inventory = Inventory(importlib.import_module("gcipuinfo"))
         devices = inventory.devices()
-    except Exception as error:  # noqa: BLE001 -- it loads shared libraries, and raises what it likes
-        if not there:
+    except Exception as error:  # noqa: BLE001 -- it loads shared libraries and may raise anything
+        if not present:
             return SensorsFound()
         absent = isinstance(error, ModuleNotFoundError)
         reason = "gcipuinfo is not installed for this Python" if absent else f"gcipuinfo: {_describe_error(error)}"
         return SensorsFound(missing=[_missing("gcipuinfo", "missing", reason, INSTALL)])
     found = SensorsFound()
     reads: list[tuple[int, str]] = []
-    # Boards that tell their power: serial number to name and first IPU. Also where we see one IPU of it alone: the
-    # others may be a neighbour's, and their watts are in the board's.
+    # Boards that report power: serial number -> name and first IPU. Also if only one IPU of a board is visible: the
+    # others may belong to another user, and the board's power includes them.
     shared: dict[str, tuple[str, int]] = {}
     for number, device in enumerate(devices):
         if parse_watts(device.get(BOARD_POWER)) is not None:
@@ -104,7 +104,7 @@ def open_ipu(root: Path, _devices: Sequence[str]) -> SensorsFound:
         if parse_watts(device.get(IPU_POWER)) is not None:
             _add(found, reads, name, number, IPU_POWER)
         else:
-            instead = f"; {parent}, which holds it, tells its own" if parent else ""
+            instead = f"; {parent}, which includes it, reports its power" if parent else ""
             reason = f"{IPU_POWER} is {str(device.get(IPU_POWER, 'not given'))[:40]}{instead}"
             found.missing.append(_missing(f"power of {name}", "unsupported", reason))
     if reads:
@@ -113,7 +113,7 @@ def open_ipu(root: Path, _devices: Sequence[str]) -> SensorsFound:
 
 
 def _board(device: dict[str, str], number: int) -> str:
-    """Its serial number; a board that has none is taken for a board of its own."""
+    """Return the board's serial number; a device without one is treated as its own board."""
     return device.get("board serial number") or f"of device {number}"
 
 

@@ -1,8 +1,8 @@
-"""Energy counters and power readings of NVIDIA GPUs, each with its scope and what is known of its sensor. Knows no run.
+"""Energy counters and power readings of NVIDIA GPUs, each with its scope and the properties of its sensor.
 
 Sources. [reference]: nvml.h and https://docs.nvidia.com/deploy/nvml-api. [part-time]: Yang, Adamek, Armour, SC24,
-https://arxiv.org/abs/2312.02741: A100 and H100 look at their power 25 ms of every 100 ms. [module counter]:
-https://github.com/ml-energy/zeus/pull/172: on a GH200 the plain energy counter is the whole module's.
+https://arxiv.org/abs/2312.02741: A100 and H100 sample their power 25 ms of every 100 ms. [module counter]:
+https://github.com/ml-energy/zeus/pull/172: on a GH200 the plain energy counter covers the whole module.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-# Signs of a driver; without any of them, a library that is not there is nothing to speak of.
+# Signs of a driver; without any of them a missing library is not worth a report.
 SIGNS = ("dev/nvidiactl", "dev/nvidia0", "proc/driver/nvidia/version", "dev/dxg")
 TOTAL, USAGE = "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"
 RESOLUTION = 0.001  # mJ and mW
 
-# [reference] nvmlClocksEventReasons. An idle GPU (0x1) is not held back.
+# [reference] nvmlClocksEventReasons. An idle GPU (0x1) is not throttled.
 REASONS = {
     0x002: "clocks set by a user",
     0x004: "power limit",
     0x008: "hardware slowdown",
-    0x010: "kept in step with other GPUs",
-    0x020: "too hot (software)",
-    0x040: "too hot (hardware)",
-    0x080: "power brake from outside",
+    0x010: "sync boost with other GPUs",
+    0x020: "thermal slowdown (software)",
+    0x040: "thermal slowdown (hardware)",
+    0x080: "external power brake",
     0x100: "display clocks",
     0x200: "board limit",
     0x400: "reliability",
@@ -41,7 +41,7 @@ IDLE = 0x1
 
 
 class SensorTiming(NamedTuple):
-    """What is known of a sensor's times; None is unknown."""
+    """Timing properties of a sensor; None is unknown."""
 
     average_s: float | None = None
     period_s: float | None = None
@@ -49,12 +49,12 @@ class SensorTiming(NamedTuple):
 
 
 def open_nvml(root: Path, devices: Sequence[str]) -> SensorsFound:
-    """The counters and power readings of the job's GPUs; of all GPUs, where `devices` is empty."""
+    """Find the counters and power readings of the job's GPUs; of all GPUs if `devices` is empty."""
     expected = any((root / sign).exists() for sign in SIGNS) or any(ours(device) for device in devices)
     package = library.binding()
     if package is None:
-        reason = "NVIDIA GPUs are expected here, and there is no nvidia-ml-py to read them with"
-        fix = "pip install nvidia-ml-py where the job runs"
+        reason = "NVIDIA GPUs are expected here, but nvidia-ml-py is not installed"
+        fix = "pip install nvidia-ml-py in the Python that runs the job"
         return SensorsFound(missing=[missing("all GPUs", "missing", reason, fix)] if expected else [])
     try:
         package.nvmlInit()
@@ -64,7 +64,7 @@ def open_nvml(root: Path, devices: Sequence[str]) -> SensorsFound:
     session = Session(package)
     offer = Offer(session)
     cards = all_cards(session, root, offer.found.missing)
-    # Numbers alone are no word for this vendor: a node without its GPUs may have another's.
+    # Numbers alone do not imply NVIDIA: the node may have another vendor's devices.
     if cards or any(ours(device) for device in devices):
         for card in wanted(cards, devices, offer.found.missing):
             offer.add(card, cards)
@@ -75,7 +75,7 @@ def open_nvml(root: Path, devices: Sequence[str]) -> SensorsFound:
 
 
 def conditions(root: Path, devices: Sequence[str]) -> dict[str, str]:
-    """Facts of the moment, as text under `gpuN.`: what holds the clocks back, and the limit of power."""
+    """Return the current throttle reasons and power limit, as text under `gpuN.`."""
     package = library.binding()
     session = Session(package)
     try:
@@ -85,7 +85,7 @@ def conditions(root: Path, devices: Sequence[str]) -> dict[str, str]:
     facts = {}
     for card in wanted(all_cards(session, root, []), devices, []):
         mask = session.try_call("nvmlDeviceGetCurrentClocksEventReasons", card.handle)
-        if mask is None:  # The name that drivers before 535 have for it.
+        if mask is None:  # Its name before driver 535.
             mask = session.try_call("nvmlDeviceGetCurrentClocksThrottleReasons", card.handle)
         if mask is not None:
             facts[f"gpu{card.index}.clocks_held_by"] = ", ".join(held_by(mask)) or "nothing"
@@ -96,10 +96,10 @@ def conditions(root: Path, devices: Sequence[str]) -> dict[str, str]:
 
 
 def held_by(mask: int) -> list[str]:
-    """The reasons in NVML's mask, in words; one that is not known here keeps its number."""
+    """Return the reasons in NVML's mask as text; an unknown one keeps its number."""
     unknown = mask & ~IDLE & ~sum(REASONS)
-    words = [text for bit, text in REASONS.items() if mask & bit]
-    return words + ([f"reason {unknown:#x}"] if unknown else [])
+    reasons = [text for bit, text in REASONS.items() if mask & bit]
+    return reasons + ([f"reason {unknown:#x}"] if unknown else [])
 
 
 class Offer:
@@ -111,7 +111,7 @@ class Offer:
         self._reads: list[Callable[[], float]] = []
 
     def finish(self) -> SensorsFound:
-        """All of it; the library is closed at once where there is nothing to read."""
+        """Return everything; close the library if there is nothing to read."""
         reads = self._reads
         if reads:
             self.found.read = lambda number: reads[number]()
@@ -121,7 +121,7 @@ class Offer:
         return self.found
 
     def add(self, card: Card, cards: list[Card]) -> None:
-        """One card, and the module that it sits on if no card of it came before."""
+        """Add one card, and its module if it is new."""
         gpu = f"gpu{card.index}"
         new_module = card.module if card.module not in {domain.name for domain in self.found.domains} else None
         if new_module is not None:
@@ -134,47 +134,47 @@ class Offer:
         if new_module is not None:
             self._module(card, new_module, counters.module)
         if counters == Counters():
-            reason = "whether the counter is the GPU's or its module's cannot be told here; power readings say it"
+            reason = "unclear whether the counter covers the GPU or its module; power readings are used instead"
             self.found.missing.append(missing(f"{BACKEND}.{card.index}.energy", "unsupported", reason))
         if card.superchip and card.module is None:
-            reason = f"nothing says which GPUs share a module with {gpu}: better not counted than counted twice"
+            reason = f"unknown which GPUs share a module with {gpu}: not counted, to avoid counting twice"
             self.found.missing.append(missing(f"module of {gpu}", "unsupported", reason))
         for instance in card.instances:
-            reason = f"NVML has no power of a MIG instance: {gpu} is read whole, its other instances included"
+            reason = f"NVML has no power per MIG instance: {gpu} is read as a whole, with its other instances"
             self.found.missing.append(missing(f"power of {instance}", "unsupported", reason))
 
     def _counter(self, card: Card, way: str | None, domain: str, limit_w: float | None) -> None:
         if way is None:
             return
-        # Nobody has said how often a counter moves on, nor whether it, too, sees part of the time only.
+        # How often a counter is updated, and whether it samples part-time, is not documented.
         nature = SensorTiming()
         scope = GPU_SCOPE if domain.startswith("gpu") else MODULE_SCOPE
         name = "energy" if scope == GPU_SCOPE else "module_energy"
         if way == TOTAL:
-            source = TOTAL if scope == GPU_SCOPE else f"{TOTAL}: here of the whole module, processor included"
+            source = TOTAL if scope == GPU_SCOPE else f"{TOTAL}: here for the whole module, including the processor"
             self._offer(card, name, domain, "counter", nature, limit_w, source,
                         lambda: self._session.milli(TOTAL, card.handle))  # fmt: skip
         else:
             self._field(card, name, domain, "counter", nature, limit_w, library.ENERGY, scope)
 
     def _gauges(self, card: Card, domain: str, limit_w: float | None) -> None:
-        """Power of the GPU alone: of a moment, and the mean of a second; the old call where there is neither."""
+        """Add the GPU's instantaneous power and its average over a second; the old call if there is neither."""
         instant = SensorTiming(0.025, 0.1, 0.025) if _part_time(card) else SensorTiming()
-        # [reference] The mean of a second from Ampere on, but for GA100; what others answer is not said.
+        # [reference] Average over a second from Ampere on, except GA100; for others it is not documented.
         newer = card.capability is not None and card.capability > GA100
         average = SensorTiming(1.0, 0.1 if _part_time(card) else None) if newer else SensorTiming()
-        said = [
+        added = [
             self._field(card, "power_instant", domain, "gauge", instant, limit_w, library.INSTANT, GPU_SCOPE),
             self._field(card, "power_average", domain, "gauge", average, limit_w, library.AVERAGE, GPU_SCOPE),
         ]
-        if not any(said):
-            # A driver without the fields: whether its old call gives a moment or a mean, and of what, differs.
+        if not any(added):
+            # A driver without the fields: the meaning of its old call differs.
             usage = instant if card.capability == GA100 else SensorTiming()
             self._offer(card, "power", domain, "gauge", usage, limit_w, USAGE,
                         lambda: self._session.milli(USAGE, card.handle))  # fmt: skip
 
     def _module(self, card: Card, domain: str, counter: str | None) -> None:
-        """The superchip as a whole. Nothing is known of its sensor but what its fields are called."""
+        """Add the superchip as a whole. Its sensor is not documented beyond the names of its fields."""
         limit_mw = self._session.try_field(card.handle, library.CURRENT_LIMIT, MODULE_SCOPE)
         limit_w = limit_mw / 1000 if limit_mw else None
         self._counter(card, counter, domain, limit_w)
@@ -187,13 +187,13 @@ class Offer:
     def _field(self, card: Card, name: str, domain: str, kind: ChannelKind, nature: SensorTiming, limit_w: float | None,
                field: int, scope: int) -> bool:  # fmt: skip
         names = {library.INSTANT: "POWER_INSTANT", library.AVERAGE: "POWER_AVERAGE", library.ENERGY: "ENERGY"}
-        source = f"NVML_FI_DEV_{names[field]}, scope {('GPU', 'module (processor included)')[scope]}"
+        source = f"NVML_FI_DEV_{names[field]}, scope {('GPU', 'module (including the processor)')[scope]}"
         return self._offer(card, name, domain, kind, nature, limit_w, source,
                            lambda: self._session.field(card.handle, field, scope) / 1000)  # fmt: skip
 
     def _offer(self, card: Card, name: str, domain: str, kind: ChannelKind, nature: SensorTiming, limit_w: float | None,
                source: str, read: Callable[[], float]) -> bool:  # fmt: skip
-        """Try it once: what cannot be read, or stands at zero where something always flows, is no channel."""
+        """Add a channel after a test reading; one that fails or reports zero where power always flows is not added."""
         channel = Channel(
             name=f"{BACKEND}.{card.index}.{name}", backend=BACKEND, domain=domain, kind=kind, resolution=RESOLUTION,
             average_s=nature.average_s, period_s=nature.period_s, seen_s=nature.seen_s, limit_w=limit_w,
@@ -205,7 +205,8 @@ class Offer:
             self.found.missing.append(missing(channel.name, error.code, error.reason))
             return False
         if value <= 0:
-            reason = f"{source} says {value:g} {'J' if kind == 'counter' else 'W'}, and no device runs on that"
+            unit = "J" if kind == "counter" else "W"
+            reason = f"{source} reports {value:g} {unit}, which is impossible for a running device"
             self.found.missing.append(missing(channel.name, "implausible", reason))
             return False
         self.found.channels.append(channel)
@@ -214,34 +215,34 @@ class Offer:
 
 
 def _part_time(card: Card) -> bool:
-    """[part-time]. The Hopper of a superchip is taken for the same: that errs to the wider interval."""
+    """[part-time]. The Hopper of a superchip is assumed to be the same, which gives the wider interval."""
     return card.capability in (GA100, HOPPER)
 
 
 def _limit_w(session: Session, card: Card) -> float | None:
-    """The limit in force, whoever set it; else the one that was asked for."""
+    """Return the enforced power limit, or else the configured one."""
     for name in ("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetPowerManagementLimit"):
         if limit_mw := session.try_call(name, card.handle):
             return float(limit_mw) / 1000
     return None
 
 
-# -- whose the counter is -------------------------------------------------------------------------------------
+# -- scope of the counter -------------------------------------------------------------------------------------
 
 FIELD = "field"
 
 
 class Counters(NamedTuple):
-    """How the energy of the GPU and of its module are read: by the plain call, by the field with a scope, or not."""
+    """How the energy of the GPU and of its module is read: by the plain call, by the field with a scope, or not."""
 
     gpu: str | None = None
     module: str | None = None
 
 
 def _counters(session: Session, card: Card, cards: list[Card]) -> Counters:
-    """Both counters. On a superchip the plain one is the GPU's by the reference, the module's by those who looked.
+    """Return both counters. On a superchip the plain one covers the GPU by the reference, the module by observation.
 
-    Counters have run since the driver was loaded: two that differ are not one.
+    Counters run since the driver was loaded, so two that differ are different counters.
     """
     plain = session.try_call(TOTAL, card.handle)
     if not card.superchip or not plain:
@@ -262,5 +263,5 @@ def _counters(session: Session, card: Card, cards: list[Card]) -> Counters:
 
 
 def _apart(one_mj: float, other_mj: float) -> bool:
-    """By more than an update of one of them can make: a kilojoule, and a thousandth."""
+    """Whether two counters differ by more than an update can explain: a kilojoule and 0.1 %."""
     return abs(one_mj - other_mj) > max(1e6, 1e-3 * max(one_mj, other_mj))

@@ -1,4 +1,4 @@
-"""Which NVIDIA GPUs there are, which are the job's, and on which modules they sit. Reads no power but to ask for it."""
+"""Find the NVIDIA GPUs, which of them belong to the job, and their modules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_CARDS, MAX_INSTANCES = 256, 64
 
 @dataclass(frozen=True)
 class Card:
-    """One GPU as the library shows it."""
+    """One GPU as NVML shows it."""
 
     index: int
     handle: Any
@@ -36,25 +36,25 @@ class Card:
     instances: tuple[str, ...]
     """UUIDs of its MIG instances."""
     superchip: bool
-    """It shares a module with a processor."""
+    """Whether it shares a module with a processor."""
     module: str | None = None
-    """The domain of that module, where it is known which one."""
+    """The domain of that module, if known."""
 
 
 def all_cards(session: Session, root: Path, absent: list[Missing]) -> list[Card]:
-    """Every GPU that answers; the others go to `absent`."""
+    """Return every GPU that answers; the others go to `absent`."""
     try:
         count = min(session.call("nvmlDeviceGetCount"), MAX_CARDS)
     except ReadError as error:
         absent.append(missing("all GPUs", error.code, error.reason))
         return []
     cards = [card for index in range(count) if (card := _card(session, index, absent)) is not None]
-    # Each GPU of a superchip has its module, which bears the number of the processor's socket.
+    # Each GPU of a superchip belongs to a module, numbered like the processor's socket.
     placed = []
     for card in cards:
         socket = _socket(session, card, root) if card.superchip else None
         if card.superchip and socket is None and (len(cards) == 1 or card.capability == HOPPER):
-            # A Grace Hopper has one GPU and one processor. Newer modules have more, and then it must be known.
+            # A Grace Hopper has one GPU and one processor. Newer modules have more, so the socket must be known.
             socket = card.index
         placed.append(card if socket is None else replace(card, module=f"module{socket}"))
     return placed
@@ -92,7 +92,7 @@ def _instances(session: Session, handle: Any) -> Iterator[str]:
 
 
 def _socket(session: Session, card: Card, root: Path) -> int | None:
-    """The rank of the package of the CPUs beside the GPU; the kernel's own numbers have gaps on ARM."""
+    """Return the index of the CPU package near the GPU; the kernel's own numbers have gaps on ARM."""
     mask = session.try_call("nvmlDeviceGetCpuAffinityWithinScope", card.handle, CPU_WORDS, SOCKET_SCOPE)
     if mask is None:
         return None
@@ -104,24 +104,24 @@ def _socket(session: Session, card: Card, root: Path) -> int | None:
     return known.index(package) if package is not None else None
 
 
-# -- the job's own --------------------------------------------------------------------------------------------
+# -- the job's devices ----------------------------------------------------------------------------------------
 
 
 def ours(device: str) -> bool:
-    """Whether only NVIDIA names its devices so."""
+    """Whether the device has a name that only NVIDIA uses."""
     return device.upper().startswith(("GPU-", "MIG-"))
 
 
 def wanted(cards: list[Card], devices: Sequence[str], absent: list[Missing]) -> list[Card]:
-    """The job's cards, each once, from numbers and UUIDs as CUDA_VISIBLE_DEVICES and torch write them; none: all."""
+    """Return the job's cards, each once, from numbers or UUIDs as in CUDA_VISIBLE_DEVICES and torch; empty: all."""
     if not devices:
         return cards
-    # CUDA goes no further than the first number that is none.
+    # CUDA stops at the first negative number.
     named = list(takewhile(lambda device: not device.startswith("-"), (device.strip() for device in devices)))
     order_unknown = len({card.name for card in cards}) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
     if order_unknown and any(_number(device) is not None for device in named):
-        reason = "the node has unlike GPUs: CUDA numbers them by speed, NVML by place"
-        absent.append(missing("GPUs by number", "missing", reason, "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name UUIDs"))
+        reason = "the node has different GPUs: CUDA numbers them by speed, NVML by PCI address"
+        absent.append(missing("GPUs by number", "missing", reason, "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or use UUIDs"))
         named = [device for device in named if _number(device) is None]
     found: dict[int, Card] = {}
     for device in named:
@@ -129,13 +129,13 @@ def wanted(cards: list[Card], devices: Sequence[str], absent: list[Missing]) -> 
         if len(matches) == 1:
             found.setdefault(matches[0].index, matches[0])
         else:
-            why = "more than one GPU fits this name" if matches else "NVML shows no GPU of this name"
+            why = "more than one GPU matches this name" if matches else "NVML has no GPU with this name"
             absent.append(missing(f"device {device[:100]}", "missing", why))
     return [found[index] for index in sorted(found)]
 
 
 def _number(device: str) -> int | None:
-    """Of `3`, or of `3:1`, an instance of that card."""
+    """Return the card's number from `3` or `3:1` (an instance of that card)."""
     match = re.fullmatch(r"(\d{1,4})(:\d{1,4}){0,2}", device)
     return int(match[1]) if match else None
 
@@ -144,9 +144,9 @@ def _matches(cards: list[Card], device: str) -> list[Card]:
     number = _number(device)
     if number is not None:
         return [card for card in cards if card.index == number]
-    # The old name of an instance is its card's and two numbers: MIG-GPU-<uuid>/1/0.
+    # Old names of an instance are the card's UUID and two numbers: MIG-GPU-<uuid>/1/0.
     start = re.sub(r"^(MIG-)?(GPU-)?", "", device.partition("/")[0], flags=re.IGNORECASE).lower()
-    # CUDA takes the beginning of a UUID where it fits one only; torch leaves the vendor's letters out.
+    # CUDA accepts a unique prefix of a UUID; torch omits the GPU- prefix.
     return [
         card
         for card in cards

@@ -1,7 +1,7 @@
-"""Reads the channels of one backend at absolute times, in a thread. Knows clocks and late answers, no file.
+"""Read the channels of one backend at fixed times, in a thread.
 
-A call that blocks is left behind in its thread, and another thread goes on with the other channels. When it comes back
-its channel is read again; when it stays away the channel is given up.
+A call that blocks is left in its thread, and a new thread goes on with the other channels. If the call returns, its
+channel is read again; if it does not, the channel is given up.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from steelyard.contracts.energy import Missing
     from steelyard.worker.sensors.files import Samples
 
-# A reading takes microseconds, and some drivers need tens of milliseconds for it.
+# A reading takes microseconds, but tens of milliseconds with some drivers.
 STALLED_S = 1.0
-# Longer than the longest hiccup of a driver that still answers.
+# Longer than the longest pause of a driver that still answers.
 BLOCKED_S = 10.0
-# Readings asked for keep this distance from the one before: epochs of a millisecond must not make us busy.
+# Minimum distance of requested readings from the one before: very short epochs must not cause a busy loop.
 MARK_GAP_S = 0.02
-# Samples of a channel that wait for a slow disk; beyond this they are lost and counted.
+# Samples per channel that may wait for a slow disk; more are lost and counted.
 MAX_HELD = 4096
 
 
 class Reader:
-    """One backend. `first` is the number of its first channel among all of the node."""
+    """Reads one backend. `first` is the number of its first channel on the node."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class Reader:
         self._begin_s, self._slot = time.monotonic(), -1
         self._lock = threading.Lock()
         self._wake, self._finished = threading.Event(), threading.Event()
-        self._turn = 0  # a thread whose turn is over was left behind
-        self._call: tuple[int, float] | None = None  # the channel that is being read, and since when
+        self._turn = 0  # a thread with an older turn was left behind
+        self._call: tuple[int, float] | None = None  # the channel being read, and since when
         self._active = list(range(len(found.channels)))
         self._aside: dict[int, float] = {}
         self._held: dict[int, Samples] = {}
@@ -66,41 +66,41 @@ class Reader:
 
     @property
     def live(self) -> bool:
-        """Whether a channel is left, or may come back."""
+        """Whether a channel is left or may come back."""
         return bool(self._active or self._aside)
 
     def start(self) -> None:
-        """Read from now on."""
+        """Start reading."""
         threading.Thread(target=self._run, args=(self._turn,), daemon=True, name="reader").start()
 
     def mark(self) -> None:
-        """Read once more, at once."""
+        """Read once more, immediately."""
         self._wake.set()
 
     def end(self) -> None:
-        """Read a last time. `finished` tells when that is done."""
+        """Read for the last time; then `finished` returns True."""
         self._last = True
         self._wake.set()
 
     def finished(self, timeout_s: float) -> bool:
-        """Whether the last reading was made."""
+        """Wait for the last reading; return whether it was made."""
         return self._finished.wait(timeout_s)
 
     def take(self) -> tuple[dict[int, Samples], list[Missing]]:
-        """Samples by the channel's number and channels that were lost, since the last time."""
+        """Return samples by channel number, and lost channels, since the last call."""
         with self._lock:
             held, self._held = self._held, {}
             lost, self._lost = self._lost, []
         return {self._first + channel: samples for channel, samples in held.items()}, lost
 
     def look_after(self, *, ending: bool = False) -> None:
-        """Leave a call behind that blocks; give up a channel whose call stays away, at the end at once.
+        """Leave blocking calls behind, and give up channels whose call does not return; at the end immediately.
 
-        To be called now and then.
+        Must be called regularly.
         """
         now_s = time.monotonic()
         with self._lock:
-            # Not what is left behind just now: this whole process may have stood still, and go on in a moment.
+            # Not those just left behind: the whole process may have been suspended and resume in a moment.
             self._give_up(
                 [] if ending else [one for one, since_s in self._aside.items() if now_s - since_s > BLOCKED_S]
             )
@@ -137,7 +137,7 @@ class Reader:
                 due_s = self._next_due()
 
     def _next_due(self) -> float:
-        """When to read next, on a grid that does not drift; periods that have passed meanwhile are counted."""
+        """Return the time of the next reading, on a grid that does not drift; missed periods are counted."""
         now_slot = int((time.monotonic() - self._begin_s) / self._period_s)
         slot = max(self._slot + 1, now_slot)
         self.late += slot - self._slot - 1
@@ -145,14 +145,14 @@ class Reader:
         return self._begin_s + (slot + self._phase()) * self._period_s
 
     def _round(self, turn: int) -> bool:
-        """Every channel once; False when this thread was left behind meanwhile."""
+        """Read every channel once; return False if this thread was left behind."""
         for channel in tuple(self._active):
             begin_s = time.monotonic()
             self._call = channel, begin_s
             value: float | Exception
             try:
                 value = float(self._read(channel))
-            except Exception as error:  # noqa: BLE001 -- a stranger's backend: whatever it raises is a reason
+            except Exception as error:  # noqa: BLE001 -- third-party code: any error is a reason
                 value = error
             end_s = time.monotonic()
             with self._lock:
@@ -175,7 +175,7 @@ class Reader:
 
     def _keep(self, channel: int, time_s: float, value: float | Exception, spent_s: float) -> None:
         if isinstance(value, float) and not math.isfinite(value):
-            value = ReadError("implausible", f"it reads {value}")
+            value = ReadError("implausible", f"the reading is {value}")
         if isinstance(value, Exception):
             self._active.remove(channel)
             self._lose(channel, value)

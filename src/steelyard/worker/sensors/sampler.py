@@ -1,8 +1,8 @@
-"""The process that reads a node's sensors while a job runs: a loop, a socket, two files. Knows no device and no job.
+"""The sampler: the process that reads the sensors of its node during a run.
 
-Standard input, a socket, is its lifeline and its bell: a byte asks for a reading at once, `END` or the socket's end is
-the end of the run. Through it the time is told from which on everything is read. Only the main thread writes; each
-backend is read in a thread of its own, so that none can hold up another.
+Standard input is a socket: a byte requests an immediate reading; `END` or a closed socket ends the sampler. The sampler
+sends back the time from which all channels are read. Only the main thread writes; each backend has its own thread, so
+that none can delay another.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ LAST_READING_S = 0.5
 NICENESS = 5
 MARK, END = b"m", b"e"
 READY = struct.Struct("<d")
-NOTHING_FOUND, PARENT_GONE = "no channel was found", "the process that was watched is gone"
+NOTHING_FOUND, PARENT_GONE = "no sensor channel was found", "the measured process has ended"
 STDIN = 0
 
 
 @dataclass(frozen=True)
 class Order:
-    """What the sampler is asked to do."""
+    """What the sampler has to do."""
 
     raw: Path
     node: str
@@ -56,8 +56,8 @@ class Order:
     root: Path = Path("/")
     devices: tuple[str, ...] = ()
 
-    def told(self) -> energy.Sampler:
-        """As the files say it."""
+    def description(self) -> energy.Sampler:
+        """Return the description for the sensor file."""
         return energy.Sampler(
             node=self.node,
             process=self.process,
@@ -70,7 +70,7 @@ class Order:
 
 
 class Sampling:
-    """One run's watch over one node."""
+    """Reads one node during one run."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -88,17 +88,17 @@ class Sampling:
         self._heard_s = -math.inf
 
     def run(self) -> None:
-        """Until the run ends, nothing is left to read, or the disk is full."""
+        """Read until the run ends, no channel is left, or the disk is full."""
 
         def on_terminate(*_: object) -> None:
-            self._told = "told to end by SIGTERM"
+            self._told = "terminated by SIGTERM"
 
-        # An interrupt is for the job: it tells us itself. An order to end is obeyed, with a word.
+        # SIGINT is for the job, which then ends us. SIGTERM ends us with a reason in the file.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, on_terminate)
         signal.set_wakeup_fd(self._ring, warn_on_full_buffer=False)
         try:
-            self._lines.write("sampler", self._order.told())
+            self._lines.write("sampler", self._order.description())
             threading.Thread(target=self._open, daemon=True, name="open").start()
             reason = self._watch()
             deadline_s = time.monotonic() + LAST_READING_S
@@ -108,8 +108,8 @@ class Sampling:
                 reader.finished(max(0.0, deadline_s - time.monotonic()))
             self._look_after(ending=True)
         except OSError as error:
-            reason = f"what was read cannot be written: {error.strerror}"
-        except Exception as error:  # noqa: BLE001 -- a fault of ours is told, too
+            reason = f"the readings cannot be written: {error.strerror}"
+        except Exception as error:  # noqa: BLE001 -- our own errors are reported, too
             reason = f"{type(error).__name__}: {error}"[:500]
         self._end(reason)
 
@@ -122,19 +122,19 @@ class Sampling:
         self._wake()
 
     def _wake(self) -> None:
-        """For other threads: there is something to do. A full pipe has woken the main thread already."""
+        """Wake the main thread; a full pipe means that it is awake already."""
         with suppress(BlockingIOError):
             os.write(self._ring, MARK)
 
     def _watch(self) -> str:
-        """The loop; returns why it ended."""
+        """Run the main loop; return why it ended."""
         next_s = time.monotonic() + FLUSH_S
         while True:
             ready = self._wait(next_s)
             if self._bell in ready:
                 os.read(self._bell, 4096)
                 self._admit()
-                self._tell()
+                self._report()
             if STDIN in ready and (ended := self._hear()):
                 return ended
             if self._told:
@@ -145,10 +145,10 @@ class Sampling:
             if os.getppid() != self._order.parent:
                 return PARENT_GONE
             if self._all_opened and not any(reader.live for reader in self._readers):
-                return "no channel can be read any more" if self._readers else NOTHING_FOUND
+                return "no channel can be read any longer" if self._readers else NOTHING_FOUND
 
     def _wait(self, next_s: float) -> list[int]:
-        """What there is to read. A mark that follows another too soon waits, as its reading would have to."""
+        """Return the ready file descriptors. A mark that follows another too soon waits, like its reading would."""
         deaf_s = self._heard_s + MARK_GAP_S - time.monotonic()
         if deaf_s > 0:
             ready = select.select([self._bell], [], [], deaf_s)[0]
@@ -157,14 +157,14 @@ class Sampling:
         return select.select([STDIN, self._bell], [], [], max(0.0, next_s - time.monotonic()))[0]
 
     def _hear(self) -> str:
-        """Readings asked for through the socket; a word when it says the end, or is closed."""
+        """Handle requests from the socket; return the reason if it ends."""
         try:
-            said = os.read(STDIN, 4096)
+            data = os.read(STDIN, 4096)
         except ConnectionResetError:
-            said = b""
-        if not said:
+            data = b""
+        if not data:
             return PARENT_GONE
-        if END in said:
+        if END in data:
             return "the run ended"
         self._heard_s = time.monotonic()
         for reader in self._readers:
@@ -172,7 +172,7 @@ class Sampling:
         return ""
 
     def _admit(self) -> None:
-        """Describe what a backend has found, and begin to read it."""
+        """Write what a backend has found, and start to read it."""
         while True:
             try:
                 found = self._opened.get_nowait()
@@ -208,10 +208,10 @@ class Sampling:
             threading.Thread(target=self._look_at, args=(found.conditions,), daemon=True, name="conditions").start()
 
     def _look_at(self, conditions: Callable[[], dict[str, str]]) -> None:
-        """In a thread of its own, because a driver may take its time. Told when they have changed."""
+        """Write changed conditions. Runs in its own thread, because a driver may be slow."""
         last: dict[str, str] = {}
         with suppress(Exception):
-            # What cannot be told any more is not worth the readings.
+            # On an error stop: conditions are optional.
             while True:
                 facts = conditions()
                 if facts != last:
@@ -220,8 +220,8 @@ class Sampling:
                 last = facts
                 time.sleep(CONDITIONS_S)
 
-    def _tell(self) -> None:
-        """Once, that every channel is read; and conditions that have changed."""
+    def _report(self) -> None:
+        """Send once that every channel is read; write changed conditions."""
         if self._all_opened and not self._ready and self._readers and all(reader.begun for reader in self._readers):
             self._ready = True
             with suppress(OSError):
@@ -242,23 +242,23 @@ class Sampling:
             self._chunks.write(held)
 
     def _end(self, reason: str) -> None:
-        """The last word; on a full disk some samples are given up for it."""
+        """Write the last event; on a full disk some samples are dropped for it."""
         try:
-            self._say(reason)
+            self._write_end(reason)
         except OSError:
             with suppress(OSError):
                 if self._chunks is not None:
                     self._chunks.give_up_some()
-                self._say(reason)
+                self._write_end(reason)
 
-    def _say(self, reason: str) -> None:
+    def _write_end(self, reason: str) -> None:
         samples = self._chunks.samples if self._chunks is not None else 0
         late = max((reader.late for reader in self._readers), default=0)
         self._lines.write("ended", energy.Ended(reason=reason, at_s=time.monotonic(), samples=samples, late=late))
 
 
 def sample(order: Order) -> None:
-    """Watch a node until its run ends. Behind the job in the queue for a CPU, and on whichever of them is free."""
+    """Read a node's sensors until its run ends, with low priority and on any CPU."""
     with suppress(OSError):
         os.nice(NICENESS)
     with suppress(OSError):

@@ -1,7 +1,7 @@
-"""Simulated sensors: exact power over time goes in, the files of a sampler come out.
+"""Simulated sensors: turn exact power over time into the files of a sampler.
 
-Knows how sensors average, round, lag, wrap and fail; knows no workload and no clock of its own. Memory does not grow
-with the length of the run: power is read off as soon as it is certain, and then forgotten.
+Sensors can average, round, lag, wrap and fail. Memory does not grow with the length of the run: power is read as soon
+as it is final, and then dropped.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-# What a counter shows at the start: it has counted since the machine was switched on.
+# Reading of a counter at the start: it has counted since the machine was switched on.
 COUNTED_BEFORE_J = 1e6
-# Each node's clock began at another time, as those of real nodes do.
+# Each node's clock starts at a different time, like those of real nodes.
 CLOCK_ZERO_S = 1000.0
-# A reading at the very moment of an update is of that update, whatever the last digit says.
+# A reading at the time of an update returns that update, despite rounding.
 _SAME_MOMENT = 1e-9
 
 
 class Drawn:
-    """What one device draws above its idle power: joules since the start, at the moments where the power changes."""
+    """What one device draws above idle: cumulative joules at the times where the power changes."""
 
     def __init__(self, idle_w: float) -> None:
         self._idle_w = idle_w
@@ -53,7 +53,7 @@ class Drawn:
         self._joules = np.zeros(1)
 
     def extend(self, spans: Sequence[float]) -> None:
-        """Start, stop and watts of one stretch after the other, in order; all else is idle."""
+        """Append spans of start, stop and watts, in order; all other time is idle."""
         if not spans:
             return
         start, stop, watts = np.asarray(spans, dtype=np.float64).reshape(-1, 3).T
@@ -63,11 +63,11 @@ class Drawn:
         self._joules = np.concatenate([self._joules, np.stack([before, after], axis=1).ravel()])
 
     def joules(self, at_s: Floats) -> Floats:
-        """Until these moments."""
+        """Return the energy until these times."""
         return at_s * self._idle_w + np.interp(at_s, self._time_s, self._joules)
 
     def watts(self, at_s: Floats) -> Floats:
-        """Just before these moments."""
+        """Return the power just before these times."""
         after = np.searchsorted(self._time_s, at_s)
         inside = (after > 0) & (after < len(self._time_s))
         last = np.where(inside, after, 1 if len(self._time_s) > 1 else 0)
@@ -77,14 +77,14 @@ class Drawn:
         return self._idle_w + np.where(inside, rise, 0.0)
 
     def forget(self, before_s: float) -> None:
-        """Nothing before this moment will be asked for again."""
+        """Drop data before this time; it will not be needed again."""
         first = max(0, int(np.searchsorted(self._time_s, before_s)) - 1)
         self._time_s, self._joules = self._time_s[first:], self._joules[first:]
 
 
 @dataclass
 class _Domain:
-    """A piece of hardware: the devices in it, and what the rest of it draws all the time."""
+    """A piece of hardware: its devices, and the constant power of the rest of it."""
 
     contract: Domain
     drawn: list[Drawn]
@@ -105,12 +105,12 @@ class _SensorReader:
         self._domain = domain
         self._noise = np.random.default_rng([*seed, 1]) if sensor.noise_w else None
         self._losses = np.random.default_rng([*seed, 2]) if sensor.drop_share else None
-        self._update = -np.inf  # the last that was read, and what it showed
+        self._update = -np.inf  # the last update that was read, and its value
         self._shown = 0.0
-        self._extra_j = 0.0  # what a counter has counted beside the truth
+        self._extra_j = 0.0  # counted in addition to the true energy
 
     def read(self, times_s: Floats) -> tuple[Floats, Floats]:
-        """Times and values of the readings that were not lost."""
+        """Return times and values of the readings that were not lost."""
         sensor = self._sensor
         updates = np.floor((times_s - sensor.phase_s) / sensor.period_s + _SAME_MOMENT)
         if sensor.frozen_after_s is not None:
@@ -128,7 +128,7 @@ class _SensorReader:
         return times_s[kept], values[kept]
 
     def _show(self, numbers: Floats) -> Floats:
-        """What these updates show: never before asked for, in order."""
+        """Return the values of these updates, which are new and in order."""
         if not len(numbers):
             return np.zeros(0)
         sensor = self._sensor
@@ -164,10 +164,10 @@ class _SensorReader:
         return COUNTED_BEFORE_J + (1 + sensor.gain_error) * self._domain.joules(at_s) + beside
 
     def _unseen(self, at_s: Floats, passed: Floats, seen_s: float) -> Floats:
-        """How much more is counted than drawn, because what is seen of a period is taken for all of it."""
+        """Return the error of a counter that extrapolates each period from the part it sees."""
         period_s = self._sensor.period_s
         wrong = np.zeros(len(at_s))
-        # Updates that nobody read are counted, too.
+        # Updates that were not read count, too.
         for number in range(int(passed.max())):
             end_s = at_s - number * period_s
             seen = self._domain.joules(end_s) - self._domain.joules(end_s - seen_s)
@@ -190,22 +190,22 @@ class _Node:
     written: int = 0
 
     def open(self, raw: Path, sampler: Sampler) -> None:
-        """Say who watches what."""
+        """Open the files and describe the sampler, domains and channels."""
         self.events = (raw / SENSORS_PATTERN.replace("*", f"{self.process:05d}")).open("wb", buffering=0)
         self.samples = (raw / POWER_PATTERN.replace("*", f"{self.process:05d}")).open("wb")
         self.samples.write(POWER_MAGIC)
-        self.say("sampler", sampler)
+        self.write("sampler", sampler)
         for domain in self.domains:
-            self.say("domain", domain.contract)
+            self.write("domain", domain.contract)
         for channel in self.channels:
-            self.say("channel", channel)
+            self.write("channel", channel)
 
-    def say(self, kind: str, contract: Any) -> None:
-        """One event."""
+    def write(self, kind: str, contract: Any) -> None:
+        """Write one event."""
         self.events.write((json.dumps({"kind": kind, **to_json_object(contract)}, allow_nan=False) + "\n").encode())
 
     def read(self, times_s: Floats) -> None:
-        """Take a reading of every channel at each of these moments."""
+        """Read every channel at each of these times."""
         for first in range(0, len(times_s), MAX_CHUNK_SAMPLES):
             for number, reader in enumerate(self.readers):
                 at_s, values = reader.read(times_s[first : first + MAX_CHUNK_SAMPLES])
@@ -216,27 +216,27 @@ class _Node:
         self.samples.flush()
 
     def close(self, at_s: float, reason: str) -> None:
-        """The last word."""
-        self.say("ended", Ended(reason=reason, at_s=at_s + self.zero_s, samples=self.written))
+        """Write the last event and close the files."""
+        self.write("ended", Ended(reason=reason, at_s=at_s + self.zero_s, samples=self.written))
         self.events.close()
         self.samples.close()
 
 
 class SimSampler:
-    """Watches all nodes of a simulated job, on its virtual clock."""
+    """Reads all nodes of a simulated job, on its virtual clock."""
 
     def __init__(self, spec: RunSpec, raw: Path) -> None:
         self._period_s = spec.energy.period_s
         self._drawn = [Drawn(spec.sim.power.idle_w) for _ in range(spec.ranks)]
         self._jitter = np.random.default_rng([spec.seed, 3]) if spec.energy.random_phase else None
-        # Readings begin before the run does, where that was asked for.
+        # Readings start before the run if an idle baseline is requested.
         self._next = -round(spec.energy.idle_s / self._period_s)
         self._marks: list[float] = []
         sensors = spec.sim.sensors
         self._back_s = max(sensor.period_s + max(sensor.average_s, sensor.seen_s or 0.0) for sensor in sensors)
-        # The updates that a part-time counter made between two readings are looked up again.
+        # The updates of a part-time counter between two readings are evaluated again.
         self._back_s += max((sensor.period_s for sensor in sensors if sensor.seen_s), default=0.0)
-        # A random reading may come almost two periods after the one before it.
+        # A reading at a random time may come almost two periods after the one before it.
         self._back_s += 2 * self._period_s
         self._nodes = list(_nodes(spec, self._drawn))
         for number, node in enumerate(self._nodes):
@@ -251,19 +251,19 @@ class SimSampler:
             node.open(raw, sampler)
 
     def take(self, rank: int, spans: Sequence[float]) -> None:
-        """What a rank's device drew: see `Drawn.extend`."""
+        """Add what a rank's device drew: see `Drawn.extend`."""
         self._drawn[rank].extend(spans)
 
     def mark(self, at_s: float) -> None:
-        """A reading at the edge of a window; not before what was already read."""
+        """Request a reading at the edge of a window; not earlier than what was already read."""
         self._marks.append(at_s)
 
     def read_until(self, known_s: float, *, last: bool = False) -> None:
-        """All devices' power is known up to this moment: take the readings that fall before it."""
+        """Take the readings before this time, up to which the power of all devices is known."""
         if self._jitter is not None and not last:
-            # Only whole periods, so that readings stay in order: the moment in each is drawn with it.
+            # Only whole periods, so that readings stay in order.
             known_s = known_s // self._period_s * self._period_s
-        # The moments of the sampler's readings that have not been taken.
+        # The regular readings that have not been taken.
         last_slot = max(self._next, int(np.ceil(known_s / self._period_s)))
         times_s = np.arange(self._next, last_slot, dtype=np.float64) * self._period_s
         if self._jitter is not None:
@@ -279,16 +279,16 @@ class SimSampler:
         for drawn in self._drawn:
             drawn.forget(known_s - self._back_s)
 
-    def stop(self, at_s: float, reason: str = "told to") -> None:
-        """The run is over."""
+    def stop(self, at_s: float, reason: str = "the run ended") -> None:
+        """End the sampling."""
         self.mark(at_s)
-        # One that falls on the very last moment belongs to the run.
+        # Include a reading at the very end.
         self.read_until(np.nextafter(at_s, np.inf), last=True)
         for node in self._nodes:
             node.close(at_s, reason)
 
 
-# -- what there is to read
+# -- domains and channels
 
 
 def _nodes(spec: RunSpec, drawn: list[Drawn]) -> Any:
@@ -323,11 +323,11 @@ def _channel(sensor: Sensor, domain: Domain, kind: int) -> Channel:
 
 
 def _domains(spec: RunSpec, ranks: range, drawn: list[Drawn]) -> list[_Domain]:
-    """The tree of one node: node > module > device > die, as far as there is such a thing; and the host's part."""
+    """Return the tree of one node: node > module > device > die, as far as they exist, and the host."""
     power, shape = spec.sim.power, spec.sim.node
     own = [drawn[rank] for rank in ranks]
     cards = [ranks[at : at + shape.dies_per_card] for at in range(0, len(ranks), shape.dies_per_card)]
-    # Dies that the job has no rank for are there, too.
+    # Dies without a rank draw idle power.
     spare_w = power.idle_w * (len(cards) * shape.dies_per_card - len(ranks))
     found = [_domain("node", "node", None, ranks, own, power.host_w + spare_w)]
     if not shape.modules:

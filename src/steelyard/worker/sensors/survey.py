@@ -1,6 +1,6 @@
-"""`python -P -m steelyard.worker.sensors.survey`: what can be measured here, as one JSON object on standard output.
+"""`python -P -m steelyard.worker.sensors.survey`: print what can be measured here, as JSON.
 
-Started by `steelyard doctor`, which must not import vendors' libraries itself. Gives no verdict on the node.
+Started by `steelyard doctor`, which must not import vendors' libraries itself.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from steelyard.contracts.base import to_json_object
 from steelyard.worker.sensors.backend import ReadError
 from steelyard.worker.sensors.find import find
 
-# Whoever started us gives up before: this is for when he is gone.
+# The caller gives up earlier; this is for the case that it has died.
 LIMIT_S = 90
-# Files that look like sensors and that no backend reads.
+# Files of sensors that no backend reads.
 PERF_EVENTS = "sys/bus/event_source/devices/power/events/energy-*"
 CRAY_COUNTERS = "sys/cray/pm_counters/*energy"
 POWERCAP_COUNTERS = "sys/class/powercap/*/energy_uj"
 
 
 def survey(root: Path) -> dict[str, Any]:
-    """Everything that the backends find below the root, with one reading of each channel."""
+    """Return everything that the backends find below the root, with one reading of each channel."""
     found = find(root, ())
     channels = []
     for number, channel in enumerate(found.channels):
@@ -36,7 +36,7 @@ def survey(root: Path) -> dict[str, Any]:
             value = found.read(number)
         except ReadError as error:
             fault = error.reason
-        except Exception as error:  # noqa: BLE001 -- whatever an untrusted backend raises is the finding
+        except Exception as error:  # noqa: BLE001 -- any error of an untrusted backend is a result
             fault = f"{type(error).__name__}: {error}"[:500]
         channels.append(to_json_object(channel) | {"reading": value, "fault": fault})
     return {
@@ -51,14 +51,14 @@ def survey(root: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Print what was found. Whatever a library prints goes to standard error."""
+    """Print what was found. Output of libraries goes to standard error."""
     signal.alarm(LIMIT_S)
     own = os.dup(1)
     os.dup2(2, 1)
     text = json.dumps(survey(Path(sys.argv[1] if len(sys.argv) > 1 else "/")))
     with os.fdopen(own, "w", encoding="utf-8") as output:
         print(text, file=output, flush=True)
-    # A call into a driver that never comes back must not keep the answer from its reader.
+    # A call into a driver that never returns must not delay the output.
     os._exit(0)
 
 

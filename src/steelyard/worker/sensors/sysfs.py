@@ -1,4 +1,4 @@
-"""Numbers and words from the kernel's files, with the reason where there are none. Knows no sensor by name."""
+"""Read numbers and text from the kernel's files, with a reason if that fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 4096
 MICRO = 1e-6
-# Larger than any counter of the kernel can be.
+# More than any counter of the kernel has.
 MAX_DIGITS = 20
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
@@ -32,39 +32,39 @@ _CODES: dict[int, MissingCode] = {
 
 
 def read_text(path: Path) -> str:
-    """A small file without the blanks around it; ReadError says why not."""
+    """Return a small file without surrounding whitespace; ReadError says why it cannot be read."""
     try:
-        # O_NONBLOCK: a pipe that somebody put there must not hold the sampler.
+        # O_NONBLOCK: a named pipe in its place must not block the sampler.
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             data = os.read(handle, MAX_BYTES)
         finally:
             os.close(handle)
     except OSError as error:
-        words = os.strerror(error.errno) if error.errno else str(error)
-        raise ReadError(_CODES.get(error.errno or 0, "missing"), f"{path}: {words}") from None
+        text = os.strerror(error.errno) if error.errno else str(error)
+        raise ReadError(_CODES.get(error.errno or 0, "missing"), f"{path}: {text}") from None
     return data.decode("utf-8", "replace").strip("\x00 \t\r\n")
 
 
 def read_number(path: Path) -> int:
-    """The whole number in a file; ReadError when there is none."""
+    """Return the integer in a file; ReadError if there is none."""
     text = read_text(path)
     if not re.fullmatch(r"-?[0-9]+", text, re.ASCII) or len(text) > MAX_DIGITS:
         code: MissingCode = "implausible" if text else "missing"
-        raise ReadError(code, f"{path}: {text[:40]!r} is no number" if text else f"{path} is empty")
+        raise ReadError(code, f"{path}: {text[:40]!r} is not a number" if text else f"{path} is empty")
     return int(text)
 
 
 def read_micro(path: Path) -> float:
-    """A reading in millionths, as joules or watts; less than nothing is no reading."""
+    """Return a reading in millionths as J or W; negative values are rejected."""
     number = read_number(path)
     if number < 0:
-        raise ReadError("implausible", f"{path}: {number} is less than nothing")
+        raise ReadError("implausible", f"{path}: {number} is negative")
     return number * MICRO
 
 
 def text_or_none(path: Path) -> str | None:
-    """The words of a file that need not be there."""
+    """Return the text of an optional file."""
     try:
         return read_text(path) or None
     except ReadError:
@@ -72,7 +72,7 @@ def text_or_none(path: Path) -> str | None:
 
 
 def number_or_none(path: Path) -> int | None:
-    """The number of a file that need not be there."""
+    """Return the number in an optional file."""
     try:
         return read_number(path)
     except ReadError:
@@ -80,7 +80,7 @@ def number_or_none(path: Path) -> int | None:
 
 
 def entries(folder: Path, pattern: str) -> list[Path]:
-    """What of a folder matches, in the order of the numbers in the names; empty where there is no such folder."""
+    """Return matching entries of a folder, sorted by the numbers in their names; empty if there is no folder."""
     try:
         found = [path for path in folder.iterdir() if re.fullmatch(pattern, path.name)]
     except OSError:
@@ -89,13 +89,13 @@ def entries(folder: Path, pattern: str) -> list[Path]:
 
 
 def hwmon(root: Path, names: str) -> list[Path]:
-    """Folders of monitoring chips whose driver's name matches."""
+    """Return the folders of hwmon chips whose driver's name matches."""
     chips = entries(root / "sys/class/hwmon", r"hwmon\d+")
     return [chip for chip in chips if re.fullmatch(names, text_or_none(chip / "name") or "")]
 
 
 def pci_address(chip: Path) -> str | None:
-    """Of the device that a monitoring chip belongs to; None when it is not on PCI."""
+    """Return the PCI address of the device that a chip belongs to, or None."""
     try:
         name = (chip / "device").resolve().name
     except (OSError, RuntimeError):
@@ -104,35 +104,35 @@ def pci_address(chip: Path) -> str | None:
 
 
 def shown(root: Path, path: Path) -> str:
-    """A file as the user knows it, without a test's root."""
+    """Return a path as the user knows it, without a test's root."""
     return "/" + str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
 def whose_numbers(root: Path, devices: Sequence[str], others: Sequence[str]) -> str | None:
-    """Why the job's devices cannot be told apart from another maker's: they are mere numbers, and both are here.
+    """Return why the job's devices are ambiguous: they are numbers, and another vendor has devices here, too.
 
-    The graphics of many a processor are an AMD or Intel device beside the one that does the work.
+    Many processors have AMD or Intel graphics in addition to the accelerator.
     """
     if all(device.strip()[:1].isdigit() for device in devices) and devices:
         for pattern in others:
             if any(root.glob(pattern)):
-                return f"the job's devices are numbers, and /{pattern} of another maker are here too"
+                return f"the job names its devices by number, but there is also /{pattern} of another vendor"
     return None
 
 
 class FileSensors:
-    """Collects channels that are files in millionths of J or W; each is tried once before it is offered."""
+    """Collects channels that are files in millionths of J or W; each is test-read before it is added."""
 
     def __init__(self, root: Path, backend: str, fixes: dict[str, str]) -> None:
         self.root = root
         self.backend = backend
         self.fixes = fixes
-        """What helps, by the code of what is missing."""
+        """The fix for each code of what is missing."""
         self.found = SensorsFound(read=lambda number: read_micro(self._paths[number]))
         self._paths: list[Path] = []
 
     def offer(self, domain: Domain, channel: Channel, path: Path) -> bool:
-        """Add the channel and its domain when its file can be read now; else say why not."""
+        """Add the channel and its domain if its file can be read; otherwise record why not."""
         if not self.readable(path, domain.name):
             return False
         self.add(domain)
@@ -141,12 +141,12 @@ class FileSensors:
         return True
 
     def add(self, domain: Domain) -> None:
-        """Add a domain, which need not have a channel of its own."""
+        """Add a domain, which need not have its own channel."""
         if all(domain.name != known.name for known in self.found.domains):
             self.found.domains.append(domain)
 
     def readable(self, path: Path, what: str) -> bool:
-        """Whether the file gives a reading now; what keeps it from that is noted."""
+        """Whether the file can be read now; record why if not."""
         try:
             read_micro(path)
         except ReadError as error:
@@ -158,7 +158,7 @@ class FileSensors:
         return True
 
     def miss(self, what: str, code: str, reason: str, fix: str | None = None) -> None:
-        """Note something that cannot be read."""
+        """Record something that cannot be read."""
         fix = self.fixes.get(code, "") if fix is None else fix
         missing = Missing(backend=self.backend, what=what, code=code, reason=reason, fix=fix)  # type: ignore[arg-type]
         self.found.missing.append(missing)

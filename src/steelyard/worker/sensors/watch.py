@@ -1,6 +1,6 @@
-"""Has a node's sensors read while a job runs: starts the sampler, rings it at the edges of windows, ends it.
+"""Start the sampler for a run, request readings at the edges of windows, and end it.
 
-Knows the process and its pipe. Nothing here fails or holds up a run: what goes wrong is told by the sensor files.
+Nothing here fails or delays a run: problems are recorded in the sensor files.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ if TYPE_CHECKING:
 STOP_S = 2.0
 LOOK_AGAIN_S = 0.05
 ROOT = Path("/")
-# Never wait, and never be killed by a sampler that is gone.
-_QUIETLY = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-# By which the makers' libraries are told which devices are the job's, in the order of its local ranks.
+# Never wait, and survive a sampler that has ended.
+_NO_WAIT = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+# Variables that tell the vendors' libraries which devices belong to the job, in the order of its local ranks.
 CUDA, ROCR, HIP, ZE = "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"
-# Numerical libraries that come with a backend must not start threads for work that there is none of.
+# Numerical libraries of a backend must not start threads that they do not need.
 _FEW_THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-# A module that lies in the folder of the run is not to be taken for one of ours; Python 3.10 does not know this.
+# Do not import modules from the run's folder; Python 3.10 ignores this.
 _OWN_MODULES = {"PYTHONSAFEPATH": "1"}
 
 
 class Watch:
-    """The watch over this process's node. Of a node's processes the first keeps it; the others' do nothing."""
+    """The sensors of this process's node. Only the first process of a node reads them."""
 
     def __init__(self, spec: RunSpec, raw: Path) -> None:
         self._spec = spec
         self._raw = raw
         rank = _count(os.environ, "RANK", 0)
-        # Without a word of nodes all ranks are on one: of several samplers each would count the same joules.
+        # Without information on nodes assume one: several samplers would count the same energy.
         local = _count(os.environ, "LOCAL_RANK", rank)
         self._leads = local == 0
         self._alone = _local_ranks(os.environ) == 1
-        # Ranks are counted through node by node.
+        # Ranks are numbered node by node.
         self._number = max(0, rank - local)
         self._rested = raw / f"rested-{self._number:05d}"
-        # A simulated job has simulated sensors, which are read on its own clock.
+        # A simulated job has its own sensors, which are read on its virtual clock.
         self._wanted = spec.energy.watch and spec.device_family != "sim"
         self._process: subprocess.Popen[bytes] | None = None
         self._bell: socket.socket | None = None
@@ -63,42 +63,42 @@ class Watch:
         self._rested_s: float | None = None
 
     def start(self) -> None:
-        """Have the sensors read from now on, where there are any; and wait for the idle baseline that was asked for.
+        """Start to read the sensors, if there are any, and wait for the idle baseline if requested.
 
-        To be called before the device is touched.
+        Must be called before the device is used.
         """
         if not self._wanted:
             return
-        # Whatever it is: a job is not to fail because its energy cannot be watched.
+        # A job must not fail because its energy cannot be measured.
         with suppress(Exception):
             self._held = device_is_held()
             names, missing = possible(ROOT)
             if self._leads and names:
                 self._launch()
             elif self._leads:
-                self._tell(missing)
+                self._write_missing(missing)
             if names and self._spec.energy.idle_s:
                 self._rest()
 
     def reads(self, timeout_s: float) -> bool:
-        """Whether every channel that was found is being read; waits so long for it, unless the sampler is gone."""
+        """Whether every channel found is being read; waits up to `timeout_s` unless the sampler has ended."""
         if self._bell is None or self._ready_s is not None:
             return self._ready_s is not None
-        there = select.poll()
-        there.register(self._bell, select.POLLIN)
+        poll = select.poll()
+        poll.register(self._bell, select.POLLIN)
         with suppress(OSError):
-            # Less than nothing would be for ever.
-            if there.poll(1000 * max(0.0, timeout_s)):
-                said = self._bell.recv(READY.size, socket.MSG_DONTWAIT)
-                if len(said) == READY.size:
-                    self._ready_s = READY.unpack(said)[0] - clock.START_S
+            # A negative timeout would wait forever.
+            if poll.poll(1000 * max(0.0, timeout_s)):
+                data = self._bell.recv(READY.size, socket.MSG_DONTWAIT)
+                if len(data) == READY.size:
+                    self._ready_s = READY.unpack(data)[0] - clock.START_S
         return self._ready_s is not None
 
     def idle(self, touched_s: float | None) -> tuple[float, float] | None:
-        """In which time of the run every channel was read and no device of this node was touched; None: in none.
+        """Return the window in which every channel was read and no device of this node was used, or None.
 
-        `touched_s` is when this process went for its device. When others of the node did is known only where they
-        have waited for the baseline. A process that has run a job before has touched it long since.
+        `touched_s` is when this process first used its device. For other processes of the node this is known only if
+        they waited for the baseline. A process that has already run a job has no idle window.
         """
         if self._held:
             return None
@@ -109,28 +109,28 @@ class Watch:
         return self._ready_s, end_s
 
     def mark(self) -> None:
-        """A window begins or ends: have every channel read at once. Never waits; a full pipe needs no more marks."""
+        """Request an immediate reading at the edge of a window. Never waits; a full pipe needs no more requests."""
         if self._bell is not None:
             with suppress(OSError):
-                self._bell.send(MARK, _QUIETLY)
+                self._bell.send(MARK, _NO_WAIT)
 
     def stop(self) -> None:
-        """Have a last reading taken and the sampler ended, within a bounded time. Without its word it was killed."""
+        """Take a last reading and end the sampler, within a bounded time. Without its last event it was killed."""
         if self._leads:
             with suppress(OSError):
                 self._rested.unlink(missing_ok=True)
         if self._process is None or self._bell is None:
             return
         with suppress(OSError):
-            self._bell.send(END, _QUIETLY)
+            self._bell.send(END, _NO_WAIT)
         with suppress(OSError):
-            # Should there have been no room for the word.
+            # In case there was no room for the message.
             self._bell.shutdown(socket.SHUT_WR)
         try:
             self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            # A driver that hangs can hold even a killed process; we do not wait for it.
+            # A hanging driver can block even a killed process; do not wait for it.
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_S / 4)
         self._bell.close()
@@ -143,7 +143,7 @@ class Watch:
             f"--period={order.period_s!r}", f"--zero={order.zero_s!r}", f"--parent={order.parent}",
             f"--root={order.root}", *(["--random-phase"] if order.random_phase else []),
         ]  # fmt: skip
-        # With `=` and `--`: what comes from outside may begin as an option does.
+        # With `=` and `--`: values from outside may look like options.
         command += [*(f"--device={device}" for device in order.devices), "--", str(order.raw)]
         added = {**os.environ, **_FEW_THREADS, **_OWN_MODULES}
         own, theirs = socket.socketpair()
@@ -151,7 +151,7 @@ class Watch:
             try:
                 self._process = subprocess.Popen(command, stdin=theirs.fileno(), env=added)
             except OSError as error:
-                self._tell([missing_of("sampler", "sensor", error)])
+                self._write_missing([missing_of("sampler", "sensor", error)])
                 return
             self._bell = own.dup()
 
@@ -169,17 +169,17 @@ class Watch:
             devices=devices_of(self._spec, os.environ),
         )
 
-    def _tell(self, missing: list[energy.Missing]) -> None:
-        """There is nothing to read; the record is to say why."""
+    def _write_missing(self, missing: list[energy.Missing]) -> None:
+        """Record why there is nothing to read."""
         lines = Lines(self._raw, self._number)
-        lines.write("sampler", self._order().told())
+        lines.write("sampler", self._order().description())
         for one in missing:
             lines.write("missing", one)
         lines.write("ended", energy.Ended(reason=NOTHING_FOUND, at_s=time.monotonic(), samples=0))
         lines.close()
 
     def _rest(self) -> None:
-        """Wait for the baseline where there is one; the other processes of the node wait for the first."""
+        """Wait for the baseline, if any; the other processes of the node wait for the first."""
         limit_s = time.monotonic() + OPEN_LIMIT_S + STOP_S
         if not self._leads:
             limit_s += self._spec.energy.idle_s
@@ -193,9 +193,9 @@ class Watch:
 
 
 def devices_of(spec: RunSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The accelerators of this node's ranks, by number or UUID; empty: none, or not known.
+    """Return the accelerators of this node's ranks, as numbers or UUIDs; empty: none or unknown.
 
-    Where each rank was given one device of its own to see, the first rank cannot tell the others'.
+    If each rank sees only its own device, the first rank cannot know the others.
     """
     if spec.device_family == "cpu":
         return ()
@@ -207,17 +207,17 @@ def devices_of(spec: RunSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def device_is_held() -> bool:
-    """Whether this process has opened a device already: a job ran in it before."""
+    """Whether this process has already opened a device: a job ran in it before."""
     torch = sys.modules.get("torch")
     asked = (getattr(getattr(torch, name, None), "is_initialized", None) for name in ("cuda", "xpu"))
     return any(is_initialized is not None and is_initialized() for is_initialized in asked)
 
 
 def _seen(environ: Mapping[str, str]) -> list[str] | None:
-    """The devices that the variables leave, in the job's order; None: all. Empty where they contradict each other.
+    """Return the devices that the variables select, in the job's order; None: all; empty: they contradict each other.
 
-    A scheduler may set all of them alike. Where they differ, HIP counts among those that ROCR leaves, and takes CUDA's
-    variable for its own.
+    A scheduler may set all of them to the same value. If they differ, HIP counts among those that ROCR selects and
+    uses CUDA's variable as its own.
     """
     words = {
         name: [word.strip() for word in environ[name].split(",") if word.strip()]
@@ -243,6 +243,6 @@ def _local_ranks(environ: Mapping[str, str]) -> int:
 
 
 def _count(environ: Mapping[str, str], name: str, otherwise: int) -> int:
-    """What is no number is taken as not said: it is not for the watch to refuse a run."""
+    """Return an environment variable as a number; one that is not a number counts as not set."""
     word = environ.get(name, "").strip()
     return int(word) if word.isascii() and word.isdigit() and len(word) < 10 else otherwise

@@ -1,10 +1,10 @@
-"""Energy of Intel accelerators from the drivers' hwmon files (i915, xe). Knows cards, packages and tiles; no torch.
+"""Energy of Intel accelerators from the drivers' hwmon files (i915, xe). torch is not used.
 
-torch.xpu.power_draw is not used: it stops its caller for 100 ms, works only inside the measured process, and gives the
-mean of that moment where the files give the counter itself
+torch.xpu.power_draw is not used: it blocks its caller for 100 ms, works only inside the measured process, and returns
+the current average instead of the counter
 (https://docs.pytorch.org/docs/2.14/generated/torch.xpu.power_draw.html).
-Files: Documentation/ABI/testing/sysfs-driver-intel-i915-hwmon and -xe-hwmon of the kernel. The drivers carry a register
-of 32 bits on to 64, as long as it is read more than once in its range: our sampler does, so that it never wraps.
+Files: Documentation/ABI/testing/sysfs-driver-intel-i915-hwmon and -xe-hwmon of the kernel. The drivers extend a 32-bit
+register to 64 bits as long as it is read more than once per wrap: our sampler does, so it never wraps.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
 BACKEND = "xpu"
 OTHERS = ("dev/nvidia[0-9]*", "dev/kfd")
 ORDER = "ZE_ENABLE_PCI_ID_DEVICE_ORDER"
-# The usual unit of Intel's energy registers, as of RAPL; the drivers' files do not say it.
+# The usual unit of Intel's energy registers, as for RAPL; the drivers' files do not tell.
 UNIT_J = 2**-14
 FIXES = {
-    "forbidden": "as administrator, until the next boot: chmod o+r on that file",
-    "missing": "a newer kernel or driver: i915 shows energy since Linux 6.2, xe since 6.5",
-    "unsupported": "a newer kernel or driver; xpu-smi tells whether the card has a counter at all",
+    "forbidden": "as root, until the next boot: chmod o+r on that file",
+    "missing": "use a newer kernel or driver: i915 reports energy since Linux 6.2, xe since 6.5",
+    "unsupported": "use a newer kernel or driver; xpu-smi shows whether the card has a counter",
 }
 
 
 def open_xpu(root: Path, devices: Sequence[str]) -> SensorsFound:
-    """The job's cards (all, where `devices` is empty), each once, with their package and tiles as parts."""
+    """Find the job's cards (all if `devices` is empty), each once, with their package and tiles as parts."""
     sensors = FileSensors(root, BACKEND, FIXES)
     if reason := whose_numbers(root, devices, OTHERS):
         if hwmon(root, "i915|xe"):
             sensors.miss("the job's cards", "unsupported", reason, "")
         return sensors.found
-    # In the order of their PCI addresses, as Level Zero counts them when it is told to.
+    # Ordered by PCI address, as Level Zero does if ZE_ENABLE_PCI_ID_DEVICE_ORDER is set.
     chips = sorted(hwmon(root, "i915|xe"), key=lambda chip: (pci_address(chip) or "~", chip.name))
     cards: dict[str, str] = {}
     for number in _wanted(sensors, len(chips), devices):
@@ -61,7 +61,7 @@ def open_xpu(root: Path, devices: Sequence[str]) -> SensorsFound:
     for chip in hwmon(root, r"i915_gt\d+"):
         card = cards.get(pci_address(chip) or "")
         if card is not None and (chip / "energy1_input").exists():
-            # A card of several tiles has a counter for each, all held by the card's own.
+            # A card with several tiles has a counter for each; the card's own counter includes them.
             tile = (text_or_none(chip / "name") or "").removeprefix("i915_")
             domain = Domain(name=f"{card}.{tile}", scope="die", parent=card, device=pci_address(chip))
             _offer(sensors, chip / "energy1_input", domain, None)
@@ -69,7 +69,7 @@ def open_xpu(root: Path, devices: Sequence[str]) -> SensorsFound:
 
 
 def _wanted(sensors: FileSensors, cards: int, devices: Sequence[str]) -> list[int]:
-    """Numbers of the job's cards; none when it cannot be told which they are: the wrong card's joules are worse."""
+    """Return the numbers of the job's cards; none if they are uncertain, because a wrong card would be worse."""
     words = [device.strip().partition(".")[0] for device in devices]
     numbers = {int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 6}
     if not devices or numbers == set(range(cards)):
@@ -77,16 +77,16 @@ def _wanted(sensors: FileSensors, cards: int, devices: Sequence[str]) -> list[in
     if cards and os.environ.get(ORDER) == "1" and numbers and max(numbers) < cards:
         return sorted(numbers)
     if cards:
-        reason = f"the job uses {', '.join(devices)[:80]}: which of the {cards} cards that is cannot be told"
+        reason = f"the job uses {', '.join(devices)[:80]}: unclear which of the {cards} cards that is"
         sensors.miss("the job's cards", "unsupported", reason, f"export {ORDER}=1")
     return []
 
 
 def _card(sensors: FileSensors, chip: Path, name: str, address: str | None) -> None:
-    """The card's counter; xe has a second one of the package alone, which is a part of the card."""
+    """Add the card's counter; xe has a second one for the package, which is part of the card."""
     whole, part = chip / "energy1_input", chip / "energy2_input"
     if not whole.exists() and not part.exists():
-        sensors.miss(f"energy of {name}", "unsupported", "the driver shows no counter of energy for this device")
+        sensors.miss(f"energy of {name}", "unsupported", "the driver has no energy counter for this device")
         return
     limit_uw = number_or_none(chip / "power1_max") or number_or_none(chip / "power1_rated_max")
     domain = Domain(name=name, scope="device", device=address)
@@ -98,7 +98,7 @@ def _card(sensors: FileSensors, chip: Path, name: str, address: str | None) -> N
     inner = Domain(name=f"{name}.package", scope="die", parent=name, device=address)
     if _offer(sensors, part, inner, None) and not whole.exists():
         label = text_or_none(chip / "energy2_label") or "pkg"
-        reason = f"only its package is counted ({label[:20]}), without the card's memory and regulators"
+        reason = f"only the package is measured ({label[:20]}), without the card's memory and regulators"
         sensors.miss(f"energy of the whole card {name}", "unsupported", reason)
 
 

@@ -1,1 +1,1 @@
-"""Workloads: one file a family. Each takes a batch and runs a step; none of them measures."""
+"""Workloads: one file per family. Each takes a batch and runs a step; timing is done elsewhere."""

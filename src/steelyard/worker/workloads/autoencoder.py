@@ -1,4 +1,4 @@
-"""A residual convolutional autoencoder on images of 1 x 28 x 28, as of MNIST. Knows no device and no timing."""
+"""A residual convolutional autoencoder for images of 1 x 28 x 28, as in MNIST."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from steelyard.worker.workloads.options import at_least
 SIDE = 28
 GROUPS = 8
 LATENT = 64
-"""Numbers that an image is brought down to, of its 784."""
+"""Size of the latent vector; an image has 784 pixels."""
 
 
 def closed_parameters(width: int, depth: int) -> int:
-    """The parameters by formula, for a check: convolutions of 3 x 3 with bias, norms, and two linear layers."""
+    """Return the number of parameters by formula: 3 x 3 convolutions with bias, norms, and two linear layers."""
     stages, blocks = (width, 2 * width), 0
     for channels in stages:
         blocks += 2 * depth * (2 * (9 * channels**2 + channels) + 2 * 2 * channels)
     first_and_last = (9 * width + width) + (9 * width + 1)
-    # Where the side is halved on the way down and doubled on the way up there is a convolution, too.
+    # Halving the side on the way down and doubling it on the way up also takes a convolution each.
     halving = (9 * width * 2 * width + 2 * width) + (9 * (2 * width) ** 2 + 2 * width)
     doubling = (9 * (2 * width) ** 2 + 2 * width) + (9 * 2 * width * width + width)
     inner = 2 * width * (SIDE // 4) ** 2
@@ -40,14 +40,13 @@ def closed_parameters(width: int, depth: int) -> int:
         metric="mse",
         reduced={"width": 8, "depth": 1},
         parameters=closed_parameters(64, 2),
-        source="a design of our own: the formula autoencoder.closed_parameters",
+        source="our own design; formula in autoencoder.closed_parameters",
     )
 )
 def build(width: int = 64, depth: int = 2) -> ModelBundle:
-    """Down to 14 and 7 pixels, to 64 numbers, and back; `depth` residual blocks at each size, on each way.
+    """Down to 14 and 7 pixels, to 64 numbers, and back, with `depth` residual blocks at each size.
 
-    The loss is the mean squared error to the image itself: it can be learnt from real images, while noise has no
-    pattern to be found.
+    The loss is the mean squared error to the image itself. It falls on real images; noise has no pattern to learn.
     """
     at_least(1, "the autoencoder", width=width, depth=depth)
 
@@ -65,7 +64,7 @@ def build(width: int = 64, depth: int = 2) -> ModelBundle:
 
 
 class ResidualBlock(nn.Module):
-    """Normalise, activate, convolve; twice, and the input added."""
+    """Normalise, activate, convolve; twice, with a residual connection."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -76,14 +75,14 @@ class ResidualBlock(nn.Module):
         self.convolution2 = nn.Conv2d(width, width, 3, padding=1)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """One block's output."""
+        """Return the block's output."""
         hidden = self.convolution1(functional.silu(self.norm1(images)))
         result: torch.Tensor = images + self.convolution2(functional.silu(self.norm2(hidden)))
         return result
 
 
 class Autoencoder(nn.Module):
-    """To few numbers and back to an image."""
+    """Encodes an image to a short vector and decodes it."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -110,6 +109,6 @@ class Autoencoder(nn.Module):
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """The images as they come back."""
+        """Return the reconstructed images."""
         result: torch.Tensor = self.up(self.down(images))
         return result

@@ -1,4 +1,4 @@
-"""How an epoch falls into steps, a step onto ranks, a rank's share into micro-batches. Knows counts, not data."""
+"""Split an epoch into steps, a step into the shares of ranks, and a share into micro-batches."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class Batch:
     """What one rank does in one step."""
 
     samples: int
-    """Real samples: what throughput counts."""
+    """Real samples, which throughput counts."""
     computed: int
-    """Samples the device works on, padding included."""
+    """Samples the device computes, including padding."""
     opens_epoch: bool
-    """First step of an epoch after the first."""
+    """First step of an epoch, except the first epoch."""
 
 
 def batches(spec: RunSpec, rank: int) -> Iterator[Batch]:
-    """One rank's steps, epoch after epoch, without end."""
+    """Yield one rank's steps, epoch after epoch, without end."""
     whole = spec.batch * spec.accumulation
     full = Batch(whole, whole, opens_epoch=False)
     if spec.epoch_samples is None:
@@ -33,7 +33,7 @@ def batches(spec: RunSpec, rank: int) -> Iterator[Batch]:
     full_steps, rest = divmod(spec.epoch_samples, spec.step_samples)
     last = None
     if rest and spec.last_batch != "drop":
-        # The rest is dealt out evenly; the first ranks take one more.
+        # The rest is distributed evenly; the first ranks take one more.
         own = rest // spec.ranks + (1 if rank < rest % spec.ranks else 0)
         last = Batch(own, whole if spec.last_batch == "pad" else own, opens_epoch=False)
     opens_epoch = False
@@ -47,24 +47,24 @@ def batches(spec: RunSpec, rank: int) -> Iterator[Batch]:
 
 @dataclass(frozen=True)
 class Piece:
-    """One rank's micro-batch as a place in an epoch."""
+    """One rank's micro-batch as a position in an epoch."""
 
     epoch: int
     start: int
-    """Where in the epoch its samples begin."""
+    """Where in the epoch its samples start."""
     samples: int
-    """A padded one goes on into another rank's share, and beyond the epoch's end into its begin."""
+    """With padding it extends into another rank's share, and past the end of the epoch to its start."""
 
 
 def pieces(spec: RunSpec, rank: int) -> Iterator[Piece]:
-    """One rank's micro-batches in order, as many as the steps of `batches` take."""
+    """Yield one rank's micro-batches in order, matching the steps of `batches`."""
     whole = spec.batch * spec.accumulation
     steps_per_epoch = spec.steps_per_epoch
     for number, batch in enumerate(batches(spec, rank)):
         epoch, step = (0, number) if steps_per_epoch is None else divmod(number, steps_per_epoch)
         first = step * spec.step_samples
         if spec.epoch_samples is not None and first + spec.step_samples > spec.epoch_samples:
-            # Shares of the last, partial step are dealt out evenly; the first ranks have one more.
+            # The last, partial step is distributed evenly; the first ranks have one more.
             share, more = divmod(spec.epoch_samples % spec.step_samples, spec.ranks)
             first += rank * share + min(rank, more)
         else:

@@ -1,4 +1,4 @@
-"""BERT for questions on a paragraph, by transformers, without weights: nothing is downloaded. Knows no device."""
+"""BERT for question answering from transformers, without weights: nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POSITIONS = 512
 
 
 def facts(title: str, published: float, source: str) -> About:
-    """Of one size."""
+    """Return the description of one size."""
     return About(
         family="question answering",
         title=title,
@@ -36,11 +36,11 @@ def facts(title: str, published: float, source: str) -> About:
     facts(
         "BERT base for SQuAD",
         110e6 - 0.59e6,
-        "arXiv 1810.04805, section 3: 110M; less the pooler of 0.59 M, which this task has no use for",
+        "arXiv 1810.04805, section 3: 110M; without the pooler (0.59 M), which this task does not use",
     )
 )
 def base(sequence: int = 384, layers: int = 12, width: int = 768, vocabulary: int = 30_522) -> ModelBundle:
-    """BERT base (arXiv 1810.04805): 108.9 million parameters with the head for answers and without the pooler."""
+    """BERT base (arXiv 1810.04805): 108.9 million parameters with the question-answering head, without the pooler."""
     return _built(sequence, layers, width, vocabulary)
 
 
@@ -48,17 +48,17 @@ def base(sequence: int = 384, layers: int = 12, width: int = 768, vocabulary: in
     facts(
         "BERT large for SQuAD",
         336e6 - 1.05e6,
-        "model card of google-bert/bert-large-uncased: 336M (340M in arXiv 1810.04805 is rounded); less the pooler of "
-        "1.05 M, which this task has no use for",
+        "model card of google-bert/bert-large-uncased: 336M (340M in arXiv 1810.04805 is rounded); without the pooler "
+        "(1.05 M), which this task does not use",
     )
 )
 def large(sequence: int = 384, layers: int = 24, width: int = 1024, vocabulary: int = 30_522) -> ModelBundle:
-    """BERT large: 334.1 million parameters with the head for answers and without the pooler."""
+    """BERT large: 334.1 million parameters with the question-answering head, without the pooler."""
     return _built(sequence, layers, width, vocabulary)
 
 
 def _built(sequence: int, layers: int, width: int, vocabulary: int) -> ModelBundle:
-    """The learning rate is that of fine-tuning: on random labels the loss stays near that of chance."""
+    """Build a BERT. The learning rate is that of fine-tuning: on random labels the loss stays near chance."""
     at_least(1, "BERT", layers=layers, width=width)
     at_least(8, "BERT", sequence=sequence, vocabulary=vocabulary)
     multiple_of(HEAD_WIDTH, "BERT", width=width)
@@ -82,7 +82,7 @@ def _built(sequence: int, layers: int, width: int, vocabulary: int) -> ModelBund
 
 
 class Bert(nn.Module):
-    """The library's model: tokens to scores of being an answer's first and last token."""
+    """The library's model: from tokens to scores for the first and last token of an answer."""
 
     def __init__(self, layers: int, width: int, vocabulary: int, positions: int) -> None:
         super().__init__()
@@ -100,6 +100,6 @@ class Bert(nn.Module):
     def forward(
         self, tokens: torch.Tensor, kinds: torch.Tensor, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scores of each token; `kinds` tells question from paragraph, `mask` tokens from padding."""
+        """Return scores per token; `kinds` separates question and paragraph, `mask` tokens and padding."""
         found = self.inner(input_ids=tokens, token_type_ids=kinds, attention_mask=mask)
         return found.start_logits, found.end_logits

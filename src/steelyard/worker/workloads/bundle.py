@@ -1,4 +1,4 @@
-"""What a workload's `build` function returns: a model, how it is trained, and its data. Knows no device."""
+"""What a workload's `build` function returns: a model, its loss and optimizer, and its data."""
 
 from __future__ import annotations
 
@@ -18,83 +18,83 @@ Loss = Callable[[Any, Any], torch.Tensor]
 """From the module's output and the target to a scalar."""
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 MakeBatch = Callable[[int, torch.Generator], "tuple[Any, Any]"]
-"""From a number of samples and a source of randomness on the CPU to inputs and target on the CPU.
+"""From a number of samples and a random generator on the CPU to inputs and target on the CPU.
 
 Inputs are a tensor, or a tuple (positional) or dict (named) of tensors that the module is called with.
 """
 
 
 class Metric(Protocol):
-    """How good a model's outputs are; adds up over batches and over ranks."""
+    """Quality of a model's outputs, accumulated over batches and ranks."""
 
     name: str
     better: Literal["higher", "lower"]
 
     def update(self, output: Any, target: Any) -> None:
-        """Take in the outputs, in evaluation mode, of one batch."""
+        """Add the outputs of one batch, computed in evaluation mode."""
 
     def compute(self) -> float:
-        """Over everything that all ranks took in."""
+        """Return the value over all batches of all ranks."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """How examples of a data set become batches, and how good the outputs are."""
+    """How examples of a data set become batches, and how quality is measured."""
 
     kind: str
-    """Of the examples, as `steelyard.data` names them."""
+    """Kind of the examples, as named in `steelyard.data`."""
     prepare: Callable[[Any, bool, np.random.Generator], Any]
-    """From an example, whether it is for training (augmented) and a source of randomness to one sample."""
+    """From an example, whether it is for training (augmented) and a random generator to one sample."""
     collate: Callable[[Sequence[Any]], tuple[Any, Any]]
-    """From samples to inputs and target, as the batch maker gives them."""
+    """From samples to inputs and target, like the batch maker."""
     metric: Callable[[], Metric] | None = None
-    """Makes a fresh metric; imports its library only when called."""
+    """Creates a new metric; imports its library only when called."""
     length: int | None = None
-    """Of kind tokens: how long a window is; the sample has one token more."""
+    """For kind tokens: the window length; a sample has one token more."""
     open: Callable[[Path], Task] | None = None
-    """From the data set's folder to the task itself, where it needs something from there, such as a vocabulary."""
+    """From the data set's folder to the final task, if it needs something from there, such as a vocabulary."""
 
 
 @dataclass(frozen=True)
 class Generation:
-    """How a language model makes tokens one after the other."""
+    """How a language model generates tokens."""
 
     prompt: int
-    """Tokens it reads first."""
+    """Number of prompt tokens."""
     new_tokens: int
-    """Tokens it makes, the first of them by reading the prompt."""
+    """Number of generated tokens; the first comes from reading the prompt."""
     prefill: Callable[[Any, torch.Tensor], tuple[torch.Tensor, Any]]
     """From the module and the prompts to the next tokens and a state."""
     decode: Callable[[Any, torch.Tensor, Any], tuple[torch.Tensor, Any]]
-    """From the module, the last tokens and the state to the next ones."""
+    """From the module, the last tokens and the state to the next tokens and a state."""
 
 
 @dataclass(frozen=True)
 class ModelBundle:
-    """A model to train or to infer with."""
+    """A model for training or inference."""
 
     module: nn.Module
     loss: Loss
     optimizer: MakeOptimizer | torch.optim.Optimizer
-    """Makes the optimizer from the parameters; or the optimizer itself, where nothing replaces the parameters."""
+    """Creates the optimizer from the parameters; or an optimizer, if nothing replaces the parameters."""
     batch: MakeBatch
     task: Task | None = None
-    """How real data is read; None: the workload takes synthetic data only."""
+    """How real data is read; None: synthetic data only."""
     generation: Generation | None = None
-    """How tokens are made; None: the model makes none."""
+    """How tokens are generated; None: not supported."""
     tokens: int | None = None
-    """Tokens in one sample of a language model."""
+    """Tokens per sample of a language model."""
 
 
 def call(module: Any, inputs: Any) -> Any:
-    """The module's output for the inputs of a batch."""
+    """Call the module with the inputs of a batch."""
     if isinstance(inputs, dict):
         return module(**inputs)
     return module(*inputs) if isinstance(inputs, (tuple, list)) else module(inputs)
 
 
 def each_tensor(data: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The same structure with every tensor changed."""
+    """Return the same structure with every tensor changed."""
     if isinstance(data, torch.Tensor):
         return change(data)
     if isinstance(data, dict):

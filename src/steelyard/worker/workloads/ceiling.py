@@ -1,4 +1,4 @@
-"""What a ceiling's `build` function returns: work without a model, and how its result is checked. Knows no ceiling."""
+"""What a ceiling's `build` function returns: an operation without a model, and how its result is checked."""
 
 from __future__ import annotations
 
@@ -16,58 +16,58 @@ MEGABYTE = 1_000_000
 
 
 class WrongResultError(RuntimeError):
-    """A ceiling computed or moved something wrong: its speed is not worth a word."""
+    """A ceiling produced a wrong result, so its speed is meaningless."""
 
 
 class Work:
-    """A ceiling on one rank's device. Its result is known beforehand."""
+    """A ceiling's operation on one rank's device. Its correct result is known in advance."""
 
     flops: float | None = None
-    """Of one repeat on one rank; None: not arithmetic."""
+    """Per repeat and rank; None: not arithmetic."""
     moved_bytes: float | None = None
-    """Bytes that one repeat on one rank moves; of a collective, its message; None: nothing of interest."""
+    """Bytes moved per repeat and rank; for a collective, its message size; None: not relevant."""
     bus_factor: float | None = None
-    """Of a collective: bytes on the busiest link for each byte of the message."""
+    """For a collective: bytes on the busiest link per byte of the message."""
     step: Callable[[], object]
     """Enqueues one repeat."""
     kept_results: int | None = None
-    """Repeats whose results all stay until `fault` looks at them; no more may follow each other. None: only the last
-    one's stays."""
+    """Number of repeats whose results are all kept until `fault` checks them; more must not run in between. None: only
+    the last result is kept."""
 
     def fault(self) -> str | None:
-        """What is wrong with the results it keeps; None: they are right. The device is idle.
+        """Return what is wrong with the kept results, or None. The device is idle.
 
-        Afterwards the results are spoilt, so that a repeat that does nothing cannot pass the next time.
+        Afterwards the results are overwritten, so that a repeat that does nothing fails the next check.
         """
         raise NotImplementedError
 
     def effective(self) -> dict[str, str]:
-        """Settings in effect: the number format, and what else decides the speed."""
+        """Return the settings in effect: the number format, and what else affects the speed."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """Work whose size is known, to see what the device, its memory or its links reach."""
+    """An operation of known size that shows what the device, its memory or its links achieve."""
 
     make: Callable[[torch.device, torch.dtype, int], Work]
-    """Prepares the work on a device in a number format, for a step of so many repeats; collectives use the default
-    group."""
+    """Prepares the operation on a device, in a number format and for this many repeats per step; collectives use the
+    default process group."""
     formats: tuple[str, ...] = field(default=("fp32",))
-    """Of `--precision`, those that the work can be done in."""
+    """Values of `--precision` that it supports."""
 
 
 def elements_of(size_mb: float, itemsize: int, multiple: int = 1) -> int:
-    """How many numbers make a size in megabytes (of 1,000,000 bytes): a multiple, at least one."""
+    """Return the number of elements for a size in megabytes (1,000,000 bytes): a multiple, at least one."""
     if not 0 < size_mb <= MEGABYTE:
         problem = Problem("model.size_mb", f"is {size_mb}", f"above 0, at most {MEGABYTE}")
-        raise InputError("a ceiling of this size cannot be made", problems=(problem,))
+        raise InputError("invalid size of a ceiling", problems=(problem,))
     return max(1, int(size_mb * MEGABYTE / (itemsize * multiple))) * multiple
 
 
 def one_of(name: str, value: str, valid: tuple[str, ...]) -> None:
-    """Refuse an option that is none of those."""
+    """Reject an option that is not one of the valid values."""
     if value not in valid:
         raise InputError(
-            "the ceiling cannot be made so", problems=(Problem(f"model.{name}", f"is {value!r}", ", ".join(valid)),)
+            "invalid option of a ceiling", problems=(Problem(f"model.{name}", f"is {value!r}", ", ".join(valid)),)
         )

@@ -1,4 +1,4 @@
-"""Ceilings of one device: products of matrices, memory, and the way between host and device. Times nothing."""
+"""Ceilings of one device: matrix products, memory bandwidth, and copies between host and device."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 FORMATS = ("fp32", "tf32", "bf16", "fp16")
-# Rows and columns of a product that are compared with the exact ones, and how much of the factors is held at a time.
+# Rows and columns of a product that are compared with the exact result, and how much is converted at a time.
 CHECKED_LINES = 4
 PIECE = 1024
 PIECE_ELEMENTS = 1 << 22
 FLOAT_BYTES = 4
-# Prime, and not near a power of two: no shift that a buffer's layout suggests maps the pattern onto itself.
+# Prime, and not near a power of two: no shift caused by a buffer's layout maps the pattern onto itself.
 PERIOD = 8_191
 
 
-# -- products of matrices
+# -- matrix products
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A number format of products."""
+    """A number format of matrix products."""
 
     factor: str
-    """Of the factors, as torch calls it."""
+    """Format of the factors, as torch calls it."""
     product: str
     sum_error: float
-    """The most by which one addition of the sum is off, relative to it."""
+    """Largest relative error of one addition in the sum."""
     addends: int = 1
-    """Products that are added up before such an addition."""
+    """Number of products summed before such an addition."""
 
 
 KINDS = {
@@ -49,44 +49,44 @@ KINDS = {
     "fp8": Kind("float8_e4m3fn", "bfloat16", 2.0**-13, addends=32),
     "int8": Kind("int8", "int32", 0.0),
 }
-"""Sums of short formats are kept in fp32, which matrix units cut off instead of rounding: 2^-23, not 2^-24. Those of
-fp8 keep 14 bits on some devices ("DeepSeek-V3 Technical Report", arXiv 2412.19437, section 3.3.2)."""
-# Sums of k products of random signs stay below so many of their standard deviations.
+"""Short formats accumulate in fp32, which matrix units truncate instead of rounding: 2^-23, not 2^-24. fp8 keeps 14
+bits on some devices ("DeepSeek-V3 Technical Report", arXiv 2412.19437, section 3.3.2)."""
+# Sums of k products with random signs stay below this many standard deviations.
 DEVIATIONS = 8
-# tf32 keeps 10 bits of each of two factors, rounded or cut off.
+# tf32 keeps 10 bits of each of two factors, rounded or truncated.
 TF32_FACTORS = 2 * 2.0**-10
-# Parts of a sum that a library may add up in the short format, where torch allows it that.
+# Parts of a sum that a library may accumulate in the short format if torch allows it.
 SHORT_PARTS = 4
 
 
 @about(
     About(
         family="ceilings",
-        title="product of two matrices",
+        title="matrix product",
         modes=("ceiling",),
         reduced={"m": 64, "n": 48, "k": 96},
     )
 )
 def matmul(m: int = 4096, n: int = 4096, k: int = 4096, dtype: str = "auto") -> Ceiling:
-    """An m x k matrix times a k x n matrix: 2 m n k operations.
+    """Multiply an m x k matrix by a k x n matrix: 2 m n k operations.
 
-    `dtype` is that of `--precision`, or fp64, int8 or fp8 where torch has such products for the device. The product is
-    written to the same memory each time. Some of its rows and columns are held against the exact product in float64.
+    `dtype` is that of `--precision`, or fp64, int8 or fp8 if torch supports such products on the device. The product is
+    written to the same memory each time. Some of its rows and columns are compared with the exact product in float64.
     With u the error of one addition, v half the distance between numbers of the product's format, and s the standard
-    deviation of a sum of products of random signs, s = sqrt(sum of a^2 b^2), an element c may be off by
+    deviation of a sum of products with random signs, s = sqrt(sum of a^2 b^2), an element c may be off by
 
         8 s k u  +  v |c|
 
-    for each of the k additions is off by at most u of a partial sum, which stays below 8 s, and the result is rounded.
-    Where torch lets a library add up parts in the short format, 4 x 8 s v is allowed for that; where it may cut the
-    factors down to tf32, 8 s 2^-9. Products of int8 are exact.
+    because each of the k additions is off by at most u of a partial sum, which stays below 8 s, and the result is
+    rounded. If torch allows accumulation in the short format, 4 x 8 s v is added; if it allows tf32, 8 s 2^-9. Products
+    of int8 are exact.
     """
     sizes = {"m": m, "n": n, "k": k}
     problems = tuple(
         Problem(f"model.{name}", f"is {value}", "at least 1") for name, value in sizes.items() if value < 1
     )
     if problems:
-        raise InputError("matrices of this size cannot be made", problems=problems)
+        raise InputError("invalid matrix size", problems=problems)
     one_of("dtype", dtype, ("auto", *KINDS))
     by_format = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
@@ -114,7 +114,7 @@ class _Product(Work):
         self.fault()
 
     def _random(self, rows: int, columns: int) -> torch.Tensor:
-        """Between -1 and 1: constants would let a device draw less power."""
+        """Return numbers between -1 and 1; with constants a device would draw less power."""
         if self._kind.factor == "int8":
             return torch.randint(-128, 128, (rows, columns), dtype=torch.int8, device=self._device)
         wide = torch.float64 if self._kind.factor == "float64" else torch.float32
@@ -125,27 +125,27 @@ class _Product(Work):
         if name == "int8":
             return lambda: torch._int_mm(left, right, out=product)  # noqa: SLF001
         if name == "fp8":
-            # The second factor lies column by column, as the units want it.
-            standing, one = right.t().contiguous().t(), torch.ones((), device=self._device)
+            # The second factor is stored column by column, as the matrix units require.
+            by_columns, one = right.t().contiguous().t(), torch.ones((), device=self._device)
             given: dict[str, Any] = {"scale_a": one, "scale_b": one, "out_dtype": product.dtype, "out": product}
-            return lambda: torch._scaled_mm(left, standing, **given)  # noqa: SLF001
+            return lambda: torch._scaled_mm(left, by_columns, **given)  # noqa: SLF001
         return lambda: torch.mm(left, right, out=product)
 
     def _try(self, name: str) -> None:
-        """Refuse what torch does not multiply on this device."""
+        """Raise InputError if torch does not support the product on this device."""
         try:
             self.step()
         except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError) as error:
             if "memory" in str(error):
                 raise
             raise InputError(
-                f"torch {torch.__version__} does not multiply matrices of {name} on the device {self._device.type!r}: "
+                f"torch {torch.__version__} has no {name} matrix product on the device {self._device.type!r}: "
                 + " ".join(str(error).split())[:300],
                 next_step="use another --model dtype, or another size",
             ) from None
 
     def _exact(self, lines: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The product of a few lines in float64, and what each element may be off."""
+        """Return the product of a few lines in float64, and the tolerance of each element."""
         lines = lines.cpu().double()
         exact, squares = [], []
         for start in range(0, other.shape[1], PIECE):
@@ -165,7 +165,7 @@ class _Product(Work):
             allowed += DEVIATIONS * deviation * TF32_FACTORS
         if self._format.is_floating_point:
             rounding = torch.finfo(self._format).eps / 2
-            # Twice: the exact product itself is a sum in float64.
+            # Twice: the exact product itself is a float64 sum.
             allowed += product.abs() * rounding * (2 if kind.factor == "float64" else 1)
             if self._adds_short():
                 allowed += SHORT_PARTS * DEVIATIONS * deviation * rounding
@@ -178,23 +178,23 @@ class _Product(Work):
         }.get(self._format)
         if switch is None or self._device.type == "cpu":
             return False
-        # Other devices have no such switch, and may do it.
+        # Other devices have no such switch and may do it.
         return self._device.type != "cuda" or bool(getattr(torch.backends.cuda.matmul, switch, True))
 
     def fault(self) -> str | None:
-        """The first element that is off by more than it may be."""
+        """Return the first element whose error exceeds its tolerance."""
         found = None
         for name, at, exact, allowed in self._lines:
             lines = self._product[at] if name == "row" else self._product.t()[at]
             difference = (lines.cpu().double() - exact).abs()
-            # Written so that NaN is wrong, too.
+            # NaN counts as wrong, too.
             wrong = (~(difference <= allowed)).nonzero()
             if len(wrong) and found is None:
                 line, place = (int(number) for number in wrong[0])
                 other = "column" if name == "row" else "row"
                 found = (
                     f"{name} {at[line]}, {other} {place} of the product: expected {float(exact[line, place]):.9g}, "
-                    f"found {float(lines[line, place]):.9g}, which may be off by {float(allowed[line, place]):.3g}"
+                    f"found {float(lines[line, place]):.9g}, tolerance {float(allowed[line, place]):.3g}"
                 )
         self._product.fill_(-1 if self._format == torch.int32 else math.nan)
         return found
@@ -211,12 +211,12 @@ class _Product(Work):
 def _known(name: str, kind: str) -> torch.dtype:
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
-        raise InputError(f"torch {torch.__version__} does not know {name}", next_step=f"use another dtype than {kind}")
+        raise InputError(f"torch {torch.__version__} does not have {name}", next_step=f"use another dtype than {kind}")
     return found
 
 
 def _spread_out(lines: int) -> list[int]:
-    """The first, the last and some between."""
+    """Return the first, the last and some lines in between."""
     return sorted({number * (lines - 1) // (CHECKED_LINES - 1) for number in range(CHECKED_LINES)})
 
 
@@ -224,17 +224,17 @@ def _spread_out(lines: int) -> list[int]:
 
 
 STREAM = {"copy": (1.0, 0.0), "scale": (3.0, 0.0), "add": (1.0, 1.0), "triad": (1.0, 3.0)}
-"""What each kernel makes of its one or two arrays."""
+"""Factors of the one or two input arrays of each kernel."""
 SCALAR = 3.0
 
 
-@about(About(family="ceilings", title="memory bandwidth, as STREAM", modes=("ceiling",), reduced={"size_mb": 0.1}))
+@about(About(family="ceilings", title="memory bandwidth (STREAM)", modes=("ceiling",), reduced={"size_mb": 0.1}))
 def memory_bandwidth(size_mb: float = 1024, kind: str = "triad") -> Ceiling:
-    """One of STREAM's kernels on arrays of `size_mb` megabytes each, which should be far more than the caches hold.
+    """Run one of STREAM's kernels on arrays of `size_mb` megabytes each, which should be much larger than the caches.
 
-    copy: c = a; scale: b = 3 c; add: c = a + b; triad: a = b + 3 c. Counted are, as STREAM does, the bytes of the two
-    or three arrays; the lines that a write fetches first are not. The numbers are small integers in float32, so that
-    the result is exact, and every element is compared.
+    copy: c = a; scale: b = 3 c; add: c = a + b; triad: a = b + 3 c. As in STREAM, the bytes of the two or three arrays
+    are counted, without the cache lines that a write fetches first. The numbers are small integers in float32, so the
+    result is exact, and every element is compared.
     """
     one_of("kind", kind, tuple(STREAM))
     elements = elements_of(size_mb, FLOAT_BYTES)
@@ -261,7 +261,7 @@ class _BandwidthStream(Work):
         self.step = kernels[kind]
 
     def fault(self) -> str | None:
-        """The first element that is not what it should be. The expected ones are made anew."""
+        """Return the first wrong element. The expected values are computed again."""
         found = None
         for start, piece in _pieces(self._result):
             first, second = (pattern(len(piece), piece.device, seed, start) for seed in (0, 1))
@@ -283,9 +283,9 @@ class _BandwidthStream(Work):
 
 @about(About(family="ceilings", title="copies between host and device", modes=("ceiling",), reduced={"size_mb": 0.1}))
 def host_device_copy(size_mb: float = 256, direction: str = "to-device", pinned: bool = True) -> Ceiling:
-    """Copies of `size_mb` megabytes; every element that arrives is compared.
+    """Copy `size_mb` megabytes; every element that arrives is compared.
 
-    On the CPU both ends are memory of the host, and nothing is pinned: the settings in effect say so.
+    On the CPU both ends are host memory and nothing is pinned; the settings in effect show this.
     """
     one_of("direction", direction, ("to-device", "to-host"))
     elements = elements_of(size_mb, FLOAT_BYTES)
@@ -311,7 +311,7 @@ class _Copy(Work):
         self.step = lambda: target.copy_(source, non_blocking=True)
 
     def fault(self) -> str | None:
-        """The first element that did not arrive as it was sent."""
+        """Return the first element that did not arrive as it was sent."""
         found = None
         for start, piece in _pieces(self._target):
             found = found or differing(piece, pattern(len(piece), piece.device, 0, start), start)
@@ -339,19 +339,19 @@ def _pinned(tensor: torch.Tensor) -> torch.Tensor:
         ) from None
 
 
-# -- numbers whose place can be told
+# -- numbers that encode their position
 
 
 def pattern(elements: int, device: torch.device, seed: int = 0, start: int = 0, period: int = PERIOD) -> torch.Tensor:
-    """Small integers in float32, from 1 to `period`, a prime, that tell where they lie.
+    """Return small integers in float32, from 1 to `period` (a prime), that encode their position.
 
-    Neighbours differ, and so do numbers at the same place of different seeds, as long as these are below the period.
-    The pattern repeats only after the square of the period.
+    Neighbours differ, and so do numbers at the same position of different seeds below the period. The pattern repeats
+    only after the square of the period.
     """
     numbers = torch.empty(elements, dtype=torch.float32, device=device)
     for first, piece in _pieces(numbers):
         at = torch.arange(start + first, start + first + len(piece), dtype=torch.int64, device=device)
-        # Reduced first: no product leaves 32 bits, which is all that some devices compute in.
+        # Reduced first, so that no product exceeds 32 bits, which is all that some devices support.
         whole = at.div(period, rounding_mode="floor").remainder_(period).mul_(1_009)
         number = at.remainder_(period).mul_(2_741).add_(whole).add_(seed * 977 % period)
         piece.copy_(number.remainder_(period).add_(1))
@@ -359,13 +359,13 @@ def pattern(elements: int, device: torch.device, seed: int = 0, start: int = 0, 
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """Parts of a long vector, each with its begin: what is made of a part takes little memory."""
+    """Yield parts of a long vector with their offsets, so that temporaries stay small."""
     for start in range(0, len(tensor), PIECE_ELEMENTS):
         yield start, tensor[start : start + PIECE_ELEMENTS]
 
 
 def differing(found: torch.Tensor, expected: torch.Tensor, start: int = 0) -> str | None:
-    """The first element that is not as expected; None: all are."""
+    """Return the first element that is not as expected, or None."""
     if torch.equal(found, expected):
         return None
     place = int((~(found == expected)).nonzero()[0])

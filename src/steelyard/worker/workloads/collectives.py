@@ -1,8 +1,8 @@
-"""Ceilings of the links between devices: one collective by its size. Every result is known beforehand. Times nothing.
+"""Ceilings of the links between devices: one collective of a given size, whose correct result is known.
 
 Sizes and bus factors are those of nccl-tests (doc/PERFORMANCE.md there): the message is what one rank sends in an
-all-reduce, and the whole that is gathered or scattered in the other two. Bandwidth of the algorithm is message over
-time; times the factor it is what crosses the busiest link, and can be held against the link's own.
+all-reduce, and the total that is gathered or scattered in the other two. Algorithm bandwidth is message size divided by
+time. Multiplied by the bus factor it can be compared with the bandwidth of the busiest link.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from steelyard.worker.workloads.ceilings import FLOAT_BYTES, PERIOD, differing, 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Memory for results that wait to be checked; each takes a place of its own, so that none is overwritten unseen.
-# More of them make longer blocks. Of an accelerator's memory they take an eighth of what is free, up to a limit.
+# Memory for results that wait to be checked; each has its own place, so that none is overwritten unchecked. More of
+# them allow longer blocks. On an accelerator: an eighth of the free memory, up to a limit.
 KEPT_BYTES, KEPT_BYTES_ACCELERATOR, KEPT_SHARE = 1 << 30, 4 << 30, 8
 MAX_KEPT = 1024
-# Integers up to here are exact in float32, and so are sums that stay below.
+# Integers up to here are exact in float32, and so are sums below it.
 EXACT = 1 << 24
-# For so many ranks that the sum of the long pattern would not be exact.
+# Used if there are too many ranks for exact sums of the long pattern.
 SHORT_PERIOD = 251
 
 
@@ -37,19 +37,19 @@ def _facts(title: str) -> About:
 
 @about(_facts("all-reduce"))
 def all_reduce(size_mb: float = 64) -> Ceiling:
-    """The sum over all ranks of `size_mb` megabytes of float32, on every rank."""
+    """Sum `size_mb` megabytes of float32 over all ranks, with the result on every rank."""
     return _ceiling(_AllReduce, size_mb)
 
 
 @about(_facts("all-gather"))
 def all_gather(size_mb: float = 64) -> Ceiling:
-    """All ranks' parts of `size_mb` megabytes of float32 in all, on every rank."""
+    """Gather the parts of all ranks, `size_mb` megabytes of float32 in total, on every rank."""
     return _ceiling(_AllGather, size_mb)
 
 
 @about(_facts("reduce-scatter"))
 def reduce_scatter(size_mb: float = 64) -> Ceiling:
-    """The sum over all ranks of `size_mb` megabytes of float32, each rank with its own part of it."""
+    """Sum `size_mb` megabytes of float32 over all ranks, with one part of the result on each rank."""
     return _ceiling(_ReduceScatter, size_mb)
 
 
@@ -59,13 +59,13 @@ def _ceiling(kind: type[_Collective], size_mb: float) -> Ceiling:
 
 
 class _Collective(Work):
-    """What the three share: places for results, the expected one, and the look at them."""
+    """Common part of the three: places for results, the expected result, and the check."""
 
     def __init__(self, device: torch.device, size_mb: float, repeats: int) -> None:
         self.ranks = dist.get_world_size() if dist.is_initialized() else 1
         if self.ranks < 2:
             problem = Problem("ranks", f"is {self.ranks}", "at least 2")
-            raise InputError("a collective needs somebody to exchange with", problems=(problem,), next_step="--nproc 2")
+            raise InputError("a collective needs at least 2 ranks", problems=(problem,), next_step="--nproc 2")
         self.rank = dist.get_rank()
         self._period = PERIOD if self.ranks * PERIOD <= EXACT else SHORT_PERIOD
         self._device = device
@@ -85,26 +85,26 @@ class _Collective(Work):
         self._try()
 
     def own(self) -> torch.Tensor:
-        """What this rank gives."""
+        """Return what this rank sends."""
         return self.given_by(self.rank, 0, self._elements)
 
     def given_by(self, rank: int, start: int, elements: int) -> torch.Tensor:
-        """Part of what a rank gives."""
+        """Return a part of what a rank sends."""
         return pattern(elements, self._device, rank, start, self._period)
 
     def sum_of_all(self, start: int, elements: int) -> torch.Tensor:
-        """Part of the sum over the ranks; those that are a period apart give the same."""
+        """Return a part of the sum over the ranks; ranks that are a period apart send the same."""
         total = torch.zeros(elements, device=self._device)
         for rank in range(min(self.ranks, self._period)):
             total += self.given_by(rank, start, elements) * len(range(rank, self.ranks, self._period))
         return total
 
     def expect(self) -> torch.Tensor:
-        """What this rank should get."""
+        """Return what this rank should receive."""
         raise NotImplementedError
 
     def exchange(self, result: torch.Tensor) -> object:
-        """The collective itself."""
+        """Run the collective."""
         raise NotImplementedError
 
     def _step(self) -> None:
@@ -113,12 +113,12 @@ class _Collective(Work):
         self.exchange(place)
 
     def _put_back(self) -> None:
-        """Spoil the results, so that what is not exchanged is seen."""
+        """Overwrite the results, so that a missing exchange is detected."""
         self._results[: self._used].fill_(math.nan)
         self._used = 0
 
     def _try(self) -> None:
-        """Refuse what the backend has not."""
+        """Raise InputError if the backend does not support the collective."""
         try:
             self.step()
         except (RuntimeError, NotImplementedError) as error:
@@ -126,25 +126,25 @@ class _Collective(Work):
             if not any(word in text for word in ("support", "implement")):
                 raise
             raise InputError(
-                f"the backend {dist.get_backend()!r} has no such collective on {self._device.type!r}: {text}",
+                f"the backend {dist.get_backend()!r} does not support this collective on {self._device.type!r}: {text}",
                 next_step="use another --backend, or all-reduce",
             ) from None
         self._put_back()
 
     def fault(self) -> str | None:
-        """The first element of the first result that is not exactly as expected."""
+        """Return the first element of the first result that is not exactly as expected."""
         seen = min(self._used, len(self._places))
         expected = self._expected
         found = None
         if not torch.equal(self._results[:seen], expected.expand(seen, -1)):
             results = enumerate(self._places[:seen])
             number, found = next((n, wrong) for n, result in results if (wrong := differing(result, expected)))
-            found += f", in result {number + 1} of {seen} since the last look"
+            found += f", in result {number + 1} of {seen} since the last check"
         self._put_back()
         return found
 
     def effective(self) -> dict[str, str]:
-        """What is exchanged, by what."""
+        """Return size, format and number of kept results."""
         return {
             "message_bytes": str(int(self.moved_bytes or 0)),
             "message_dtype": str(self._results.dtype).removeprefix("torch."),
@@ -164,7 +164,7 @@ class _AllReduce(_Collective):
         return dist.all_reduce(result)
 
     def _put_back(self) -> None:
-        """The result takes the place of what is given: every place gets its input again."""
+        """Restore the input of every place, which an all-reduce overwrites with its result."""
         self._results[: self._used].copy_(self._source.expand(min(self._used, len(self._places)), -1))
         self._used = 0
 
@@ -187,7 +187,7 @@ class _AllGather(_Collective):
 
 class _ReduceScatter(_Collective):
     def __init__(self, device: torch.device, size_mb: float, repeats: int) -> None:
-        # Newer releases have another name for it, and warn of this one.
+        # Newer releases have another name for it and warn about this one.
         name = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
         self._reduce_scatter: Callable[..., Any] = getattr(dist, name)
         super().__init__(device, size_mb, repeats)

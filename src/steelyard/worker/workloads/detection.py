@@ -1,6 +1,6 @@
-"""Object detectors of torchvision and transformers, without weights: nothing is downloaded. Knows no device.
+"""Object detectors of torchvision and transformers, without weights: nothing is downloaded.
 
-Both take pictures and boxes as `tasks.boxes_batch` packs them, give their loss in training and boxes otherwise.
+Both take images and boxes as `tasks.boxes_batch` packs them, and return a loss in training and boxes otherwise.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SWIN_DEPTHS = (2, 2, 18, 2)
 SWIN_WINDOW = 12
 SWIN_HEAD_WIDTH = 32
 DETECTIONS = 100
-"""Boxes an image, at most: COCO's metric counts no more."""
+"""Maximum number of boxes per image: COCO's metric counts no more."""
 
 Detections = list[dict[str, torch.Tensor]]
 
@@ -40,9 +40,9 @@ Detections = list[dict[str, torch.Tensor]]
         metric="mAP",
         reduced={"classes": 5, "resolution": 64, "boxes": 2, "regions": 16, "proposals": 32},
         parameters=41_755_286,
-        source="torchvision, FasterRCNN_ResNet50_FPN_Weights.COCO_V1, num_params; untrained it has 53,120 more: its "
-        "batch normalisations are not frozen",
-        note="the work is counted as if every picture had all its regions; which it has depends on what is seen",
+        source="torchvision, FasterRCNN_ResNet50_FPN_Weights.COCO_V1, num_params; without weights it has 53,120 more, "
+        "because its batch normalisations are not frozen",
+        note="FLOPs assume the maximum number of regions per image; the actual number depends on the data",
     )
 )
 def fasterrcnn(
@@ -50,9 +50,9 @@ def fasterrcnn(
 ) -> ModelBundle:
     """Faster R-CNN of torchvision; class 0 is the background.
 
-    `regions` are those of an image that train the head, `proposals` those that the first stage leaves in inference,
-    and half of those in training. Synthetic pictures are square, with `boxes` boxes each. The learning rate is small
-    because the boxes are random.
+    `regions` is the number per image that trains the head; `proposals` the number that the first stage keeps in
+    inference (twice as many in training). Synthetic images are square, with `boxes` boxes each. The learning rate is
+    small because the boxes are random.
     """
     at_least(2, "Faster R-CNN", classes=classes)
     at_least(1, "Faster R-CNN", boxes=boxes, regions=regions, proposals=proposals)
@@ -89,8 +89,8 @@ def fasterrcnn(
         metric="mAP",
         reduced={"classes": 5, "resolution": 64, "boxes": 2, "width": 32, "depth": 2, "layers": 2, "queries": 10},
         parameters=197e6 - 1.54e6 + 40e6 - 23.5e6 - 5.64e6 + 4.23e6,
-        source="put together: Swin-L 197M (arXiv 2103.14030, table 1) less its head of 1.54 M, and Deformable DETR 40M "
-        "(arXiv 2010.04159, table 1) less its ResNet-50 of 23.5 M, with projections from 384, 768 and 1536 channels "
+        source="sum of Swin-L 197M (arXiv 2103.14030, table 1) without its head (1.54 M) and Deformable DETR 40M "
+        "(arXiv 2010.04159, table 1) without its ResNet-50 (23.5 M), with projections from 384, 768 and 1536 channels "
         "(4.23 M) in place of those from 512, 1024 and 2048 (5.64 M)",
     )
 )
@@ -105,11 +105,11 @@ def deformable_detr(
 ) -> ModelBundle:
     """Deformable DETR (arXiv 2010.04159) of transformers on a Swin transformer (arXiv 2103.14030).
 
-    `width` and `depth` are the Swin's: of its first stage, and of its third. `layers` are those of the encoder and of
-    the decoder, each of which has its own loss, as in the paper. The boxes are matched on the host, by scipy.
+    `width` and `depth` are those of the Swin: of its first and third stage. `layers` is the number in the encoder and
+    in the decoder, whose layers each have a loss, as in the paper. Boxes are matched on the host by scipy.
     """
     at_least(1, "Deformable DETR", classes=classes, boxes=boxes, depth=depth, queries=queries)
-    # Layers share one head: the library cannot tie a single one to itself.
+    # The layers share one head; the library cannot tie a single layer to itself.
     at_least(2, "Deformable DETR", layers=layers)
     at_least(SMALLEST, "Deformable DETR", resolution=resolution, width=width)
     multiple_of(SWIN_HEAD_WIDTH, "Deformable DETR", width=width)
@@ -127,7 +127,7 @@ def deformable_detr(
 def _deformable(classes: int, width: int, depth: int, layers: int, queries: int) -> Any:
     transformers = library("transformers", "transformers", "the workload deformable-detr")
     if importlib.util.find_spec("scipy") is None:
-        raise InputError("Deformable DETR matches boxes by scipy, which is not here", next_step="pip install scipy")
+        raise InputError("Deformable DETR needs scipy to match boxes", next_step="pip install scipy")
     heads = width // SWIN_HEAD_WIDTH
     swin = transformers.SwinConfig(
         embed_dim=width,
@@ -150,15 +150,15 @@ def _deformable(classes: int, width: int, depth: int, layers: int, queries: int)
     )
     inner = transformers.DeformableDetrForObjectDetection(config)
     for name, parameter in inner.named_parameters():
-        # The Swin's last norm is for classification: no stage's output goes through it. Data-parallel training would
-        # wait for its gradient.
+        # The Swin's last norm is for classification: no output passes through it, and data-parallel training would wait
+        # for its gradient.
         if ".swin.layernorm." in name:
             parameter.requires_grad_(requires_grad=False)
     return inner
 
 
 def _batch(classes: int, resolution: int, boxes: int, *, first: int) -> MakeBatch:
-    """Makes pictures of noise with boxes anywhere; `first` is the lowest class of an object."""
+    """Return a batch maker for noise images with random boxes; `first` is the lowest object class."""
 
     def batch(samples: int, generator: torch.Generator) -> tuple[Any, Any]:
         pictures = torch.rand(samples, 3, resolution, resolution, generator=generator, device="cpu")
@@ -173,13 +173,13 @@ def _batch(classes: int, resolution: int, boxes: int, *, first: int) -> MakeBatc
 
 
 def _loss(output: Any, _target: Any) -> torch.Tensor:
-    """The model's own: it has seen the boxes."""
+    """Return the model's own loss, which it computed from the boxes."""
     loss: torch.Tensor = output
     return loss
 
 
 class FasterRcnn(nn.Module):
-    """The library's model, with one loss."""
+    """The library's model, with its losses summed."""
 
     def __init__(self, inner: Any, regions: int, proposals: int) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class FasterRcnn(nn.Module):
     def forward(
         self, pictures: torch.Tensor, sizes: torch.Tensor, boxes: torch.Tensor, labels: torch.Tensor
     ) -> torch.Tensor | Detections:
-        """In training the sum of its four losses; else boxes, scores and labels of each picture."""
+        """Return the sum of its four losses in training; otherwise boxes, scores and labels of each image."""
         if pictures.is_meta:
             return self._without_values(pictures)
         cut = [picture[:, :high, :wide] for picture, (high, wide) in zip(pictures, sizes.tolist(), strict=True)]
@@ -206,9 +206,9 @@ class FasterRcnn(nn.Module):
         return torch.stack(list(losses.values())).sum()
 
     def _without_values(self, pictures: torch.Tensor) -> torch.Tensor:
-        """The same layers where tensors have no values to choose regions by: each picture has all of them.
+        """Run the same layers on tensors without values, with the maximum number of regions per image.
 
-        For counting. Choosing them, and the losses, are no products of matrices.
+        Used for counting. Selecting regions and the losses are not matrix products.
         """
         align = library("torchvision.ops", "torch", "the workload fasterrcnn").roi_align
         features = list(self.inner.backbone(pictures).values())
@@ -220,7 +220,7 @@ class FasterRcnn(nn.Module):
 
 
 class DeformableDetr(nn.Module):
-    """The library's model, with its loss, or its best boxes."""
+    """The library's model: its loss in training, otherwise its best boxes."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__()
@@ -229,7 +229,7 @@ class DeformableDetr(nn.Module):
     def forward(
         self, pictures: torch.Tensor, sizes: torch.Tensor, boxes: torch.Tensor, labels: torch.Tensor
     ) -> torch.Tensor | Detections:
-        """In training the loss; else boxes, scores and labels of each picture."""
+        """Return the loss in training; otherwise boxes, scores and labels of each image."""
         high, wide = pictures.shape[-2:]
         rows = torch.arange(high, device=pictures.device)[:, None] < sizes[:, :1, None]
         columns = torch.arange(wide, device=pictures.device)[None, :] < sizes[:, 1:, None]
@@ -238,8 +238,8 @@ class DeformableDetr(nn.Module):
             found = self.inner(pixel_values=pictures, pixel_mask=mask)
             return _best(found.logits.float(), found.pred_boxes.float(), sizes)
         if pictures.is_meta:
-            # For counting: boxes cannot be matched where tensors have no values. Neither that nor the loss is a product
-            # of matrices, and gradients go the same way from any sum of the outputs.
+            # For counting: boxes cannot be matched without values. Neither that nor the loss is a matrix product, and
+            # gradients take the same path from any sum of the outputs.
             found = self.inner(pixel_values=pictures, pixel_mask=mask)
             return torch.stack((found.logits.sum(), found.pred_boxes.sum())).sum()
         wanted = _relative(boxes, labels, sizes)
@@ -248,7 +248,7 @@ class DeformableDetr(nn.Module):
 
 
 def _relative(boxes: torch.Tensor, labels: torch.Tensor, sizes: torch.Tensor) -> list[dict[str, torch.Tensor]]:
-    """Boxes as their middles and sides, in shares of the picture, which is how the model learns them."""
+    """Return boxes as centre and size relative to the image, as the model learns them."""
     places = boxes / sizes.flip(1).repeat(1, 2)[:, None]
     middles, sides = (places[..., :2] + places[..., 2:]) / 2, places[..., 2:] - places[..., :2]
     whole = torch.cat((middles, sides), dim=2)
@@ -260,7 +260,7 @@ def _relative(boxes: torch.Tensor, labels: torch.Tensor, sizes: torch.Tensor) ->
 
 
 def _best(scores: torch.Tensor, boxes: torch.Tensor, sizes: torch.Tensor) -> Detections:
-    """The highest of all scores of all queries and classes, with their boxes in pixels."""
+    """Return the best-scored boxes over all queries and classes, in pixels."""
     classes = scores.shape[-1]
     each = scores.sigmoid().flatten(1)
     highest, place = each.topk(min(DETECTIONS, each.shape[1]), dim=1)

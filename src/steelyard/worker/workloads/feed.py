@@ -1,4 +1,4 @@
-"""Batches for one rank: made once on the device, or on the host for every step and moved. Knows no model."""
+"""Batches for one rank: created once on the device, or loaded on the host for every step and copied."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
     from steelyard.contracts.spec import RunSpec
     from steelyard.worker.workloads.bundle import MakeBatch
 
-# torch's generator on the CPU takes the low 32 bits of a seed and no more.
+# torch's CPU generator uses only the low 32 bits of a seed.
 SEEDS = 1 << 32
-# Odd, and near the golden section of all seeds: the sequences of any number of ranks begin far apart.
+# Odd, and near the golden ratio of the seed range: the sequences of any number of ranks start far apart.
 RANK_STRIDE = 0x9E3779B9
 
 
 def batch_seed(seed: int, rank: int, number: int) -> int:
-    """The seed of a rank's batch, so that anybody can make the same data."""
+    """Return the seed of a rank's batch, so that the data is reproducible."""
     return (seed + rank * RANK_STRIDE + number) % SEEDS
 
 
 class Read(Protocol):
-    """Where micro-batches come from. Called in loader processes, too."""
+    """Source of micro-batches. Also called in DataLoader workers."""
 
     describes: str
     """What it reads, for the record."""
     learnable: bool
 
     def __call__(self, number: int, piece: Piece) -> tuple[Any, Any]:
-        """The rank's micro-batch of that number, whose place in the epoch is `piece`: inputs and target on the CPU."""
+        """Return the rank's micro-batch `number`, at position `piece` of the epoch: inputs and target on the CPU."""
 
 
 class Synthetic:
-    """Micro-batches that a workload's batch maker makes, each from its own seed."""
+    """Micro-batches from a workload's batch maker, each from its own seed."""
 
     describes = "synthetic"
     learnable = False
@@ -53,20 +53,20 @@ class Synthetic:
         self._rank = rank
 
     def __call__(self, number: int, piece: Piece) -> tuple[Any, Any]:
-        """The rank's micro-batch of that number."""
+        """Return the rank's micro-batch `number`."""
         generator = torch.Generator().manual_seed(batch_seed(self._seed, self._rank, number))
         return self._make(piece.samples, generator)
 
 
 @dataclass(frozen=True)
 class RefusedBatch:
-    """In place of a micro-batch: why there is none. An exception would come wrapped in a loader's traceback."""
+    """Replaces a micro-batch that failed, with the reason. An exception would be wrapped in a DataLoader traceback."""
 
     reason: str
 
 
 class Stream(IterableDataset[Any]):
-    """A rank's micro-batches without end, dealt over loader processes in turn, so that their order stays."""
+    """A rank's endless micro-batches, distributed over DataLoader workers in turn, so that their order is kept."""
 
     def __init__(self, read: Read, spec: RunSpec, rank: int) -> None:
         self.read = read
@@ -86,7 +86,7 @@ class Stream(IterableDataset[Any]):
 
 
 class Feed:
-    """What a step takes: its count of samples, and its micro-batches on the device."""
+    """What a step takes: its number of samples, and its micro-batches on the device."""
 
     def __init__(
         self, spec: RunSpec, rank: int, device: torch.device, make: MakeBatch, real: Read | None = None
@@ -98,8 +98,8 @@ class Feed:
         self._read = real or Synthetic(make, spec.seed, rank)
         self._loader: DataLoader[Any] | None = None
         self._pin = spec.loader.pin_memory and device.type != "cpu"
-        # Known from the first batch: not every backend does what its loader is told. Only pinned memory may be copied
-        # from while the host goes on.
+        # Known from the first batch: not every backend pins when asked to. Only copies from pinned memory can be
+        # asynchronous.
         self._pinned: bool | None = None
         self._made: dict[int, tuple[Any, Any]] = {}
         self._computed = spec.batch * spec.accumulation
@@ -115,10 +115,10 @@ class Feed:
             self._loader = loader_of(Stream(self._read, spec, rank), spec, pin=self._pin)
             self._iterator = iter(self._loader)
         self.learnable = self._read.learnable or self._loader is None
-        """Whether a model can learn what it sees: not from random labels, unless they are the same ones each time."""
+        """Whether the loss can fall: not with random labels, unless they are the same in each step."""
 
     def take(self) -> tuple[Batch, list[tuple[Any, Any]]]:
-        """The next step's samples; waits for the loader."""
+        """Return the next step's samples; waits for the loader."""
         batch = next(self._plan)
         if self._loader is None:
             return batch, self._whole if batch.computed == self._computed else self._part(batch.computed)
@@ -128,24 +128,24 @@ class Feed:
         return batch, [self._move(received(piece)) for piece in made]
 
     def _part(self, samples: int) -> list[tuple[Any, Any]]:
-        """The micro-batches of a step of so many samples, of those that lie on the device."""
+        """Return the micro-batches of a step with this many samples, from those on the device."""
         whole, rest = divmod(samples, self._micro)
         return [self._made[self._micro]] * whole + ([self._made[rest]] if rest else [])
 
     def example(self) -> tuple[Any, Any]:
-        """A micro-batch that belongs to no step."""
+        """Return a micro-batch that belongs to no step."""
         if self._loader is None:
             return self._made[self._micro]
         return self._move(self._read(0, Piece(0, 0, self._micro)))  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """End the loader's processes."""
+        """Stop the DataLoader workers."""
         if self._loader is not None:
             del self._iterator
             self._loader = None
 
     def effective(self) -> dict[str, str]:
-        """As the loader says it."""
+        """Return the settings of the loader."""
         if self._loader is None:
             return {"data": f"{self._read.describes}, on the device"}
         loader = self._loader
@@ -166,7 +166,7 @@ class Feed:
 
 
 def loader_of(stream: IterableDataset[Any], spec: RunSpec, *, pin: bool) -> DataLoader[Any]:
-    """A loader as the spec wants it, for a stream that makes whole micro-batches."""
+    """Return a DataLoader with the settings of the spec, for a stream of whole micro-batches."""
     workers = spec.loader.workers
     return DataLoader(
         stream,
@@ -175,22 +175,22 @@ def loader_of(stream: IterableDataset[Any], spec: RunSpec, *, pin: bool) -> Data
         prefetch_factor=spec.loader.prefetch if workers else None,
         pin_memory=pin,
         persistent_workers=workers > 0,
-        # A loader draws a seed for its processes; from the model's randomness it would change the training.
+        # A DataLoader draws a seed for its workers; from the global generator this would change the training.
         generator=torch.Generator(),
-        # The other ways to start a process cannot hand over a batch maker that is a closure.
+        # Other start methods cannot pass a batch maker that is a closure.
         multiprocessing_context="fork" if workers else None,
     )
 
 
 def received(made: Any) -> Any:
-    """A micro-batch from a loader; DamagedDataError when it could not be made."""
+    """Return a micro-batch from a loader; DamagedDataError if it could not be loaded."""
     if isinstance(made, RefusedBatch):
         raise DamagedDataError(made.reason)
     return made
 
 
 def _is_pinned(data: Any) -> bool:
-    """Whether the first tensor of a batch lies in pinned memory."""
+    """Whether the first tensor of a batch is in pinned memory."""
     while isinstance(data, (tuple, list, dict)) and data:
         data = next(iter(data.values())) if isinstance(data, dict) else data[0]
     return isinstance(data, torch.Tensor) and data.is_pinned()

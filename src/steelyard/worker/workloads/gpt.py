@@ -1,6 +1,6 @@
-"""Decoder-only language models of published sizes; one sample is one sequence. Knows no device and no timing.
+"""Decoder-only language models of published sizes; one sample is one sequence.
 
-For generation it keeps the keys and values of what it has read; see `Cache`.
+For generation the keys and values of earlier tokens are cached; see `Cache`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from steelyard.worker.workloads.about import About, about
 from steelyard.worker.workloads.bundle import Generation, ModelBundle
 
 DEVIATION = 0.02
-"""Standard deviation of the first weights, as in GPT-2."""
+"""Standard deviation of the initial weights, as in GPT-2."""
 
 
 @dataclass(frozen=True)
 class GptShape:
-    """What the parameters' number follows from, with the vocabulary and the sequence."""
+    """Determines the number of parameters, together with vocabulary and sequence length."""
 
     layers: int
     width: int
@@ -46,23 +46,23 @@ SIZES = {
     "66B": GptShape(64, 9216, 72),
     "175B": GptShape(96, 12288, 96),
 }
-"""The configurations by the names they usually go by.
+"""Configurations by their usual names.
 
 350M, and 1.3B to 175B: table 1 of "OPT: Open Pre-trained Transformer Language Models" (Zhang et al., arXiv
-2205.01068), which follows table 2.1 of "Language Models are Few-Shot Learners" (Brown et al., arXiv 2005.14165) but
+2205.01068), which follows table 2.1 of "Language Models are Few-Shot Learners" (Brown et al., arXiv 2005.14165) except
 for 1.3B, where GPT-3 has 24 heads that do not divide its width, and 13B, where it is 5140 wide.
 117M: GPT-2 small ("Language Models are Unsupervised Multitask Learners", Radford et al. 2019, table 2). 117M is its
 usual name; with tied embeddings of 50257 tokens and 1024 positions it has 124 million parameters.
 800M: the configuration of published benchmarks with a GPT of that name (16 layers, 2048 wide, 16 heads): 805 million
 parameters in the layers, 910 million with the embeddings of 50257 tokens.
-10M, 25M: our own, so chosen that the whole has that many parameters with 50257 tokens and 1024 positions.
+10M, 25M: our own; they have that many parameters with 50257 tokens and 1024 positions.
 """
 
 
 @about(
     About(
         family="language",
-        title="GPT, decoder of a published size",
+        title="GPT of a published size",
         data=("tokens",),
         metric="perplexity",
         modes=("train", "infer", "generate", "load"),
@@ -84,9 +84,9 @@ def build(
     prompt: int = 512,
     new_tokens: int = 64,
 ) -> ModelBundle:
-    """A GPT of a size of SIZES, changed by `layers`, `heads` and `width`; `custom` takes these alone.
+    """A GPT of one of the SIZES, modified by `layers`, `heads` and `width`; `custom` needs these three.
 
-    `prompt` and `new_tokens` are for generation alone; there they must fit in the `sequence` positions.
+    `prompt` and `new_tokens` are only for generation; together they must fit in the `sequence` positions.
     """
     given = {"layers": layers, "heads": heads, "width": width}
     more = {"sequence": sequence, "vocabulary": vocabulary, "prompt": prompt, "new_tokens": new_tokens}
@@ -100,7 +100,7 @@ def build(
         return decode(module, prompts, Cache(shape.layers, prompt + new_tokens))
 
     def decode(module: Any, tokens: torch.Tensor, cache: Cache) -> tuple[torch.Tensor, Cache]:
-        # Greedy: the next token is the one with the highest score.
+        # Greedy: the token with the highest score.
         return module(tokens, cache).argmax(dim=-1), cache
 
     return ModelBundle(
@@ -115,30 +115,30 @@ def build(
 
 
 def closed_flops(layers: int, width: int, sequence: int, vocabulary: int) -> float:
-    """Floating-point operations of one sample's forward pass; a training step takes 3 times as many.
+    """Return the floating-point operations of one sample's forward pass; a training step takes 3 times as many.
 
-    With s tokens in a sample, w numbers a token, a matrix of m x n takes 2 m n operations a token:
+    With s tokens per sample and width w, a matrix of m x n takes 2 m n operations per token:
         queries, keys and values   2 x w x 3 w   =  6 w^2
         output of the attention    2 x w x w     =  2 w^2
         two layers of the MLP      2 x 2 x w x 4 w = 16 w^2
-        scores against s keys      2 x w x s, whatever the number of heads
+        scores of s keys           2 x w x s, for any number of heads
         sum over s values          2 x w x s
         head, once                 2 x w x vocabulary
-    so that a sample takes s (layers (24 w^2 + 4 w s) + 2 w vocabulary). The causal mask leaves half of the scores
-    unused; they are counted in full, as is usual, whether or not a kernel computes them. Looking up an embedding,
-    normalising, GELU and softmax are not matrix products and are not counted. Backward, every product becomes two of
-    the same size: one for the gradient of each factor. The first layer's inputs need theirs too, for the embeddings
-    are trained.
+    The total per sample is s (layers (24 w^2 + 4 w s) + 2 w vocabulary). The causal mask leaves half of the scores
+    unused; they are counted in full, as is usual, whether or not a kernel computes them. Embedding lookups,
+    normalisation, GELU and softmax are not matrix products and are not counted. In the backward pass every product
+    becomes two of the same size, one for the gradient of each factor. This includes the first layer's inputs, because
+    the embeddings are trained.
     """
     a_layer = 24 * width**2 + 4 * width * sequence
     return float(sequence * (layers * a_layer + 2 * width * vocabulary))
 
 
 def closed_generation_flops(layers: int, width: int, vocabulary: int, prompt: int, new_tokens: int) -> float:
-    """Floating-point operations of one request, counted as `closed_flops` does.
+    """Return the floating-point operations of one request, counted like `closed_flops`.
 
-    Reading p tokens takes p layers (24 w^2 + 4 w p), and one pass of the head: only the last token's scores are
-    needed. Each further token is read alone, against all before it and itself.
+    Reading p tokens takes p layers (24 w^2 + 4 w p) and one pass of the head, because only the last token's scores are
+    needed. Each further token attends to itself and all before it.
     """
     head = 2 * width * vocabulary
     total = prompt * layers * (24 * width**2 + 4 * width * prompt) + head
@@ -148,16 +148,16 @@ def closed_generation_flops(layers: int, width: int, vocabulary: int, prompt: in
 
 
 def _check_shape(size: str, given: dict[str, int | None], more: dict[str, int]) -> GptShape:
-    """The shape of that size with what is given in place of its own; `more` are options that are only checked."""
+    """Return the shape of a size, modified by the given options; `more` are options that are only checked."""
     base = SIZES.get(size)
     if base is None and size != "custom":
         valid = ", ".join([*SIZES, "custom"])
-        raise InputError("unknown GPT size", problems=(Problem("size", f"no size is called {size!r}", valid),))
+        raise InputError("unknown GPT size", problems=(Problem("size", f"unknown size {size!r}", valid),))
     whole = {name: value if value is not None else getattr(base, name, None) for name, value in given.items()}
     values = {name: value for name, value in whole.items() if value is not None}
     missing = [name for name in whole if name not in values]
     if missing:
-        absent = tuple(Problem(name, "is not given", "a whole number, with size 'custom'") for name in missing)
+        absent = tuple(Problem(name, "is missing", "a whole number, with size 'custom'") for name in missing)
         raise InputError("a custom GPT needs its layers, heads and width", problems=absent)
     shape = GptShape(**values)
     problems = [Problem(name, f"is {value}", "at least 1") for name, value in {**values, **more}.items() if value < 1]
@@ -169,7 +169,7 @@ def _check_shape(size: str, given: dict[str, int | None], more: dict[str, int]) 
 
 
 class LayerCache:
-    """One layer's keys and values, with room for all that will come."""
+    """One layer's keys and values, with room for all tokens of the request."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -177,9 +177,9 @@ class LayerCache:
         self._held: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def extend(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keep those of new tokens; those of all tokens."""
+        """Store the keys and values of new tokens; return those of all tokens."""
         if self._held is None:
-            # In the format they are computed in, which autocast decides.
+            # In the dtype they are computed in, which depends on autocast.
             samples, heads, _, width = key.shape
             shape = samples, heads, self._length, width
             self._held = key.new_empty(shape), value.new_empty(shape)
@@ -191,7 +191,7 @@ class LayerCache:
 
 
 class Cache:
-    """What a request has read: one cache a layer, whose memory is taken once, when the prompt is read."""
+    """Keys and values of a request: one cache per layer, allocated once when the prompt is read."""
 
     def __init__(self, layers: int, length: int) -> None:
         self.layers = [LayerCache(length) for _ in range(layers)]
@@ -199,7 +199,7 @@ class Cache:
 
 
 class Attention(nn.Module):
-    """Causal self-attention by torch's own function, which picks the kernel."""
+    """Causal self-attention with torch's own function, which selects the kernel."""
 
     def __init__(self, shape: GptShape) -> None:
         super().__init__()
@@ -208,20 +208,20 @@ class Attention(nn.Module):
         self.outer = nn.Linear(shape.width, shape.width)
 
     def forward(self, hidden: torch.Tensor, cache: LayerCache | None = None) -> torch.Tensor:
-        """Each token's mix of the values before it."""
+        """Return the attention output of each token."""
         samples, tokens, width = hidden.shape
         apart = self.inner(hidden).view(samples, tokens, 3, self.heads, width // self.heads)
         query, key, value = apart.permute(2, 0, 3, 1, 4).unbind(0)
         if cache is not None:
             key, value = cache.extend(key, value)
-        # A single token sees all there is.
+        # A single token attends to all others.
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=tokens > 1)
         result: torch.Tensor = self.outer(mixed.transpose(1, 2).reshape(samples, tokens, width))
         return result
 
 
 class Layer(nn.Module):
-    """Attention and MLP, each on normalised inputs and added to them."""
+    """Attention and MLP, each with layer norm and residual connection."""
 
     def __init__(self, shape: GptShape) -> None:
         super().__init__()
@@ -232,7 +232,7 @@ class Layer(nn.Module):
         self.narrow = nn.Linear(4 * shape.width, shape.width)
 
     def forward(self, hidden: torch.Tensor, cache: LayerCache | None = None) -> torch.Tensor:
-        """One layer's output."""
+        """Return the layer's output."""
         hidden = hidden + self.attention(self.norm1(hidden), cache)
         result: torch.Tensor = hidden + self.narrow(functional.gelu(self.widen(self.norm2(hidden))))
         return result
@@ -252,15 +252,15 @@ class Gpt(nn.Module):
                 nn.init.normal_(module.weight, std=DEVIATION)
             if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.bias)
-            # Every layer adds to the same sum twice; these weights keep its size from growing with depth.
+            # Every layer adds twice to the residual stream; this scaling keeps its variance independent of depth.
             if isinstance(module, Layer):
                 for last in (module.attention.outer, module.narrow):
                     nn.init.normal_(last.weight, std=DEVIATION / math.sqrt(2 * shape.layers))
 
     def forward(self, tokens: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
-        """The scores of every token of the vocabulary, at each position; with a cache at the last one alone.
+        """Return the vocabulary scores at each position; with a cache at the last one only.
 
-        A cache is either empty, or the tokens are one a sample.
+        Either the cache is empty, or there is one token per sample.
         """
         if cache is not None:
             start, cache.used = cache.used, cache.used + tokens.shape[1]

@@ -1,4 +1,4 @@
-"""Llama models of transformers by their published shapes, without weights: nothing is downloaded. Knows no device."""
+"""Llama models of transformers in their published shapes, without weights: nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from steelyard.worker.workloads.options import at_least, library, multiple_of
 
 @dataclass(frozen=True)
 class LlamaShape:
-    """What the parameters' number follows from."""
+    """Determines the number of parameters."""
 
     layers: int
     width: int
     heads: int
     groups: int
-    """Heads of keys and values, which several heads of queries share."""
+    """Number of key-value heads, shared by the query heads."""
     hidden: int
     """Width inside the MLP."""
     vocabulary: int
     tied: bool
     """Whether the head shares the embeddings' weights."""
     theta: float
-    """Base of the rotation's frequencies; it changes no work."""
+    """Base of the rotary frequencies; does not change the work."""
 
 
 SIZES = {
@@ -42,7 +42,7 @@ SIZES = {
     "13B": LlamaShape(40, 5120, 40, 40, 13_824, 32_000, tied=False, theta=10_000.0),
     "70B": LlamaShape(80, 8192, 64, 8, 28_672, 32_000, tied=False, theta=10_000.0),
 }
-"""1B is of Llama 3.2, 8B of Llama 3.1, 7B, 13B and 70B of Llama 2; each as its config.json on Hugging Face says."""
+"""1B is Llama 3.2, 8B is Llama 3.1, and 7B, 13B and 70B are Llama 2; each from its config.json on Hugging Face."""
 
 PUBLISHED = {
     "1B": (1.23e9, "model card of Llama 3.2 (meta-llama/llama-models, models/llama3_2/MODEL_CARD.md): 1B (1.23B)"),
@@ -88,17 +88,16 @@ def build(
     prompt: int = 512,
     new_tokens: int = 64,
 ) -> ModelBundle:
-    """A Llama of a size of SIZES, changed by the options that are given; one sample is one sequence.
+    """A Llama of one of the SIZES, modified by the given options; one sample is one sequence.
 
-    The rotations' frequencies are the plain ones at every length: the scaling that Llama 3.1 and 3.2 add for long
-    contexts changes no work. The learning rate is that of Llama 2's training, which diverges on random tokens as little
-    as on real ones.
+    The rotary frequencies are unscaled at every length: the scaling of Llama 3.1 and 3.2 for long contexts does not
+    change the work. The learning rate is that of Llama 2's training.
     """
     given = {"vocabulary": vocabulary, "layers": layers, "width": width, "heads": heads}
     given |= {"groups": groups, "hidden": hidden}
     at_least(1, "Llama", **given, sequence=sequence, prompt=prompt, new_tokens=new_tokens)
     if size not in SIZES:
-        problem = Problem("size", f"no size is called {size!r}", ", ".join(SIZES))
+        problem = Problem("size", f"unknown size {size!r}", ", ".join(SIZES))
         raise InputError("unknown Llama size", problems=(problem,))
     values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     shape = replace(SIZES[size], **values)
@@ -123,7 +122,7 @@ def build(
 
 
 def closed_flops(shape: LlamaShape, sequence: int) -> float:
-    """Operations of a forward pass by formula, for a check: products of matrices, attention without a mask's saving."""
+    """Return the operations of a forward pass by formula: matrix products, and attention without a mask's saving."""
     shared = shape.width * shape.groups // shape.heads
     a_layer = 2 * (2 * shape.width**2 + 2 * shape.width * shared + 3 * shape.width * shape.hidden)
     attention = 4 * shape.width * sequence
@@ -131,7 +130,7 @@ def closed_flops(shape: LlamaShape, sequence: int) -> float:
 
 
 class Llama(nn.Module):
-    """The library's model: tokens to scores, or with a cache to the scores of the next token alone."""
+    """The library's model: from tokens to scores; with a cache only to the scores of the next token."""
 
     def __init__(self, shape: LlamaShape, positions: int) -> None:
         super().__init__()
@@ -153,18 +152,18 @@ class Llama(nn.Module):
         self.inner = transformers.LlamaForCausalLM(config)
 
     def forward(self, tokens: torch.Tensor, cache: Any = None) -> torch.Tensor:
-        """Scores at every position; with a cache, which grows, at the last one."""
+        """Return scores at every position; with a cache, which grows, at the last one."""
         if cache is None:
             every: torch.Tensor = self.inner(input_ids=tokens, use_cache=False).logits
             return every
         hidden = self.inner.model(input_ids=tokens, past_key_values=cache, use_cache=True).last_hidden_state
-        # Of the prompt's scores only the last are needed; all of them would take more memory than the model.
+        # Only the last scores of the prompt are needed; all of them would take more memory than the model.
         last: torch.Tensor = self.inner.lm_head(hidden[:, -1:])
         return last
 
 
 def _prefill(module: Any, tokens: torch.Tensor) -> tuple[torch.Tensor, Any]:
-    """Read the prompts; the state is the cache of keys and values that the library's own `generate` uses."""
+    """Read the prompts; the state is the key-value cache that the library's own `generate` uses."""
     cache = library("transformers", "transformers", "the workload llama").DynamicCache()
     return _decode(module, tokens, cache)
 

@@ -1,4 +1,4 @@
-"""How good a model's outputs are, by torchmetrics, which adds up over ranks. Knows outputs and targets, no model."""
+"""Quality metrics from torchmetrics, which aggregates over ranks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 IGNORED = 255
 LONGEST_ANSWER = 30
-"""Tokens; as in the evaluation of BERT on SQuAD."""
+"""In tokens, as in the evaluation of BERT on SQuAD."""
 ACCELERATORS = {"nccl": "cuda", "xccl": "xpu", "hccl": "hpu"}
-"""Devices on which a backend's collectives work, and nowhere else."""
+"""The only devices on which a backend's collectives work."""
 
 
 class Wrapped:
-    """A metric of torchmetrics as the engine wants it."""
+    """A torchmetrics metric with the engine's interface."""
 
     def __init__(
         self,
@@ -43,14 +43,14 @@ class Wrapped:
         self._scale = scale
         self._finish = finish
         self.others: dict[str, float] = {}
-        """After `compute`: what the library computed beside it."""
+        """Other values that the library computed; set by `compute`."""
         self._device = _collective_device()
         if self._device is not None:
-            # Before any output is there: a rank without samples takes part in the sum, too.
+            # Before the first output: a rank without samples takes part in the sum, too.
             self._metric = self._metric.to(self._device)
 
     def update(self, output: Any, target: Any) -> None:
-        """Take in one batch."""
+        """Add one batch."""
         if self._device is None:
             first = output
             while not isinstance(first, torch.Tensor):
@@ -61,11 +61,11 @@ class Wrapped:
         self._metric.update(predicted, wanted)
 
     def compute(self) -> float:
-        """Over all ranks."""
+        """Return the value over all ranks."""
         found = self._metric.compute()
         if self._pick is None:
             return self._finish(float(found) * self._scale)
-        # Counts of classes and the like are no numbers of their own.
+        # Skip tensors, such as counts per class.
         numbers = {name: value for name, value in found.items() if getattr(value, "numel", lambda: 1)() == 1}
         self.others = {name: float(value) * self._scale for name, value in numbers.items() if name != self._pick}
         return float(found[self._pick]) * self._scale
@@ -74,8 +74,8 @@ class Wrapped:
 class Boxes:
     """Average precision of boxes.
 
-    The library drops pictures where ranks have seen different numbers of them (torchmetrics 1.9), so each rank's boxes
-    are gathered here, and the library computes on all of them.
+    torchmetrics 1.9 drops images if ranks have different numbers of them, so the boxes of all ranks are gathered here
+    and the library computes on all of them.
     """
 
     name = "mAP"
@@ -83,7 +83,7 @@ class Boxes:
 
     def __init__(self) -> None:
         make = library("torchmetrics.detection", "quality", "measuring quality").MeanAveragePrecision
-        # Either computes the same; the one that is there.
+        # Both compute the same; use the one that is installed.
         backend = "faster_coco_eval"
         try:
             __import__(backend)
@@ -91,15 +91,15 @@ class Boxes:
             backend = "pycocotools"
             library(backend, "quality", "measuring the quality of detection")
         self._metric = make(iou_type="bbox", backend=backend, sync_on_compute=False)
-        # COCO counts 100 boxes an image, and models give no more.
+        # COCO counts 100 boxes per image, and the models return no more.
         self._metric.warn_on_many_detections = False
         self.others: dict[str, float] = {}
-        """After `compute`: what the library computed beside it."""
+        """Other values that the library computed; set by `compute`."""
         self._found: list[torch.Tensor] = []
         self._wanted: list[torch.Tensor] = []
 
     def update(self, output: Any, target: Any) -> None:
-        """Keep one batch's boxes, on the host: those found with scores, those wanted without their padding."""
+        """Store one batch's boxes on the host: predictions with scores, targets without padding."""
         for one in output:
             columns = (one["boxes"], one["scores"][:, None], one["labels"][:, None])
             self._found.append(torch.cat([column.detach().float().cpu() for column in columns], dim=1))
@@ -108,7 +108,7 @@ class Boxes:
             self._wanted.append(torch.cat((boxes[real], labels[real][:, None].float()), dim=1))
 
     def compute(self) -> float:
-        """Over all ranks."""
+        """Return the value over all ranks."""
         found, wanted = _everybodys(self._found, 6), _everybodys(self._wanted, 5)
         self._metric.reset()
         self._metric.update(
@@ -121,12 +121,12 @@ class Boxes:
 
 
 def _everybodys(tables: list[torch.Tensor], width: int) -> list[torch.Tensor]:
-    """The tables of all ranks, those of one after those of the other."""
+    """Return the tables of all ranks, in the order of ranks."""
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return tables
     gather = library("torchmetrics.utilities.distributed", "quality", "measuring quality").gather_all_tensors
     device = _collective_device() or torch.device("cpu")
-    # One row more than there are, so that a rank without any has something to send.
+    # One extra row, so that a rank without any has something to send.
     sizes = torch.tensor([0, *(len(table) for table in tables)], device=device)
     rows = torch.cat([torch.zeros(1, width), *tables]).to(device)
     both = zip(gather(sizes), gather(rows), strict=True)
@@ -134,7 +134,7 @@ def _everybodys(tables: list[torch.Tensor], width: int) -> list[torch.Tensor]:
 
 
 def _collective_device() -> torch.device | None:
-    """Where the ranks' backend takes tensors; None: anywhere."""
+    """Return the device that the ranks' backend requires, or None."""
     backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else "gloo"
     return torch.device(ACCELERATORS[backend]) if backend in ACCELERATORS else None
 
@@ -146,16 +146,16 @@ def top1(classes: int) -> Wrapped:
 
 
 def mean_iou(classes: int) -> Wrapped:
-    """Mean over classes of intersection over union, each over all pixels; pixels of 255 do not count."""
+    """Mean over classes of intersection over union, over all pixels; pixels of 255 are ignored."""
     metric = _library().classification.MulticlassJaccardIndex(num_classes=classes, ignore_index=IGNORED)
     return Wrapped("mIoU", "higher", metric, lambda output, target: (output.argmax(dim=1), target))
 
 
 def perplexity() -> Wrapped:
-    """The exponential of the mean loss of a token.
+    """The exponential of the mean loss per token.
 
-    Of the library's sums, not by its perplexity: that takes the logarithm of a softmax, in which one confident miss
-    among millions of tokens makes the whole infinite.
+    Uses the library's mean, not its perplexity, which takes the logarithm of a softmax: one confident miss among
+    millions of tokens would make it infinite.
     """
     metric = _library().MeanMetric(nan_strategy=math.nan)
 
@@ -172,20 +172,20 @@ def perplexity() -> Wrapped:
 
 
 def mean_squared_error() -> Wrapped:
-    """Mean over all numbers of the squared difference."""
+    """Mean squared difference over all elements."""
     metric = _library().MeanSquaredError()
     return Wrapped("mse", "lower", metric, lambda output, target: (output.float().flatten(), target.flatten()))
 
 
 def mean_average_precision() -> Boxes:
-    """COCO's mean average precision over intersections of 0.50 to 0.95."""
+    """COCO's mean average precision over IoU thresholds from 0.50 to 0.95."""
     return Boxes()
 
 
 def exact_match_f1() -> Wrapped:
-    """F1 of the answers' words, as SQuAD's own script; `others` has the share of exact matches."""
+    """F1 over the words of the answers, as in SQuAD's own script; `others` has the share of exact matches."""
     metric = library("torchmetrics.text", "quality", "measuring quality").SQuAD()
-    # It gives percent.
+    # The library returns percent.
     return Wrapped("F1", "higher", metric, _answers, pick="f1", scale=0.01)
 
 
@@ -194,7 +194,7 @@ def _library() -> Any:
 
 
 def _answers(output: Any, target: Any) -> tuple[Any, Any]:
-    """The texts that the highest scores point at, and those wanted."""
+    """Return the predicted texts and the expected ones."""
     starts, ends = (scores.float().cpu().numpy() for scores in output)
     predicted, wanted = [], []
     for asked, start, end in zip(target["asked"], starts, ends, strict=True):
@@ -205,7 +205,7 @@ def _answers(output: Any, target: Any) -> tuple[Any, Any]:
 
 
 def answer_text(asked: Any, start: Any, end: Any) -> str:
-    """The part of the paragraph with the highest sum of scores; none where the first token, that of no answer, wins."""
+    """Return the span with the highest sum of scores; empty if the first token (no answer) scores higher."""
     places = np.flatnonzero(asked.spans[:, 1] > asked.spans[:, 0])
     if not len(places):
         return ""

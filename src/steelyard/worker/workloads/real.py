@@ -1,4 +1,4 @@
-"""Real data for one rank: examples as micro-batches, in an order that the seed decides. Knows no format."""
+"""Real data for one rank: examples as micro-batches, in an order determined by the seed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from steelyard.worker.workloads.bundle import Task
 
 ROOT = Path("/")
-# Words of an epoch's and of a sample's source of randomness: numpy takes 32 bits a word.
+# Seeds of an epoch's and a sample's random generator: numpy takes 32 bits per word.
 WORD = 0xFFFFFFFF
 
 
@@ -44,11 +44,11 @@ class TokenWindows:
         return self._tokens.window(number, self._length)
 
     def order(self, source: random.Random) -> Sequence[int]:
-        """Windows are independent of each other: any order."""
+        """Return a random order: windows are independent of each other."""
         return shuffled(len(self), source)
 
     def files(self) -> Iterable[Path]:
-        """Those of the whole row."""
+        """Return the files of the token sequence."""
         return self._tokens.files()
 
 
@@ -61,10 +61,10 @@ class RealData:
     task: Task
     train: Examples
     evaluation: Examples | None
-    """Opened only where quality is measured."""
+    """Opened only if quality is measured."""
 
     def facts(self) -> DataFacts:
-        """Which data this is. Looks at every file's size: once in a run, on one rank."""
+        """Return facts on the data. Looks at every file's size: once per run, on one rank."""
         files = list(self.train.files())
         if self.evaluation is not None:
             files += self.evaluation.files()
@@ -86,7 +86,7 @@ class RealData:
 
 
 def open_format(spec: RunSpec) -> tuple[Format, Examples, Examples | None]:
-    """The data set's splits, before a model is built for them; tokens come as one long row."""
+    """Open the data set's splits before the model is built; tokens come as one long sequence."""
     assert spec.data is not None
     form: Format = plugins.load("data", spec.data.format)
     root = Path(spec.data.path)
@@ -94,16 +94,16 @@ def open_format(spec: RunSpec) -> tuple[Format, Examples, Examples | None]:
 
 
 def fit(form: Format, train: Any, evaluation: Any, task: Task | None, spec: RunSpec) -> RealData:
-    """The data as the workload's task takes it; refused where the two do not belong together."""
+    """Return the data in the form of the workload's task; InputError if they do not match."""
     assert spec.data is not None
     root = Path(spec.data.path)
     if task is None or task.kind != form.kind:
-        takes = "synthetic data only" if task is None else f"data of kind {task.kind}"
+        takes = "only synthetic data" if task is None else f"data of kind {task.kind}"
         formats = [name for name in plugins.BUILTIN["data"] if task and plugins.load("data", name).kind == task.kind]
         valid = "leave --data out" if task is None else ", ".join(formats)
         raise InputError(
             f"the workload {spec.workload!r} takes {takes}",
-            problems=(Problem("data", f"{form.name} is data of kind {form.kind}", valid),),
+            problems=(Problem("data", f"{form.name} has data of kind {form.kind}", valid),),
         )
     if task.open is not None:
         task = task.open(root)
@@ -113,12 +113,12 @@ def fit(form: Format, train: Any, evaluation: Any, task: Task | None, spec: RunS
     for name, split in (("training", train), ("evaluation", evaluation)):
         if split is not None and len(split) == 0:
             length = "" if task.length is None else f" of {task.length} tokens"
-            raise InputError(f"{root} has no example{length} in its {name} split")
+            raise InputError(f"{root} has no examples{length} in its {name} split")
     return RealData(form, root, task, train, evaluation)
 
 
 def with_epochs(spec: RunSpec, data: RealData) -> RunSpec:
-    """The spec with the data set's size as its epoch, where none was asked for."""
+    """Return the spec with the size of the data set as its epoch, unless the spec has one."""
     if spec.epoch_samples is not None:
         return spec
     try:
@@ -128,7 +128,7 @@ def with_epochs(spec: RunSpec, data: RealData) -> RunSpec:
 
 
 class TrainingSplit:
-    """The training split in random order, anew each epoch; all ranks share one order and take turns in it.
+    """The training split in random order, reshuffled each epoch; all ranks share one order and take turns in it.
 
     Inference reads it without augmentation.
     """
@@ -145,8 +145,8 @@ class TrainingSplit:
         self._epoch = -1
         self._order: Sequence[int] = ()
 
-    def __call__(self, number: int, piece: Piece) -> tuple[Any, Any]:  # noqa: ARG002 -- the place says it all
-        """The samples of a place in an epoch, each augmented by its own source of randomness."""
+    def __call__(self, number: int, piece: Piece) -> tuple[Any, Any]:  # noqa: ARG002 -- the piece is enough
+        """Return the samples at a position in an epoch, each augmented with its own random generator."""
         if piece.epoch != self._epoch:
             self._order = self._examples.order(random.Random(f"{self._seed}:{piece.epoch}"))
             self._epoch = piece.epoch
@@ -160,10 +160,10 @@ class TrainingSplit:
 
 
 class EvaluationSplit(torch.utils.data.IterableDataset[Any]):
-    """One rank's share of the evaluation split: every so-many-th example, the same ones each time, unaugmented.
+    """One rank's share of the evaluation split: every n-th example for n ranks, always the same ones, not augmented.
 
-    Every rank gets the same number of batches, because some models wait for all ranks in a forward pass; a rank that
-    has no example left gets an earlier batch again, of which none counts.
+    Every rank gets the same number of batches, because some models wait for all ranks in a forward pass; a rank without
+    examples gets an earlier batch again, which is not counted.
     """
 
     def __init__(self, data: RealData, spec: RunSpec, rank: int) -> None:
@@ -197,7 +197,7 @@ class EvaluationSplit(torch.utils.data.IterableDataset[Any]):
 
 
 def host_memory() -> float | None:
-    """What this job may use of the host's memory: all there is, or the control group's limit."""
+    """Return the host memory this job may use: all of it, or the control group's limit."""
     limit = hostinfo.memory_limit(hostinfo.control_groups("memory", ROOT))
     text = hostinfo.read_text(ROOT / "proc/meminfo") or ""
     words = text.split()
@@ -208,5 +208,5 @@ def host_memory() -> float | None:
 
 def _opened(form: Format, root: Path, split: Split) -> Examples:
     if not root.is_dir():
-        raise InputError(f"{root} is not a folder", next_step=f"steelyard data show {form.name} says what to put there")
+        raise InputError(f"{root} is not a folder", next_step=f"steelyard data show {form.name}")
     return form.open(root, split)

@@ -1,4 +1,4 @@
-"""Segmentation models of segmentation_models_pytorch, without weights: nothing is downloaded. Knows no device."""
+"""Segmentation models of segmentation_models_pytorch, without weights: nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STRIDE = 32
 
 
 def facts(title: str, published: float, source: str, encoder: str) -> About:
-    """Of a model for images of streets."""
+    """Return the description of a model for street scenes."""
     return About(
         family="segmentation",
         title=title,
@@ -48,7 +48,7 @@ def facts(title: str, published: float, source: str, encoder: str) -> About:
 def segformer(classes: int = 19, resolution: int = 512, encoder: str = "mit_b4") -> ModelBundle:
     """SegFormer (arXiv 2105.15203); images are twice as wide as high.
 
-    The library's decoder has 256 channels, where the paper's B4 has 768: 61.4 million parameters, not 64.1. The
+    The library's decoder has 256 channels, the paper's B4 has 768: 61.4 million parameters instead of 64.1. The
     learning rate is small because the labels of synthetic data are random.
     """
     return _built("Segformer", classes, resolution, encoder, adaptive)
@@ -66,7 +66,7 @@ def segformer(classes: int = 19, resolution: int = 512, encoder: str = "mit_b4")
 def deeplab(classes: int = 19, resolution: int = 512, encoder: str = "resnet101") -> ModelBundle:
     """DeepLabV3+ (arXiv 1802.02611); images are twice as wide as high.
 
-    It normalises the mean of each whole image over the batch: training needs 2 samples or more.
+    It batch-normalises the mean of each image, so training needs at least 2 samples.
     """
     return _built("DeepLabV3Plus", classes, resolution, encoder, momentum)
 
@@ -77,13 +77,13 @@ def _built(kind: str, classes: int, resolution: int, encoder: str, optimizer: Ma
     multiple_of(STRIDE, kind, resolution=resolution)
     models = library("segmentation_models_pytorch", "segmentation", f"the workload {kind}")
     if encoder not in models.encoders.get_encoder_names():
-        problem = Problem("encoder", f"no encoder is called {encoder!r}", "resnet101, mit_b4 and others of the library")
-        raise InputError(f"{kind} cannot be built so", problems=(problem,))
+        problem = Problem("encoder", f"unknown encoder {encoder!r}", "resnet101, mit_b4 and others of the library")
+        raise InputError(f"invalid option of {kind}", problems=(problem,))
     try:
         module = getattr(models, kind)(encoder, encoder_weights=None, classes=classes)
     except (ValueError, TypeError) as error:
         problem = Problem("encoder", f"{encoder!r}: {error}"[:200], "resnet101, mit_b4")
-        raise InputError(f"{kind} cannot be built so", problems=(problem,)) from None
+        raise InputError(f"invalid option of {kind}", problems=(problem,)) from None
 
     def batch(samples: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         size = (resolution, 2 * resolution)

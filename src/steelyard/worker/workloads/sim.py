@@ -1,4 +1,4 @@
-"""The scripted workload of the simulated accelerator: a loader, computation and a gradient all-reduce."""
+"""The workload of the simulated accelerator: a loader, computation and a gradient all-reduce."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ class SimSteps:
         device.allocate(spec.batch)
 
     def compile(self) -> None:
-        """The explicit compilation phase."""
+        """Run the compilation phase."""
         if self._truth.compile_s:
-            # The host waits as long as the device is held up.
+            # The host waits as long as the device.
             self._device.compile(self._truth.compile_s)
             self._device.wait_until(self._device.host_s + self._truth.compile_s)
 
     def take(self) -> Batch:
-        """Wait for the loader as a training loop does."""
+        """Wait for the loader like a training loop."""
         batch, device = next(self._plan), self._device
         if batch.opens_epoch and self._truth.input.epoch_restart_s:
-            # The device stands idle before the step, as it does when a loop restarts its loader's workers.
-            device.stand(self._truth.input.epoch_restart_s)
+            # The device is idle before the step, as when a loop restarts its DataLoader workers.
+            device.idle(self._truth.input.epoch_restart_s)
         device.wait_until(self._loader.take(batch.computed, device.host_s))
         return batch
 
     def run(self, batch: Batch) -> int:
-        """One step: its micro-batches, then the collective."""
+        """Run one step: its micro-batches, then the collective."""
         device, truth = self._device, self._truth
         whole, rest = divmod(batch.computed, self._micro)
         micro_batches = whole + (1 if rest else 0)
@@ -63,7 +63,7 @@ class SimSteps:
             self._first_step_s = 0.0
         device.work(compute_s * next(device.factors) * device.speed)
         if truth.launch_s:
-            # Kernels start as they are launched: the computation ends with the last of them, or with the last launch.
+            # Kernels start when launched: the computation ends with the last kernel or with the last launch.
             device.wait_until(device.host_s + truth.launch_s)
         computed = device.record()
         if self._synchronous:
@@ -71,20 +71,20 @@ class SimSteps:
         return computed
 
     def watch_communication(self) -> None:
-        """A script knows it anyway."""
+        """Do nothing: simulated steps always record it."""
 
     def after_block(self, table: NDArray[np.float64], raw: Path) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
     def last_loss(self) -> None:
-        """Nothing is learnt."""
+        """Return None: nothing is trained."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class _Loader:
-    """A pipeline that fills a bounded queue at a steady rate."""
+    """A pipeline that fills a bounded queue at a constant rate."""
 
     def __init__(self, samples_per_s: float | None, prefetch: int) -> None:
         self._rate = samples_per_s
@@ -92,10 +92,10 @@ class _Loader:
         self._taken: deque[float] = deque(maxlen=prefetch)
 
     def take(self, samples: int, now_s: float) -> float:
-        """When the next batch of `samples` can be taken, asked for at `now_s`."""
+        """Return when the next batch of `samples`, requested at `now_s`, is available."""
         if self._rate is None:
             return now_s
-        # A batch is begun when the one before it is done and a place in the queue is free.
+        # Loading of a batch starts when the one before is done and the queue has room.
         full = len(self._taken) == self._taken.maxlen
         begun_s = max(self._ready_s, self._taken[0]) if full else self._ready_s
         self._ready_s = begun_s + samples / self._rate

@@ -1,4 +1,4 @@
-"""What the engine asks of a workload. Knows the protocol, no model."""
+"""The interface that the engine needs from a workload."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ class StepMaker(Protocol):
     """One rank's work. The engine builds it with the spec and the rank's device."""
 
     communicates: bool
-    """Whether its steps wait for other ranks: what is not input is all computation where they do not."""
+    """Whether its steps wait for other ranks; if not, everything except input is computation."""
 
     learnable: bool
-    """Whether the loss can fall: not where labels are random, and new each step."""
+    """Whether the loss can fall: not with random labels that are new in each step."""
 
     block_steps: int | None
-    """Steps a block may have at most; None: as many as the engine likes."""
+    """Maximum number of steps per block; None: no limit."""
 
     def compile(self) -> None:
-        """Prepare the model explicitly, where the workload has such a step; measured as a phase of its own."""
+        """Compile the model if the workload does so; measured as a separate phase."""
 
     def take(self) -> Batch:
-        """The next batch; blocks the host until it is there."""
+        """Return the next batch; blocks the host until it has arrived."""
 
     def run(self, batch: Batch) -> Any | tuple[Any, Any] | None:
         """Enqueue one step.
 
-        Returns the events between which communication was exposed; or the first alone, when it lasts to the step's
-        end; or None, when nobody looks or nobody can tell.
+        Returns the two events between which communication was exposed; or only the first, if it lasts to the end of
+        the step; or None, if it is not observed or unknown.
         """
 
     def watch_communication(self) -> None:
-        """From now on tell computation from communication, at a cost that the measured steps must not bear."""
+        """From now on separate computation from communication, at a cost that the measured steps must not have."""
 
     def after_block(self, table: NDArray[np.float64], raw: Path) -> None:
-        """A block is done, and its samples are in `table`: look at results, write what else is known into `raw`."""
+        """Called after each block with its samples in `table`: check results, write additional files to `raw`."""
 
     def last_loss(self) -> float | None:
-        """Of the last step, once the device has done it; None: it has none."""
+        """Return the loss of the last step, once the device is done; None: there is no loss."""
 
     def close(self) -> None:
-        """No more batches: end what makes them."""
+        """Stop producing batches."""

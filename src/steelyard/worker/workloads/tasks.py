@@ -1,6 +1,6 @@
-"""How examples of real data become the batches that a model takes. Knows kinds of examples, no model and no format.
+"""Turn examples of real data into the batches of a model.
 
-Samples stay small until they are collated: pixels travel as bytes, and become normalised numbers at the end.
+Samples stay small until they are collated: pixels stay bytes, and are normalised at the end.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 Random = np.random.Generator
 MEAN = (0.485, 0.456, 0.406)
 DEVIATION = (0.229, 0.224, 0.225)
-"""Of ImageNet's red, green and blue, as torchvision gives them with its weights."""
+"""Mean and standard deviation of ImageNet's red, green and blue, as in torchvision's weights."""
 IGNORED = 255
-"""Pixels of a mask that count for nothing."""
+"""Mask pixels that are ignored."""
 PADDING = -1
-"""In place of a label: there is no box."""
+"""Label of a padding box."""
 LONGEST = 1333 / 800
-"""The long side of a picture for detection to its short one, at most."""
+"""Maximum ratio of the long side of an image to its short side, for detection."""
 BORDER = 4
-"""Pixels around a small picture before a part of it is cut out."""
+"""Pixels added around a small image before cropping."""
 SMALLEST_CUT = 0.5
-"""Of the sides of a street picture, that a training cut shows."""
+"""Smallest training crop of a street scene, relative to its sides."""
 VOCABULARY_FILE = "vocab.txt"
 QUESTION_TOKENS = 64
 
 
 def classification(resolution: int, classes: int, *, padded: bool = False) -> Task:
-    """Pictures to classes, cut as ImageNet is; `padded`: as CIFAR is, with a border around the whole picture."""
+    """Images to classes, cropped as for ImageNet; `padded`: as for CIFAR, with a border around the image."""
     cut = _padded_cut if padded else images.training_crop
 
     def prepare(example: Any, train: bool, source: Random) -> tuple[NDArray[np.uint8], int]:
@@ -64,12 +64,12 @@ def classification(resolution: int, classes: int, *, padded: bool = False) -> Ta
 
 
 def vectors(width: int, classes: int) -> Task:
-    """Pictures as rows of `width` grey levels, for a model that knows no pictures."""
+    """Images as vectors of `width` grey levels, for a model without image input."""
 
     def prepare(example: Any, train: bool, source: Random) -> tuple[NDArray[np.float32], int]:  # noqa: ARG001 -- a task's form
         picture, label = example
         pixels = np.asarray(picture, dtype=np.float32).ravel() / 127.5 - 1
-        # As many equal runs of pixels as there are numbers; of a smaller picture some are used twice.
+        # Average over `width` equal runs of pixels; in a smaller image some pixels are used twice.
         edges = np.linspace(0, len(pixels), width + 1)[:-1].astype(np.int64)
         sizes = np.diff([*edges, len(pixels)]).clip(min=1)
         return (np.add.reduceat(pixels, edges) / sizes).astype(np.float32), int(label)
@@ -83,7 +83,7 @@ def vectors(width: int, classes: int) -> Task:
 
 
 def reconstruction(side: int) -> Task:
-    """Grey pictures of one size, each its own target."""
+    """Grey images of one size, each its own target."""
 
     def prepare(example: Any, train: bool, source: Random) -> NDArray[np.uint8]:  # noqa: ARG001 -- a task's form
         return np.asarray(_picture(example[0]).convert("L").resize((side, side)), dtype=np.uint8)
@@ -96,10 +96,10 @@ def reconstruction(side: int) -> Task:
 
 
 def segmentation(resolution: int, classes: int) -> Task:
-    """Pictures twice as wide as high, and the class of each pixel.
+    """Images twice as wide as high, and the class of each pixel.
 
-    Trained on random parts, half to all of a side long, mirrored in half of all cases; evaluated on the whole picture
-    at the model's size, with the mask brought to that size too.
+    Training uses random crops of half to full size, mirrored in half of all cases. Evaluation uses the whole image
+    and mask, resized to the model's size.
     """
     size = (2 * resolution, resolution)
 
@@ -128,10 +128,10 @@ def segmentation(resolution: int, classes: int) -> Task:
 
 
 def detection(resolution: int, classes: int, *, normalise: bool) -> Task:
-    """Pictures and boxes, as `boxes_batch` packs them.
+    """Images and boxes, as `boxes_batch` packs them.
 
-    The short side is brought to `resolution`, the long one to 1333 / 800 of that at most; no picture is cut.
-    `normalise`: by ImageNet's mean and deviation, for a model that does not do so itself.
+    The short side is resized to `resolution`, the long one to at most 1333 / 800 of that; images are not cropped.
+    `normalise`: apply ImageNet's mean and standard deviation, for a model that does not do so itself.
     """
 
     def prepare(example: Any, train: bool, source: Random) -> tuple[Any, Any, Any]:
@@ -144,7 +144,7 @@ def detection(resolution: int, classes: int, *, normalise: bool) -> Task:
         if train and source.random() < 0.5:
             pixels = np.ascontiguousarray(pixels[:, ::-1])
             boxes[:, [0, 2]] = wide - boxes[:, [2, 0]]
-        # Detectors refuse boxes without an area.
+        # Detectors reject boxes without an area.
         kept = (boxes[:, 2:] - boxes[:, :2]).min(axis=1, initial=np.inf) >= 1
         return pixels, boxes[kept], np.asarray(labels, np.int64)[kept]
 
@@ -161,10 +161,10 @@ def detection(resolution: int, classes: int, *, normalise: bool) -> Task:
 def boxes_batch(
     pictures: list[torch.Tensor], boxes: list[torch.Tensor], labels: list[torch.Tensor]
 ) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
-    """Pictures and boxes of any size as tensors whose first dimension is the sample's number.
+    """Return images and boxes of any size as tensors whose first dimension is the sample.
 
-    Inputs: the pictures, padded below and to the right; their heights and widths; boxes; labels, PADDING where there is
-    no box. The target has the boxes and labels again, for the metric.
+    Inputs: the images, padded below and to the right; their heights and widths; boxes; labels, with PADDING for padding
+    boxes. The target has the boxes and labels again, for the metric.
     """
     sizes = torch.tensor([picture.shape[-2:] for picture in pictures])
     most = max(1, *(len(found) for found in labels))
@@ -180,7 +180,7 @@ def boxes_batch(
 
 
 def language(sequence: int, vocabulary: int | None = None) -> Task:
-    """Windows of tokens; each is to be told from those before it."""
+    """Windows of tokens; each token is predicted from those before it."""
 
     def prepare(example: Any, train: bool, source: Random) -> NDArray[np.int64]:  # noqa: ARG001 -- a task's form
         return np.asarray(example, dtype=np.int64)
@@ -196,20 +196,20 @@ def language(sequence: int, vocabulary: int | None = None) -> Task:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is needed to tell an answer's text from the places that a model points at."""
+    """What is needed to get an answer's text from the positions that a model predicts."""
 
     number: str
     paragraph: str
     answers: tuple[str, ...]
     spans: NDArray[np.int64]
-    """First character in the paragraph and the one behind the last, for each token; equal where it is none of it."""
+    """First character in the paragraph and the one after the last, per token; equal for tokens outside it."""
 
 
 def question_answering(sequence: int, vocabulary: int) -> Task:
     """Questions with their paragraphs as WordPieces; the vocabulary is `vocab.txt` in the data set's folder."""
 
     def closed(*_given: Any) -> Any:
-        raise InputError("questions cannot be read before their vocabulary is opened")
+        raise InputError("the vocabulary must be opened before questions are read")
 
     def collate(samples: Sequence[Any]) -> tuple[Any, Any]:
         def stacked(name: str) -> torch.Tensor:
@@ -229,14 +229,14 @@ def _reader(root: Path, sequence: int) -> Callable[[Any, bool, Random], Any]:
     path = root / VOCABULARY_FILE
     if not path.is_file():
         raise InputError(
-            f"{root} has no {VOCABULARY_FILE}: the WordPieces that the questions are cut into",
-            next_step=f"copy the {VOCABULARY_FILE} of the BERT that is trained to {path}",
+            f"{root} has no {VOCABULARY_FILE} (the WordPiece vocabulary)",
+            next_step=f"copy the {VOCABULARY_FILE} of your BERT model to {path}",
         )
     make = library("tokenizers", "transformers", "reading questions").BertWordPieceTokenizer
     try:
         plain, tokenizer = make(str(path), lowercase=True), make(str(path), lowercase=True)
-    except Exception as error:  # noqa: BLE001 -- the library has no class of its own for a bad file
-        raise DamagedDataError(f"{path} is no vocabulary of WordPieces: {str(error)[:200]}") from None
+    except Exception as error:  # noqa: BLE001 -- the library has no error class for a bad file
+        raise DamagedDataError(f"{path} is not a WordPiece vocabulary: {str(error)[:200]}") from None
     tokenizer.enable_truncation(sequence, stride=sequence // 4, strategy="only_second")
     tokenizer.enable_padding(length=sequence)
     return partial(_prepare_question, plain, tokenizer, min(QUESTION_TOKENS, sequence // 4))
@@ -245,11 +245,11 @@ def _reader(root: Path, sequence: int) -> Callable[[Any, bool, Random], Any]:
 def _prepare_question(
     plain: Any, tokenizer: Any, longest: int, example: Question, train: bool, source: Random
 ) -> dict[str, Any]:
-    """One window of the paragraph: in training one with the answer, in evaluation the first.
+    """Return one window of the paragraph: in training one with the answer, in evaluation the first.
 
     A paragraph that does not fit in one window has several; almost all of SQuAD's fit in 384 tokens.
     """
-    # A question may be long without end, and the paragraph must keep its place.
+    # Limit the length of the question, so that the paragraph keeps its room.
     offsets = plain.encode(example.question, add_special_tokens=False).offsets[:longest]
     first = tokenizer.encode(example.question[: offsets[-1][1] if offsets else 0], example.paragraph)
     windows = [first, *first.overflowing]
@@ -269,17 +269,17 @@ def _prepare_question(
 
 
 def _place(window: Any, example: Question) -> tuple[int, int]:
-    """First and last token of the first answer; twice 0, where the model is to point at nothing, if it is not there."""
+    """Return first and last token of the first answer; (0, 0), which means no answer, if it is not in the window."""
     if not example.answers:
         return 0, 0
     text, begins = example.answers[0]
-    # With two texts, places are asked of the second: the paragraph.
+    # With two texts, positions refer to the second: the paragraph.
     start, end = window.char_to_token(begins, 1), window.char_to_token(begins + len(text) - 1, 1)
     return (0, 0) if start is None or end is None else (start, end)
 
 
 def normalised(pictures: NDArray[np.uint8], *, plain: bool = False) -> torch.Tensor:
-    """Pictures of bytes with their channels last as numbers with their channels first; `plain`: from 0 to 1."""
+    """Convert images from bytes (channels last) to floats (channels first); `plain`: from 0 to 1, not normalised."""
     numbers = torch.from_numpy(pictures).permute(0, 3, 1, 2).contiguous().float().div_(255)
     if plain:
         return numbers
@@ -288,14 +288,14 @@ def normalised(pictures: NDArray[np.uint8], *, plain: bool = False) -> torch.Ten
 
 
 def _refuse(numbers: torch.Tensor, below: int, what: str, fix: str) -> None:
-    """An index that a model has no place for would end a run on an accelerator without a word."""
+    """Reject an index outside the model's range: on an accelerator it would end the run without a clear error."""
     if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < below:
         wrong = int(numbers.max()) if int(numbers.max()) >= below else int(numbers.min())
         raise InputError(f"the data has a {what} of {wrong}; the model takes 0 to {below - 1}", next_step=fix)
 
 
 def _picture(picture: Any) -> Any:
-    """As Pillow's, in red, green and blue."""
+    """Return a Pillow image in RGB."""
     if isinstance(picture, np.ndarray):
         flat = picture.squeeze(2) if picture.shape[2:] == (1,) else picture
         return images.pillow().fromarray(np.ascontiguousarray(flat)).convert("RGB")
@@ -310,7 +310,7 @@ def _resized(picture: Any, width: int, height: int) -> NDArray[np.uint8]:
 
 
 def _padded_cut(picture: Any, size: int, source: Random) -> NDArray[np.uint8]:
-    """A part as large as the whole picture, out of that with a black border; mirrored in half of all cases."""
+    """Return a crop with the size of the image, taken after adding a black border; mirrored in half of all cases."""
     wide = np.pad(_resized(picture, size, size), ((BORDER, BORDER), (BORDER, BORDER), (0, 0)))
     top, left = source.integers(2 * BORDER + 1, size=2)
     cut = wide[top : top + size, left : left + size]

@@ -1,4 +1,4 @@
-"""A small classifier that trains in a fraction of a millisecond on a CPU: for tests. Knows no device and no timing."""
+"""A small classifier for tests, which trains in a fraction of a millisecond on a CPU."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ CLASSES = 10
 @about(
     About(
         family="test",
-        title="a perceptron whose step takes 0.3 ms on a CPU",
+        title="small perceptron, 0.3 ms per step on a CPU",
         data=("mnist", "cifar10"),
         metric="top-1",
         parameters=2 * 65 * 64 + 65 * CLASSES,
-        source="a design of our own, counted by hand",
+        source="our own design, counted by hand",
     )
 )
 def build(width: int = 64, depth: int = 2) -> ModelBundle:
-    """A perceptron of `depth` hidden layers; its inputs have as many numbers as a layer."""
+    """A perceptron of `depth` hidden layers; its inputs are as wide as a layer."""
     at_least(1, "the tiny model", width=width, depth=depth)
     layers: list[nn.Module] = []
     for _ in range(depth):

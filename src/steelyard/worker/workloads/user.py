@@ -1,4 +1,4 @@
-"""A user's own file: finds the function that builds the model. Runs the file whose digest the spec names, no other."""
+"""Load the build function from a user's file. Runs the file only if its digest is that of the spec."""
 
 from __future__ import annotations
 
@@ -20,16 +20,14 @@ DIGEST = "__steelyard_sha256__"
 
 
 def load_source(source: Source) -> Callable[..., Any]:
-    """The function, from the file as it was when the run was asked for."""
+    """Return the function, from the file as it was when the run was requested."""
     path = Path(source.path)
     try:
         text = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     if hashlib.sha256(text).hexdigest() != source.sha256:
-        raise InputError(
-            f"{path} is not the file it was when this run was asked for", next_step="run the command again"
-        )
+        raise InputError(f"{path} has changed since this run was requested", next_step="run the command again")
     module = sys.modules.get(MODULE)
     if module is None or (module.__file__, getattr(module, DIGEST, None)) != (str(path), source.sha256):
         module = _run(path, text)
@@ -41,12 +39,12 @@ def load_source(source: Source) -> Callable[..., Any]:
 
 
 def _run(path: Path, text: bytes) -> Any:
-    # Its own folder last: files beside it can be imported, but cannot take a library's place.
+    # Its own folder last: files next to it can be imported, but cannot replace a library.
     sys.path.append(str(path.parent))
     found = importlib.util.spec_from_file_location(MODULE, path)
     assert found is not None
     module = importlib.util.module_from_spec(found)
-    # By name, so that loader processes can find what the file defines.
+    # By name, so that DataLoader workers can find what the file defines.
     sys.modules[MODULE] = module
     try:
         exec(compile(text, str(path), "exec"), module.__dict__)  # noqa: S102 -- the user's own file, by the user's own command

@@ -1,7 +1,7 @@
-"""Image classifiers of torchvision, without weights: nothing is downloaded. Knows no device and no timing.
+"""Image classifiers of torchvision, without weights: nothing is downloaded.
 
-The work of a step does not depend on the learning rate. It is small because the labels of synthetic data are random:
-the loss of a few samples stays near that of chance.
+The learning rate does not affect the work of a step. It is small because the labels of synthetic data are random: the
+loss of a few samples stays near chance.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SWIN_WINDOW = 7
 
 
 def facts(title: str, published: float, weights: str, **reduced: Any) -> About:
-    """Of a classifier whose count torchvision publishes with its weights."""
+    """Return the description of a classifier whose parameters torchvision publishes with its weights."""
     return About(
         family="classification",
         title=title,
@@ -46,8 +46,8 @@ def facts(title: str, published: float, weights: str, **reduced: Any) -> About:
 def resnet50(classes: int = 1000, resolution: int = 224) -> ModelBundle:
     """ResNet-50 as torchvision defines it (stride in the 3 x 3 convolution, also called version 1.5).
 
-    With 1 or 2 samples the loss grows, and with 2 samples of 32 pixels, where the last batch normalisations have one
-    pixel an image, a larger rate gave NaN.
+    With 1 or 2 samples the loss grows. With 2 samples of 32 pixels, where the last batch normalisations see one pixel
+    per image, a larger learning rate gave NaN.
     """
     return _convolutional("resnet50", classes, resolution)
 
@@ -72,13 +72,13 @@ def efficientnet_b4(classes: int = 1000, resolution: int = 380) -> ModelBundle:
 
 @about(facts("MobileNetV3 small, ImageNet shapes", 2_542_856, "MobileNet_V3_Small_Weights.IMAGENET1K_V1"))
 def mobilenet_v3_small(classes: int = 1000, resolution: int = 224) -> ModelBundle:
-    """MobileNetV3, the small one (arXiv 1905.02244)."""
+    """MobileNetV3 small (arXiv 1905.02244)."""
     return _convolutional("mobilenet_v3_small", classes, resolution)
 
 
 @about(facts("MobileNetV3 large, ImageNet shapes", 5_483_032, "MobileNet_V3_Large_Weights.IMAGENET1K_V1"))
 def mobilenet_v3_large(classes: int = 1000, resolution: int = 224) -> ModelBundle:
-    """MobileNetV3, the large one."""
+    """MobileNetV3 large."""
     return _convolutional("mobilenet_v3_large", classes, resolution)
 
 
@@ -89,7 +89,7 @@ SMALL_VIT = {"layers": 2, "width": 64, "heads": 4}
 def vit_l_16(
     classes: int = 1000, resolution: int = 224, layers: int = 24, width: int = 1024, heads: int = 16
 ) -> ModelBundle:
-    """Vision transformer, large, patches of 16 pixels (arXiv 2010.11929)."""
+    """Vision transformer, large, with patches of 16 pixels (arXiv 2010.11929)."""
     return _vit("ViT-L/16", 16, classes, resolution, layers, width, heads)
 
 
@@ -97,7 +97,7 @@ def vit_l_16(
 def vit_h_14(
     classes: int = 1000, resolution: int = 224, layers: int = 32, width: int = 1280, heads: int = 16
 ) -> ModelBundle:
-    """Vision transformer, huge, patches of 14 pixels; with 518 pixels it has 633.5 million parameters."""
+    """Vision transformer, huge, with patches of 14 pixels; at 518 pixels it has 633.5 million parameters."""
     return _vit("ViT-H/14", 14, classes, resolution, layers, width, heads)
 
 
@@ -160,13 +160,13 @@ def _swin(what: str, depth_drop: float, classes: int, resolution: int, layers: i
 
 
 def classifier(module: nn.Module, classes: int, resolution: int, optimizer: MakeOptimizer) -> ModelBundle:
-    """A model of images of three channels to scores of classes."""
+    """Return the bundle of a classifier of images with three channels."""
     task = tasks.classification(resolution, classes)
     return ModelBundle(module, functional.cross_entropy, optimizer, images(classes, resolution), task)
 
 
 def images(classes: int, resolution: int) -> MakeBatch:
-    """Makes images of noise with random labels."""
+    """Return a batch maker for noise images with random labels."""
 
     def batch(samples: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         made = torch.randn(samples, 3, resolution, resolution, generator=generator, device="cpu")
@@ -176,10 +176,10 @@ def images(classes: int, resolution: int) -> MakeBatch:
 
 
 def momentum(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """What convolutional networks are trained with."""
+    """The usual optimizer for convolutional networks."""
     return torch.optim.SGD(parameters, lr=0.001, momentum=0.9, weight_decay=1e-4)
 
 
 def adaptive(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """What transformers are trained with."""
+    """The usual optimizer for transformers."""
     return torch.optim.AdamW(parameters, lr=1e-4, weight_decay=0.05)

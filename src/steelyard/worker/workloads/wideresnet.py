@@ -1,4 +1,4 @@
-"""WideResNet-28-10 on images of 3 x 32 x 32, as of CIFAR-100. Knows no device and no timing."""
+"""WideResNet-28-10 for images of 3 x 32 x 32, as in CIFAR-100."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ SIDE = 32
 def build(classes: int = 100, depth: int = DEPTH, widen: int = WIDEN) -> ModelBundle:
     """WideResNet-28-10 of Zagoruyko and Komodakis (arXiv 1605.07146), without dropout.
 
-    It has 36.5 million parameters with 100 classes, as in the paper. A result published for a "WideResNet" of 25
-    million parameters is of another network, and never the same workload. The learning rate is small
-    because the labels are random; the work of a step does not depend on it.
+    It has 36.5 million parameters with 100 classes, as in the paper. A "WideResNet" of 25 million parameters in
+    published results is another network. The learning rate is small because the labels are random; it does not affect
+    the work of a step.
     """
     at_least(1, "WideResNet", classes=classes, widen=widen)
     if depth < 10 or (depth - 4) % 6:
-        problem = Problem("depth", f"is {depth}", "10, 16, 22, 28 and so on: 6 convolutions more each")
-        raise InputError("WideResNet cannot be built so", problems=(problem,))
+        problem = Problem("depth", f"is {depth}", "10, 16, 22, 28 and so on, in steps of 6")
+        raise InputError("invalid option of WideResNet", problems=(problem,))
 
     def batch(samples: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         images = torch.randn(samples, 3, SIDE, SIDE, generator=generator, device="cpu")
@@ -63,7 +63,7 @@ def _convolution(inputs: int, outputs: int, side: int, stride: int = 1) -> nn.Co
 
 
 class Block(nn.Module):
-    """Normalise, activate, convolve; twice, and the input added. A change of width takes a convolution of 1 x 1."""
+    """Normalise, activate, convolve; twice, with a residual connection. A change of width uses a 1 x 1 convolution."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Block(nn.Module):
         self.shortcut = None if inputs == outputs else _convolution(inputs, outputs, 1, stride)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """One block's output."""
+        """Return the block's output."""
         active = functional.relu(self.norm1(images))
         kept = images if self.shortcut is None else self.shortcut(active)
         hidden = functional.relu(self.norm2(self.convolution1(active)))
@@ -99,7 +99,7 @@ class WideResNet(nn.Module):
         self.head = nn.Linear(widths[3], classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """The scores of each class."""
+        """Return the scores of each class."""
         hidden = functional.relu(self.norm(self.blocks(self.first(images))))
         scores: torch.Tensor = self.head(hidden.mean(dim=(2, 3)))
         return scores
