@@ -2,9 +2,9 @@
 
 Two ranks run gloo, and a backend (models/corrupt.py) that corrupts the results of gloo: one element of one rank off by
 one, two neighbours swapped, the part of one rank missing, a NaN, no exchange at all, and one element wrong in every
-50th call only. Each case is a run with the command line, which must end as `failed` and name the rank and the element; the
-correct ones must complete. The quick form runs three cases this way, and all cases with the same work and check in one
-pair of processes, without the command line.
+50th call only. Each case is a run with the command line, which must end as `failed` and name the rank and the element;
+the correct ones must complete. The quick form runs three cases this way, and all cases with the same work and check in
+one pair of processes, without the command line.
 """
 
 from __future__ import annotations

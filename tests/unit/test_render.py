@@ -225,7 +225,7 @@ def test_markdown_table() -> None:
     assert lines[2] == "| devices | jobs | throughput (images/s) | efficiency (%) | against the fit (%) | findings |"
     assert lines[3] == "| ---: | ---: | ---: | ---: | ---: | --- |"
     assert lines[8] == r"| 16 | 5 | 5,326.3 \[5,273.1, 5,379.6\] | 81.8 | -0.3 | SY301 |"
-    assert lines[-1].startswith("- In brackets: 95 %")
+    assert lines[-1].startswith("- \\[ \\] = 95 %")
 
 
 def test_pictures_are_linked_where_they_have_a_file() -> None:
