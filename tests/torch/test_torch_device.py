@@ -67,7 +67,7 @@ class Scripted:
 
 
 class ScriptedEvent:
-    """Knows its time in double precision and tells distances in single precision, as drivers do."""
+    """An event with its time in double precision that returns differences in single precision, as drivers do."""
 
     def __init__(self, module: Scripted) -> None:
         self._module = module

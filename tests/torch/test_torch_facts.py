@@ -1,4 +1,4 @@
-"""What a run says of torch before any step, and of a workload that there is not."""
+"""Facts about torch that a run records before any step, and the error for an unknown workload."""
 
 from __future__ import annotations
 

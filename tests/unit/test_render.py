@@ -1,4 +1,4 @@
-"""Pages as HTML, Markdown, LaTeX and CSV: complete, traceable, and deaf to what strangers write."""
+"""Pages as HTML, Markdown, LaTeX and CSV: complete, traceable, and safe with untrusted texts."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def test_pictures_are_set_where_they_have_a_file() -> None:
         latex(PAGE, {"scaling-chart": r"\input{x}"})
 
 
-# -- strangers
+# -- untrusted texts
 
 
 def test_what_cannot_be_seen_is_told() -> None:
