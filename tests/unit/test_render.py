@@ -105,6 +105,12 @@ def test_nothing_is_asked_for_elsewhere() -> None:
     assert not [key for _, found in SEEN.attributes for key in found if key.startswith("on") or key == "style"]
 
 
+def test_the_layout_rules_apply_to_the_blocks_of_a_section() -> None:
+    classes = {name for names in SEEN.all("class") for name in names.split()}
+    assert {"inside", "with", "findings", "blocks"} <= classes
+    assert ".inside.with > .blocks" in WHOLE
+
+
 def test_question_and_answer_come_before_findings_and_findings_before_figures() -> None:
     body = WHOLE[WHOLE.index("<main") :]
     marks = ["Summary", "How far does training scale?", 'class="findings', "SY301 ", '<img src="data', "<table"]
