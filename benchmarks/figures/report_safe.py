@@ -1,11 +1,11 @@
-"""[report_safe] A report harms nobody: axe-core finds nothing serious, nothing is requested, hostile texts are inert.
+"""[report_safe] A report is accessible and safe: axe-core finds nothing serious, and hostile texts have no effect.
 
-A page with every kind of block is opened in headless Chromium at three widths, in light and dark, everything unfolded,
-and checked by axe-core. Then texts that attack readers (a list, and what hypothesis makes of their pieces) are put into
-every text of a page, names too. HTML: the browser finds the same elements as for harmless words, no dialog, no script,
-no request. Markdown: GitHub's own renderer and Python-Markdown with the extensions that documentation sites use make
-the same elements too. LaTeX: seven-bit, only commands of a short list, and one document with all the texts compiles.
-CSV: no entry begins as a formula unless it is a number.
+A page with every kind of block is opened in headless Chromium at three widths, in light and dark, with everything
+unfolded, and checked by axe-core. Then hostile texts (a list, and combinations by Hypothesis) are put into every text
+of a page, including names. HTML: the browser finds the same elements as for harmless texts, no dialog, no script, no
+request. Markdown: GitHub's renderer and Python-Markdown with common extensions also make the same elements. LaTeX:
+ASCII, only commands of a short list, and one document with all the texts compiles. CSV: no entry starts a formula
+unless it is a number.
 
 Needs: chromium, npm, and `apt-get install --no-install-recommends texlive-latex-recommended lmodern`.
 """
@@ -47,7 +47,7 @@ AXE_SHA256 = "2277b0a3ef47af9b52497faa3e71598e86e0a0e5e6eb295207a5657ede4709af"
 CACHE = Path.home() / ".cache" / "steelyard-benchmarks"
 SERIOUS = ("serious", "critical")
 UNFOLD = "for (const fold of document.querySelectorAll('details')) fold.open = true"
-# The shadow at the edge of a table, and rows out of sight, keep axe-core from telling the colour behind a letter.
+# With the shadow at the edge of a table, and with hidden rows, axe-core cannot determine the background colour.
 IN_SIGHT = """for (const box of document.querySelectorAll(".scroll")) {
   box.style.background = getComputedStyle(box).backgroundColor;
   box.style.maxHeight = "none";
@@ -55,7 +55,7 @@ IN_SIGHT = """for (const box of document.querySelectorAll(".scroll")) {
 Look = tuple[int, dict[str, Any]]
 LIGHT: list[Look] = [(width, {"color_scheme": "light"}) for width in WIDTHS.values()]
 DARK: list[Look] = [(width, {"color_scheme": "dark"}) for width in WIDTHS.values()]
-# What mkdocs-material's own documentation tells people to switch on.
+# The extensions that the documentation of mkdocs-material recommends.
 EXTENSIONS = [
     "abbr", "admonition", "attr_list", "def_list", "footnotes", "md_in_html", "tables", "toc", "pymdownx.arithmatex",
     "pymdownx.betterem", "pymdownx.caret", "pymdownx.details", "pymdownx.emoji", "pymdownx.inlinehilite",
@@ -65,7 +65,7 @@ EXTENSIONS = [
 
 
 def axe_source() -> str:
-    """The checker, from the npm registry into a cache, held against its known hash."""
+    """Return the path of axe-core, downloaded from npm into a cache and verified by its hash."""
     file = CACHE / f"{AXE}.tgz"
     if not file.exists():
         if shutil.which("npm") is None:
@@ -74,7 +74,7 @@ def axe_source() -> str:
         name = AXE.replace("core-", "core@")
         subprocess.run(["npm", "pack", "--silent", name, "--pack-destination", str(CACHE)], check=True, stdout=2)
     if hashlib.sha256(file.read_bytes()).hexdigest() != AXE_SHA256:
-        sys.exit(f"{file} is not the axe-core that this script was written with: delete it and run again")
+        sys.exit(f"{file} has an unexpected hash: delete it and run again")
     with tarfile.open(file) as archive:
         member = archive.extractfile("package/axe.min.js")
         assert member is not None
@@ -82,7 +82,7 @@ def axe_source() -> str:
 
 
 def accessibility(browser: Browser, file: Path, looks: list[Look]) -> list[Figure]:
-    """Everything unfolded, at every width."""
+    """Check the unfolded page with axe-core at every width."""
     source, serious, others, passed = axe_source(), Counter[str](), Counter[str](), 0
     for width, context in looks:
         with visit(browser, file, width, **context) as seen:
@@ -104,7 +104,7 @@ def accessibility(browser: Browser, file: Path, looks: list[Look]) -> list[Figur
 
 
 def behaviour(browser: Browser, file: Path, page: Page) -> list[Figure]:
-    """What the file asks for, what can be saved from it, whether it reads without scripts, whether it fits a phone."""
+    """Check requests, downloads, reading without scripts, and the width on a phone."""
     elsewhere, complaints, too_wide = 0, [], 0
     for width in WIDTHS.values():
         with visit(browser, file, width) as seen:
@@ -135,7 +135,7 @@ def behaviour(browser: Browser, file: Path, page: Page) -> list[Figure]:
 
 
 def small_page() -> Page:
-    """Every kind of block, no more of each than needed."""
+    """A page with every kind of block, as small as possible."""
     page = full_page()
     sections = []
     for section in page.sections:
@@ -151,13 +151,13 @@ def harmless(words: str) -> str:
 
 
 def in_browser(browser: Browser, page: Page, folder: Path, texts: tuple[str, ...]) -> list[Figure]:
-    """Pages as a browser understands them, which is not always as a parser does."""
+    """Open pages in the browser, which may parse them differently from other parsers."""
     new, ran, asked = 0, 0, 0
     count = "Array.from(document.querySelectorAll('*'), (e) => e.localName).join(' ')"
     kinds: dict[int, str] = {}
     file = folder / "hostile.html"
     for number, words in enumerate(texts):
-        # One in ten with its pictures: drawing them takes longer than all the rest.
+        # One in ten with charts: drawing them takes longer than the rest.
         charts = number % 10 == 0
         file.write_text(html(poisoned(page, words), charts=charts), encoding="utf-8")
         with visit(browser, file) as seen:
@@ -180,7 +180,7 @@ def in_browser(browser: Browser, page: Page, folder: Path, texts: tuple[str, ...
 
 
 def faults(page: Page, words: str) -> Counter[str]:
-    """What a text does in the formats, read back by those who read them."""
+    """Check the effect of a text in each format, with a reader of that format."""
     bad, good = poisoned(page, words), poisoned(page, harmless(words))
     found = Counter[str]()
     found["HTML"] = elements(html(bad, charts=False)) != elements(html(good, charts=False))
@@ -204,7 +204,7 @@ def _mkdocs(text: str) -> list[str]:
 
 
 def made_up(page: Page, examples: int) -> tuple[Counter[str], int]:
-    """Texts that nobody thought of: pieces of the list and anything between them."""
+    """Random texts: pieces of the list with anything between them."""
     total, tried = Counter[str](), 0
     pieces = st.one_of(st.sampled_from(TEXTS).map(lambda words: words[:40]), st.text(max_size=12),
                        st.text("<>&\"'`\\{}[]()|*_~^$%#@!=+-:;,./ \n\t", max_size=12))  # fmt: skip
@@ -223,7 +223,7 @@ def made_up(page: Page, examples: int) -> tuple[Counter[str], int]:
 
 
 def compiled(page: Page, folder: Path, texts: tuple[str, ...]) -> list[Figure]:
-    """One document with every text in it, compiled with the shell closed as it is by default."""
+    """Compile one document with all the texts, with shell escape off as by default."""
     if shutil.which("pdflatex") is None:
         sys.exit("pdflatex is needed: apt-get install --no-install-recommends texlive-latex-recommended lmodern")
     sections = tuple(section for words in texts for section in poisoned(page, words).sections)
@@ -243,7 +243,7 @@ def compiled(page: Page, folder: Path, texts: tuple[str, ...]) -> list[Figure]:
 def main() -> None:
     options = arguments(__doc__)
     page, small = full_page(), small_page()
-    # A quick run takes every eighth of the list for the browser, others for the formats, and so on.
+    # A quick run takes every eighth text for the browser, and others for the formats.
     every, examples, looks = (8, 12, [*LIGHT, DARK[0]]) if options.quick else (1, 300, LIGHT + DARK)
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as scratch, chromium() as browser:

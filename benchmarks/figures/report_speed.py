@@ -1,8 +1,8 @@
-"""[report_speed] A report of 2,000 runs is built in at most 10 s and opens in at most 2 s; growth is linear or better.
+"""[report_speed] A report of 2,000 runs is built in at most 10 s and opens in at most 2 s; growth is at most linear.
 
-A study in a result folder is read and made into one HTML file, in a fresh process as a user's command would be, at
-three sizes. Each file is opened in headless Chromium with a fresh profile: until the load event, and until the first
-contentful paint. Growth is the exponent of a power law through the three sizes: 1 is linear.
+A study in a result folder is made into one HTML file, in a fresh process like a user's command, at three sizes. Each
+file is opened in headless Chromium with a fresh profile, until the load event and until the first contentful paint.
+Growth is the exponent of a power law through the three sizes: 1 is linear.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 LONGEST_BUILD_S, LONGEST_OPEN_S = 10.0, 2.0
-# What a mail server lets through.
+# Typical size limit of a mail server.
 LARGEST_MB = 20.0
-# How much above linear two noisy measurements may lie.
+# Allowance above linear growth for noisy measurements.
 GROWTH = 1.1
 OPENED = 3
 Measured = dict[int, tuple[float, float, float, int, int]]
-# Asked by the browser's own debugger: the page's policy forbids to evaluate text, as a waiting function would.
+# Evaluated by the debugger of the browser, because the policy of the page does not allow eval.
 PAINTED = """() => new Promise((done) => {
   const look = () =>
     performance.getEntriesByName("first-contentful-paint").length ? done(null) : requestAnimationFrame(look);
@@ -45,7 +45,7 @@ TIMES = """() => {
 
 
 def build(results: Path, output: Path) -> tuple[float, float]:
-    """Seconds of a process that reads the folder and writes the file: by the clock, and of a CPU."""
+    """Return wall and CPU seconds of a process that reads the folder and writes the file."""
     command = [sys.executable, __file__, "--build", str(results), "--output", str(output)]
     before, begin_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     subprocess.run(command, check=True)
@@ -54,25 +54,25 @@ def build(results: Path, output: Path) -> tuple[float, float]:
 
 
 def opened(browser: Browser, file: Path) -> tuple[float, float, int]:
-    """Seconds to the load event and to the first paint (medians), and the number of elements."""
+    """Return the median seconds to the load event and to the first paint, and the number of elements."""
     found = []
     for _ in range(OPENED):
         with visit(browser, file) as seen:
-            # The first paint may come after the load event; it is asked for once it is there.
+            # The first paint may come after the load event.
             seen.page.evaluate(PAINTED)
             found.append(seen.page.evaluate(TIMES))
     return median(f[0] for f in found), median(f[1] for f in found), int(found[0][2])
 
 
 def growth(found: Measured, place: int) -> float:
-    """The exponent of the power law through one measure at all sizes, by least squares of logarithms."""
+    """Return the exponent of the power law through one measure at all sizes, by least squares of logarithms."""
     x, y = [math.log(size) for size in found], [math.log(values[place]) for values in found.values()]
     mx, my = sum(x) / len(x), sum(y) / len(y)
     return sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True)) / sum((a - mx) ** 2 for a in x)
 
 
 def write(results: Path, output: Path) -> None:
-    """What is measured: from the folder to the file."""
+    """Make the HTML file from the folder; this is what is timed."""
     from steelyard.report.render.html import html
     from steelyard.report.study.page import study_page
     from steelyard.results.store import ResultFolder
@@ -81,7 +81,7 @@ def write(results: Path, output: Path) -> None:
 
 
 def measure(sizes: list[int]) -> Measured:
-    """Build, load, paint, bytes and elements by number of runs."""
+    """Return build, load and paint times, bytes and elements by number of runs."""
     found: Measured = {}
     with tempfile.TemporaryDirectory() as scratch, chromium() as browser:
         for size in sizes:

@@ -1,4 +1,4 @@
-"""[same_training] The harness does not change the training: the losses are a hand-written loop's, bit for bit."""
+"""[same_training] The harness does not change the training: losses equal those of a hand-written loop, bit for bit."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ STEPS, BATCH = 50, 16
 
 
 def losses(folder: Path, ranks: int) -> list[list[str]]:
-    """Every rank's losses as exact numbers."""
+    """Return the losses of every rank as exact numbers."""
     return [[line.split()[0] for line in (folder / str(rank)).read_text().splitlines()] for rank in range(ranks)]
 
 
 def by_harness(folder: Path, ranks: int, accumulation: int) -> int:
-    """The run as a user types it; gives the seed that it was run with."""
+    """Run the command as a user types it; return its seed."""
     command = [
         sys.executable, "-m", "steelyard.cli.main", "run", f"{MODELS / 'logged.py'}:build", "--json",
         "--nproc", str(ranks), "--batch", str(BATCH), "--accumulation", str(accumulation), "--data", "host",
@@ -33,7 +33,7 @@ def by_harness(folder: Path, ranks: int, accumulation: int) -> int:
 
 
 def by_hand(folder: Path, ranks: int, accumulation: int, seed: int) -> None:
-    """The same by the loop without a harness."""
+    """Run the loop without the harness."""
     words = [str(MODELS / "by_hand.py"), str(seed), str(STEPS), str(BATCH), str(accumulation)]
     starter = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     subprocess.run([sys.executable, *starter, *words], env=surroundings(folder), check=True, capture_output=True)

@@ -1,10 +1,9 @@
-"""[sampler] What watching the energy costs: CPU time of the sampler, and throughput of the training beside it.
+"""[sampler] Cost of measuring energy: CPU time of the sampler, and throughput of a training next to it.
 
-The sampler reads eight devices ten times a second through the real nvidia-ml-py and a fake NVIDIA library. Its CPU time
-is the system's own account of the whole process, kernel included, from when every channel is read. For the throughput
-a model trains on one thread in this process, in short turns; in every other turn the sampler stands still (SIGSTOP),
-so that only its work differs, and each comes first every other time. The edge of each turn asks for a reading, as a
-block of steps does in a run.
+The sampler reads eight devices at 10 Hz through the real nvidia-ml-py and a fake NVIDIA library. Its CPU time covers
+the whole process, including the kernel, from the moment every channel is read. For the throughput, a model trains on
+one thread in this process, in short turns; in every other turn the sampler is stopped (SIGSTOP), so that only its work
+differs. Each side comes first every other time. The end of each turn requests a reading, as a block of steps does.
 """
 
 from __future__ import annotations
@@ -38,43 +37,43 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Watched:
-    """A watch whose sampler is at work, and can be made to stand still."""
+    """A watch whose sampler is running and can be stopped."""
 
     def __init__(self, raw: Path) -> None:
         self._watch = Watch(RunSpec(run_id="s", configuration="s", workload="tiny", device="cuda"), raw)
         self._raw = raw
 
     def start(self) -> None:
-        """Until every channel is read."""
+        """Wait until every channel is read."""
         begin_s = time.monotonic()
         self._watch.start()
         started_s = time.monotonic() - begin_s
         process = self._watch._process  # noqa: SLF001 -- nobody else needs it
         if process is None:
-            raise SystemExit("the sampler was not started: the fake library was not seen")
+            raise SystemExit("the sampler did not start: the fake library was not found")
         self._pid = process.pid
         if not self._watch.reads(READY_S):
             raise SystemExit("the sampler does not read")
         print(
-            f"started in {1e3 * started_s:.1f} ms; all is read after {time.monotonic() - begin_s:.2f} s, "
-            f"which took {self.cpu_s():.2f} s of CPU"
+            f"started in {1e3 * started_s:.1f} ms; all channels read after {time.monotonic() - begin_s:.2f} s, "
+            f"with {self.cpu_s():.2f} s of CPU"
         )
 
     def mark(self) -> None:
-        """As at the end of a block."""
+        """Request a reading, as at the end of a block."""
         self._watch.mark()
 
     def stand_still(self, *, still: bool) -> None:
-        """Or go on."""
+        """Stop or continue the sampler."""
         os.kill(self._pid, signal.SIGSTOP if still else signal.SIGCONT)
 
     def cpu_s(self) -> float:
-        """So far, user and kernel, of all its threads."""
+        """CPU seconds so far, user and kernel, of all threads."""
         words = Path(f"/proc/{self._pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return (int(words[11]) + int(words[12])) / TICKS_PER_S
 
     def stop(self) -> tuple[int, int, int]:
-        """Devices with a channel, samples, and periods without a reading."""
+        """Return the devices with a channel, the samples, and the periods without a reading."""
         self.stand_still(still=False)
         self._watch.stop()
         lines = (self._raw / "sensors-00000.jsonl").read_text(encoding="utf-8").splitlines()
@@ -90,7 +89,7 @@ def watched() -> Iterator[Watched]:
         folder = Path(name)
         build(folder)
         os.environ.update(environment(folder, devices=DEVICES))
-        # As on a node with one rank for each device.
+        # As on a node with one rank per device.
         os.environ["LOCAL_WORLD_SIZE"] = str(DEVICES)
         raw = folder / "raw"
         raw.mkdir()
@@ -138,7 +137,7 @@ def main() -> None:
         cost = cpu_figure(sampler, 6.0 if quick else 30.0)
         share = share_figure(sampler, *((15, 6) if quick else (101, 12)), quick=quick)
         devices, samples, late = sampler.stop()
-    print(f"{samples} samples, {late} periods without (it stood still in half of the turns)")
+    print(f"{samples} samples, {late} periods without (it was stopped in half of the turns)")
     finish([at_least("sampler: devices that were read", devices, "", DEVICES), cost, share])
 
 

@@ -1,6 +1,6 @@
-"""[selftest] `steelyard selftest` as a user types it: every line holds, and it takes at most 90 s on two cores.
+"""[selftest] `steelyard selftest`: every check passes, and it takes at most 90 s on two cores.
 
-The quick form is the verb's own `--quick`: formulas and answers, without the trials of intervals.
+The quick form is `steelyard selftest --quick`: formulas and answers, without the trials of intervals.
 """
 
 from __future__ import annotations

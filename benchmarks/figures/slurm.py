@@ -1,9 +1,9 @@
-"""[slurm] A study over several nodes of a real Slurm comes back complete, whatever fails on the way.
+"""[slurm] A study over several nodes of a real Slurm is complete at the end, despite failures.
 
 Forty runs of real PyTorch on 1, 2, 3 and 4 nodes, started by torchrun with gloo. Meanwhile the login process is killed
-at random and started again, a task is cancelled by hand, a node is set down under another, a third is frozen until its
-time limit ends it, and every run of one batch size is over its memory. At the end each run has one record, with the
-cause where it failed; nothing ran twice, counted by what Slurm started and not by us; and the queue is empty.
+at random and started again, one task is cancelled, a node of another is set down, a third is frozen until its time
+limit, and every run of one batch size exceeds its memory. At the end each run has one record, with the cause of a
+failure; nothing ran twice, counted by what Slurm started; and the queue is empty.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ LONGEST_S = 3600.0
 
 @dataclass
 class Story:
-    """What was done to the study, and what that should make of its runs."""
+    """Faults caused in the study, and the expected status of its runs."""
 
     cluster: Cluster
     study: Path
@@ -74,10 +74,10 @@ class Story:
     chance: random.Random
     kills: int = 0
     hit: dict[str, str] = field(default_factory=dict)
-    """The status that each run that was hit should end with."""
+    """Expected status of each run with a fault."""
 
     def login(self) -> subprocess.Popen[bytes]:
-        """The command as a user types it, in a session that can be killed whole."""
+        """Start the command as a user types it, in its own session, which can be killed as a whole."""
         command = [sys.executable, "-m", "steelyard.cli.main", "study", str(self.study), "--site", str(self.site)]
         return subprocess.Popen(
             [*command, "--wait", "--results", str(self.results.path)],
@@ -89,24 +89,24 @@ class Story:
         )
 
     def kill_at_random(self, times: int, longest_s: float) -> None:
-        """Start it and kill it, from before its first file to the middle of its collecting."""
+        """Start the command and kill it, at any time from before its first file to the middle of collecting."""
         for number in range(times):
             process = self.login()
             try:
                 process.wait(self.chance.uniform(0.0, longest_s))
             except subprocess.TimeoutExpired:
                 self.kills += 1
-            # Alone, or with the command of Slurm that it has just started.
+            # Kill it alone, or together with the Slurm command that it has just started.
             if number % 2:
                 os.killpg(process.pid, signal.SIGKILL)
             else:
                 process.kill()
             process.wait()
 
-    # -- harm
+    # -- faults
 
     def running(self) -> dict[str, str]:
-        """Runs that Slurm is at and that have begun, with its id of the task."""
+        """Return the started runs with their Slurm task ids."""
         found = {}
         tasks = self.cluster.run("squeue", "--noheader", "--states=running", "--format=%F_%K").split()
         for campaign in campaigns(self.results, "real"):
@@ -119,13 +119,13 @@ class Story:
         return found
 
     def harm(self, kind: str) -> bool:
-        """Do it to one of the runs that are going on; False: there is none that fits."""
+        """Cause a fault in one of the running runs; False if none fits."""
         huge = {run for run, spec in self.specs().items() if spec.batch == HUGE}
         victims = sorted((run, task) for run, task in self.running().items() if run not in huge)
         if not victims:
             return False
         run, task = self.chance.choice(victims)
-        # Stopped first, so that it cannot complete meanwhile: it can say nothing itself then.
+        # Stop it first, so that it cannot complete or report anything meanwhile.
         if not self.freeze(run):
             return False
         if kind == "cancelled":
@@ -142,12 +142,12 @@ class Story:
         return {spec.run_id: spec for spec in expand(load_study(self.study)).runs}
 
     def first_node(self, task: str) -> str:
-        """Of those that a task is on."""
+        """Return the first node of a task."""
         names = self.cluster.run("squeue", "--noheader", f"--jobs={task}", "--format=%N").strip()
         return self.cluster.run("scontrol", "show", "hostnames", names).split()[0]
 
     def freeze(self, run: str) -> int:
-        """Stop its processes, as a file system that hangs does; how many they are."""
+        """Stop its processes, like a hanging file system; return how many they are."""
         processes = workers(self.cluster, run)
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
@@ -155,7 +155,7 @@ class Story:
         return len(processes)
 
     def go_on(self, harms: list[str]) -> None:
-        """Let the login process do its work to the end, and the harm come when it can."""
+        """Let the login process finish, and cause faults when possible."""
         login, end_s = self.login(), time.monotonic() + LONGEST_S
         try:
             while login.poll() is None and time.monotonic() < end_s:
@@ -168,7 +168,7 @@ class Story:
             login.wait()
 
     def mend(self) -> None:
-        """Nodes that were down are given back by their administrator."""
+        """Bring nodes back that were down."""
         for name in self.cluster.run("sinfo", "--noheader", "--states=down", "--Node", "--format=%N").split():
             self.cluster.run("scontrol", "update", f"NodeName={name}", "State=resume", check=False)
 
@@ -187,7 +187,7 @@ def workers(cluster: Cluster, run: str) -> list[int]:
 
 
 def tell(story: Story, kinds: int, records: list[RunRecord], starts: Counter[str]) -> list[Figure]:
-    """The figures, from the records and from what Slurm started."""
+    """Compute the figures from the records and from what Slurm started."""
     codes, wanted, queue = Counter(r.status.code for r in records), story.specs(), story.cluster.queue()
     print(f"{len(wanted)} runs, {story.kills} kills of the login process, ended as: {dict(codes)}")
     for run, kind in story.hit.items():
@@ -203,7 +203,7 @@ def tell(story: Story, kinds: int, records: list[RunRecord], starts: Counter[str
         print(f"  {run}: {by_run[run].status.code}, not {expected[run]}: {by_run[run].status.reason[:200]}")
     failed = [record for record in records if record.status.code != "completed"]
     mute = [r.run_id for r in failed if not r.status.reason or not r.status.evidence]
-    # Of a run that went on, every rank was started once; of one that was hit, none twice.
+    # In a run without a fault every rank started once; in others none started twice.
     twice = [r.run_id for r in records if starts[r.run_id] > r.spec.ranks]
     unstarted = [r.run_id for r in records if r.status.code == "completed" and starts[r.run_id] != processes(r)]
     return [

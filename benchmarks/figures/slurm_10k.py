@@ -1,9 +1,8 @@
-"""[slurm_10k] Ten thousand runs of milliseconds on a real Slurm: few calls, quick answers, and we are not the limit.
+"""[slurm_10k] Ten thousand short runs on a real Slurm: few calls, fast answers, and low cost per run.
 
-The runs are simulated, packed several to a task, in arrays no longer than the site allows. Calls of Slurm's commands
-are counted by scripts of the same names in front of them, so that nothing of ours counts itself. While the tasks run,
-squeue is timed from outside. Launcher and collector are timed one after the other with the tasks, so that neither
-shares the processors with them: their cost is wall time, with every file made safe on disk.
+The runs are simulated, several per task, in arrays no longer than the site allows. Wrapper scripts count the calls of
+Slurm commands. While the tasks run, squeue is timed from outside. Launcher, tasks and collector run one after the
+other, so that they do not share processors; the cost is wall time, with every file synced to disk.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ LONGEST_S = 1200.0
 
 @dataclass
 class Seen:
-    """What one campaign showed."""
+    """Results of one campaign."""
 
     runs: int
     tasks: int
@@ -58,24 +57,24 @@ class Seen:
     sending: Counter[str]
     looking: Counter[str]
     processor_ms: float
-    """Of launcher and collector, for a run."""
+    """Processor time of launcher and collector per run."""
     send_s: float
     run_s: float
     collect_s: float
     worker_s: float
-    """Time that workers spent in runs, all together."""
+    """Total time of the workers in runs."""
     slowest_squeue_s: float
     completed: int
     left: int
 
     @property
     def per_run_ms(self) -> float:
-        """Of launcher and collector."""
+        """Wall time of launcher and collector per run."""
         return 1e3 * (self.send_s + self.collect_s) / self.runs
 
 
 def campaign(cluster: Cluster, home: Path, cells: int) -> Seen:
-    """Send a study of so many cells of five runs, wait for Slurm, collect."""
+    """Submit a study of five runs per configuration, wait for Slurm, and collect."""
     home.mkdir()
     study, log, results = home / "study.toml", home / "calls", ResultFolder(home / "results")
     study.write_text(STUDY.format(batches=list(range(1, cells // 4 + 1))), encoding="utf-8")
@@ -117,7 +116,7 @@ def campaign(cluster: Cluster, home: Path, cells: int) -> Seen:
 
 
 def shims(folder: Path, log: Path) -> None:
-    """Commands that count themselves and are otherwise Slurm's."""
+    """Write wrapper scripts that count the calls of Slurm commands."""
     folder.mkdir()
     log.touch()
     for name in CALLS:
@@ -128,7 +127,7 @@ def shims(folder: Path, log: Path) -> None:
 
 
 def timed(cluster: Cluster, home: Path, log: Path, words: list[str]) -> tuple[float, Counter[str]]:
-    """Wall time of a command of ours, and the calls of Slurm that it made."""
+    """Return the wall time of a steelyard command, and the Slurm calls it made."""
     before = Counter(log.read_text(encoding="utf-8").split())
     variables = {**clean_environment(), **cluster.variables}
     variables["PATH"] = f"{home / 'bin'}:{variables['PATH']}"
@@ -142,13 +141,13 @@ def timed(cluster: Cluster, home: Path, log: Path, words: list[str]) -> tuple[fl
 
 
 def processor_s() -> float:
-    """Of all commands that were started from here and have ended."""
+    """Return the processor time of all child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def watch(cluster: Cluster) -> float:
-    """The slowest answer of squeue until the queue is empty."""
+    """Return the slowest answer of squeue until the queue is empty."""
     slowest_s, end_s = 0.0, time.monotonic() + LONGEST_S
     while time.monotonic() < end_s:
         begin_s = time.monotonic()
@@ -180,7 +179,7 @@ def show(seen: Seen) -> None:
 
 
 def cost(seen: Seen, *, quick: bool) -> list[Figure]:
-    """Processor time is the same on a busy machine; wall time, with the waiting for the disk, needs a quiet one."""
+    """Processor time is valid on a busy machine; wall time, which includes the disk, needs an idle one."""
     name = "slurm_10k: launcher and collector"
     figures = [at_most(f"{name}, processor", seen.processor_ms, "ms per run", 20)]
     return figures if quick else [*figures, at_most(f"{name}, wall", seen.per_run_ms, "ms per run", 20)]

@@ -1,9 +1,9 @@
-"""[slurm_overhead] A run on two nodes is as fast through our launcher as started by hand with srun and torchrun.
+"""[slurm_overhead] A run on two nodes is as fast with the launcher as by hand with srun and torchrun.
 
-The speed of a machine wanders by several percent from one launch to the next. Therefore both runs are there at the same
-time, and take turns of half a second: while one works the other is stopped. Each goes through the same seconds,
-and neither sees the other. Steps that hold a stop are left out. Each turn is held against the other side's next to it,
-so that who else uses the machine meanwhile is in both; the middle one of these ratios is a pair's.
+The speed of a machine varies by several percent between launches. So both runs exist at the same time and take turns
+of half a second: while one works, the other is stopped. Steps that contain a stop are left out. Each turn is compared
+with the next turn of the other side, so that other load affects both; the result of a pair is the median of these
+ratios.
 """
 
 from __future__ import annotations
@@ -79,19 +79,19 @@ class Side:
         return found
 
     def is_warm(self) -> bool:
-        """Whether it has made its first steps."""
+        """Whether it made its first steps."""
         return int((read_progress(self.raw) or {}).get("steps", 0)) > WARM_UP
 
     def send(self, number: int, ranks: list[int]) -> None:
-        """A signal to its ranks."""
+        """Send a signal to its ranks."""
         for process in ranks:
             os.kill(process, number)
 
     def turns_s(self) -> list[float]:
-        """Mean time of a step in each of its turns: what lies between its first stop and its last."""
+        """Return the mean step time of each turn between its first and last stop."""
         chunks = read_chunks(self.raw / "steps-00000.bin", 0, 10**9, check=True)
         steps = np.concatenate([chunk.column("step_s") for chunk in chunks])
-        # A step takes some hundredths of a turn.
+        # A step takes a few hundredths of a turn.
         held = steps > TURN_S
         stops = np.cumsum(held)
         turns = [steps[(stops == number) & ~held] for number in range(1, int(stops[-1]))]
@@ -99,7 +99,7 @@ class Side:
         return [float(turn.mean()) if len(turn) else math.nan for turn in turns]
 
     def finish_block(self, ranks: list[int]) -> None:
-        """Until what it made last is in its file: steps are written by the block."""
+        """Wait until the last steps are in its file: steps are written per block."""
         file = self.raw / "steps-00000.bin"
         size = file.stat().st_size
         self.send(signal.SIGCONT, ranks)
@@ -108,7 +108,7 @@ class Side:
 
 
 def launched(cluster: Cluster, home: Path) -> Side:
-    """The run as a user sends it."""
+    """Submit the run with steelyard."""
     study = home / "study.toml"
     study.write_text(STUDY, encoding="utf-8")
     command = [sys.executable, "-m", "steelyard.cli.main", "study", str(study), "--site", str(cluster.site())]
@@ -122,7 +122,7 @@ def launched(cluster: Cluster, home: Path) -> Side:
 
 
 def by_hand(cluster: Cluster, home: Path, spec: Path) -> Side:
-    """The same run as a person starts it."""
+    """Start the same run by hand."""
     raw = home / "by_hand"
     raw.mkdir()
     shutil.copy(spec, raw / SPEC_FILE)
@@ -132,14 +132,14 @@ def by_hand(cluster: Cluster, home: Path, spec: Path) -> Side:
 
 
 def pair(cluster: Cluster, home: Path, seconds: float, *, first: int) -> float:
-    """Throughput through the launcher over that by hand, from turns of both."""
+    """Return the throughput with the launcher divided by that by hand, from turns of both."""
     home.mkdir()
     ours = launched(cluster, home)
     sides = [ours, by_hand(cluster, home, ours.raw / SPEC_FILE)]
     ranks: list[list[int]] = []
     try:
         for side in sides:
-            # The other waits, stopped, until this one is as far.
+            # Stop it until the other is warm too.
             cluster.wait_for(side.is_warm, "it makes steps", LONGEST_S)
             ranks.append(side.workers())
             assert len(ranks[-1]) == 2, f"{len(ranks[-1])} ranks"
@@ -155,7 +155,7 @@ def pair(cluster: Cluster, home: Path, seconds: float, *, first: int) -> float:
         for side in sides:
             cluster.run("scancel", side.job)
         cluster.wait_until_empty()
-    # One more turn may be seen of the side that finished its block later.
+    # The side that finished its block later may have one more turn.
     both = zip(sides[1].turns_s(), sides[0].turns_s(), strict=False)
     ratios = [hand_s / ours_s for hand_s, ours_s in both]
     return statistics.median(ratio for ratio in ratios if not math.isnan(ratio))
@@ -171,7 +171,7 @@ def main() -> None:
             print(f"pair {number}: {ratios[-1]:.4f} of the throughput by hand", flush=True)
     error = statistics.stdev(ratios) / math.sqrt(pairs) if pairs > 1 else float("nan")
     print(f"{pairs} pairs, from {min(ratios):.4f} to {max(ratios):.4f}, standard error of their mean {error:.4f}")
-    # A pair's own standard deviation is 0.03 (ten of them, quiet machine): the quick form allows one pair three of it.
+    # The standard deviation of a pair is 0.03 (ten pairs, idle machine): the quick form allows three of them.
     finish(
         [
             at_least(

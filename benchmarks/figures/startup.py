@@ -1,8 +1,8 @@
-"""[startup] What a user waits for before anything happens: `steelyard --help` against `python -c pass`.
+"""[startup] Start-up time: `steelyard --help` compared with `python -c pass`.
 
-Both are started in turn, many times, so that a busy moment of the machine meets both; the figure is the ratio of the
-medians, and the spread of the ratios of neighbours is printed. The other two figures are facts, not times: the help
-works where numpy, pydantic and torch cannot be imported, and a worker completes a simulated run without pydantic.
+Both are started in turn, many times, so that other load affects both; the figure is the ratio of the medians, and the
+spread of the ratios is printed. The other two figures are not times: the help works without numpy, pydantic and torch,
+and a worker completes a simulated run without pydantic.
 """
 
 from __future__ import annotations

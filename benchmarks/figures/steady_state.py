@@ -1,9 +1,9 @@
-"""[steady_state] Whether the answers about steady state are right, on eight kinds of generated traces.
+"""[steady_state] How often the detection of steady state is right, on eight kinds of generated traces.
 
-Two things are right or wrong: the answer, which should be the kind's label (lib/traces.py); and, where there is
-a steady part, the throughput over the found window (steps over time, spikes included), which should be within 1 % of
-the truth without noise. At least 95 % of each kind must have the right answer, and at least 95 % of each steady kind
-the right throughput.
+Two things are checked: the answer, which should be the label of the kind (lib/traces.py); and, for steady kinds, the
+throughput over the found window (steps / time, including spikes), which should be within 1 % of the truth without
+noise. At least 95 % of each kind must have the right answer, and at least 95 % of each steady kind the right
+throughput.
 
 Seeds from 1,000,000 on are for this figure only. The constants of the detection were chosen on seeds 0 to 9,999
 (`--tuning` scores those).
@@ -26,17 +26,17 @@ FIRST_SEED = 1_000_000
 FULL, QUICK = 800, 250
 """Traces of each kind."""
 EFFECT_BINS_SE = (4, 6, 10, 20)
-"""Shown besides the bars: how the answers depend on the size of the change."""
+"""Sizes of a change, for an extra table of answers by size."""
 
 
 def throughput_error(trace: Trace, start: int, stop: int) -> float:
-    """Relative error of the window's throughput; a missing steady part counts as none found."""
+    """Return the relative error of the throughput of the window."""
     assert trace.steady_step_s is not None
     return abs(float(trace.steady_step_s / np.mean(trace.step_s[start:stop])) - 1)
 
 
 def score(kind: str, seeds: range, by_effect: dict[int, list[bool]], *, show: bool) -> tuple[float, float | None]:
-    """Per cent of right answers of one kind, and of right throughputs if it has a steady part."""
+    """Return the percentage of right answers of one kind, and of right throughputs if it has a steady part."""
     answers, rates = [], []
     for seed in seeds:
         trace = draw(kind, seed)
@@ -55,8 +55,8 @@ def score(kind: str, seeds: range, by_effect: dict[int, list[bool]], *, show: bo
 def main() -> NoReturn:
     options = arguments(
         __doc__,
-        tuning={"action": "store_true", "help": "score the seeds that the constants were chosen on"},
-        show={"action": "store_true", "help": "list the traces that were got wrong"},
+        tuning={"action": "store_true", "help": "use the seeds that the constants were chosen on"},
+        show={"action": "store_true", "help": "list the wrong traces"},
     )
     cases = QUICK if options.quick else FULL
     first = 0 if options.tuning else FIRST_SEED

@@ -1,9 +1,9 @@
-"""[time_to_quality] A WideResNet trains on a generated data set in CIFAR-100's format until its accuracy is reached.
+"""[time_to_quality] A WideResNet trains on a generated data set in the format of CIFAR-100 to a target accuracy.
 
-Three seeds, each a fresh launch through the command line. All must converge, and each must stop at the first
-evaluation that reaches the target: the times that the record gives are held against the evaluations in it. Then a
-target that cannot be reached within its epochs must end as `not_converged`, without a time (full form only, as a test
-does the same). The network is the smallest of its family (depth 10, width 1), so that two cores train it in seconds.
+Three seeds, each a fresh launch with the command line. All must converge, and each must stop at the first evaluation
+that reaches the target; the times in the record are compared with its evaluations. Then a target that cannot be reached
+within its epochs must end as `not_converged`, without a time (full form only, because a test does the same). The
+network is the smallest of its family (depth 10, width 1), so that two cores train it in seconds.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def trained(data: Path, results: Path, *more: str) -> list[dict[str, Any]]:
 
 
 def contradictions(run: dict[str, Any]) -> list[str]:
-    """What in a record of a training to a quality does not fit together."""
+    """Return the contradictions in the record of a training to a target."""
     found, evaluations = [], run["evaluations"]
     last = evaluations[-1]
-    # An accuracy is a whole number of the samples; single precision may show it a little smaller.
+    # Single precision may show an accuracy slightly below its exact value.
     right = [round(e["value"] * e["samples"]) >= TARGET * e["samples"] for e in evaluations]
     if right != [False] * (len(right) - 1) + [True]:
         found.append(f"it did not stop at the first evaluation that reached the target: {right}")

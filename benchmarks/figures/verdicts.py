@@ -1,8 +1,8 @@
 """[verdicts] On simulated studies with known truth: comparability, scaling factors and recipes.
 
-Three parts, each a script of its own with its own explanation: `verdicts_compare` (confounded pairs are blocked, clean
-ones are not), `verdicts_scaling` (factors of a scaling loss against truth) and `verdicts_verify` (false alarms and
-misses of a recipe).
+Three parts, each explained in its own module: `verdicts_compare` (confounded pairs get no ratio, clean pairs do),
+`verdicts_scaling` (factors of a scaling loss compared with the truth) and `verdicts_verify` (false alarms and misses of
+a recipe).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A report in a real browser: pictures of it at three widths, what it asked for, how long it took. Knows Chromium.
+"""Open a report in headless Chromium: screenshots at three widths, requests and load times.
 
-`python benchmarks/lib/browser.py REPORT.html --output DIR` keeps the pictures; without a file, those of a sample page.
+`python benchmarks/lib/browser.py REPORT.html --output DIR` writes the screenshots; without a file, of a sample page.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ NO_BROWSER = "Chromium is needed: apt-get install chromium (or: playwright insta
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The browser, without a window."""
+    """Start the browser without a window."""
     from playwright.sync_api import sync_playwright
 
     program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     if program is None:
         sys.exit(NO_BROWSER)
     with sync_playwright() as playwright:
-        # No sandbox: CI runs as root in a container, and what is opened is our own.
+        # No sandbox: CI runs as root in a container, and the pages are our own.
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         try:
             yield browser
@@ -44,7 +44,7 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Visit:
-    """An opened file, and all that it did."""
+    """An opened file, with its requests and messages."""
 
     page: Page
     requests: list[str] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Visit:
     dialogs: list[str] = field(default_factory=list)
 
     def watch(self) -> None:
-        """Begin to note down."""
+        """Start recording."""
         self.page.on("request", self._requested)
         self.page.on("console", self._said)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
@@ -71,13 +71,13 @@ class Visit:
         dialog.dismiss()
 
     def elsewhere(self, file: Path) -> list[str]:
-        """Requests for anything but the file itself and what is inside it."""
+        """Requests for anything outside the file."""
         return [url for url in self.requests if not url.startswith(("data:", "blob:", file.resolve().as_uri()))]
 
 
 @contextmanager
 def visit(browser: Browser, file: Path, width: int = 1600, **context: Any) -> Iterator[Visit]:
-    """Open a file in a window so wide, with a fresh profile."""
+    """Open a file in a window of this width, with a fresh profile."""
     inside = browser.new_context(viewport={"width": width, "height": HEIGHT}, **context)
     try:
         found = Visit(inside.new_page())
@@ -89,7 +89,7 @@ def visit(browser: Browser, file: Path, width: int = 1600, **context: Any) -> It
 
 
 def pictures(browser: Browser, file: Path, output: Path, stem: str) -> list[Path]:
-    """The whole page at three widths, and what a printer would get."""
+    """Take screenshots of the whole page at three widths and as printed."""
     output.mkdir(parents=True, exist_ok=True)
     made = []
     for name, width in WIDTHS.items():

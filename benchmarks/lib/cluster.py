@@ -1,8 +1,7 @@
-"""A real Slurm in a scratch folder: a controller and several slurmd of this machine, for tests and figures.
+"""A real Slurm in a scratch folder: a controller and several slurmd on this machine, for tests and figures.
 
-Quick to start, certain to stop: one guard process is the parent of every daemon and the one to which all their
-orphans fall; when its standard input closes, however that happens, it ends every process below it. Answers are quick
-rather than gentle: what a site sets to minutes is a second here.
+One guard process is the parent of every daemon and adopts all orphans; when its standard input closes, it ends every
+process below it, so nothing is left. Timeouts that sites set to minutes are seconds here.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ NodeName={nodes} NodeHostname=localhost NodeAddr=127.0.0.1 Port={node_ports} CPU
 Gres=gpu:fake:{gpus} State=UNKNOWN
 {partitions}
 """
-# Seconds where sites have minutes: tests wait for these.
+# Seconds instead of minutes, because tests wait for these.
 QUICK: Final = {
     "SchedulerType": "sched/backfill",
     "SchedulerParameters": "batch_sched_delay=0,sched_interval=1,sched_min_interval=10000,bf_interval=1,"
@@ -92,14 +91,14 @@ StorageLoc=slurm
 
 
 class ClusterError(Exception):
-    """The cluster does not do what it was asked to in time; with what its logs say."""
+    """The cluster did not respond in time; the message includes its logs."""
 
 
 @dataclass
 class Cluster:
-    """Several "nodes" of this machine, each a slurmd of its own, and their controller.
+    """Several "nodes" on this machine, each with its own slurmd, and their controller.
 
-    Use as a context manager; `variables` makes Slurm's commands speak to it.
+    Use as a context manager; with `variables` in the environment, Slurm commands use this cluster.
     """
 
     scratch: Path
@@ -108,13 +107,13 @@ class Cluster:
     memory_mib: int = 4000
     gpus: int = 4
     accounting: bool = False
-    """With slurmdbd and a database of its own: five seconds more to start."""
+    """Whether to start slurmdbd and a database, which takes five more seconds."""
     array_size: int = 1001
     """Slurm's MaxArraySize: one more than the highest index."""
     min_job_age_s: int = 300
-    """How long the controller remembers what has ended; it looks every half minute."""
+    """How long the controller remembers ended jobs; it checks every half minute."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """More lines of slurm.conf, or others."""
+    """Lines of slurm.conf to add or replace."""
     partitions: tuple[str, ...] = ("PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP",)
     name: str = "bench"
     _guard: subprocess.Popen[str] | None = None
@@ -122,7 +121,7 @@ class Cluster:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Of the environment: what tells Slurm's commands about this cluster."""
+        """Environment variables that point Slurm commands to this cluster."""
         return {"SLURM_CONF": str(self.scratch / "slurm.conf")}
 
     @property
@@ -134,7 +133,7 @@ class Cluster:
         start_munge()
         self._write()
         own = Path(__file__).resolve()
-        # A session of its own: Ctrl-C in a terminal reaches us, and our end reaches the guard.
+        # Its own session: Ctrl-C reaches only this process, and its end reaches the guard.
         self._guard = subprocess.Popen(
             [sys.executable, str(own)],
             stdin=subprocess.PIPE,
@@ -161,7 +160,7 @@ class Cluster:
         self.stop()
 
     def stop(self) -> None:
-        """End every process of the cluster, jobs too; when this returns they are gone."""
+        """End every process of the cluster, including jobs, and wait for them."""
         guard, self._guard = self._guard, None
         if guard is not None:
             for end in (guard.stdin, guard.stdout):
@@ -170,7 +169,7 @@ class Cluster:
             guard.wait(PATIENCE_S)
 
     def start(self, *command: str) -> int:
-        """Start a daemon that lives until the cluster is stopped; its process id."""
+        """Start a daemon that runs until the cluster is stopped; return its process id."""
         if self._guard is None or self._guard.stdin is None or self._guard.stdout is None:
             raise ClusterError("the cluster is not running")
         log = self.scratch / "log" / f"{'-'.join(Path(word).name for word in command)[:60]}.err"
@@ -178,7 +177,7 @@ class Cluster:
         return int(self._guard.stdout.readline())
 
     def run(self, *command: str, check: bool = True, cwd: Path | None = None) -> str:
-        """What a command of Slurm prints."""
+        """Return the output of a Slurm command."""
         done = subprocess.run(
             command,
             capture_output=True,
@@ -193,7 +192,7 @@ class Cluster:
         return done.stdout
 
     def wait_for(self, condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-        """Look until it holds."""
+        """Poll until the condition holds."""
         end_s = time.monotonic() + patience_s
         while not condition():
             if time.monotonic() > end_s:
@@ -201,7 +200,7 @@ class Cluster:
             time.sleep(LOOK_EVERY_S)
 
     def wait_until_empty(self, patience_s: float = PATIENCE_S) -> None:
-        """Until nothing is queued or running."""
+        """Wait until nothing is queued or running."""
         self.wait_for(lambda: not self.queue(), "the queue is empty", patience_s)
 
     def idle(self) -> int:
@@ -210,15 +209,15 @@ class Cluster:
         return sum(int(word) for word in text.split())
 
     def queue(self) -> list[str]:
-        """What is queued, running or ending: one `JOBID STATE` a task or range of tasks."""
+        """Return `JOBID STATE` for each task or range of tasks that is queued, running or ending."""
         return self.run("squeue", "--noheader", "--format=%i %T").splitlines()
 
     def set_node(self, name: str, state: str, reason: str = "set by a test") -> None:
-        """By hand of an administrator: down or drain."""
+        """Set a node down or drain it, as an administrator does."""
         self.run("scontrol", "update", f"NodeName={name}", f"State={state}", f"Reason={reason}")
 
     def bring_back(self, name: str) -> None:
-        """Until a node that was set down or drained is idle; it may have come back by itself."""
+        """Resume a node and wait until it is idle; it may have come back by itself."""
 
         def idle() -> bool:
             state = self.run("sinfo", "--noheader", f"--nodes={name}", "--format=%T").split()[0]
@@ -229,7 +228,7 @@ class Cluster:
         self.wait_for(idle, f"{name} is idle")
 
     def kill_node(self, name: str) -> None:
-        """As when its power goes: slurmd and all it started is gone at once, and says nothing."""
+        """Kill slurmd and all its processes at once, like a power failure."""
         process = int((self.scratch / f"slurmd-{name}.pid").read_text())
         steps = [p for p in descendants(self.guard_pid) if _is_step_of(p, self.scratch / "log" / f"{name}.log")]
         for number in [process, *steps, *(d for step in steps for d in descendants(step))]:
@@ -237,21 +236,21 @@ class Cluster:
                 os.kill(number, signal.SIGKILL)
 
     def end_now(self, job: str) -> None:
-        """Move the end that a running job's time limit sets to now: limits are whole minutes, at least one."""
+        """Make the time limit of a running job end now: Slurm limits are whole minutes, at least one."""
         self.run("scontrol", "update", f"JobId={job}", "EndTime=now")
 
     def logs(self, length: int = 1500) -> str:
-        """The ends of all logs."""
+        """Return the ends of all logs."""
         files = sorted((self.scratch / "log").glob("*.log"))
         return "\n".join(f"--- {file.name}\n{file.read_text(errors='replace')[-length:]}" for file in files)
 
     def site(self, **changes: Any) -> Path:
-        """A site.toml for this cluster; `changes` replace or extend its keys, tables are merged."""
+        """Write a site.toml for this cluster; `changes` replace or add keys, and tables are merged."""
         site: dict[str, Any] = {
             "name": self.name,
             "scheduler": "slurm",
             "python": sys.executable,
-            # Every node is this machine; its host name need not resolve.
+            # Every node is this machine; its host name may not resolve.
             "meeting_host": "127.0.0.1",
             "environment": {"GLOO_SOCKET_IFNAME": "lo"},
             "pools": {
@@ -272,7 +271,7 @@ class Cluster:
 
     @property
     def guard_pid(self) -> int:
-        """Of the process that everything of this cluster is below."""
+        """Process id of the guard, the ancestor of all processes of the cluster."""
         if self._guard is None:
             raise ClusterError("the cluster is not running")
         return self._guard.pid
@@ -304,7 +303,7 @@ class Cluster:
             partitions="\n".join(self.partitions),
         )
         (self.scratch / "slurm.conf").write_text(text, encoding="utf-8")
-        # Devices that are not there: /dev/null by other names. Without files nodes would drain.
+        # Fake devices: links to /dev/null. Without files, nodes would drain.
         for number in range(self.gpus):
             device = self.scratch / "dev" / f"g{number}"
             if not device.exists():
@@ -325,7 +324,7 @@ class Cluster:
         own = ["--no-defaults", f"--datadir={data}", "--user=root"]
         self.run("mariadb-install-db", *own, "--skip-test-db", "--auth-root-authentication-method=normal")
         place = [f"--port={self._storage_port}", "--bind-address=127.0.0.1", f"--socket={self.scratch}/mariadb.sock"]
-        # Nothing here outlives the cluster: no need to wait for the disk.
+        # No need to sync to disk: the data is not kept.
         fast = ["--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync", "--innodb-lock-wait-timeout=900"]
         self.start("mariadbd", *own, *place, *fast, f"--pid-file={self.scratch}/mariadb.pid", "--skip-name-resolve")
         query = ["mariadb", "--no-defaults", f"--socket={self.scratch}/mariadb.sock", "--user=root", "-e"]
@@ -346,17 +345,17 @@ class Cluster:
 
 
 def clean_environment() -> dict[str, str]:
-    """Ours without what an allocation that we may be in has set."""
+    """Return the environment without the Slurm variables of a surrounding allocation."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
 
 
 def start_munge() -> None:
-    """All clusters of a machine share one munged, which stays."""
+    """Start munged if needed. All clusters on a machine share one, which keeps running."""
     if _munge_answers():
         return
     subprocess.run(["install", "-d", "-o", "munge", "-g", "munge", "/run/munge"], check=True)
     as_munge = ["setpriv", "--reuid=munge", "--regid=munge", "--clear-groups", "munged"]
-    # Another cluster may be doing the same now: only the answer counts.
+    # Another cluster may start it at the same time, so only check that it answers.
     subprocess.run(as_munge, check=False, capture_output=True, timeout=PATIENCE_S)
     end_s = time.monotonic() + PATIENCE_S
     while not _munge_answers():
@@ -371,7 +370,7 @@ def _munge_answers() -> bool:
 
 
 def _free_ports(count: int) -> list[int]:
-    """All held at one time, so that none is given twice."""
+    """Return free ports, all bound at the same time so that they are distinct."""
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -388,7 +387,7 @@ def _merged(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _toml(table: dict[str, Any], path: str = "") -> list[str]:
-    """A table of strings, numbers, lists and tables; a JSON string is a TOML string."""
+    """Write a table of strings, numbers, lists and tables as TOML; JSON strings are valid TOML."""
     lines = [f"{json.dumps(k)} = {json.dumps(v)}" for k, v in table.items() if not isinstance(v, dict)]
     for key, value in table.items():
         if isinstance(value, dict):
@@ -401,8 +400,8 @@ def _toml(table: dict[str, Any], path: str = "") -> list[str]:
 
 
 def guard(orders: IO[str], answers: IO[str]) -> None:
-    """Start what it is told to, and end all of it when the orders end."""
-    # Steps leave their parents; without this they would fall to the first process of the machine.
+    """Start the requested daemons, and end all of them when standard input closes."""
+    # Job steps leave their parents; without this, init would adopt them.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -431,12 +430,12 @@ def _default_signals() -> None:
 
 
 def descendants(process: int) -> list[int]:
-    """Every process below one, those that have ended and were not waited for among them."""
+    """Return all descendants of a process, including zombies."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                # The name stands in brackets and may hold anything; the parent is the second word after it.
+                # The name is in brackets and may contain anything; the parent is the second field after it.
                 parent = int((entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
                 children.setdefault(parent, []).append(int(entry.name))
     found: list[int] = []
@@ -449,7 +448,7 @@ def descendants(process: int) -> list[int]:
 
 
 def _is_step_of(process: int, log: Path) -> bool:
-    """Whether it is a slurmstepd that writes into this node's log."""
+    """Whether the process is a slurmstepd that writes to the log of this node."""
     with contextlib.suppress(OSError):
         if not Path(f"/proc/{process}/exe").readlink().name.startswith("slurmstepd"):
             return False

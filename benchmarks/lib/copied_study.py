@@ -1,7 +1,6 @@
-"""A study of any number of runs in a result folder, for what is measured of readers. Knows records and no report.
+"""Make a result folder with a study of many runs, to measure readers of records.
 
-A few simulated jobs are run; the rest are copies of their records under other ids, settings and throughputs, as a study
-would have them. Nobody who reads them can tell, and a thousand jobs need not be run for a page to be built.
+A few simulated jobs are run; the rest are copies of their records with other ids, settings and throughputs.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ ACCUMULATIONS = (1, 2, 4, 8, 16)
 
 
 def make(folder: Path, runs: int, seed: int = 1) -> ResultFolder:
-    """A result folder with one study of `runs` runs, five to a cell; at most 2,000."""
+    """Make a result folder with one study of `runs` runs, five per configuration; at most 2,000."""
     results = ResultFolder(folder)
     results.prepare()
     for record in records(runs, seed):
@@ -42,7 +41,7 @@ def make(folder: Path, runs: int, seed: int = 1) -> ResultFolder:
 
 
 def records(runs: int, seed: int) -> Iterator[RunRecord]:
-    """Copies with their own settings and throughput."""
+    """Return copies with their own settings and throughput."""
     truth = SimTruth(step_time_s=0.01, noise=Noise(kind="normal", cv=0.02), power=Power(idle_w=90, compute_w=410))
     originals = [run_job(truth, seed * ORIGINALS + number) for number in range(ORIGINALS)]
     chance = random.Random(seed)
@@ -55,7 +54,7 @@ def records(runs: int, seed: int) -> Iterator[RunRecord]:
             configuration=cell, ranks=ranks,
             batch=batch, repeat=repeat, precision=precision, accumulation=accumulation, seed=number,
         )  # fmt: skip
-        # Small batches keep a device half busy, and each doubling of ranks costs a little.
+        # Small batches are less efficient, and each doubling of ranks costs a little.
         factor = batch / (batch + 40) * ranks**0.96 * chance.gauss(1, 0.01)
         made = {name: _scaled(quantity, factor, ranks) for name, quantity in original.quantities.items()}
         yield replace(original, run_id=spec.run_id, spec=spec, ranks_seen=ranks, quantities=made)

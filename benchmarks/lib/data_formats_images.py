@@ -1,6 +1,6 @@
-"""Spoiled picture data sets, what must be said of each, and readers of their own for what is sound.
+"""Damaged image data sets with the expected errors, and independent readers for valid ones.
 
-Part of the figure on data formats; nothing here is run by itself.
+Part of the figure data_formats; not run by itself.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Row = list[tuple[bytes, tuple[int, ...], int]]
 
 @dataclass(frozen=True)
 class Case:
-    """A way to spoil a data set, and what the error must say."""
+    """A way to damage a data set, and the expected error."""
 
     name: str
     format: str
@@ -48,22 +48,22 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of reading a spoiled data set."""
+    """Outcome of reading a damaged data set."""
 
     error: Exception | None
     seconds: float
     growth_bytes: float | None
-    """By how much the process grew at most; None where the kernel does not tell."""
+    """Largest growth of the process; None if the kernel does not report it."""
 
 
 def attempt(case: Case) -> Outcome:
-    """Make a data set, spoil it and read all of it, as a run would."""
+    """Make a data set, damage it and read all of it, as a run does."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         plugins.load("data", case.format).make(root, SAMPLES, 1)
         case.spoil(root)
         before = _reset_peak()
-        # Of the processor, not of the clock: others may use the machine, and nothing here waits.
+        # Processor time, because the machine may be busy.
         begin = time.process_time()
         error: Exception | None = None
         try:
@@ -76,7 +76,7 @@ def attempt(case: Case) -> Outcome:
 
 
 def refused(outcome: Outcome) -> bool:
-    """Whether it ended as it should: in an error for people."""
+    """Whether it ended with the expected error."""
     return isinstance(outcome.error, (DamagedDataError, InputError))
 
 
@@ -91,7 +91,7 @@ def _each(examples: Any) -> Iterator[Any]:
 
 
 def _reset_peak() -> float | None:
-    """The resident size now, with the kernel's note of the highest one set back to it."""
+    """Return the current resident size, and reset the highest value of the kernel to it."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
         return _status_bytes("VmRSS")
@@ -104,7 +104,7 @@ def _status_bytes(name: str) -> float:
     return next(float(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
-# Ways to spoil a file.
+# Ways to damage a file.
 
 
 def first(root: Path, pattern: str) -> Path:
@@ -134,11 +134,11 @@ def patch(pattern: str, offset: int, data: bytes) -> Callable[[Path], None]:
 
 
 def void(_result: object) -> None:
-    """For functions in a lambda whose result nobody wants."""
+    """Discard the result of a function in a lambda."""
 
 
 class Planted:
-    """Would run on loading; the tests look for what it leaves behind."""
+    """Code that runs if the pickle is loaded; the tests look for its effect."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (exec, ("raise SystemExit('a pickle was loaded')",))
@@ -148,7 +148,7 @@ PICKLE = pickle.dumps(Planted())
 
 
 def png(width: int, height: int, data: bytes = b"") -> bytes:
-    """A PNG with a header that may lie."""
+    """A PNG whose header may be false."""
 
     def chunk(name: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
@@ -167,7 +167,7 @@ def truncated_png(root: Path) -> None:
 
 
 def add_member(member: tarfile.TarInfo, content: bytes = b"") -> Callable[[Path], None]:
-    """A member at the beginning of the first shard."""
+    """Add a member at the beginning of the first shard."""
 
     def spoil(root: Path) -> None:
         path = first(root, "train/*.tar")
@@ -189,7 +189,7 @@ def linked(kind: bytes) -> tarfile.TarInfo:
 
 
 def huge_member(root: Path) -> None:
-    """The first header says 100 GB, with a checksum that is right."""
+    """Make the first header claim 100 GB, with a correct checksum."""
     path = first(root, "train/*.tar")
     held = bytearray(path.read_bytes())
     held[124:136] = b"\x80" + (100 * 10**9).to_bytes(11, "big")
@@ -199,7 +199,7 @@ def huge_member(root: Path) -> None:
 
 
 def long_header(root: Path) -> None:
-    """An extended header of a gigabyte, which a reader must not ask for."""
+    """Add an extended header of a gigabyte, which a reader must not load."""
     path = first(root, "train/*.tar")
     member = tarfile.TarInfo("name")
     member.type, member.size = tarfile.XHDTYPE, 1 << 30
@@ -207,7 +207,7 @@ def long_header(root: Path) -> None:
 
 
 def rewrite_shard(change: Callable[[str, bytes], tuple[str, bytes] | None]) -> Callable[[Path], None]:
-    """Members changed or left out, in a shard that is else sound."""
+    """Change or remove members of an otherwise valid shard."""
 
     def spoil(root: Path) -> None:
         path = first(root, "train/*.tar")
@@ -232,7 +232,7 @@ def python_version(folder: str, pickled: str) -> Callable[[Path], None]:
 
 
 def zip_bomb(size_bytes: int, count: int) -> Callable[[Path], None]:
-    """The pictures of MNIST as a small gzip file that unpacks to far more than its header says."""
+    """MNIST images as a small gzip file that unpacks to far more than its header says."""
 
     def spoil(root: Path) -> None:
         path = first(root, "train-images*")
@@ -247,7 +247,7 @@ def zip_bomb(size_bytes: int, count: int) -> Callable[[Path], None]:
 
 
 def no_classes(root: Path) -> None:
-    """All pictures straight in train, as an archive without folders leaves them."""
+    """Put all images directly into train, as from an archive without folders."""
     for path in sorted((root / "train").rglob("*.JPEG")):
         path.rename(root / "train" / path.name)
     for folder in sorted((root / "train").iterdir()):
@@ -262,7 +262,7 @@ def pipe(root: Path) -> None:
 
 
 def huge_file(root: Path) -> None:
-    """A picture of 4 GB, most of it a hole."""
+    """An image file of 4 GB, mostly sparse."""
     with first(root, "train/*/*.JPEG").open("r+b") as file:
         file.truncate(4 << 30)
 
@@ -333,7 +333,7 @@ CASES: list[Case] = [
 
 
 def no_end(root: Path) -> None:
-    """Cut between two members, where only the mark of the end is missing."""
+    """Cut between two members, so that only the end marker is missing."""
     path = first(root, "train/*.tar")
     with tarfile.open(path) as archive:
         end = archive.getmembers()[2].offset
@@ -357,7 +357,7 @@ def fewer_labels(root: Path) -> None:
     path.write_bytes(struct.pack(">2I", 0x801, 19) + path.read_bytes()[8:-1])
 
 
-# Readers that share nothing with ours: numpy, Pillow and tarfile as anybody would use them.
+# Independent readers: plain numpy, Pillow and tarfile.
 
 
 def _of(pixels: Any, label: int) -> tuple[bytes, tuple[int, ...], int]:
@@ -424,7 +424,7 @@ REFERENCE: dict[str, Callable[[Path], Row]] = {
 
 
 def differences(name: str, root: Path) -> tuple[int, int]:
-    """How many pictures or labels our reader gives otherwise than the reference, and out of how many."""
+    """Return how many images or labels differ from the reference reader, and the total."""
     ours = [_of(picture, label) for picture, label in read_all(name, root)]
     theirs = REFERENCE[name](root)
     unequal = sum(one != other for one, other in zip(ours, theirs, strict=False))

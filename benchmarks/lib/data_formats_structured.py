@@ -1,6 +1,6 @@
-"""Spoiled data sets of boxes, masks, tokens and questions, what must be said of each, and readers of their own.
+"""Damaged data sets of boxes, masks, tokens and questions with the expected errors, and independent readers.
 
-Part of the figure on data formats; nothing here is run by itself.
+Part of the figure data_formats; not run by itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WINDOW = 32
 
 
 def read_structured(name: str, root: Path) -> list[Any]:
-    """Every example of both splits; JSON lines that lie in the folder are made into shards first."""
+    """Read all examples of both splits; JSON lines in the folder are first converted to shards."""
     if sources := sorted(root.glob("*.jsonl")):
         to_shards(sources, root / "made", None)
     found = []
@@ -40,11 +40,11 @@ def read_structured(name: str, root: Path) -> list[Any]:
     return found
 
 
-# Ways to spoil a file.
+# Ways to damage a file.
 
 
 def change(pattern: str, alter: Callable[[Any], object]) -> Callable[[Path], None]:
-    """A JSON file with something in it altered."""
+    """Change something in a JSON file."""
 
     def spoil(root: Path) -> None:
         path = first(root, pattern)
@@ -56,7 +56,7 @@ def change(pattern: str, alter: Callable[[Any], object]) -> Callable[[Path], Non
 
 
 def insert(pattern: str, before: str, opening: str, text: str = "", times: int = 1) -> Callable[[Path], None]:
-    """A JSON file with something in front of a text, the end of it repeated; `json` could not write such files."""
+    """Insert something before a text in a JSON file, with its end repeated; `json` cannot write such files."""
 
     def spoil(root: Path) -> None:
         path = first(root, pattern)
@@ -74,7 +74,7 @@ def append(pattern: str, data: bytes) -> Callable[[Path], None]:
 
 
 def lines(*parts: tuple[bytes, int]) -> Callable[[Path], None]:
-    """JSON lines of pieces and how often each is repeated."""
+    """Write JSON lines from pieces, each repeated a number of times."""
 
     def spoil(root: Path) -> None:
         with (root / "corpus.jsonl").open("wb") as file:
@@ -279,7 +279,7 @@ def last_document(root: Path) -> None:
 
 
 def large_coco(root: Path, size_bytes: int) -> int:
-    """Annotations as the real file has them, without pictures, until it is so large; how many."""
+    """Write annotations like those of the real file, without images, up to this size; return their number."""
     source = random.Random(1)
     path = root / "annotations/instances_val2017.json"
     path.parent.mkdir()
@@ -299,7 +299,7 @@ def large_coco(root: Path, size_bytes: int) -> int:
     return count
 
 
-# Readers that share nothing with ours: json, Pillow and struct as anybody would use them.
+# Independent readers: plain json, Pillow and struct.
 
 
 def _coco(root: Path) -> list[Any]:
@@ -349,7 +349,7 @@ def _squad(root: Path) -> list[Any]:
 
 
 def _plain(name: str, example: Any) -> Any:
-    """One of our examples as the readers above give it."""
+    """Convert an example to the form of the readers above."""
     if name == "coco":
         picture, boxes, labels, number = example
         return picture.tobytes(), boxes.tolist(), labels.tolist(), number
@@ -366,7 +366,7 @@ REFERENCE: dict[str, Callable[[Path], list[Any]]] = {
 
 
 def differences(name: str, root: Path) -> tuple[int, int]:
-    """How many examples our reader gives otherwise than the reference, and out of how many."""
+    """Return how many examples differ from the reference reader, and the total."""
     ours = [_plain(name, example) for example in read_structured(name, root)]
     theirs = REFERENCE[name](root)
     unequal = sum(one != other for one, other in zip(ours, theirs, strict=False))

@@ -1,4 +1,4 @@
-"""How every figure script ends: a table for people, one JSON line for machines, and an exit code that means it."""
+"""The output of every figure script: a table for people, one JSON line for machines, and an exit code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured figure held against its bar."""
+    """One measured figure, compared with its limit."""
 
     name: str
     figure: float
@@ -22,24 +22,24 @@ class Figure:
 
 
 def at_most(name: str, figure: float, unit: str, limit: float) -> Figure:
-    """A figure that holds while it is not above `limit`."""
+    """A figure that must not be above `limit`."""
     return Figure(name, figure, unit, f"<= {limit:g}", figure <= limit)
 
 
 def at_least(name: str, figure: float, unit: str, limit: float) -> Figure:
-    """A figure that holds while it is not below `limit`."""
+    """A figure that must not be below `limit`."""
     return Figure(name, figure, unit, f">= {limit:g}", figure >= limit)
 
 
 def between(name: str, figure: float, unit: str, low: float, high: float) -> Figure:
-    """A figure that holds inside a closed band."""
+    """A figure that must be between `low` and `high`."""
     return Figure(name, figure, unit, f"{low:g} to {high:g}", low <= figure <= high)
 
 
 def slack_percent(share_percent: float, cases: int, *, quick: bool) -> float:
-    """How far a quick run may miss a bar on a share: 2.6 binomial standard errors of its case count.
+    """Return how far a quick run may miss a limit on a share: 2.6 binomial standard errors of its case count.
 
-    A full run gets none.
+    0 for a full run.
     """
     if not quick:
         return 0.0
@@ -48,7 +48,7 @@ def slack_percent(share_percent: float, cases: int, *, quick: bool) -> float:
 
 
 def arguments(description: str | None, **extra: dict[str, Any]) -> argparse.Namespace:
-    """The options every figure script takes, and its own from `extra`."""
+    """Parse the options of every figure script, and its own from `extra`."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="the form CI runs: fewer cases, at most 30 s")
     for name, options in extra.items():
@@ -57,7 +57,7 @@ def arguments(description: str | None, **extra: dict[str, Any]) -> argparse.Name
 
 
 def finish(figures: list[Figure]) -> NoReturn:
-    """Print the figures, then the same as one JSON line, and exit 0 only if all hold."""
+    """Print the figures as a table and as one JSON line, and exit 0 only if all hold."""
     wide = max(len(f.name) for f in figures)
     for f in figures:
         print(f"{'ok  ' if f.holds else 'MISS'} {f.name:<{wide}}  {f.figure:.6g} {f.unit}  (bar {f.bar})")

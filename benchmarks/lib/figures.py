@@ -1,4 +1,4 @@
-"""Runs the full form of every figure and writes docs/figures.json; names after it run only those and keep the rest."""
+"""Run the full form of every figure, or of the named ones, and write docs/figures.json."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ NAMES = (
 
 
 def measure(name: str) -> dict[str, Any]:
-    """One script's full form."""
+    """Run the full form of one script."""
     begin_s = time.monotonic()
     done = subprocess.run([sys.executable, str(SCRIPTS / f"{name}.py")], stdout=subprocess.PIPE, text=True, check=False)
     last = json.loads(done.stdout.splitlines()[-1])
@@ -73,7 +73,7 @@ def measure(name: str) -> dict[str, Any]:
 
 
 def text(data: dict[str, dict[str, Any]]) -> str:
-    """The file: a line for each figure, so that a change of one is a change of one line."""
+    """Format the file with one line per figure, for small diffs."""
     entries = []
     for name, entry in data.items():
         about = json.dumps({key: value for key, value in entry.items() if key != "figures"})
@@ -83,11 +83,11 @@ def text(data: dict[str, dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    """Measure, keep, write."""
+    """Run the figures and write the file; other entries are kept."""
     data = json.loads(DATA.read_text(encoding="utf-8")) if DATA.exists() else {}
     names = sys.argv[1:] or NAMES
     if unknown := set(names) - set(NAMES):
-        raise SystemExit(f"no figure is called {', '.join(sorted(unknown))}; valid: {', '.join(NAMES)}")
+        raise SystemExit(f"unknown figure: {', '.join(sorted(unknown))}; valid: {', '.join(NAMES)}")
     for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
         data[name] = measure(name)

@@ -1,4 +1,4 @@
-"""Simulated studies through the real worker loop, raw files and derivation, and every kind of chart drawn from them."""
+"""Simulated studies through the real worker loop, raw files and derivation, with every kind of chart."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def make_study(folder: ResultFolder, name: str, text: str, seed: int, day: str =
         folder.commit(scratch, derive(raw))
 
 
-# -- pictures
+# -- charts
 
 
 def pictures(folder: ResultFolder) -> Iterator[tuple[str, Callable[[], Chart | Drawing]]]:
@@ -218,7 +218,7 @@ def of_scaling(folder: ResultFolder) -> Iterator[tuple[str, Callable[[], Chart |
     yield "scaling-throughput", lambda: throughput_chart(curve, runs=ids)
     yield "scaling-efficiency", lambda: efficiency_chart(curve, runs=ids)
     yield "scaling-loss", lambda: loss_chart(curve, runs=ids)
-    # One count was measured with another number format: rules forbid any ratio.
+    # One device count was measured with another precision: an error, so no ratios.
     mixed = [
         replace(cell, records=tuple(replace(r, spec=replace(r.spec, precision="bf16")) for r in cell.records))
         if cell.records[0].spec.ranks == 8

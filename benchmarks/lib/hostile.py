@@ -1,4 +1,4 @@
-"""Texts that attack a reader of a report, and what must hold of each format. Knows formats, not how we write them."""
+"""Texts that attack readers of a report, and checks of each output format."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ TEXTS = (
 )  # fmt: skip
 ACTIVE = "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20"
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
-# Every command that our own LaTeX consists of. None reads, writes, defines or calls anything but the two by which a
-# picture is put in, whose file names are checked apart.
+# All commands of our LaTeX. Only the two that include a figure access files, and their file names are checked
+# separately.
 _OWN = """
     documentclass usepackage setlength parindent parskip baselineskip emergencystretch LTcapwidth LTpost linewidth
     newcommand maybe IfFileExists includegraphics textheight textit begin end caption label toprule midrule bottomrule
@@ -64,7 +64,7 @@ _OWN = """
 """
 COMMANDS = frozenset(_OWN.split()) | frozenset("\\{}$&#_%,`'^~=.\"")
 _COMMAND = re.compile(r"\\([A-Za-z]+|.|\n)", re.DOTALL)
-# Whether a column may wrap depends on how long its texts are.
+# Whether a column wraps depends on the length of its texts.
 _BY_LENGTH = ("class",)
 
 
@@ -89,7 +89,7 @@ def _is_active(name: str, value: str) -> bool:
 
 
 def elements(html: str) -> list[tuple[str, tuple[str, ...]]]:
-    """Every element of an HTML text with the names of its attributes, in order."""
+    """Return every element of an HTML text with the names of its attributes, in order."""
     parser = _Elements()
     parser.feed(html)
     parser.close()
@@ -97,9 +97,9 @@ def elements(html: str) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def formulas(text: str) -> list[str]:
-    """Entries of a CSV file that a spreadsheet would compute, where the separator is a comma or a semicolon."""
+    """Return the CSV entries that a spreadsheet would run as formulas, with comma or semicolon as separator."""
     found = [entry for row in csv.reader(io.StringIO(text)) for entry in row if _is_formula(entry)]
-    # Read with the other separator a quote is part of the text, and each piece is an entry of its own.
+    # With the other separator, a quote is part of the text and each piece is an entry.
     pieces = (piece for line in text.splitlines() for piece in line.split(";")[1:])
     return found + [piece for piece in pieces if _is_formula(piece.lstrip(' "'))]
 
@@ -109,7 +109,7 @@ def _is_formula(entry: str) -> bool:
 
 
 def foreign_commands(text: str) -> list[str]:
-    """What in a LaTeX text is not of our own short list: commands, letters beyond seven bits, `^^` notation."""
+    """Return what is not allowed in a LaTeX text: other commands, non-ASCII characters, `^^` notation."""
     found = [name for name in _COMMAND.findall(text) if name not in COMMANDS]
     found += ["not seven-bit"] * (not text.isascii()) + ["^^"] * ("^^" in text.replace(r"\^^", ""))
     depth = 0

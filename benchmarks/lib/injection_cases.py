@@ -1,4 +1,4 @@
-"""Campaigns with hostile values, drawn by chance, and what arrives of them where their scripts are run by bash."""
+"""Random campaigns with hostile values, and checks of what arrives when bash runs their scripts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RUN_S = 60
 COMMANDS = ("srun", "module", "podman", "docker", "apptainer", "python", "python3")
 SHAPES = {"one": (1, 1), "node": (1, 2), "nodes": (2, 2)}
 
-# Written as shell text; CANARY is made, wherever the shell would be.
+# Shell text; CANARY is created if a shell runs it.
 TRICKS = (
     "$(touch CANARY)", "`touch CANARY`", "; touch CANARY;", "'; touch CANARY; '", '"; touch CANARY; "',
     "\ntouch CANARY\n", "\r\ntouch CANARY\r\n", "| touch CANARY", "&& touch CANARY", "& touch CANARY &", "> CANARY",
@@ -48,7 +48,7 @@ TRICKS = (
     "a=b", "A=$(touch CANARY)", "", " ", "\t", "'", '"', "\\", "$", "$IFS", "${HOME}", "$1", "$@", "é", "\u2028",
     "\x7f", "\x01", "time", "if", "{", "}", "EOF\ntouch CANARY", "/bin/sh", ":", ",",
 )  # fmt: skip
-# Variables that bash or a library takes for its own, names that a script might use itself, and harmless ones.
+# Variables that bash or a library uses, names that a script might use, and harmless ones.
 VARIABLES = (
     "NCCL_SOCKET_IFNAME", "FI_PROVIDER", "A", "IFS", "BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "PS4", "UID", "RANDOM",
     "SECONDS", "HOSTNAME", "HOME", "TMPDIR", "LC_ALL", "LANG", "POSIXLY_CORRECT", "CDPATH", "GLOBIGNORE", "HISTFILE",
@@ -61,13 +61,13 @@ ASKED = ("partition", "account", "qos", "constraint", "reservation", "gpus", "op
 
 
 def texts(max_size: int = 60) -> st.SearchStrategy[str]:
-    """Some tricks and some characters, in any order; CANARY is put in later."""
+    """Tricks and characters in any order; CANARY is replaced later."""
     pieces = st.one_of(st.sampled_from(TRICKS), st.text(st.characters(codec="utf-8"), max_size=8))
     return st.lists(pieces, max_size=3).map("".join).map(lambda text: text[:max_size])
 
 
 def components() -> st.SearchStrategy[str]:
-    """A name of a folder: any bytes but the two that no name has."""
+    """A folder name: any bytes except NUL and slash."""
     odd = st.binary(max_size=6).map(os.fsdecode)
     whole = st.tuples(texts(), st.one_of(st.just(""), odd)).map("".join)
     return whole.map(lambda text: text.replace("/", "").replace("\0", "") or "x").filter(lambda t: t not in (".", ".."))
@@ -75,7 +75,7 @@ def components() -> st.SearchStrategy[str]:
 
 @dataclass(frozen=True)
 class Case:
-    """What a stranger has written."""
+    """Untrusted values of a campaign."""
 
     study: str
     folder: str
@@ -130,23 +130,23 @@ def cases() -> st.SearchStrategy[Case]:
 
 # -- stubs -------------------------------------------------------------------------------------------------------
 
-# `sh` reads no BASH_ENV; no variable is set, because all of them may be ones that are looked at.
+# `sh` ignores BASH_ENV. The stub sets no variables, because any of them may be checked.
 _STUB = """#!/bin/sh
 printf '%s\\0' "$@" >{record}/{kind}.$$.argv
 /bin/cat /proc/$$/environ >{record}/{kind}.$$.env
 {then}
 """
-# What a starter or a container would do: carry out what follows its own arguments.
+# Like a starter or a container, run what follows the own arguments.
 _THEN = {
     "srun": 'while [ "$#" -gt 0 ] && ! [ "$2/" = "$(/bin/cat {record}/../node; echo /)" ]; do shift; done; exec "$@"',
     "apptainer": 'while [ "$#" -gt 0 ] && ! [ "$1 $2" = "/bin/sh -c" ]; do shift; done; exec "$@"',
 }
-# Their shell inside waits for the end of the container, which a stub has none of: the words after it are started.
+# Their inner shell waits for the end of the container, which a stub does not have: start the words after it.
 _THEN["podman"] = _THEN["docker"] = _THEN["apptainer"].replace("exec", "shift 5; exec")
 
 
 class Bench:
-    """Stubs, and a place for campaigns; one for many cases."""
+    """Stubs and a folder for campaigns, shared by many cases."""
 
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
@@ -165,22 +165,22 @@ class Bench:
             path.chmod(0o755)
 
     def filled(self, text: str) -> str:
-        """A trick that knows where its file would be seen."""
+        """Put the path of the canary file into a trick."""
         return text.replace("CANARY", str(self.canaries / CANARY)).replace("\0", "")
 
     def component(self, text: str) -> str:
-        """The same in a name of a folder, which has no slash: the file would be made in the current folder."""
+        """Put the canary into a folder name, which has no slash: the file would be created in the current folder."""
         short = os.fsencode(text.replace("CANARY", CANARY))[:150]
         return os.fsdecode(short)
 
     def clear(self) -> None:
-        """Ready for the next case."""
+        """Reset for the next case."""
         for folder in (self.record, self.work):
             shutil.rmtree(os.fsencode(folder), ignore_errors=True)
             folder.mkdir()
 
     def called(self, kind: str) -> list[tuple[list[str], dict[str, str]]]:
-        """Arguments and environment of each call of a command."""
+        """Return arguments and environment of each call of a command."""
         calls = []
         for path in sorted(self.record.glob(f"{kind}.*.argv"), key=lambda path: path.stat().st_mtime_ns):
             variables = (entry.split(b"=", 1) for entry in path.with_suffix(".env").read_bytes().split(b"\0") if entry)
@@ -191,20 +191,20 @@ class Bench:
 
 @dataclass
 class Outcome:
-    """What one case showed."""
+    """Result of one case."""
 
     refused: int = 0
-    """Values that the contracts do not take; the case is run without them."""
+    """Values that the contracts refuse; the case runs without them."""
     impossible: bool = False
     """The campaign as a whole is refused."""
     values: int = 0
-    """That were looked at where they arrived."""
+    """Number of values checked where they arrive."""
     changed: list[str] = field(default_factory=list)
     made: list[str] = field(default_factory=list)
-    """Files that nobody should have made."""
+    """Files that should not exist."""
 
     def same(self, what: str, got: object, wanted: object) -> None:
-        """Count a value, and note it if it is another."""
+        """Count a value, and record it if it changed."""
         self.values += 1
         if got != wanted:
             self.changed.append(f"{what}: {got!r} instead of {wanted!r}")
@@ -214,7 +214,7 @@ class Outcome:
 
 
 def check(bench: Bench, case: Case) -> Outcome:
-    """Render the case, run it, and look at what arrived."""
+    """Render the case, run it, and check what arrived."""
     bench.clear()
     outcome = Outcome()
     try:
@@ -223,7 +223,7 @@ def check(bench: Bench, case: Case) -> Outcome:
         start = ["srun", *(bench.filled(word) for word in case.arguments)]
         scripts = Slurm().render(campaign, job)
         if case.arguments:
-            # Slurm's own module gives srun only words that are ours.
+            # For Slurm, all arguments of srun are ours.
             scripts["job.sh"] = task_script(campaign, job, head=sbatch_lines(campaign, job), start=start)
         else:
             start = [str(word) for word in start_words(campaign.plan.place.pool, job)]
@@ -272,7 +272,7 @@ def _campaign(bench: Bench, case: Case, outcome: Outcome) -> Campaign:
 
 
 def _taken(outcome: Outcome, read: Callable[[], T]) -> T | None:
-    """What a contract makes of a value; None: it refuses it."""
+    """Return the value as the contract reads it, or None if it refuses it."""
     try:
         return read()
     except InputError:
@@ -281,7 +281,7 @@ def _taken(outcome: Outcome, read: Callable[[], T]) -> T | None:
 
 
 def _site(bench: Bench, case: Case, outcome: Outcome) -> Site:
-    """The site with all that its contract takes, each value tried alone."""
+    """Return the site with all values that its contract accepts, each tried alone."""
     pool: dict[str, Any] = {"architecture": "x86_64", "devices_per_node": 2, "start": case.start}
     for name, text in case.asked.items():
         wider = {**pool, name: [bench.filled(text)] if name == "options" else bench.filled(text)}
@@ -328,7 +328,7 @@ def _write(bench: Bench, campaign: Campaign, job: JobArray, scripts: dict[str, s
     for number, run_id in enumerate(job.tasks[1]):
         campaign.raw(run_id).mkdir(parents=True)
         (campaign.raw(run_id) / SPEC_FILE).write_text(f'{{\n "batch": {1 + number}\n}}\n', encoding="utf-8")
-    # With an end that the shell's `$( )` does not take away.
+    # With an end that `$( )` does not strip.
     (bench.scratch / "node").write_bytes(os.fsencode(folder / "node.sh"))
     for name, source in (("python", bench.stubs / "python"), ("init", None)):
         (bench.work / name).mkdir(exist_ok=True)
@@ -362,17 +362,17 @@ def _look_at_start(outcome: Outcome, bench: Bench, campaign: Campaign, job: JobA
 
 
 def _firsts(campaign: Campaign, job: JobArray) -> list[str]:
-    """What node.sh is given, for each start."""
+    """Return the arguments of node.sh for each start."""
     return ["1"] if job.kind == "packed" else [str(campaign.raw(run_id)) for run_id in job.tasks[1]]
 
 
 def _look_at_head(outcome: Outcome, campaign: Campaign, script: str) -> None:
-    """Slurm reads its lines up to the first that is a command, and splits them into words as a shell does."""
+    """Check the Slurm directives. Slurm reads them up to the first command and splits them like a shell."""
     pool, lines = campaign.plan.place.pool, script.split("\n")[1:]
     told = list(itertools.takewhile(lambda text: text.startswith("#SBATCH "), lines))
     outcome.same("lines for Slurm elsewhere", sum("#SBATCH" in text[:9] for text in lines[len(told) :]), 0)
     words = [shlex.split(text, comments=True)[0:] for text in (entry.removeprefix("#SBATCH ") for entry in told)]
-    outcome.same("one word a line", [len(entry) for entry in words], [1] * len(told))
+    outcome.same("one word per line", [len(entry) for entry in words], [1] * len(told))
     flat = [word for entry in words for word in entry]
     for name in ("partition", "account", "qos", "constraint", "reservation"):
         if (value := getattr(pool, name)) is not None:
@@ -381,7 +381,7 @@ def _look_at_head(outcome: Outcome, campaign: Campaign, script: str) -> None:
 
 
 def _look_at_manifest(outcome: Outcome, campaign: Campaign, job: JobArray) -> None:
-    """What Kubernetes would start, after it has replaced what it takes for references."""
+    """Return what Kubernetes would start, after it has expanded references."""
     if campaign.plan.image is None:
         return
     specs: dict[str, dict[str, Any]] = {run_id: {} for task in job.tasks for run_id in task}
@@ -411,7 +411,7 @@ def _look_at_modules(outcome: Outcome, bench: Bench, campaign: Campaign) -> None
 
 
 def _look_at_container(outcome: Outcome, bench: Bench, campaign: Campaign, job: JobArray) -> None:
-    """Every word that the container's module has chosen is in its place; what is an expansion may be anything."""
+    """Check that every word of the container command is in its place; expansions may be anything."""
     if campaign.plan.image is None:
         return
     runtime = campaign.plan.site.container.runtime
@@ -425,7 +425,7 @@ def _look_at_container(outcome: Outcome, bench: Bench, campaign: Campaign, job: 
 
 
 def _missing(got: list[str], wanted: list[Word]) -> list[str]:
-    """Words that do not follow those before them."""
+    """Return the words that do not follow those before them."""
     place, missing = 0, []
     for word in wanted:
         if isinstance(word, Raw):
@@ -433,14 +433,14 @@ def _missing(got: list[str], wanted: list[Word]) -> list[str]:
         try:
             place = got.index(word, place) + 1
         except ValueError:
-            # Our own variables are among the names, and there are more of them than of the site's.
+            # The names also include our own variables.
             if not word.startswith("--env="):
                 missing.append(word)
     return missing
 
 
 def _given(campaign: Campaign) -> dict[str, str]:
-    """The site's variables that arrive as they are: one is put after our own path, one is the run's own setting."""
+    """Return the variables of the site that must arrive unchanged, without those that steelyard sets itself."""
     threads = campaign.plan.jobs[0].shape.threads
     ours = {"PYTHONPATH", "PYTHONSAFEPATH", *(["OMP_NUM_THREADS"] if threads else [])}
     if campaign.plan.place.pool.start == "tasks":
@@ -458,7 +458,7 @@ def _look_at_worker(outcome: Outcome, bench: Bench, campaign: Campaign, job: Job
         path = worker if given is None else f"{worker}:{given}"
         inside = variables.get("PYTHONPATH", "")
         if campaign.plan.site.container.runtime == "apptainer" and campaign.plan.image:
-            # Put before the image's own, which is that of the node where the container is a stub.
+            # Put before that of the image, which with a stub is that of the node.
             outcome.same("PYTHONPATH", inside[: len(path)], path)
         elif campaign.plan.image is None:
             outcome.same("PYTHONPATH", inside, path)
@@ -472,7 +472,7 @@ def _look_at_variables(outcome: Outcome, campaign: Campaign, variables: dict[str
 
 
 def _arguments(campaign: Campaign, job: JobArray, first: str) -> list[str]:
-    """What Python is to be given."""
+    """Return the expected arguments of Python."""
     folder, worker = str(campaign.job_folder(job)), ["-m", "steelyard.worker"]
     if job.kind == "packed":
         return [*worker, "--lease", "--done", f"{folder}/1.done", "--task", f"{folder}/tasks", "1"]
@@ -491,7 +491,7 @@ def _arguments(campaign: Campaign, job: JobArray, first: str) -> list[str]:
 
 
 def _look_for_files(outcome: Outcome, bench: Bench, campaign: Campaign, job: JobArray) -> None:
-    """Nothing is there but what we wrote, what a task writes, and what the stubs wrote."""
+    """Check that only expected files exist: ours, those of a task and those of the stubs."""
     folder = campaign.job_folder(job)
     mine = {folder / name for name in ("job.sh", "node.sh", "tasks", "1.done")}
     for run_id in job.tasks[1]:

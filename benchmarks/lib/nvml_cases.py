@@ -1,4 +1,4 @@
-"""NVIDIA's sensors over a fake library with programmed truth: the cases, and what is wrong with each answer."""
+"""Cases for the NVIDIA sensors over a fake library with programmed truth."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEED = 20261115
 
 
 class Bench:
-    """Opens and reads; collects what is wrong."""
+    """Opens and reads the sensors, and collects errors."""
 
     def __init__(self, folder: Path, built: Path) -> None:
         self.folder = folder
@@ -39,7 +39,7 @@ class Bench:
             place.mkdir(parents=True)
         (self.node / "dev/nvidiactl").touch()
         (self.broken / LIBRARY).write_text("no library")
-        # Two packages with numbers as firmware makes them up.
+        # Two packages with arbitrary numbers, as from firmware.
         for cpu in range(8):
             place = self.node / f"sys/devices/system/cpu/cpu{cpu}/topology"
             place.mkdir(parents=True)
@@ -47,34 +47,34 @@ class Bench:
         self.wrong: list[str] = []
 
     def ask(self, devices: list[Device], *named: str, variables: dict[str, str] | None = None, **more: Any) -> Answer:
-        """An answer on the devices' own clock."""
+        """Query the sensors on the clock of the devices."""
         return self.ask_all(devices, [named], variables=variables, **more)[0]
 
     def ask_all(
         self, devices: list[Device], choices: Sequence[tuple[str, ...]], *, variables: dict[str, str] | None = None,
         **more: Any,
     ) -> list[Answer]:  # fmt: skip
-        """The same for several jobs, which name the devices as theirs."""
+        """Query the sensors for several jobs, each with its own list of devices."""
         every = {**environment(self.folder, devices=devices, own_clock=True), **(variables or {})}
         base = Question(root=str(self.node), folder=str(self.folder), **more)
         return ask_all([replace(base, devices=named) for named in choices], every)
 
     def want(self, what: str, *, true: bool) -> None:
-        """Note `what` as wrong unless it is true."""
+        """Record `what` as an error unless it is true."""
         if not true:
             self.wrong.append(what)
 
     def same(self, what: str, found: object, truth: object) -> None:
-        """Two values that must be equal."""
+        """Check that two values are equal."""
         self.want(f"{what}: {found!r} is not {truth!r}", true=found == truth)
 
     def near(self, what: str, reading: Reading, truth: float) -> None:
-        """A reading that shows the truth with the digits it has."""
+        """Check that a reading shows the truth within its resolution."""
         value = reading.get("value", math.nan)
         self.want(f"{what}: {reading} is not {truth:.6f}", true=-1e-6 <= truth - value <= RESOLUTION + 1e-6)
 
     def missing(self, answer: Answer, what: str, code: str, words: str, count: int = 1) -> None:
-        """Exactly so many entries about `what`, all with this code and these words."""
+        """Check that there are exactly `count` entries about `what`, all with this code and text."""
         about = [one for one in answer["missing"] if what in one["what"]]
         self.same(f"entries about {what}", len(about), count)
         for one in about:
@@ -82,7 +82,7 @@ class Bench:
             self.want(f"{one['what']}: {words!r} is not in {one['reason']!r}", true=words in one["reason"])
 
     def fails(self, what: str, reading: Reading, code: str, words: str) -> None:
-        """A reading that must not come, for this reason."""
+        """Check that a reading fails with this code and text."""
         self.same(f"code of {what}", reading.get("code"), code)
         self.want(f"{what}: {words!r} is not in {reading}", true=words in reading.get("reason", ""))
 
@@ -92,7 +92,7 @@ def names(answer: Answer, kind: str = "channels") -> list[str]:
 
 
 def of(answer: Answer, name: str) -> dict[str, Any]:
-    """The channel or domain of that name."""
+    """Return the channel or domain of that name."""
     found: dict[str, Any] = next(one for kind in ("channels", "domains") for one in answer[kind] if one["name"] == name)
     return found
 
@@ -134,7 +134,7 @@ def _random_device(draw: random.Random) -> Device:
 
 
 def running_clock(bench: Bench) -> None:
-    """On the real clock: every reading lies between the truth when it was asked for and when it came."""
+    """On the real clock: every reading is between the truth at the request and at the answer."""
     device = Device(power_w=((0.0, 100.0), (0.2, 100.0), (0.2, 650.0), (1.0, 80.0)), tick_s=0.02)
     start_s = time.monotonic()
     variables = environment(bench.folder, devices=[device], start_s=start_s)
@@ -150,7 +150,7 @@ def running_clock(bench: Bench) -> None:
 
 
 def natures(bench: Bench) -> None:
-    """What is said of each generation's sensors, and that the rest is said to be unknown."""
+    """The facts about the sensors of each generation; the others are reported as unknown."""
     part, unknown = (0.025, 0.1, 0.025), (None, None, None)
     truth = {(7, 0): (unknown, unknown), (8, 0): (part, unknown), (8, 6): (unknown, (1.0, None, None)),
              (9, 0): (part, (1.0, 0.1, None)), (10, 0): (unknown, (1.0, None, None))}  # fmt: skip
@@ -189,7 +189,7 @@ def chosen_devices(bench: Bench) -> None:
 
 
 def unlike_devices(bench: Bench) -> None:
-    """Where CUDA and NVML may count differently, a number says nothing."""
+    """If CUDA and NVML may number devices differently, a number is ambiguous."""
     devices = [Device(name="slow", uuid=UUIDS[0]), Device(name="fast", uuid=UUIDS[2])]
     answer = bench.ask(devices, "0", UUIDS[2], variables={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
     bench.same("cards", names(answer, "domains"), ["gpu1"])
@@ -199,7 +199,7 @@ def unlike_devices(bench: Bench) -> None:
 
 
 def mig(bench: Bench) -> None:
-    """Two instances are one card, read once and whole, and that is said."""
+    """Two MIG instances are one card, read once as a whole, and the source says so."""
     devices = [Device(uuid=UUIDS[0]), Device(uuid=UUIDS[2], mig=INSTANCES, power_w=((0.0, 100.0), (10.0, 400.0)))]
     choices = [INSTANCES, (INSTANCES[1][4:],), (f"MIG-{UUIDS[2]}/1/0", f"MIG-{UUIDS[2]}/2/0"), ("1:0", "1:1")]
     for named, answer in zip(choices, bench.ask_all(devices, choices, times_s=(0.0, 10.0)), strict=True):
@@ -215,7 +215,7 @@ def mig(bench: Bench) -> None:
 
 
 def grace_hopper(bench: Bench) -> None:
-    """A module above each GPU, under its socket's number; the plain counter is the module's."""
+    """A module above each GPU, numbered by socket; the plain counter is that of the module."""
     devices = [beside(GH200, 4, 7), beside(GH200, 0, 3)]
     answer = bench.ask(devices, times_s=(3.0, 6.25))
     bench.same("domains", names(answer, "domains"), ["module1", "gpu0", "module0", "gpu1"])
@@ -238,13 +238,13 @@ def beside(device: Device, first: int, last: int, **more: Any) -> Device:
 
 
 def grace_hopper_one_counter(bench: Bench) -> None:
-    """Without fields of energy the plain counter is taken for the module's, never for both."""
+    """Without energy fields the plain counter belongs to the module, never to both."""
     bare = beside(GH200, 0, 3, errors=(("scoped_energy", 3, 0.0), ("module_energy", 3, 0.0)))
     answer = bench.ask([bare], times_s=(6.0,))
     counters = {one["name"]: one["domain"] for one in answer["channels"] if one["kind"] == "counter"}
     bench.same("counters", counters, {"nvml.0.module_energy": "module0"})
     bench.near("module", answer["readings"][0]["nvml.0.module_energy"], bare.counter_j(6.0, module=True))
-    # A driver that shows no power of the module: the GPU still hangs below it, for whoever else reads it.
+    # A driver without module power: the GPU is still below the module, for other readers.
     silent = beside(bare, 0, 3, module_power_w=(), total_is_module=False)
     answer = bench.ask([silent])
     bench.same("parent", of(answer, "gpu0")["parent"], "module0")
@@ -252,7 +252,7 @@ def grace_hopper_one_counter(bench: Bench) -> None:
 
 
 def two_on_a_module(bench: Bench) -> None:
-    """A module with two GPUs is one domain; whose a counter is follows from whether the two agree."""
+    """A module with two GPUs is one domain; a counter belongs to it if both GPUs show the same."""
     none = (("scoped_energy", 3, 0.0), ("module_energy", 3, 0.0))
     first = beside(GH200, 0, 3, capability=(10, 0), total_is_module=False, errors=none)
     second = beside(first, 0, 3, offset_j=3_000_000.0)
@@ -269,7 +269,7 @@ def two_on_a_module(bench: Bench) -> None:
 
 
 def module_not_known(bench: Bench) -> None:
-    """Nothing says which GPUs share a module, or whose a counter is: then it is not offered, and that is said."""
+    """If it is unknown which GPUs share a module, or what a counter covers, it is not offered, with a reason."""
     none = (("scoped_energy", 3, 0.0), ("module_energy", 3, 0.0), ("cpus", 3, 0.0))
     device = beside(GH200, 0, 3, capability=(10, 0), errors=none)
     answer = bench.ask([device, beside(device, 4, 7)])
@@ -299,7 +299,7 @@ def vanishes(bench: Bench) -> None:
 
 
 def stuck(bench: Bench) -> None:
-    """The counter stands still from 3 s on; the readings say so by their values, and power goes on beside them."""
+    """The counter freezes at 3 s; its readings show this, and power continues."""
     device = Device(stuck_s=3.0)
     answer = bench.ask([device], times_s=(0.0, 3.0, 10.0, 100.0))
     for time_s, readings in zip((0.0, 3.0, 3.0, 3.0), answer["readings"], strict=True):
@@ -310,7 +310,7 @@ def stuck(bench: Bench) -> None:
 
 
 def unsupported(bench: Bench) -> None:
-    """No counter; no fields, so the old call; nothing at all; a field that stops during the run."""
+    """No counter; no fields, so the old call; nothing at all; a field that fails during the run."""
     none = tuple((call, 3, 0.0) for call in ("energy", "instant", "average", "usage", "enforced", "management"))
     answer = bench.ask([Device(errors=none[:1]), Device(errors=none[1:3]), Device(errors=none)], times_s=(2.0,))
     bench.missing(answer, "nvml.0.energy", "unsupported", "nvmlDeviceGetTotalEnergyConsumption: Not Supported")
@@ -327,7 +327,7 @@ def unsupported(bench: Bench) -> None:
 
 
 def forbidden(bench: Bench) -> None:
-    """A call that needs rights, a whole device that needs them, and rights that end."""
+    """A call without permission, a device without permission, and permission that ends."""
     answer = bench.ask([Device(errors=(("energy", 4, 0.0),)), Device(errors=(("handle", 4, 0.0),)),
                         Device(errors=(("energy", 17, 5.0),))], times_s=(1.0, 6.0))  # fmt: skip
     bench.missing(answer, "nvml.0.energy", "forbidden", "no permission")
@@ -338,7 +338,7 @@ def forbidden(bench: Bench) -> None:
 
 
 def blocks(bench: Bench) -> None:
-    """A call that holds its caller for 5 s: it alone is late, and right when it comes."""
+    """A call that blocks for 5 s: only it is late, and its value is right."""
     devices = [Device(blocks=(("energy", 5.0, 2.0),)), Device()]
     answer = bench.ask(devices, times_s=(1.0,), blocked="nvml.0.energy", blocked_at_s=2.5)
     before, during = answer["readings"]
@@ -356,7 +356,7 @@ def _spent_s(reading: Reading) -> float:
 
 
 def zero(bench: Bench) -> None:
-    """A reading that stands at nothing is no reading."""
+    """A power reading of zero is not a reading."""
     answer = bench.ask([Device(power_w=((0.0, 0.0),), offset_j=0.0)])
     bench.missing(answer, "nvml.0.", "implausible", "impossible for a running device", count=4)
     bench.same("channels", answer["channels"], [])
@@ -364,7 +364,7 @@ def zero(bench: Bench) -> None:
 
 
 def old_driver(bench: Bench) -> None:
-    """A library without fields and scopes: the counter, and one power reading of which little is known."""
+    """A library without fields and scopes: the counter, and one power reading with few facts."""
     variables = environment(bench.folder / "old", devices=[Device(), Device(capability=(8, 6))], own_clock=True)
     answer = ask(Question(root=str(bench.node), folder=str(bench.folder / "old"), times_s=(1.0,)), variables)
     bench.same("channels", names(answer), ["nvml.0.energy", "nvml.0.power", "nvml.1.energy", "nvml.1.power"])
@@ -374,7 +374,7 @@ def old_driver(bench: Bench) -> None:
 
 
 def no_library(bench: Bench) -> None:
-    """Package, library or driver missing: said where GPUs are expected, not a word elsewhere, and nothing raises."""
+    """Package, library or driver missing: reported if GPUs are expected, silent otherwise, without exceptions."""
     gone = {"LD_LIBRARY_PATH": str(bench.broken)}
     no_driver = environment(bench.folder, devices=1, init_error=9)
     kinds = (
@@ -397,7 +397,7 @@ def no_library(bench: Bench) -> None:
 
 
 def throttled(bench: Bench) -> None:
-    """What holds the clocks back, as facts in words."""
+    """Reasons for reduced clocks, as readable facts."""
     devices = [Device(reasons=0x1), Device(reasons=0x4 | 0x40, limit_w=350.0), Device(reasons=0x8001)]
     facts = bench.ask(devices)["conditions"]
     bench.same("idle", facts["gpu0.clocks_held_by"], "nothing")
@@ -418,5 +418,5 @@ def tried(case: Callable[[Bench], None], folder: Path, built: Path) -> Bench:
     try:
         case(bench)
     except (KeyError, StopIteration, subprocess.SubprocessError) as error:
-        bench.wrong.append(f"the case does not come to its end: {type(error).__name__}: {error}")
+        bench.wrong.append(f"the case raised {type(error).__name__}: {error}")
     return bench

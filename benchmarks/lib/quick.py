@@ -1,4 +1,4 @@
-"""Runs the quick form of every figure, as CI does: those that time nothing two at a time, then each other one alone."""
+"""Run the quick form of every figure, as CI does: figures without timing two at a time, then the others alone."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ TOGETHER = frozenset(
         "extend",
     }
 )
-"""No bar of these is a time, a rate or a share of time, and none of them fills two cores by itself."""
+"""Figures without a limit on time, rate or share of time, and that do not use two cores alone."""
 PRINTING = threading.Lock()
 
 
 def run(name: str, times: Path | None) -> str:
-    """One figure; its output is printed whole when it ends. Returns the name of a figure that failed."""
+    """Run one figure and print its output when it ends; return its name if it failed."""
     begin_s = time.monotonic()
     done = subprocess.run(
         [sys.executable, str(SCRIPTS / f"{name}.py"), "--quick"],
@@ -53,9 +53,9 @@ def run(name: str, times: Path | None) -> str:
 
 
 def main() -> int:
-    """All of them, whatever fails; 1 if anything did."""
+    """Run all figures; return 1 if any failed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--times", type=Path, help="a file that gets a line of seconds for each figure")
+    parser.add_argument("--times", type=Path, help="append the seconds of each figure to this file")
     times = parser.parse_args().times
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(lambda name: run(name, times), [name for name in NAMES if name in TOGETHER]))

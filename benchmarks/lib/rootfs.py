@@ -1,8 +1,7 @@
-"""Makes what the container figure runs in: a root file system with only Python, and an index of two architectures.
+"""Make the images of the container figure: a root file system with only Python, and an index of two architectures.
 
-Both lie in a cache folder and are made once (debootstrap takes about a minute). By itself:
-`python benchmarks/lib/rootfs.py`. numpy and torch are mounted into it from the environment that runs
-this, with only what torch itself imports.
+Both are made once, in a cache folder (debootstrap takes about a minute), also with `python benchmarks/lib/rootfs.py`.
+numpy, torch and the imports of torch are mounted into it from this environment.
 """
 
 from __future__ import annotations
@@ -21,31 +20,31 @@ from pathlib import Path
 from typing import Final
 
 SUITES: Final = {(3, 11): "bookworm", (3, 13): "trixie"}
-"""Debian's release that has the Python for which this environment's torch was built."""
+"""The Debian release with the Python version of this environment."""
 MIRROR: Final = "http://deb.debian.org/debian"
 TAG: Final = "v1"
 OTHERS: Final = {"x86_64": "aarch64", "aarch64": "x86_64"}
 GO_NAMES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 INSIDE: Final = "/usr/lib/python3/dist-packages"
-# Inside Podman nothing may raise limits on machines that are containers themselves.
+# On machines that are containers themselves, Podman must not raise limits.
 PODMAN_OPTIONS: Final = ("--runtime=runc", "--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096")
 
 
 @dataclass(frozen=True)
 class Made:
-    """What there is to run in."""
+    """The images and where they are."""
 
     root: Path
     index: Path
     """An OCI layout: the root file system for this machine, and a small image for the other architecture."""
     storage: tuple[str, ...]
-    """Options that keep Podman's own files in the cache, too."""
+    """Options that keep the files of Podman in the cache too."""
     digests: dict[str, str]
-    """Of the images in the index, by architecture, as skopeo says them."""
+    """Digests of the images in the index by architecture, as skopeo reports them."""
 
 
 def make(cache: Path) -> Made:
-    """Everything, made where it is not there."""
+    """Make everything that does not exist yet."""
     cache.mkdir(parents=True, exist_ok=True)
     storage = (f"--root={cache}/storage", f"--runroot={cache}/run")
     root = _root(cache)
@@ -57,7 +56,7 @@ def make(cache: Path) -> Made:
 
 
 def default_cache() -> Path:
-    """Where it is kept between runs. debootstrap needs root, so root's place it is."""
+    """Return the cache folder. debootstrap needs root, so it is in root's home."""
     return Path(os.environ.get("STEELYARD_BENCHMARK_CACHE") or "/var/cache/steelyard-bench")
 
 
@@ -68,7 +67,7 @@ def _root(cache: Path) -> Path:
             sys.exit(f"no Debian release is known with Python {sys.version_info[0]}.{sys.version_info[1]}")
         shutil.rmtree(part, ignore_errors=True)
         _run("debootstrap", "--variant=minbase", "--include=python3", suite, str(part), MIRROR)
-        # Packages of the system would be found beside those that are mounted.
+        # Packages of the system would be found next to the mounted ones.
         shutil.rmtree(part / "var/cache/apt", ignore_errors=True)
         part.rename(root)
     return root
@@ -99,20 +98,20 @@ def _index(cache: Path, root: Path, index: Path, storage: tuple[str, ...]) -> No
 
 
 def mounts() -> list[tuple[str, str]]:
-    """Source and target of numpy, torch and what torch imports; nothing else of this environment."""
+    """Return source and target of numpy, torch and the imports of torch."""
     found: dict[str, Path] = {}
     for name in _needed("torch", "numpy"):
         distribution = importlib.metadata.distribution(name)
         for file in distribution.files or []:
             first = file.parts[0]
-            # Command line programs lie beside the packages. The records stay: torch finds its own backends by them.
+            # Skip command line programs. Keep the metadata: torch finds its backends with it.
             if first not in ("..", "__pycache__") and not first.endswith(".pth"):
                 found[first] = Path(str(distribution.locate_file(first)))
     return [(str(path), f"{INSIDE}/{name}") for name, path in sorted(found.items()) if path.exists()]
 
 
 def _needed(*names: str) -> list[str]:
-    """Distributions, and those they need on this machine."""
+    """Return the distributions and their dependencies on this machine."""
     todo, done = list(names), []
     while todo:
         name = todo.pop()

@@ -1,6 +1,6 @@
-"""A page with every kind of block, for what is measured of renderers. Knows made-up figures and no study.
+"""A page with every kind of block and made-up values, to test the renderers.
 
-`poisoned` puts a text into every text of a page, names and file names too: what a hostile record could do at most.
+`poisoned` puts a text into every text of a page, including names and file names, as a hostile record could.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ SQUARE = (
 
 
 def runs_of(devices: int) -> tuple[str, ...]:
-    """Ids as a study makes them."""
+    """Return run ids like those of a study."""
     return tuple(f"resnet50-scaling-d{devices:02d}-r{repeat}-7f3a{devices:02d}{repeat}" for repeat in range(5))
 
 
 def scaling_table() -> Table:
-    """A row a device count, its figures with intervals and runs."""
+    """One row per device count, with intervals and runs."""
     rows = []
     for devices in DEVICES:
         rate = 412.0 * devices * (1 - 0.012 * devices)
@@ -59,12 +59,12 @@ def scaling_table() -> Table:
         Column("devices"), Column("jobs"), Column("throughput", "images/s"), Column("efficiency", "%"),
         Column("against the fit", "%"),
     )  # fmt: skip
-    notes = ("Efficiency is against one device.", "In brackets: 95 % intervals over jobs, Student's t.")
+    notes = ("Efficiency is relative to one device.", "[ ] = 95 % CI over jobs, Student's t.")
     return Table("scaling", "Throughput and efficiency by devices", columns, tuple(rows), notes)
 
 
 def chart() -> Chart:
-    """A small one, of our own specification."""
+    """A small chart."""
     table = replace(scaling_table(), name="scaling-chart-data", notes=())
     values = [{"devices": n, "rate": 412.0 * n * (1 - 0.012 * n), "kind": "measured"} for n in DEVICES]
     spec: dict[str, Any] = {
@@ -84,27 +84,27 @@ def chart() -> Chart:
 
 
 def findings() -> tuple[Finding, ...]:
-    """One of each severity, one of them many times."""
+    """Findings of each severity, one of them many times."""
     blocks = Finding(
         code="SY301", severity="error", message="the base of the efficiency is 1 device in one row and 4 in another",
-        fix="measure one device with the same settings, and give the efficiency against it", place="row 5",
+        fix="measure one device with the same settings, and report the efficiency relative to it", place="row 5",
         evidence="5,326 / (16 x 407) = 0.82, stated 0.94",
     )  # fmt: skip
     disclose = [
         Finding(
-            code="SY203", severity="warning", message=f"only {n % 3 + 2} jobs stand behind this figure",
-            fix="repeat the cell: `repeats = 5` in the study file", place=f"cell {n}",
+            code="SY203", severity="warning", message=f"only {n % 3 + 2} jobs",
+            fix="add repeats: `repeats = 5` in the study file", place=f"configuration {n}",
         )
         for n in range(12)
     ]  # fmt: skip
     note = Finding(
-        code="SY602", severity="note", message="the jobs ran on one node and speak for that node", fix="none needed"
+        code="SY602", severity="note", message="all jobs ran on one node; other nodes may differ", fix="none needed"
     )
     return (blocks, *disclose, note)
 
 
 def full_page() -> Page:
-    """Every kind of block."""
+    """Return a page with every kind of block."""
     drawing = Drawing("power", "Power over time", SQUARE, "Power rises to 410 W within 12 s and stays.", None)
     facts = (
         ("device", "Simulated accelerator, 80 GB"), ("driver", "sim 1.0"), ("torch", "2.14.1+cpu"),
@@ -126,13 +126,14 @@ def full_page() -> Page:
     )  # fmt: skip
     raw = json.dumps([{"run": run} for n in DEVICES for run in runs_of(n)]).encode()
     return Page(
-        "ResNet-50 on a simulated accelerator", "25 runs in 5 cells", sections, "2026-11-15T12:00:00Z", "steelyard 0.1",
+        "ResNet-50 on a simulated accelerator", "25 runs in 5 configurations", sections, "2026-11-15T12:00:00Z",
+        "steelyard 0.1",
         {"records.json": raw},
     )  # fmt: skip
 
 
 def run_table(count: int, seed: int = 1) -> Table:
-    """A row a run."""
+    """One row per run."""
     chance = random.Random(seed)
     rows = []
     for number in range(count):
@@ -160,7 +161,7 @@ def run_table(count: int, seed: int = 1) -> Table:
 
 
 def poisoned(page: Page, words: str) -> Page:
-    """The page with `words` before and after every text in it."""
+    """Return the page with `words` before and after every text in it."""
     made = _poisoned(page, words)
     assert isinstance(made, Page)
     return replace(made, downloads={f"{words}{name}{words}": data for name, data in page.downloads.items()})

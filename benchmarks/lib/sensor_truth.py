@@ -1,8 +1,8 @@
-"""Simulated power with energy in closed form, and sensors that read it; knows nothing of how energy is estimated.
+"""Simulated power with energy in closed form, and sensors that read it. Shares no code with the energy estimator.
 
-Power is made of straight pieces, so the energy up to any moment is a quadratic that is evaluated, not summed. A sensor
-makes a new value at its own beat: the mean power over some time before, or the joules so far. A reader calls it, and
-gets the latest value, true up to gain, noise and quantisation.
+Power is piecewise linear, so the energy up to any moment is a quadratic. A sensor makes a new value at its own period:
+the mean power over some time before, or the joules so far. A reader gets the latest value, correct up to gain, noise
+and quantisation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Power:
-    """Power over time: from each moment of `begin_s` on a straight line, of which there is one more moment to end."""
+    """Power over time, piecewise linear; `begin_s` has one more entry for the end."""
 
     def __init__(self, begin_s: Floats, first_w: Floats, last_w: Floats) -> None:
         length_s = np.diff(begin_s)
@@ -50,12 +50,12 @@ class Power:
 
 
 def levels(begin_s: Floats, power_w: Floats) -> Power:
-    """Power in steps; `begin_s` has one moment more than there are steps."""
+    """Power in steps; `begin_s` has one more entry than there are steps."""
     return Power(begin_s, power_w, power_w)
 
 
 def ramps(corner_s: Floats, power_w: Floats) -> Power:
-    """Power that goes straight from corner to corner."""
+    """Power that is linear between the given points."""
     return Power(corner_s, power_w[:-1], power_w[1:])
 
 
@@ -77,33 +77,33 @@ def bursts(begin_s: float, end_s: float, moment_s: Floats, length_s: Floats, low
 
 @dataclass(frozen=True)
 class Sensor:
-    """How a sensor sees power. `truth = reading * gain_factor`, apart from noise and quantisation."""
+    """A sensor. `truth = reading * gain_factor`, apart from noise and quantisation."""
 
     counter: bool
     period_s: float
-    """It makes a new value so often; 0: at every call."""
+    """Seconds between new values; 0: a new value at every call."""
     phase_s: float
     average_s: float = 0.0
     gain_factor: float = 1.0
     noise: float = 0.0
-    """Of each value of a gauge, as a share of it."""
+    """Noise of each value of a gauge, as a share of it."""
     resolution: float = 0.0
     rounds: bool = True
     """Whether it rounds to the nearest step, or down."""
     wrap_j: float | None = None
     offset_j: float = 0.0
     freezes_s: float | None = None
-    """From this moment on it gives nothing new."""
+    """From this moment on the value is frozen."""
 
     def made_s(self, moment_s: Floats) -> Floats:
-        """When the value was made that is read at these moments."""
+        """Return when the values were made that are read at these moments."""
         made_s = moment_s
         if self.period_s > 0:
             made_s = self.phase_s + np.floor((moment_s - self.phase_s) / self.period_s) * self.period_s
         return made_s if self.freezes_s is None else np.minimum(made_s, self.freezes_s)
 
     def read(self, power: Power, moment_s: Floats, random: np.random.Generator) -> Floats:
-        """What readings at these moments, in rising order, give."""
+        """Return the readings at these moments, which must be in rising order."""
         made_s, which = np.unique(self.made_s(moment_s), return_inverse=True)
         if self.counter:
             value = self._quantised(self.offset_j + power.until_j(made_s) / self.gain_factor)
@@ -128,7 +128,7 @@ class Sensor:
 
 @dataclass(frozen=True)
 class Reader:
-    """When a sensor is read: at a beat, with jitter, once at each edge of the window, with calls that take time."""
+    """When a sensor is read: periodically with jitter, and once at each edge of the window; calls take time."""
 
     period_s: float
     begin_s: float
@@ -138,12 +138,12 @@ class Reader:
     marks_s: tuple[float, ...] = ()
     spent_s: float = 0.0
     dropouts: float = 0.0
-    """Share of readings that are lost one by one."""
+    """Share of single readings that are lost."""
     silence_s: tuple[float, float] | None = None
-    """From and to: no readings at all."""
+    """Start and end of a gap without readings."""
 
     def times(self, random: np.random.Generator) -> tuple[Floats, Floats, Floats]:
-        """When each call returned, how long it took, and the moment inside it at which the value was taken."""
+        """Return when each call returned, how long it took, and when inside it the value was taken."""
         beat_s = np.arange(self.begin_s, self.end_s, self.period_s)
         shift = random.random(len(beat_s)) if self.random_phase else self.jitter * random.standard_normal(len(beat_s))
         time_s = np.sort(np.concatenate([beat_s + self.period_s * shift, self.marks_s]))
@@ -152,6 +152,6 @@ class Reader:
             kept &= (time_s < self.silence_s[0]) | (time_s > self.silence_s[1])
         time_s = time_s[kept]
         spent_s = self.spent_s * random.uniform(0.5, 1.5, len(time_s))
-        # Calls follow each other: none begins before the one before has returned.
+        # Calls do not overlap.
         spent_s = np.minimum(spent_s, np.diff(time_s, prepend=-np.inf))
         return time_s, spent_s, time_s - spent_s * random.random(len(time_s))

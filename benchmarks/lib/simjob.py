@@ -21,7 +21,7 @@ BATCH = 32
 
 
 def run_job(truth: SimTruth, seed: int) -> RunRecord:
-    """A job under the default stopping rule, one rank."""
+    """Run a job of one rank with the default stopping rule."""
     spec = RunSpec(run_id=f"job-{seed}", configuration="figure", seed=seed, batch=BATCH, crosscheck_steps=0, sim=truth)
     with tempfile.TemporaryDirectory(dir=_memory()) as folder:
         raw = Path(folder)
@@ -33,5 +33,5 @@ def run_job(truth: SimTruth, seed: int) -> RunRecord:
 
 
 def _memory() -> str | None:
-    """Files in memory where the system has such a place: these jobs are many and small."""
+    """Return a folder in memory if there is one, because these jobs are many and small."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

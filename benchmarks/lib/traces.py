@@ -1,6 +1,6 @@
-"""Step-time traces with a known truth, of eight labelled kinds; it knows how traces arise, not how they are judged.
+"""Random step-time traces of eight kinds with known truth.
 
-Every trace is `level x shape x (1 + noise)`. Drawn for each trace, independently:
+Every trace is `level x shape x (1 + noise)`, with independent random choices:
 
 | what | range |
 | --- | --- |
@@ -17,7 +17,7 @@ Every trace is `level x shape x (1 + noise)`. Drawn for each trace, independentl
 | warm-up longer than the trace | exponential fall of 1 % to 200 % (over the trace), time constant 0.7 to 3 traces |
 | random walk | standard deviation at the end 2 % to 40 %; half with white noise, 6 to 30 times smaller |
 
-Three conditions are imposed by drawing again:
+A trace is drawn again until three conditions hold:
 
 - A change is at least `LEAST_EFFECT_SE` standard errors: its size over the standard error of that size when the shape
   is known and fitted by least squares, `size * sqrt(sum((r - mean(r))**2)) / long_run_sd` for a shape `r` between 0 and
@@ -58,9 +58,9 @@ class Trace:
     answer: Answer
     step_s: Series
     steady_step_s: float | None
-    """Mean step time of the steady part without noise, spikes included; None where there is no steady part."""
+    """Mean step time of the steady part without noise, including spikes; None without a steady part."""
     effect_se: float | None
-    """Size of the change in standard errors; None where the kind has no change."""
+    """Size of the change in standard errors; None if the kind has no change."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def long_warm_up(rng: np.random.Generator, n: int) -> Shape:
 
 
 def random_walk(rng: np.random.Generator, n: int) -> tuple[Shape, Noise]:
-    """A walk that dwarfs the noise on it, if there is any."""
+    """A random walk that is larger than the noise on it."""
     end_sd = log_uniform(rng, 0.02, 0.4)
     walk = np.exp(np.cumsum(rng.standard_normal(n)) * end_sd / math.sqrt(n))
     noise_sd = 0.0 if rng.random() < 0.5 else end_sd / log_uniform(rng, 6.0, 30.0)
@@ -205,7 +205,7 @@ def effect_se(shape: Shape, noise: Noise) -> float | None:
 
 
 def draw(kind: str, seed: int) -> Trace:
-    """The trace of a kind that belongs to a seed."""
+    """Return the trace of a kind for a seed."""
     rng = np.random.default_rng([KINDS.index(kind), seed])
     answer: Answer = "no steady state" if kind == WALK else SHAPES[kind][0]
     while True:

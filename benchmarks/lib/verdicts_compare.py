@@ -1,12 +1,12 @@
-"""[verdicts_compare] Whether `compare` blocks every confounded pair of results and no clean one.
+"""[verdicts_compare] `compare` refuses a ratio for every confounded pair of results and for no clean pair.
 
 Machines are simulated: each gives three jobs through the real worker loop, sample files and derivation. From these,
 records are made with the settings of real training runs (model, data, precision, batches, loader, devices,
-compilation, software, nodes), asked for and in effect. A pair begins as two runs that differ in the factor under study
-alone. A clean pair gets changes that a fair comparison may have if it tells them; a confounded pair gets at least one
-more that makes the two runs do other work, compute in other numbers or in other portions, or run on another machine.
+compilation, software, nodes), both requested and effective. A pair starts as two runs that differ only in the factor
+under study. A clean pair gets changes that a fair comparison may have if it discloses them; a confounded pair gets at
+least one more that changes the work, the precision, the portions or the machine.
 
-Which changes are which is written down here, in `TELLS` and `CONFOUNDS`, and not taken from the rules.
+Which changes are which is defined here, in `TELLS` and `CONFOUNDS`, independently of the rules.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PAIRS, QUICK_PAIRS = 1000, 400
 
 @dataclass(frozen=True)
 class Run:
-    """What one side is told to do: everything that a person could change between two runs."""
+    """The settings of one side: everything that a user can change between two runs."""
 
     machine: int = 0
     workload: str = "resnet50"
@@ -71,27 +71,27 @@ class Run:
 
 
 def other(rng: random.Random, now: object, choices: tuple[object, ...]) -> object:
-    """Any of the choices but the present one."""
+    """Return one of the choices other than the present one."""
     return rng.choice([choice for choice in choices if choice != now])
 
 
 def changing(name: str, *choices: object) -> Callable[[random.Random, Run], Run]:
-    """A change of one field to another of its values."""
+    """Return a change of one field to another of its values."""
     return lambda rng, run: replace(run, **{name: other(rng, getattr(run, name), choices)})  # type: ignore[arg-type]
 
 
 def on_the_device(_rng: random.Random, run: Run) -> Run:
-    """Data made once on the device instead of coming from the host: the input is no longer in the figure."""
+    """Data made once on the device instead of coming from the host, so that input is no longer measured."""
     return replace(run, place="device", workers=0, pin_memory=False, dataset=None)
 
 
 def more_samples(rng: random.Random, run: Run) -> Run:
-    """A batch that is neither the same on a device nor in the job, whatever the devices do."""
+    """A batch that differs both per device and in the job."""
     return replace(run, batch=run.batch * rng.choice((3, 5, 7)))
 
 
 def more_devices(rng: random.Random, run: Run) -> Run:
-    """Other devices; half the time with the batch of a device kept, half the time with that of the job."""
+    """Another number of devices, with the same batch per device or the same global batch."""
     ranks = run.ranks * rng.choice((2, 4))
     return replace(run, ranks=ranks, batch=rng.choice((run.batch, run.batch * run.ranks // ranks)))
 
@@ -101,7 +101,7 @@ def portions(_rng: random.Random, run: Run) -> Run:
     return replace(run, batch=run.batch // 2, accumulation=2 * run.accumulation)
 
 
-# A fair comparison may have these differences if it tells them.
+# A fair comparison may have these differences if it discloses them.
 TELLS: dict[str, Callable[[random.Random, Run], Run]] = {
     "loader processes": lambda rng, run: replace(run, workers=run.workers + rng.choice((1, 4))),
     "prefetching": changing("prefetch", 2, 4, 8),
@@ -119,7 +119,7 @@ TELLS: dict[str, Callable[[random.Random, Run], Run]] = {
     "samples in an epoch": changing("epoch_samples", 100_000, 200_000),
     "portions of one global batch": portions,
 }
-# With these the two runs do not do the same.
+# With these changes the two runs do not do the same work.
 CONFOUNDS: dict[str, Callable[[random.Random, Run], Run]] = {
     "machine": lambda rng, run: replace(run, machine=(run.machine + rng.randrange(1, MACHINES)) % MACHINES),
     "devices": more_devices,
@@ -135,7 +135,7 @@ CONFOUNDS: dict[str, Callable[[random.Random, Run], Run]] = {
     "batch": more_samples,
     "accumulation": lambda rng, run: replace(run, accumulation=run.accumulation * rng.choice((3, 5))),
 }
-# What each factor changes, and which of the others are then no confounder: they are the factor, or go with it.
+# What each factor changes, and which other changes belong to the factor and do not confound.
 FACTORS: dict[str, tuple[Callable[[random.Random, Run], Run], set[str]]] = {
     "system": (CONFOUNDS["machine"], {"machine", "devices"}),
     "devices": (more_devices, {"devices"}),
@@ -152,7 +152,7 @@ FACTORS: dict[str, tuple[Callable[[random.Random, Run], Run], set[str]]] = {
 
 
 def base(rng: random.Random, factor: str) -> Run:
-    """A run to begin with, of any kind in which the factor can be seen."""
+    """A first run, of a kind in which the factor is visible."""
     several = factor == "parallelism" or rng.random() < 0.5
     data = rng.choice(("cifar100", "folder-a", None)) if factor != "dataset" else "cifar100"
     return Run(
@@ -188,7 +188,7 @@ def pair(rng: random.Random, *, confounded: bool) -> tuple[Run, Run, str, list[s
 
 
 def _can_tell(name: str, factor: str, first: Run, second: Run) -> bool:
-    # Other portions of one batch need the same devices and batch to begin with, and training.
+    # Other portions of one batch need training with the same devices and batch.
     same = (first.batch, first.ranks, first.accumulation) == (second.batch, second.ranks, second.accumulation)
     return name != "portions of one global batch" or (same and factor != "batch")
 
@@ -218,7 +218,7 @@ def jobs(machine: int) -> tuple[RunRecord, ...]:
 
 
 def records(run: Run, name: str) -> list[RunRecord]:
-    """The records that such a run would leave."""
+    """Return the records of this run."""
     return [_record(run, job, name, number) for number, job in enumerate(jobs(run.machine))]
 
 
@@ -268,7 +268,7 @@ def _record(run: Run, job: RunRecord, name: str, number: int) -> RunRecord:
 
 
 def _in_effect(run: Run) -> dict[str, str]:
-    """As the worker would read it back."""
+    """Return the effective settings, as the worker reports them."""
     products = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}[run.precision]
     kind = (
         "replicas" if run.mode == "infer" else {"ddp": "DistributedDataParallel", "fsdp2": "fully_shard"}[run.parallel]
@@ -308,7 +308,7 @@ def _data(run: Run) -> DataFacts | None:
 
 
 def verdict(first: Run, second: Run, factor: str) -> tuple[str, bool]:
-    """What `compare` says, and whether it gives a ratio."""
+    """Return the verdict of `compare`, and whether it gives a ratio."""
     rows = [row_of(summarise(records(run, name))[0]) for run, name in ((first, "a"), (second, "b"))]
     found = compare(rows[:1], rows[1:], factor=factor)
     return found.comparisons[0].verdict, found.made

@@ -1,11 +1,11 @@
-"""[verdicts] Scaling: the factors of an efficiency against the truth of simulated accelerators.
+"""[verdicts] Scaling: the factors of an efficiency, compared with the truth of simulated accelerators.
 
-The truth is computed here from the script alone, by hand: ranks compute, wait for the slowest, reduce their gradients
-over a ring whose links change at the border of a node, and wait for their input when that is slower than all the rest.
-Every job goes through the real worker loop, sample files, derivation and analysis.
+The truth is computed here from the script alone: ranks compute, wait for the slowest, reduce their gradients over a
+ring whose links change at the border of a node, and wait for their input if that is slower. Every job runs through the
+real worker loop, sample files, derivation and analysis.
 
-Without noise each factor must be within 1 % of the truth. With noise (2 % between jobs, 1 to 5 % from step to step,
-each rank its own) the truth must lie in the 95 % intervals as often as they say.
+Without noise each factor must be within 1 % of the truth. With noise (2 % between jobs, 1 to 5 % between steps,
+independent for each rank) the 95 % intervals must contain the truth as often as they state.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from steelyard.analysis.scaling import Scaling
     from steelyard.contracts.record import RunRecord
 
-# The generators' seeds; nothing was tuned on them.
+# Seeds of the generators; nothing was tuned on them.
 FIRST_SEED = 7_000_000
 SHARE = 95.0
 LEAST_COVERAGE = 93.0
 JOBS = 5
 NAMES = ("input", "balance", "communication", "computation")
 VISIBLE = 0.95
-# Narrower intervals belong to what no noise reaches, such as the pace of a steady input pipeline.
+# Narrower intervals belong to factors without noise, such as a steady input pipeline.
 EXACT_WIDTH = 1e-6
-# A pipeline that is fast enough is waited for once, in the first of 1,000 steps. The truth by hand is that of the long
-# run, so intervals of this factor that are narrower than one step are held against the truth by this.
+# A fast pipeline causes one wait, in the first of 1,000 steps. The truth is that of a long run, so this tolerance
+# applies to intervals of this factor that are narrower than one step.
 FIRST_STEP = 1e-3
 
 
@@ -64,18 +64,18 @@ class Script:
     latency_s: float
     bytes_per_s: float
     border: int | None
-    """From so many ranks on, links are ten times as slow."""
+    """From this many ranks on, links are ten times slower."""
     samples_per_s: float | None
-    """Of the input pipeline of a rank; of all ranks together where they share one, such as a file system."""
+    """Rate of the input pipeline of a rank, or of all ranks if they share one, such as a file system."""
     shared_input: bool = False
     noise_cv: float = 0.0
 
     def batch_at(self, ranks: int) -> int:
-        """Samples of one rank in one step."""
+        """Samples per rank and step."""
         return self.batch * self.counts[-1] // ranks if self.strong else self.batch
 
     def input_at(self, ranks: int) -> float | None:
-        """Samples a second that one rank can have."""
+        """Samples per second available to one rank."""
         if self.samples_per_s is None:
             return None
         return self.samples_per_s / ranks if self.shared_input else self.samples_per_s
@@ -83,16 +83,16 @@ class Script:
 
 @dataclass(frozen=True)
 class Truth:
-    """What is true of one number of ranks."""
+    """The truth for one number of ranks."""
 
     rate: float
-    """Samples a second of one device."""
+    """Samples per second and device."""
     factors: dict[str, float]
-    """Absolute; that of computation is samples for a second of computation."""
+    """Absolute factors; that of computation is samples per second of computation."""
 
 
 def truth(script: Script, ranks: int) -> Truth:
-    """By hand: no line of the package takes part in it."""
+    """Compute the truth, without code of the package."""
     batch = script.batch_at(ranks)
     alone_s = script.fixed_s + batch * script.sample_s
     speeds = [script.slow_factor if rank == script.slow_rank else 1.0 for rank in range(ranks)]
@@ -119,12 +119,12 @@ def truth(script: Script, ranks: int) -> Truth:
 
 
 def expected_maximum(speeds: list[float], cv: float) -> float:
-    """Mean of the slowest of ranks that vary normally, each around its own speed."""
+    """Mean time of the slowest of several ranks with normal noise, each around its own speed."""
     if cv == 0:
         return max(speeds)
     low, high, count = min(speeds) * (1 - 8 * cv), max(speeds) * (1 + 8 * cv), 4000
     width = (high - low) / count
-    # The mean of a positive variable is its lower end and the integral of the share above.
+    # The mean of a positive variable is its lower end plus the integral of its survival function.
     above = 0.0
     for i in range(count):
         x = low + (i + 0.5) * width
@@ -134,7 +134,7 @@ def expected_maximum(speeds: list[float], cv: float) -> float:
 
 
 def random_script(seed: int, counts: tuple[int, ...], noise_cv: float = 0.0) -> Script:
-    """Any mixture of the four losses."""
+    """A random mixture of the four losses."""
     draw = random.Random(seed)
     strong = draw.random() < 0.5
     script = Script(
@@ -154,8 +154,7 @@ def random_script(seed: int, counts: tuple[int, ...], noise_cv: float = 0.0) -> 
     )
     if draw.random() < 0.35:
         return script
-    # A pipeline as fast as the job would like it, up to half as fast; with noise never so near to its pace that a
-    # job would wait in some steps and not in others.
+    # A pipeline from half the needed rate up; with noise not so close to it that a job would wait only in some steps.
     wanted, shared = draw.choice(counts), draw.random() < 0.5
     need = truth(script, wanted).rate * (wanted if shared else 1)
     fed = replace(script, samples_per_s=need * draw.uniform(0.4, 1.6), shared_input=shared)
@@ -202,7 +201,7 @@ def simulate(script: Script, ranks: int, job: int, seed: int, steps: int) -> Run
 
 
 def study(script: Script, seed: int, jobs: int, steps: int) -> Scaling:
-    """All jobs of a study, and what the analysis says of them."""
+    """Run all jobs of a study and analyse them."""
     records = [
         simulate(script, ranks, job, (seed * 100 + ranks) * 100 + job, steps)
         for ranks in script.counts
@@ -219,11 +218,11 @@ def study(script: Script, seed: int, jobs: int, steps: int) -> Scaling:
 
 @dataclass
 class Errors:
-    """The largest errors over some studies, in percent of the truth."""
+    """Largest errors over several studies, in percent of the truth."""
 
     scenarios: int = 0
     losing: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NAMES, 0))
-    """Scenarios in which a factor is below 95 % somewhere."""
+    """Scenarios in which a factor is below 95 % at some point."""
     factor: dict[str, float] = field(default_factory=lambda: dict.fromkeys(NAMES, 0.0))
     speedup: float = 0.0
     product: float = 0.0
@@ -232,7 +231,7 @@ class Errors:
     blocked: int = 0
 
     def add(self, other: Errors) -> None:
-        """Take in those of other studies."""
+        """Add those of other studies."""
         self.scenarios += other.scenarios
         self.losing = {name: self.losing[name] + other.losing[name] for name in NAMES}
         self.wrong_kind += other.wrong_kind
@@ -269,7 +268,7 @@ def exact_scenario(seed: int) -> Errors:
 
 
 def ring_error(found: Scaling, script: Script) -> float:
-    """Of the two parameters of the fit, where one kind of link holds along the curve."""
+    """Error of the two parameters of the fit, if the links are the same along the curve."""
     for fit in found.fits:
         if isinstance(fit, CurveFit) and fit.name == "latency-bandwidth":
             latency, message = (entry.value for entry in fit.parameters)
@@ -278,7 +277,7 @@ def ring_error(found: Scaling, script: Script) -> float:
 
 
 def off(value: float, true: float) -> float:
-    """Percent; what is unknown is infinitely wrong."""
+    """Return the error in percent; infinite if unknown."""
     return math.inf if math.isnan(value) else 100 * abs(value / true - 1)
 
 
@@ -287,13 +286,13 @@ def off(value: float, true: float) -> float:
 
 @dataclass
 class Held:
-    """How many intervals there were, and how many held the truth."""
+    """Number of intervals, and how many contain the truth."""
 
     intervals: dict[str, int] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
     blocked: int = 0
     exact: float = 0.0
-    """Largest error in percent of the truth where no noise reaches a factor and the interval has no width."""
+    """Largest error in percent of the truth for factors without noise, whose interval has no width."""
 
     def see(self, name: str, low: float | None, high: float | None, true: float) -> None:
         """Count one interval."""
@@ -306,7 +305,7 @@ class Held:
         self.held[name] = self.held.get(name, 0) + int(low <= true <= high)
 
     def add(self, other: Held) -> None:
-        """Take in those of other studies."""
+        """Add those of other studies."""
         for mine, theirs in ((self.intervals, other.intervals), (self.held, other.held)):
             for name, count in theirs.items():
                 mine[name] = mine.get(name, 0) + count

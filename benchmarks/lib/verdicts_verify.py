@@ -1,12 +1,12 @@
-"""[verdicts_verify] False alarms and misses of `steelyard verify` under 2 % job noise with 5 jobs; and of its history.
+"""[verdicts_verify] False alarms and misses of `steelyard verify` with 2 % job noise and 5 jobs, and of its history.
 
-A false alarm is a machine at its documented figure that is called a failure. A miss can be read in two ways, and each
-has its own figure: a machine 5 % below its documented figure that passes (no band up to 5 % may let it), and one that
-is not called a failure, so that "cannot tell" is a miss too (bands up to 3 %, the default among them; in a band of 5 %
-the machine lies on the edge, and half are called so). Most cases are job sets drawn by chance and judged by the
-decision rule alone; some go through the whole product: a recipe with the default band, its study, simulated jobs that
-vary by 2 %, records, verdict. How often it cannot be told is printed, and what becomes of it when the jobs that it asks
-for are added. Of the history: how often a flat one is called changed, and how often and how near a 5 % step is found.
+A false alarm: a machine at its documented value fails. A miss has two definitions, each with its own figure: a machine
+5 % below its documented value passes (for every band up to 5 %), or it does not fail, so that "cannot tell" is a miss
+too (for bands up to 3 %, including the default; with a band of 5 % the machine is on the edge, and half fail). Most
+cases are random job sets with only the decision rule; some run through the whole product: a recipe with the default
+band, its study, simulated jobs that vary by 2 %, records, verdict. The share of "cannot tell" is printed, also after
+adding the requested jobs. History: how often a flat one is reported as changed, and how often and how close a 5 % step
+is found.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ CV = 0.02
 REGRESSION = 0.05
 DOCUMENTED = 3200.0
 TOLERANCES = (0.01, 0.02, 0.03, 0.05)
-# Wider ones call a regression of 5 % by its name less often than asked.
+# With wider bands, a regression of 5 % fails less often than required.
 CALLED_UP_TO = 0.03
 MOST_MORE = 60
 
 
 def job_rates(rng: np.random.Generator, figure: float, jobs: int) -> list[float]:
-    """Rates of jobs whose times vary as those of the simulated device do."""
+    """Rates of jobs with the noise of the simulated device."""
     found: list[float] = (figure / (1 + CV * rng.standard_normal(jobs))).tolist()
     return found
 
 
 def verdicts(tolerance: float, truth: float, cases: int) -> tuple[Counter[str], Counter[str]]:
-    """At first, and after adding the jobs that were asked for."""
+    """Verdicts at first, and after adding the requested jobs."""
     band = Band(DOCUMENTED * (1 - tolerance), DOCUMENTED * (1 + tolerance), DOCUMENTED)
     rng = np.random.default_rng([FIRST_SEED, round(1000 * tolerance), round(truth)])
     first: Counter[str] = Counter()
@@ -66,14 +66,14 @@ def verdicts(tolerance: float, truth: float, cases: int) -> tuple[Counter[str], 
 
 
 def rule(cases: int, *, quick: bool) -> list[Figure]:
-    """The decision rule alone, for bands from narrow to as wide as the regression."""
+    """Only the decision rule, for bands from narrow to as wide as the regression."""
     figures = []
     for tolerance in TOLERANCES:
         name = f"band {100 * tolerance:g} %"
         good, good_then = verdicts(tolerance, DOCUMENTED, cases)
         bad, bad_then = verdicts(tolerance, DOCUMENTED * (1 - REGRESSION), cases)
         for what, at_first, later in (("as documented", good, good_then), ("5 % slower", bad, bad_then)):
-            print(f"{name}, {what}: {_shares(at_first, cases)}; with the jobs asked for: {_shares(later, cases)}")
+            print(f"{name}, {what}: {_shares(at_first, cases)}; with the requested jobs: {_shares(later, cases)}")
         figures += readings(name, good, bad, cases, quick=quick, called=tolerance <= CALLED_UP_TO)
         if tolerance == TOLERANCE:
             figures += usual(name, good_then, cases, quick=quick)
@@ -83,7 +83,7 @@ def rule(cases: int, *, quick: bool) -> list[Figure]:
 def readings(
     name: str, good: Counter[str], bad: Counter[str], cases: int, *, quick: bool, called: bool
 ) -> list[Figure]:
-    """False alarms, and misses by either reading; `called`: whether the second is held to its bar."""
+    """False alarms, and misses by both definitions; `called`: whether the second has a limit."""
     alarms = 6.5 + slack_percent(6.5, cases, quick=quick)
     misses = 5 + slack_percent(5, cases, quick=quick)
     not_called = 100 * (cases - bad["fail"]) / cases
@@ -97,7 +97,7 @@ def readings(
 
 
 def usual(name: str, good_then: Counter[str], cases: int, *, quick: bool) -> list[Figure]:
-    """Of the default band: who is a little off is not called a failure, and who is not passes in the end."""
+    """With the default band: a machine slightly off does not fail, and one that is right passes in the end."""
     near, _ = verdicts(TOLERANCE, DOCUMENTED * 0.99, cases)
     print(f"{name}, 1 % slower: {_shares(near, cases)}")
     most = 6.5 + slack_percent(6.5, cases, quick=quick)
@@ -123,7 +123,7 @@ def job(spec: RunSpec, folder: Path) -> RunRecord:
 
 
 def through_the_product(step_time_s: float, number: int) -> str:
-    """A recipe's verdict on simulated jobs."""
+    """Return the verdict of a recipe on simulated jobs."""
     recipe = Recipe(
         name="figure",
         run={
@@ -141,8 +141,8 @@ def through_the_product(step_time_s: float, number: int) -> str:
 
 
 def product(cases: int) -> list[Figure]:
-    """Few cases, so that the bars leave room for chance; the rule itself is held to them above."""
-    # At the documented figure a step of 32 samples takes 10 ms.
+    """Few cases, so the limits allow for chance; the rule itself is checked above."""
+    # At the documented value, a step of 32 samples takes 10 ms.
     good = Counter(through_the_product(0.01, number) for number in range(cases))
     bad = Counter(through_the_product(0.01 / (1 - REGRESSION), number) for number in range(cases))
     print(f"whole product, as documented: {_shares(good, cases)}; 5 % slower: {_shares(bad, cases)}")

@@ -102,7 +102,7 @@ def pair(made: Any) -> tuple[list[CellSummary], list[CellSummary]]:
 
 
 def with_energy(cells: Sequence[CellSummary], verdict: Any = "valid") -> list[Any]:
-    """The same cells with 0.5 J a sample and more, the smaller the batch."""
+    """Return the cells with an energy per sample that falls with the batch."""
     validity = Validity(verdict=verdict, reasons=() if verdict == "valid" else ("few readings",), coverage=1.0)
 
     def joules(record: RunRecord) -> RunRecord:

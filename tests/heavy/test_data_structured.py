@@ -38,7 +38,7 @@ NAMES = sorted(REFERENCE)
 FORMATS: dict[str, Format] = {name: plugins.load("data", name) for name in NAMES}
 
 
-# What strangers may have done.
+# Damaged and hostile data.
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.format}-{case.name}".replace(" ", "-") for case in CASES])
@@ -49,7 +49,7 @@ def test_what_is_spoiled_is_refused(case: Case, tmp_path: Path) -> None:
     begin = time.process_time()
     with pytest.raises((DamagedDataError, InputError)) as caught:
         read_structured(case.format, tmp_path)
-    # Memory is measured by the figure, in a process a case.
+    # Memory is measured by the figure, in one process per case.
     assert time.process_time() - begin < TIME_LIMIT_S
     assert re.search(case.says, str(caught.value), re.DOTALL), str(caught.value)
 

@@ -139,7 +139,7 @@ def drawn(record: RunRecord, rate: float) -> RunRecord:
 
 @pytest.mark.parametrize("trainings", [1, 5, 1_000_000])
 def test_intervals_cover_what_the_plan_takes_in_95_of_100_studies(folder: ResultFolder, trainings: int) -> None:
-    """The truth: the mean time of so many jobs to come, each with a factor of its own, as the measured ones have."""
+    """The truth: the mean time of future jobs, each with its own factor like the measured ones."""
     record, chance = next(iter(folder.records("train"))), random.Random(trainings)
     studies, jobs, spread, sample_s = 600, 4, 0.03, 1e-3
     held = 0
@@ -152,7 +152,7 @@ def test_intervals_cover_what_the_plan_takes_in_95_of_100_studies(folder: Result
         assert found.low is not None
         assert found.high is not None
         held += found.low <= truth <= found.high
-    # 2.6 standard errors of so many studies.
+    # 2.6 standard errors for this number of studies.
     assert 100 * held / studies == pytest.approx(95, abs=2.3)
 
 
@@ -550,7 +550,7 @@ echo "Output written on $stem.pdf (3 pages, 99 bytes)."
 
 @pytest.fixture
 def tex(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stands in for TeX, which sets nothing but says how many pages it made."""
+    """A fake TeX that only reports a number of pages."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "pdflatex").write_text(TEX, encoding="utf-8")
     (tmp_path / "bin" / "pdflatex").chmod(0o755)
@@ -682,7 +682,7 @@ def test_findings_stand_beside_their_rows(folder: ResultFolder) -> None:
     rows = next(table for table in page.tables if table.name == "table-rows").rows
     with_codes = {row[0].text: row[1].codes for row in rows if row[1].codes}
     assert with_codes["table 3, line 43"] == ("SY503",)
-    # A finding on two rows stands beside both.
+    # A finding on two rows is shown with both.
     assert {"table 3, line 39", "table 3, line 41"} <= set(with_codes)
     first = next(table for table in page.tables if table.name == "table-concerned")
     assert {row[0].text for row in first.rows} == set(with_codes)

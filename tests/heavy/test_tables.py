@@ -1,4 +1,4 @@
-"""The form of published tables: what is read, and what a stranger's file cannot do."""
+"""The form of published tables: what is read, and what untrusted files cannot do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Campaigns: planned as files, sent once, collected whole, whatever dies or fails on the way.
+"""Campaigns: planned as files, submitted once, and collected completely despite failures.
 
-Tasks are the real scripts, started as real processes. What a scheduler says of them is scripted here; tests/slurm
-asks a real one.
+Tasks are the real scripts, started as real processes. The answers of the scheduler are scripted here; tests/slurm uses
+a real one.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def by_hand(campaign: Campaign, job: JobArray, task: str = "0") -> subprocess.Co
 
 
 def statuses(raw: Path) -> list[str]:
-    """All that its processes say of how they ended."""
+    """Return the statuses that its processes reported."""
     events = (event for path in sorted(raw.glob("events-*.jsonl")) for event in read_events(path))
     return [event["code"] for event in events if event["kind"] == "status"]
 

@@ -70,7 +70,7 @@ class Quiet:
 
 
 def study_of(limit_batch: float, search: Search, name: str = "s") -> Expansion:
-    """A simulated device whose memory holds so many samples."""
+    """A simulated device whose memory holds `limit_batch` samples."""
     memory = {"limit_bytes": (limit_batch + 0.5) * BYTES_PER_SAMPLE, "bytes_per_sample": BYTES_PER_SAMPLE}
     run = {"budget": SHORT, "crosscheck_steps": 0, "energy": {"watch": False}, "sim": {"memory": memory}}
     return expand(Study(name=name, run=run, search=search))

@@ -175,7 +175,7 @@ def test_every_setting_of_a_template_is_explained(kind: str) -> None:
         assert len(line) <= 120
         setting = re.match(r"(?:# )?([\w.\"/]+) = ", line)
         if setting is None:
-            # A table keeps the comment that stands above it.
+            # A comment above a table belongs to the table.
             block = line.startswith("#") or (block and line.startswith("["))
         elif block or "  # " in line:
             explained.add(setting[1])

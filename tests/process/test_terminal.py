@@ -64,7 +64,7 @@ WAIT_S = 60.0
 
 
 class Terminal:
-    """A screen of so many columns and rows, with what has scrolled away. Knows the few escapes that we may send."""
+    """A screen with scrollback that understands the escape sequences that steelyard sends."""
 
     SEQUENCE = re.compile(r"\x1b\[\??(\d*)(?:;\d+)*([AKJmhl])")
 

@@ -168,7 +168,7 @@ def test_cancelled_by_hand(cluster: Cluster, tmp_path: Path) -> None:
     assert {record.status.code for record in records.values()} == {"cancelled"}
     # What has ended is no error.
     study.slurm.cancel(study.campaign, study.campaign.plan.jobs)
-    # A folder may come from a stranger: its word is no option of scancel.
+    # A folder may be untrusted: its content must not become an option of scancel.
     (study.campaign.job_folder(study.campaign.plan.jobs[0]) / "id").write_text("--me\n")
     with pytest.raises(SteelyardError, match="not a number"):
         study.slurm.cancel(study.campaign, study.campaign.plan.jobs)
@@ -315,7 +315,7 @@ def test_forgotten_by_slurm(cluster: Cluster, tmp_path: Path) -> None:
     state = killed.poll()[0, 1]
     assert state.said is not None
     assert (state.phase, state.said.state, state.said.cause) == ("unknown", "GONE", "failed")
-    assert (0, 0) not in killed.poll(), "nothing is asked of what is collected"
+    assert (0, 0) not in killed.poll(), "collected jobs are not queried"
 
 
 def _made(path: Path) -> Path:

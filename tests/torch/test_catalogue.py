@@ -1,4 +1,4 @@
-"""The catalogue: its entries, whether it is up to date, and the verb that prints it."""
+"""The catalogue: its entry for every workload, that it is up to date, and the command that prints it."""
 
 from __future__ import annotations
 

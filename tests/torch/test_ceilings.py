@@ -157,7 +157,7 @@ def test_a_pattern_tells_where_its_numbers_lie() -> None:
 
 
 class Together:
-    """Replaces torch.distributed on one of several ranks: the numbers of the others are known."""
+    """A fake torch.distributed on one of several ranks; the numbers of the others are known."""
 
     def __init__(self, rank: int, ranks: int) -> None:
         self.rank, self.ranks = rank, ranks

@@ -67,7 +67,7 @@ class Scripted:
 
 
 class ScriptedEvent:
-    """Has its time in double precision and reports differences in single precision, like drivers."""
+    """An event with its time in double precision that returns differences in single precision, as drivers do."""
 
     def __init__(self, module: Scripted) -> None:
         self._module = module

@@ -1,4 +1,4 @@
-"""What a run reports about torch before any step, and for a workload that does not exist."""
+"""Facts about torch that a run records before any step, and the error for an unknown workload."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_the_figures_are_worked_out_again(reference: Claims, name: str, words: s
     assert words in next(entry for entry in judge(reference) if entry.claim.id == name).recomputed
 
 
-# What a reader would say of a document whose figure, row or assertion were another one.
+# Expected verdicts if a value, row or assertion of a document is changed.
 ALTERED: list[tuple[str, dict[str, Any], str]] = [
     ("N1", {"published": "32.5 %"}, "does not follow"),
     ("N1", {"published": "32 %"}, "holds"),
@@ -609,7 +609,7 @@ INVENTED: dict[str, tuple[str, str, str]] = {
         f'kind = "times"\npublished = "0.5x"\nmetric = "throughput"\n{FAIR}{XY8}',
         "unfair",
     ),
-    "three batches a side, and the lead lasts": (
+    "three batches on each side, and the lead lasts": (
         LASTS,
         f'kind = "times"\npublished = "2.0x"\nmetric = "throughput"\n{FAIR}{XY8}',
         "holds",
@@ -1110,7 +1110,7 @@ def test_every_verdict_is_documented_with_its_rule() -> None:
 def test_the_examples_of_the_page_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The files are written as they stand there; the output is what the page shows."""
+    """The files of the page give the output that the page shows."""
     monkeypatch.chdir(tmp_path)
     files = re.findall(r"`([\w-]+\.(?:csv|toml))`:\n\n```\w+\n(.*?)```", PAGE, re.DOTALL)
     for name, text in files:

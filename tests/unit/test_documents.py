@@ -37,7 +37,7 @@ def test_the_documents_and_where_they_come_from() -> None:
         assert found.unknown
         assert documents.load(name).platforms
     assert documents.provenance("aces-ipu").address == "https://doi.org/10.1145/3491418.3530772"
-    # What a document does not say of itself is unknown, and said to be.
+    # What a document does not state is reported as unknown.
     assert documents.provenance("nrp-gh200").year is None
     assert "year unknown; address unknown" in documents.provenance("nrp-gh200").cited()
 
@@ -54,7 +54,7 @@ def test_how_much_there_is(name: str, rows: int, figures: int) -> None:
 
 
 def test_figures_as_printed() -> None:
-    """A figure of each document, as it stands there."""
+    """One printed value of each document."""
     first = documents.load("nrp-gh200").rows[0]
     assert first.figures["train_time"].text == "36.67"
     assert first.figures["train_time"].value == pytest.approx(36.67 * 60)

@@ -641,7 +641,7 @@ def published(model: str, batch: int) -> dict[str, float]:
 def test_the_resnet_table_is_reproduced_by_one_window(batch: int, simulate: Simulate) -> None:
     told = published("ResNet50", batch)
     rate, samples = told["throughput"], int(told["epoch_samples"])
-    # The truth: as many images a second, and the watts that rate and images per watt-hour make together.
+    # The truth: the same images per second, and the watts that follow from rate and images per watt-hour.
     watts = rate * 3600 / told["images_per_energy"]
     script = SimTruth(
         step_time_s=1e-9, sample_time_s=1 / rate, setup_s=10.0, shape=Shape(compile_step_s=300.0),
@@ -691,7 +691,7 @@ def test_the_gpt_table_needs_a_compilation_inside_the_energy(batch: int, simulat
     assert own == pytest.approx(watts * epoch_s / 3600, rel=0.05)
 
     def audited(energy_wh: float) -> list[str]:
-        """What our own table says of such a row."""
+        """Return the findings on a table with such a row."""
         head, place = "system,devices,power_limit_w,epoch_samples,metric,value,unit", f"IPU,4,300,{samples}"
         rows = [
             f"{place},throughput,{value(record, 'throughput_job'):.2f},sequences/s",

@@ -1,4 +1,4 @@
-"""Energies held against each other: equal machines with unlike sensors, other scopes, doubtful and invalid ones."""
+"""Comparison of energies: equal machines with different sensors, other scopes, doubtful and invalid energies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def device(gain_error: float = 0.0) -> Sensor:
 
 
 def judged(records: list[RunRecord], verdict: Any, *reasons: str) -> list[RunRecord]:
-    """The same with another word on their energies."""
+    """Return the records with another validity of their energies."""
     word = Validity(verdict=verdict, reasons=reasons)
     return [
         replace(

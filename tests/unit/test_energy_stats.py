@@ -320,7 +320,7 @@ def test_long_records_are_cut_to_what_matters() -> None:
     assert energy(GAUGE, time_s, value).value_j == pytest.approx(energy(GAUGE, time_s[near], value[near]).value_j)
 
 
-# -- the truth that the figure is held against ------------------------------------------------------------------
+# -- the truth of the figure ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_counter_and_integral_agree_or_say_why_not() -> None:
     assert "no reading" in agreement(counter, nothing).reason
 
 
-# -- what strangers' files and busy machines bring
+# -- untrusted files and busy machines
 
 
 @pytest.mark.parametrize("period_s", [0.001, None])

@@ -1,4 +1,4 @@
-"""Others' energy held against ours: constructed meters and accounts whose truth is known, and hostile ones."""
+"""Energy of other meters compared with ours: constructed meters and accounts with known truth, and hostile ones."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_hostile_files(tmp_path: Path) -> None:
     assert len(str(fault.value).splitlines()) < 30
 
 
-# -- held against ours --------------------------------------------------------------------------------------------
+# -- compared with ours -------------------------------------------------------------------------------------------
 
 
 def node(value_j: float, **more: Any) -> MeteredEnergy:

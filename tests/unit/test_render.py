@@ -1,4 +1,4 @@
-"""Pages as HTML, Markdown, LaTeX and CSV: complete, traceable, and deaf to what strangers write."""
+"""Pages as HTML, Markdown, LaTeX and CSV: complete, traceable, and safe with untrusted texts."""
 
 from __future__ import annotations
 
@@ -103,6 +103,12 @@ def test_nothing_is_asked_for_elsewhere() -> None:
     assert [name for name in SEEN.all("src") if not name.startswith("data:image/svg+xml;base64,")] == []
     assert "://" not in re.sub(r"<script type=.*", "", WHOLE.replace("xmlns", ""))
     assert not [key for _, found in SEEN.attributes for key in found if key.startswith("on") or key == "style"]
+
+
+def test_the_layout_rules_apply_to_the_blocks_of_a_section() -> None:
+    classes = {name for names in SEEN.all("class") for name in names.split()}
+    assert {"inside", "with", "findings", "blocks"} <= classes
+    assert ".inside.with > .blocks" in WHOLE
 
 
 def test_question_and_answer_come_before_findings_and_findings_before_figures() -> None:
@@ -225,7 +231,7 @@ def test_markdown_table() -> None:
     assert lines[2] == "| devices | jobs | throughput (images/s) | efficiency (%) | against the fit (%) | findings |"
     assert lines[3] == "| ---: | ---: | ---: | ---: | ---: | --- |"
     assert lines[8] == r"| 16 | 5 | 5,326.3 \[5,273.1, 5,379.6\] | 81.8 | -0.3 | SY301 |"
-    assert lines[-1].startswith("- In brackets: 95 %")
+    assert lines[-1].startswith("- \\[ \\] = 95 %")
 
 
 def test_pictures_are_linked_where_they_have_a_file() -> None:
@@ -281,7 +287,7 @@ def test_pictures_are_set_where_they_have_a_file() -> None:
         latex(PAGE, {"scaling-chart": r"\input{x}"})
 
 
-# -- strangers
+# -- untrusted texts
 
 
 def test_what_cannot_be_seen_is_told() -> None:

@@ -144,7 +144,7 @@ def test_the_cross_checks_of_all_ranks_stand_in(run: Any, tmp_path: Path) -> Non
     assert found["rank_compute_max"].value == 0.014
     assert {found[name].window for name in truths} == {"crosscheck"}
     assert derive(raw).crosscheck.compute_s == 0.008  # type: ignore[union-attr]
-    # One rank alone speaks for itself, and cannot say who waits for whom.
+    # One rank alone cannot show which rank waits for which.
     (raw / "events-00001.jsonl").unlink()
     found = derive(raw).quantities
     assert found["exposed_comm_share"].value == pytest.approx(0.5)

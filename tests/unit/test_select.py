@@ -104,7 +104,7 @@ def test_an_empty_folder_says_how_to_begin(tmp_path: Path) -> None:
         select(ResultFolder(tmp_path), "anything")
 
 
-# -- what a row says of a cell
+# -- the row of a cell
 
 
 def row(simulate: Simulate, **settings: Any) -> Row:

@@ -1,4 +1,4 @@
-"""Repeats put together: what an interval over jobs speaks for, and when it must be doubted."""
+"""Summaries of repeats: what an interval over jobs covers, and when it is doubtful."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Builds the stand-in for NVIDIA's library and writes what its devices do. Knows the control file, not the sensors.
+"""Build the fake NVIDIA library and write the control file for its devices.
 
-A process started with `environment(folder, devices=...)` added to its own loads it through the real nvidia-ml-py.
+A process with the variables of `environment(folder, devices=...)` loads it through the real nvidia-ml-py.
 """
 
 from __future__ import annotations
@@ -21,59 +21,59 @@ CONTROL = "control.txt"
 CLOCK = "clock.bin"
 
 Points = tuple[tuple[float, float], ...]
-"""Power over time: (seconds, watts), beginning at 0, with straight lines between; the last value stays."""
+"""Power over time: (seconds, watts), starting at 0, linear in between; the last value stays."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """One made-up GPU: what it is, what it truly draws, and how it misbehaves."""
+    """One fake GPU: its properties, its true power, and its faults."""
 
     uuid: str | None = None
     name: str = "Fake GPU"
     capability: tuple[int, int] = (8, 0)
     power_w: Points = ((0.0, 300.0),)
     offset_j: float = 1_000_000.0
-    """Where the counter stands at time zero."""
+    """Value of the counter at time zero."""
     module_offset_j: float = 2_500_000.0
     tick_s: float = 0.1
-    """How often the counter is brought up to date."""
+    """Seconds between updates of the counter."""
     sensor_s: tuple[float, float, float] = (0.1, 0.025, 1.0)
-    """Period of the power readings; how long of it an instant one looks; over how long an average one is taken."""
+    """Period of the power readings, window of an instant reading, and window of an average reading."""
     gain: float = 1.0
     limit_w: float = 400.0
     reasons: int = 0
     module_power_w: Points = ()
-    """Of the superchip that it sits on, its processor included; empty: it sits on none."""
+    """Power of its superchip, including the CPU; empty: no superchip."""
     module_limit_w: float = 0.0
     total_is_module: bool = False
-    """The plain energy counter is the superchip's."""
+    """Whether the plain energy counter is that of the superchip."""
     c2c: bool = False
     cpus: tuple[int, int] | None = None
-    """First and last of the CPUs beside it."""
+    """First and last CPU near it."""
     mig: tuple[str, ...] = ()
     lost_s: float | None = None
-    """From then on every call says that the GPU is lost."""
+    """From then on every call reports that the GPU is lost."""
     stuck_s: float | None = None
-    """From then on the counter stands still."""
+    """From then on the counter is frozen."""
     errors: tuple[tuple[str, int, float], ...] = ()
-    """(call, NVML's code, from when): energy, instant, average, usage, enforced, module_instant, handle, ..."""
+    """(call, NVML error code, start): energy, instant, average, usage, enforced, module_instant, handle, ..."""
     blocks: tuple[tuple[str, float, float], ...] = ()
-    """(call, for how many seconds it holds its caller, from when)."""
+    """(call, seconds that it blocks, start)."""
 
     def counter_j(self, time_s: float, *, module: bool = False) -> float:
-        """Where the counter stands, to its last millijoule, at a time that it has not stood still before."""
+        """Return the value of the counter, to a millijoule, at a time before it is frozen."""
         offset_j = self.module_offset_j if module else self.offset_j
         ticked_s = _ticked_s(time_s, self.tick_s)
         return offset_j + self.gain * self.energy_j(ticked_s, module=module)
 
     def gauge_w(self, time_s: float, wide_s: float, *, module: bool = False) -> float:
-        """What a power reading says that looks back over `wide_s`."""
+        """Return the value of a power reading with the window `wide_s`."""
         end_s = _ticked_s(time_s, self.sensor_s[0])
         drawn_j = self.energy_j(end_s, module=module) - self.energy_j(end_s - wide_s, module=module)
         return self.gain * drawn_j / wide_s
 
     def energy_j(self, time_s: float, *, module: bool = False) -> float:
-        """Joules truly drawn from time zero on: what the counter must show above its offset, right after a tick."""
+        """Return the true joules since time zero: the counter minus its offset, right after a tick."""
         points = self.module_power_w if module else self.power_w
         if time_s <= 0:
             return time_s * points[0][1]
@@ -111,10 +111,10 @@ def environment(
     start_s: float | None = None,
     own_clock: bool = False,
 ) -> dict[str, str]:
-    """Write the control file beside the library; the variables with which a new process finds both.
+    """Write the control file next to the library; return the variables with which a new process finds both.
 
-    `start_s` is the devices' time zero on CLOCK_MONOTONIC (default: now). With `own_clock` their time is what
-    `set_clock` says, and stands still in between.
+    `start_s` is time zero of the devices on CLOCK_MONOTONIC (default: now). With `own_clock`, their time is set by
+    `set_clock` and does not run.
     """
     if isinstance(devices, int):
         devices = [Device() for _ in range(devices)]
@@ -133,7 +133,7 @@ def environment(
 
 
 def set_clock(folder: Path, time_s: float) -> None:
-    """Move the devices' own clock, also under a process that has it open: in place, never by a new file."""
+    """Set the clock of the devices, in place, so that running processes see it."""
     path = folder / CLOCK
     with path.open("r+b" if path.exists() else "w+b") as file:
         file.write(struct.pack("d", time_s))

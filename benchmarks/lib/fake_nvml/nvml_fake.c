@@ -1,13 +1,13 @@
-/* A stand-in for NVIDIA's libnvidia-ml.so.1: the calls that the energy sensors use, on devices made up by a text file.
+/* A fake libnvidia-ml.so.1: the calls that the energy sensors use, on devices defined in a text file.
  *
- * Knows the calling conventions of NVML as nvidia-ml-py uses them, and a truth about power that it integrates exactly.
- * Knows nothing of any GPU. Build: cc -shared -fPIC -o libnvidia-ml.so.1 nvml_fake.c
+ * It follows the calling conventions of nvidia-ml-py and integrates the programmed power exactly. It needs no GPU.
+ * Build: cc -shared -fPIC -o libnvidia-ml.so.1 nvml_fake.c
  *
  * With -DOLD_DRIVER it lacks the calls that drivers before 530 lack.
  *
- * FAKE_NVML names the control file; build.py writes it. One fact a line:
+ * FAKE_NVML names the control file; build.py writes it. One entry per line:
  *     start S            zero of the devices' time on CLOCK_MONOTONIC
- *     clock PATH         instead: a file that holds the time as a double, changed by whoever tests
+ *     clock PATH         instead: a file with the time as a double, set by the test
  *     init CODE          what nvmlInit returns
  *     N key words...     of device N; the keys are in `set` below
  */
@@ -74,13 +74,13 @@ static double now_s(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec - start_s;
 }
 
-/* Joules from time zero to `until_s`, exactly; a profile begins at zero. */
+/* Exact joules from time zero to `until_s`; a profile begins at zero. */
 static double integral_j(const struct profile *p, double until_s) {
     double sum = 0;
     int i;
     if (p->points == 0)
         return 0;
-    if (until_s <= 0) /* Before time zero it drew what it draws then. */
+    if (until_s <= 0) /* Before time zero, power is that at time zero. */
         return until_s * p->power_w[0];
     for (i = 0; i + 1 < p->points; i++) {
         double a = p->time_s[i], b = p->time_s[i + 1], wide = b - a, end;
@@ -219,7 +219,7 @@ static void control(void) {
 
 /* -- what every call goes through ----------------------------------------------------------------------------- */
 
-/* The device behind a handle if the call may go on; otherwise why not. A call that blocks does so first. */
+/* Return the device behind a handle, or the error of the call. Block first if the call is set to block. */
 static int enter(const struct handle *h, const char *what, const struct device **d) {
     int i;
     if (!users)
@@ -241,7 +241,7 @@ static int enter(const struct handle *h, const char *what, const struct device *
     return now_s() >= (*d)->lost_s ? LOST : SUCCESS;
 }
 
-/* As `enter`; an instance of MIG has no power of its own. */
+/* Like `enter`; a MIG instance has no power of its own. */
 static int whole(const struct handle *h, const char *what, const struct device **d) {
     int code = enter(h, what, d);
     return code ? code : h->is_mig ? NOT_SUPPORTED : SUCCESS;
@@ -382,7 +382,7 @@ int nvmlDeviceGetTotalEnergyConsumption(struct handle *h, unsigned long long *en
     return SUCCESS;
 }
 
-/* On GA100 and older this is of a moment, on newer ones the mean of a second, as NVML's reference says. */
+/* Per the NVML reference: an instant value on GA100 and older, the mean of one second on newer devices. */
 int nvmlDeviceGetPowerUsage(struct handle *h, unsigned int *power_mw) {
     const struct device *d;
     int code = whole(h, "usage", &d);
@@ -430,7 +430,7 @@ struct field {
     } value;
 };
 
-/* One field of one scope (0: the GPU, 1: the module); `what` in rules is such as instant or module_instant. */
+/* One field of one scope (0: the GPU, 1: the module); `what` in the control file is e.g. instant or module_instant. */
 static void read_field(const struct handle *h, struct field *f) {
     static const char *const names[2][4] = {{"instant", "average", "scoped_energy", "scoped_limit"},
                                             {"module_instant", "module_average", "module_energy", "module_limit"}};

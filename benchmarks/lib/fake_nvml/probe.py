@@ -1,6 +1,6 @@
-"""Asks the NVIDIA sensors in a fresh process, where the real nvidia-ml-py loads the fake library at its first import.
+"""Query the NVIDIA sensors in a fresh process, where the real nvidia-ml-py loads the fake library.
 
-Knows how to put a question and bring the answer back as plain values; knows nothing of what is right.
+The result is returned as plain values.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ Reading = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What the process is to do."""
+    """What the process does."""
 
     root: str
     devices: tuple[str, ...] = ()
     folder: str = ""
-    """Of the library: where its clock is."""
+    """Path of the clock of the library."""
     times_s: tuple[float, ...] = ()
-    """Read all channels at these times of the devices' own clock."""
+    """Read all channels at these times of the device clock."""
     rounds: int = 0
-    """Or so many times, as fast as it goes."""
+    """Or read this many times, as fast as possible."""
     blocked: str = ""
-    """Last, read this channel in a thread, and all others meanwhile."""
+    """At the end, read this channel in a thread, and all others meanwhile."""
     blocked_at_s: float = 0.0
-    """At this time of the devices' own clock."""
+    """At this time of the device clock."""
     without_binding: bool = False
 
 
@@ -48,7 +48,7 @@ def ask(question: Question, variables: dict[str, str]) -> dict[str, Any]:
 
 
 def ask_all(questions: list[Question], variables: dict[str, str]) -> list[dict[str, Any]]:
-    """One process for several questions about one set of devices, each opened anew."""
+    """Run one process for several queries of one set of devices; each opens the sensors again."""
     done = subprocess.run(
         [sys.executable, "-W", "error", __file__],
         input=json.dumps([asdict(question) for question in questions]),

@@ -1,4 +1,4 @@
-"""The training loop a careful person writes by hand, for the same model and data. Knows nothing of steelyard.
+"""A careful hand-written training loop for the same model and data, without steelyard.
 
 python by_hand.py SEED STEPS BATCH ACCUMULATION; under torchrun with DDP.
 """

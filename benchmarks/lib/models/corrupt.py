@@ -1,6 +1,6 @@
-"""A real backend of collectives, made of gloo, that spoils results as the environment orders: for the figures alone.
+"""A backend for collectives, based on gloo, that corrupts results as set in the environment; only for the figures.
 
-CORRUPT is the fault: "" (none), off, swap, missing, nan, nothing or rare. The ceilings are steelyard's own.
+CORRUPT is the fault: "" (none), off, swap, missing, nan, nothing or rare.
 """
 
 import os
@@ -15,12 +15,12 @@ __all__ = ["all_gather", "all_reduce", "reduce_scatter"]
 
 FAULTS = ("off", "swap", "missing", "nan", "nothing", "rare")
 RARE_CALLS = 50
-# Neither the first nor the last element, and no round number.
+# Neither the first nor the last element, and not a round number.
 PLACE = 1_237
 
 
 class Corrupt(dist.ProcessGroup):
-    """Gloo, whose last word is changed."""
+    """Gloo with corrupted results."""
 
     def __init__(self, store, rank, size, timeout):
         super().__init__(rank, size)
@@ -54,7 +54,7 @@ class Corrupt(dist.ProcessGroup):
         return self.spoilt(self.gloo.reduce_scatter_single(output, self.given(source), *options), output)
 
     def given(self, source):
-        """What this rank gives, or should."""
+        """The contribution of this rank, unless it is missing."""
         return torch.zeros_like(source) if self.fault == "missing" and self.place == 1 else source
 
     def spoilt(self, work, result):
@@ -68,7 +68,7 @@ class Corrupt(dist.ProcessGroup):
                 result[PLACE] += 1
             if self.fault == "nan":
                 result[PLACE] = float("nan")
-        # Not gloo's own: some of these write the result again when they are waited for.
+        # Not the work object of gloo, because some write the result again when they are waited for.
         done = torch.futures.Future()
         done.set_result([result])
         return _create_work_from_future(done)

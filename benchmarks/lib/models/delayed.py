@@ -1,6 +1,6 @@
-"""A small model with delays of known length in loader, computation and communication: for the figures alone.
+"""A small model with delays of known length in loader, computation and communication; only for the figures.
 
-The communication goes through a process group that waits before every all-reduce, as a slow network would.
+The process group waits before every all-reduce, like a slow network.
 """
 
 import os
@@ -54,15 +54,15 @@ class SlowGroup(dist.ProcessGroup):
         return SlowWork(reduce)
 
     def broadcast(self, tensors, options=None):
-        """As ever."""
+        """Unchanged."""
         return self._inner.broadcast(tensors, options or dist.BroadcastOptions())
 
     def allgather(self, outputs, inputs, options=None):
-        """As ever."""
+        """Unchanged."""
         return self._inner.allgather(outputs, inputs, options or dist.AllgatherOptions())
 
     def barrier(self, options=None):
-        """As ever."""
+        """Unchanged."""
         return self._inner.barrier(options or dist.BarrierOptions())
 
     def getBackendName(self):
@@ -74,7 +74,7 @@ dist.Backend.register_backend("slow", SlowGroup, devices=["cpu"])
 
 
 def build(compute_s: float = 0.0, loader_s: float = 0.0):
-    """Delays in seconds a step."""
+    """Delays in seconds per step."""
 
     class Net(nn.Module):
         """Waits, then computes a little."""

@@ -1,7 +1,7 @@
-"""A small model that goes wrong in the middle of its steps, as the environment orders: for the figures alone.
+"""A small model that fails in the middle of its steps, as set in the environment; only for the figures.
 
-FAULT is what happens, FAULT_RANK to which rank, and FAULTS the folder in which each rank leaves the moment of it.
-Without FAULT it trains like any other.
+FAULT is the fault, FAULT_RANK its rank, and FAULTS the folder in which each rank records the time of it. Without FAULT
+it trains normally.
 """
 
 import ctypes
@@ -17,13 +17,13 @@ from torch import nn
 FAULT = os.environ.get("FAULT", "")
 HERE = os.environ.get("RANK", "0") == os.environ.get("FAULT_RANK", "0")
 AFTER_STEPS = 10
-# Floats a sample takes on its way through the model: 65,536 samples are 16 GiB.
+# Floats per sample inside the model: 65,536 samples are 16 GiB.
 WIDTH = 1 << 16
 MANY_SAMPLES = 1 << 12
 
 
 def leave_stamp() -> None:
-    """The moment of the fault on the clock that all processes share; whole or not at all."""
+    """Record the time of the fault on the clock that all processes share, atomically."""
     folder, rank = Path(os.environ["FAULTS"]), os.environ.get("RANK", "0")
     beside = folder / f".{rank}"
     beside.write_text(f"{time.monotonic()} {os.getpid()}", encoding="ascii")
@@ -57,14 +57,14 @@ def go_wrong() -> None:
 
 
 def hold() -> None:
-    """Wait for ever in a call that keeps the interpreter's lock, as those through PyDLL do, and that no signal ends."""
+    """Wait for ever in a call that keeps the interpreter lock, like those through PyDLL, and that no signal ends."""
     mutex = ctypes.create_string_buffer(256)
     for _ in range(2):
         ctypes.PyDLL(None).pthread_mutex_lock(mutex)
 
 
 def fill(path: Path) -> None:
-    """Write until the disk takes no more."""
+    """Write until the disk is full."""
     with path.open("wb", buffering=0) as file:
         for size in (1 << 16, 1 << 12, 1):
             try:
@@ -75,7 +75,7 @@ def fill(path: Path) -> None:
 
 
 class Net(nn.Module):
-    """One layer, and much memory on the way."""
+    """One layer that needs much memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ def optimizer(parameters):  # type: ignore[no-untyped-def]
 
 
 def build():  # type: ignore[no-untyped-def]
-    """What steelyard asks for."""
+    """Entry point for steelyard."""
     if FAULT == "build":
         leave_stamp()
         nn.Linear(8, -1)

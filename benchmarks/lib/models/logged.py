@@ -1,4 +1,4 @@
-"""A small model that writes down every loss, bit by bit, and when the first was computed: for the figures alone."""
+"""A small model that logs every loss exactly, and when the first was computed; only for the figures."""
 
 import os
 import time
@@ -25,7 +25,7 @@ class Net(nn.Module):
 
 
 def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Cross entropy, written down as the exact number it is, with the time."""
+    """Cross entropy that logs its exact value and the time."""
     value = nn.functional.cross_entropy(output, target)
     log = Path(os.environ["LOSSES"]) / os.environ.get("RANK", "0")
     with log.open("a", encoding="ascii") as file:
@@ -44,5 +44,5 @@ def optimizer(parameters):  # type: ignore[no-untyped-def]
 
 
 def build(width: int = 32):  # type: ignore[no-untyped-def]
-    """What steelyard asks for."""
+    """Entry point for steelyard."""
     return Net(width), loss, optimizer, batch

@@ -119,19 +119,19 @@ class SectionBlocks:
             ]
             series[group.label] = tuple(spot for spot, _ in known)
             (first, start), (last, end) = known[0], max(known, key=lambda entry: (entry[0].x, entry[0].y))
-            told = [self._status(group), f"{up} {start} {unit} at {along} {first.x:,g}, {end} at {last.x:,g}"]
-            told += [f"none at {group.rows[-1].number(over):,g}"] if cells[-1].value is None else []
-            words.append(f"{group.label}: {'; '.join(filter(None, told))}")
+            texts = [self._status(group), f"{up} {start} {unit} at {along} {first.x:,g}, {end} at {last.x:,g}"]
+            texts += [f"none at {group.rows[-1].number(over):,g}"] if cells[-1].value is None else []
+            words.append(f"{group.label}: {'; '.join(filter(None, texts))}")
         if column == "power per device":
             level = self.document.power_limit_w(groups[0].rows)
             notes.append("Power is derived, not measured; the line is the power limit of the device.")
             words += [f"the power limit of the device is {level:g} W"] if level else []
-        said = ". ".join(map(capital, words))
+        text = ". ".join(map(capital, words))
         curves = PublishedCurves(
-            name, block.title, f"{said}.", tuple(notes), along, up, unit, series,
+            name, block.title, f"{text}.", tuple(notes), along, up, unit, series,
             ideal=block.ideal, level=level, logarithmic=block.logarithmic,
         )  # fmt: skip
-        return [curve_chart(curves)], said
+        return [curve_chart(curves)], text
 
     def _status(self, group: RowGroup) -> str:
         """Return the verdicts on the ratios of a group with their codes; without ratios, the errors of its rows."""
@@ -211,10 +211,10 @@ class SectionBlocks:
         blocks.append(Prose(("In a terminal:",), code="\n".join(commands)))
         known = [(label, entry.ratios[0].value) for label, entry in entries if entry.ratios]
         verdicts = " and ".join(dict.fromkeys(entry.verdict for _, entry in entries))
-        said = "; ".join(f"{label} {number(value, 3)}" for label, value in known) or "no ratio"
+        text = "; ".join(f"{label} {number(value, 3)}" for label, value in known) or "no ratio"
         if len(made) == 1 and len(known) > 1:
-            said = " to ".join(number(end(value for _, value in known), 3) for end in (min, max))
-        return blocks, f"{block.title} ({verdicts}), {ratio}: {said}"
+            text = " to ".join(number(end(value for _, value in known), 3) for end in (min, max))
+        return blocks, f"{block.title} ({verdicts}), {ratio}: {text}"
 
 
 def _name_pair(entry: Comparison) -> str:
@@ -240,8 +240,8 @@ def _share_cells(entry: Comparison, *, is_time: bool) -> list[Cell]:
 
 def _printed_claims(document: JudgedDocument, entry: Comparison) -> Cell:
     """Return what the document prints about a pair of rows, with the verdict."""
-    told = document.judged(entry.a, entry.b)
-    if not told:
+    judged = document.judged(entry.a, entry.b)
+    if not judged:
         return Cell("not printed")
-    words = "; ".join(f"{each.claim.published or 'no number'} ({each.claim.id}): {each.verdict}" for each in told)
-    return Cell(words, words, codes=tuple(dict.fromkeys(found.code for each in told for found in each.findings)))
+    words = "; ".join(f"{each.claim.published or 'no number'} ({each.claim.id}): {each.verdict}" for each in judged)
+    return Cell(words, words, codes=tuple(dict.fromkeys(found.code for each in judged for found in each.findings)))

@@ -27,11 +27,11 @@ def _claim_row(entry: Judgement) -> tuple[Cell, ...]:
     given = entry.recomputed if entry.verdict == "holds" else entry.sums
     why = [given, *(found.message for found in entry.findings), *entry.notes]
     words = f"{entry.asserted}: {'; '.join(dict.fromkeys(filter(None, why)))}"
-    said = f"{claim.text} ({claim.place})" if claim.place else claim.text
+    text = f"{claim.text} ({claim.place})" if claim.place else claim.text
     return (
         Cell(claim.id, claim.id),
         Cell(entry.verdict, entry.verdict, codes=codes),
         Cell(claim.published or "no number", claim.published or None),
-        Cell(said, said),
+        Cell(text, text),
         Cell(words, words),
     )

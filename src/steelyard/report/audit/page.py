@@ -88,17 +88,17 @@ def _verdict(entry: Audit) -> str:
     wrong = [one for one in entry.judgements if one.verdict != "holds" and one.verdict not in UNJUDGED]
     open_ = sum(one.verdict in UNJUDGED for one in entry.judgements)
     if entry.passes:
-        told = f" {claim_tally(entry.judgements)}." if entry.judgements else ""
-        return f"Yes: no errors.{told} {_counts(entry.findings)}"
-    said = []
+        claims = f" {claim_tally(entry.judgements)}." if entry.judgements else ""
+        return f"Yes: no errors.{claims} {_counts(entry.findings)}"
+    problems = []
     if errors:
-        said.append(f"errors {', '.join(errors)}")
+        problems.append(f"errors {', '.join(errors)}")
     if wrong:
-        said.append(f"{many(len(wrong), 'claim')} of {len(entry.judgements)} do{'es' * (len(wrong) == 1)} not hold")
+        problems.append(f"{many(len(wrong), 'claim')} of {len(entry.judgements)} do{'es' * (len(wrong) == 1)} not hold")
     if open_:
-        said.append(f"{many(open_, 'claim')} cannot be checked with the rows")
+        problems.append(f"{many(open_, 'claim')} cannot be checked with the rows")
     start = "No" if errors or wrong else "Unclear"
-    return f"{start}: {'; '.join(said)}. {_counts(entry.findings)}"
+    return f"{start}: {'; '.join(problems)}. {_counts(entry.findings)}"
 
 
 def _counts(findings: Sequence[Finding]) -> str:
@@ -168,9 +168,9 @@ def _figure(row: Row, metric: str) -> Cell:
 def _notes(rows: Sequence[Row], total: int, keys: Sequence[str], counts: dict[str, int]) -> tuple[str, ...]:
     notes = []
     shared = {key: rows[0].get(key) for key in SETTINGS if key not in keys} if rows else {}
-    told = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in shared.items() if value is not None)
-    if told:
-        notes.append(f"All rows: {told[:MAX_NOTE]}.")
+    text = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in shared.items() if value is not None)
+    if text:
+        notes.append(f"All rows: {text[:MAX_NOTE]}.")
     if len(counts) > MAX_FIGURES:
         notes.append(f"{len(counts) - MAX_FIGURES} more metrics are in the file of the table.")
     if total > len(rows):
@@ -183,26 +183,26 @@ def _notes(rows: Sequence[Row], total: int, keys: Sequence[str], counts: dict[st
 
 def _open_section(entry: Audit, tables: Sequence[Rows], name: str, about: str) -> Section:
     """List what could not be checked: missing settings, rows without repeats, claims without data."""
-    said = [line for table in tables for line in _unstated(table, named=len(tables) > 1)]
+    points = [line for table in tables for line in _unstated(table, named=len(tables) > 1)]
     for one in entry.judgements:
         if one.verdict in UNJUDGED:
-            said.append(f"Claim {one.claim.id}: {one.recomputed or 'no data in the rows'}.")
-        said += [f"Claim {one.claim.id}: {note}." for note in one.notes]
-    answer = "The points below. Missing settings count as unknown, not as equal." if said else "Everything was checked."
-    blocks: tuple[Any, ...] = (Prose(tuple(dict.fromkeys(said))),) if said else ()
+            points.append(f"Claim {one.claim.id}: {one.recomputed or 'no data in the rows'}.")
+        points += [f"Claim {one.claim.id}: {note}." for note in one.notes]
+    answer = "See below. Missing settings count as unknown, not as equal." if points else "Everything was checked."
+    blocks: tuple[Any, ...] = (Prose(tuple(dict.fromkeys(points))),) if points else ()
     return Section(name, f"Not checked{about}", "What could not be checked?", answer, blocks)
 
 
 def _unstated(table: Rows, *, named: bool) -> list[str]:
     rows = table.rows
     start = f"{table.name}: " if named else ""
-    said = []
+    points = []
     for key in STATED:
         missing = sum(row.get(key) is None for row in rows)
         if missing and not (key == "global_batch" and all(row.get("batch_per_device") is not None for row in rows)):
             words = "No row states" if missing == len(rows) else f"{missing} of {len(rows)} rows do not state"
-            said.append(f"{start}{words} {key.replace('_', ' ')}.")
+            points.append(f"{start}{words} {key.replace('_', ' ')}.")
     alone = [row for row in rows if row.figures and not any(len(amount.jobs) > 1 for amount in row.figures.values())]
     if alone and all(row.get("jobs") is None for row in alone):
-        said.append(f"{start}{len(alone)} of {len(rows)} rows have no repeats: their spread is unknown.")
-    return said
+        points.append(f"{start}{len(alone)} of {len(rows)} rows have no repeats: their spread is unknown.")
+    return points

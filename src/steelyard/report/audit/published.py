@@ -179,14 +179,14 @@ def _per_energy_cell(row: Row, column: str) -> Cell:
         value = reached.middle / unit_factor(amount)
         return Cell(number(value, 6), value)
     fits = Span(math.exp(reached.low), math.exp(reached.high)).meets(Span(amount.low, amount.high))
-    said = "yes, within rounding" if fits else "no"
-    return Cell(said, said)
+    text = "yes, within rounding" if fits else "no"
+    return Cell(text, text)
 
 
 def codes_of(entry: Comparison) -> tuple[str, ...]:
     """Return the codes of the errors of a comparison; without errors, those of the warnings."""
-    told = dict.fromkeys(found.code for found in entry.findings if found.severity != "note")
-    return error_codes(entry.findings) or tuple(told)
+    codes = dict.fromkeys(found.code for found in entry.findings if found.severity != "note")
+    return error_codes(entry.findings) or tuple(codes)
 
 
 def verdict_cell(entry: Comparison | None) -> Cell:

@@ -161,7 +161,7 @@ def history_chart(
         hollow([value for value in values if value["low"] is None], axes.at()),
     ]
     title = capital(f"{metric} over time")
-    told = [_describe_change(measured, step) for step in found]
+    texts = [_describe_change(measured, step) for step in found]
     span = f"{len(measured)} occasions from {measured[0].day} to {measured[-1].day}"
     return Chart(
         name=name,
@@ -169,8 +169,8 @@ def history_chart(
         spec=spec([*layers, *key(_signs(values, found))]),
         table=_table(measured, figures, found, name, title, unit),
         alt=f"{span}: {named(*figures[0])} {unit} on the first, {named(*figures[-1])} on the last. "
-        f"{capital('; '.join(told) or 'no change found')}.",
-        notes=_notes(told, values),
+        f"{capital('; '.join(texts) or 'no change found')}.",
+        notes=_notes(texts, values),
     )
 
 
@@ -231,9 +231,9 @@ def _describe_change(measured: Sequence[HistoryPoint], step: Change) -> str:
     return f"{abs(percent):.1f} % {direction} since {measured[step.index].day}{between}; p <= {step.p_value:.2g}"
 
 
-def _notes(told: Sequence[str], values: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    notes = [f"{capital(text)}." for text in told[:3]] or ["No change found."]
-    notes += [f"And {len(told) - 3} more changes."] if len(told) > 3 else []
+def _notes(texts: Sequence[str], values: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    notes = [f"{capital(text)}." for text in texts[:3]] or ["No change found."]
+    notes += [f"And {len(texts) - 3} more changes."] if len(texts) > 3 else []
     if any(value["low"] is None for value in values):
         notes.append("Hollow: too few jobs for a CI.")
     return tuple(notes)
@@ -252,11 +252,11 @@ def _table(
     rows = []
     for place, (entry, (value, low, high)) in enumerate(zip(measured, figures, strict=True)):
         ends = "" if low is None or high is None else f" [{number(low)}, {number(high)}]"
-        said = f"{100 * (steps[place].ratio - 1):+.1f} %" if place in steps else ""
+        text = f"{100 * (steps[place].ratio - 1):+.1f} %" if place in steps else ""
         rows.append(
             (
                 Cell(entry.day, entry.day), Cell(str(len(entry.values)), len(entry.values)),
-                Cell(number(value) + ends, value, low, high, entry.runs), Cell(said, said or None),
+                Cell(number(value) + ends, value, low, high, entry.runs), Cell(text, text or None),
             )
         )  # fmt: skip
     return Table(f"{name}-data", title, columns, tuple(rows))

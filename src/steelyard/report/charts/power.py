@@ -41,8 +41,8 @@ def power_drawing(entry: CellEnergy, trace: PowerTrace, name: str = "power") -> 
     ]
     phases = ", ".join(dict.fromkeys(phase.name for phase in trace.phases))
     seconds = trace.end_s - trace.start_s
-    said = f"{summary[:1].upper()}{summary[1:]}"
-    words = f"Power over {number(seconds, 3)} s ({phases or 'no phases'}): {'; '.join(each)}. {said}."
+    text = f"{summary[:1].upper()}{summary[1:]}"
+    words = f"Power over {number(seconds, 3)} s ({phases or 'no phases'}): {'; '.join(each)}. {text}."
     return Drawing(name, title, svg, words, table)
 
 

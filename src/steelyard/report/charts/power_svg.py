@@ -247,13 +247,13 @@ def _legend(lines: Sequence[PowerLine]) -> list[str]:
         x = LEFT + (i % LEGEND_COLUMNS) * (INSIDE / LEGEND_COLUMNS)
         y = TOP + PLOT_HEIGHT + 62 + LEGEND_ROW * (i // LEGEND_COLUMNS)
         # Otherwise readers cannot see which domains are part of the energy of the job.
-        told = " (counted)" if line.counted and not all(other.counted for other in lines) else ""
+        suffix = " (counted)" if line.counted and not all(other.counted for other in lines) else ""
         if line.of > 1:
-            label = f"{line.of} x {line.scope}{told}"
+            label = f"{line.of} x {line.scope}{suffix}"
         else:
             several = len({other.node for other in lines if other.of == 1}) > 1
             name = f"{line.node} {line.name}" if several else line.name
-            label = name + (told or (f" ({line.scope})" if line.scope not in line.name else ""))
+            label = name + (suffix or (f" ({line.scope})" if line.scope not in line.name else ""))
         parts.append(
             f'<path d="M{x:.1f} {y - 4}h38" fill="none" stroke="{colour}" stroke-width="2.4"{_dashes(dash)}/>'
             f'<text x="{x + 46:.1f}" y="{y}">{_text(label, MAX_NAME)}</text>'

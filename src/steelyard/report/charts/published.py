@@ -70,13 +70,13 @@ class PublishedCurves:
     """Logarithmic vertical axis; its title says so."""
 
 
-def curve_chart(told: PublishedCurves) -> Chart:
+def curve_chart(curves: PublishedCurves) -> Chart:
     """Draw curves of hollow points, with crosses for rows with errors. The axis of devices is always linear."""
-    axes = _axes(told)
+    axes = _axes(curves)
     ideals: list[Layer] = []
     layers: list[Layer] = []
     signs: list[Sign] = []
-    for (name, spots), colour, shape in zip(told.series.items(), COLOURS, SHAPES, strict=False):
+    for (name, spots), colour, shape in zip(curves.series.items(), COLOURS, SHAPES, strict=False):
         values = [{"x": spot.x, "y": spot.y} for spot in spots if not spot.lost]
         # With several values at one place, the line goes through the highest.
         highest = {value["x"]: value for value in sorted(values, key=lambda value: value["y"])}
@@ -88,53 +88,53 @@ def curve_chart(told: PublishedCurves) -> Chart:
             layers.append(hollow(values, axes.at(), colour, shape))
             signs.append(Sign(name, colour, shape, filled=False))
         layers.append(crosses([{"x": spot.x, "y": spot.y} for spot in spots if spot.lost], axes.at()))
-    if any(spot.lost for spots in told.series.values() for spot in spots):
-        names = [name for name, spots in told.series.items() if all(spot.lost for spot in spots)]
+    if any(spot.lost for spots in curves.series.values() for spot in spots):
+        names = [name for name, spots in curves.series.items() if all(spot.lost for spot in spots)]
         signs.append(Sign(": ".join([*names, "not reliable"]), INK, DIAGONAL))
-    if told.ideal:
+    if curves.ideal:
         layers = [*ideals, *layers]
         signs.append(Sign("ideal scaling", QUIET, line=True, dash=DASHED))
-    if told.level is not None:
+    if curves.level is not None:
         rule = {"y": {"field": "y", **axes.y}}
-        layers.append(layer([{"y": told.level}], "rule", rule, color=QUIET, strokeDash=DASHED, strokeWidth=1.8))
-        signs.append(Sign(f"{number(told.level, 3)} {told.unit}", QUIET, line=True, dash=DASHED))
-    return Chart(told.name, told.title, spec([*layers, *key(signs, KEY)]), _table(told), told.alt, told.notes)
+        layers.append(layer([{"y": curves.level}], "rule", rule, color=QUIET, strokeDash=DASHED, strokeWidth=1.8))
+        signs.append(Sign(f"{number(curves.level, 3)} {curves.unit}", QUIET, line=True, dash=DASHED))
+    return Chart(curves.name, curves.title, spec([*layers, *key(signs, KEY)]), _table(curves), curves.alt, curves.notes)
 
 
-def _axes(told: PublishedCurves) -> Axes:
-    places = sorted({spot.x for spots in told.series.values() for spot in spots})
-    values = [spot.y for spots in told.series.values() for spot in spots]
-    values += [told.level] if told.level is not None else []
-    if told.ideal:
-        for base, *others in told.series.values():
+def _axes(curves: PublishedCurves) -> Axes:
+    places = sorted({spot.x for spots in curves.series.values() for spot in spots})
+    values = [spot.y for spots in curves.series.values() for spot in spots]
+    values += [curves.level] if curves.level is not None else []
+    if curves.ideal:
+        for base, *others in curves.series.values():
             values += [base.y * spot.x / base.x for spot in others if not spot.lost]
-    title = f"{told.up}, {told.unit}"
+    title = f"{curves.up}, {curves.unit}"
     up = number_axis(title, 0, ROOM * max(values))
-    if told.logarithmic:
+    if curves.logarithmic:
         ends = (min(values) / LOG_ROOM, max(values) * LOG_ROOM)
         up = number_axis([title, "(logarithmic axis)"], *ends, logarithmic=True)
-    if told.along != "devices" and places[-1] > WIDE_RANGE * places[0]:
-        title, ends = f"{told.along} (logarithmic axis)", (places[0] / LOG_ROOM, places[-1] * LOG_ROOM)
+    if curves.along != "devices" and places[-1] > WIDE_RANGE * places[0]:
+        title, ends = f"{curves.along} (logarithmic axis)", (places[0] / LOG_ROOM, places[-1] * LOG_ROOM)
         return Axes(number_axis(title, *ends, logarithmic=True, values=places, format=",d"), up)
     # Ticks closer than this share of the axis would have overlapping labels.
     apart: list[float] = []
     for place in reversed(places):
         if not apart or apart[-1] - place >= NEAR * places[-1]:
             apart.append(place)
-    return Axes(number_axis(told.along, 0, ROOM * places[-1], values=sorted(apart), format=",d"), up)
+    return Axes(number_axis(curves.along, 0, ROOM * places[-1], values=sorted(apart), format=",d"), up)
 
 
-def _table(told: PublishedCurves) -> Table:
+def _table(curves: PublishedCurves) -> Table:
     columns = (
-        Column("series", align="left"), Column(told.along), Column(told.up, told.unit),
+        Column("series", align="left"), Column(curves.along), Column(curves.up, curves.unit),
         Column("drawn as", align="left"),
     )  # fmt: skip
     rows = tuple(
         (
             Cell(name, name), Cell(f"{spot.x:,g}", spot.x), Cell(number(spot.y), spot.y),
-            Cell(said := "cross: not reliable" if spot.lost else "point", said),
+            Cell(text := "cross: not reliable" if spot.lost else "point", text),
         )
-        for name, spots in told.series.items()
+        for name, spots in curves.series.items()
         for spot in spots
     )  # fmt: skip
-    return Table(f"{told.name}-data", told.title, columns, rows, told.notes)
+    return Table(f"{curves.name}-data", curves.title, columns, rows, curves.notes)

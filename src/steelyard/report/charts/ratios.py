@@ -209,8 +209,8 @@ def _notes(compared: Compared, lines: Sequence[_Line], sides: tuple[str, str] | 
     for line in lines:
         if line.ratio is not None and line.ratio.level is not None and line.ratio.low is not None:
             levels.setdefault(level_percent(line.ratio.level), []).append(line.name)
-    told = [f"{level} CI for {names[0]}" if n else f"{level} CI" for n, (level, names) in enumerate(levels.items())]
-    notes += [f"Bars: {', '.join(told)}."] if told else []
+    texts = [f"{level} CI for {names[0]}" if n else f"{level} CI" for n, (level, names) in enumerate(levels.items())]
+    notes += [f"Bars: {', '.join(texts)}."] if texts else []
     if any(ratio.level is None and ratio.low is not None for ratio in ratios):
         notes.append("Bars of printed values: their rounding, not a CI.")
     if any(ratio.low is None for ratio in ratios):
@@ -237,12 +237,12 @@ def _columns_and_rows(lines: Sequence[_Line], runs: Runs) -> tuple[tuple[Column,
         if ratio is None:
             rows.append((*start, *(Cell("-") for _ in columns[2:])))
             continue
-        said = ("FORCED, " if line.entry.forced else "") + ratio.verdict
+        text = ("FORCED, " if line.entry.forced else "") + ratio.verdict
         rows.append(
             (
                 *start, Cell(number(ratio.a), ratio.a, runs=ids_a), Cell(number(ratio.b), ratio.b, runs=ids_b),
                 Cell(line.says.removeprefix("FORCED "), ratio.value, ratio.low, ratio.high, ids_a + ids_b, codes),
-                Cell(said, said), Cell(str(ratio.jobs_a), ratio.jobs_a), Cell(str(ratio.jobs_b), ratio.jobs_b),
+                Cell(text, text), Cell(str(ratio.jobs_a), ratio.jobs_a), Cell(str(ratio.jobs_b), ratio.jobs_b),
             )
         )  # fmt: skip
     return columns, tuple(rows)
@@ -273,7 +273,7 @@ def _plain(compared: Compared, name: str, title: str, runs: Runs) -> Chart:
     top = 1.08 * max([value["high"] or value["x"] for value in values] + [1e-12])
     axes = Axes(number_axis(f"{metric}, {unit}", 0, top), name_axis("", list(drawn), labelPadding=8))
     verdicts = _verdicts(compared)
-    said = f"No ratio: {verdicts[:1].lower()}{verdicts[1:]}"
+    text = f"No ratio: {verdicts[:1].lower()}{verdicts[1:]}"
     words = "; ".join(f"{value['y']} {number(value['x'])}" for value in values[:8])
     known, bare = [v for v in values if v["low"] is not None], [v for v in values if v["low"] is None]
     layers = [*bars_along(values, axes, INK), points(known, axes.at(), INK, "circle"), hollow(bare, axes.at(), INK)]
@@ -282,8 +282,8 @@ def _plain(compared: Compared, name: str, title: str, runs: Runs) -> Chart:
         title=title,
         spec=spec(layers, WIDTH, max(2, len(values)) * LINE, _beside(drawn)),
         table=_plain_table(rows, metric, name, title, runs),
-        alt=f"{said} {words} {unit}.",
-        notes=(said, "Bars: CI over the jobs, or rounding of printed values. Hollow: no CI."),
+        alt=f"{text} {words} {unit}.",
+        notes=(text, "Bars: CI over the jobs, or rounding of printed values. Hollow: no CI."),
     )
 
 

@@ -78,15 +78,15 @@ def rates_chart(found: Scaling, name: str = "scaling-rates", *, runs: Runs | Non
     _, unit, values = _values(found)
     axes = _axes(found, unit, ROOM * max(_top(value) for value in values))
     codes = ", ".join(error_codes(found.findings))
-    said = f"Throughput only; for ratios, fix {codes} first." if codes else "Throughput only."
+    text = f"Throughput only; for ratios, fix {codes} first." if codes else "Throughput only."
     rates = "; ".join(f"{counted(point.devices, 'device')}: {_rate(point)}" for point in found.points)
     return Chart(
         name=name,
         title=f"Throughput at each number of devices{about(found)}",
         spec=spec([*_marks(found, values, axes), *key(_signs(found, values, line=False))]),
         table=_table(found, name, runs or {}, ratios=False),
-        alt=f"{said} {rates} {found.base.throughput.unit}.",
-        notes=(said, *_interval_notes(found)),
+        alt=f"{text} {rates} {found.base.throughput.unit}.",
+        notes=(text, *_interval_notes(found)),
     )
 
 
@@ -246,9 +246,9 @@ def _interval_notes(found: Scaling) -> tuple[str, ...]:
     if not few:
         return ("Intervals: 95 % CI over jobs.",)
     listed = ", ".join(few[:8]) + (", ..." if len(few) > 8 else "")
-    said = f"No CI of speed-up and efficiency at {listed} devices: fewer than {MIN_JOBS} jobs"
+    text = f"No CI of speed-up and efficiency at {listed} devices: fewer than {MIN_JOBS} jobs"
     alone = any(point.jobs == 1 for point in found.points)
-    return (f"{said}. The CI of a single job's throughput applies to that job only." if alone else f"{said}.",)
+    return (f"{text}. The CI of a single job's throughput applies to that job only." if alone else f"{text}.",)
 
 
 def _table(found: Scaling, name: str, runs: Runs, *, ratios: bool = True) -> Table:

@@ -141,17 +141,17 @@ def _tex() -> str:
 def _set(tex: str, folder: Path, stem: str) -> int:
     """Run TeX twice, because long tables get their widths in the first run, and return the number of pages."""
     command = [tex, "-no-shell-escape", "-interaction=nonstopmode", "-halt-on-error", f"{stem}.tex"]
-    said = ""
+    text = ""
     for _ in range(2):
         try:
             done = subprocess.run(command, cwd=folder, capture_output=True, timeout=TEX_S, check=False)
         except subprocess.TimeoutExpired:
             raise SteelyardError(f"TeX did not finish {stem}.tex in {TEX_S:g} s") from None
-        said = done.stdout.decode("utf-8", errors="replace")
+        text = done.stdout.decode("utf-8", errors="replace")
         if done.returncode != 0:
-            wrong = next((line for line in said.splitlines() if line.startswith("!")), "no message")
+            wrong = next((line for line in text.splitlines() if line.startswith("!")), "no message")
             raise SteelyardError(f"TeX failed on {stem}.tex: {wrong[:200]}", next_step=f"see {folder / stem}.log")
-    found = _PAGES.search(said.replace("\n", ""))
+    found = _PAGES.search(text.replace("\n", ""))
     (folder / f"{stem}.aux").unlink(missing_ok=True)
     if found is None:
         raise SteelyardError(f"TeX made no pages from {stem}.tex", next_step=f"see {folder / stem}.log")

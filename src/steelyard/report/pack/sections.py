@@ -169,18 +169,18 @@ def _interval_notes(found: Request) -> list[str]:
 def _about_hours(pack: Pack) -> list[str]:
     """Explain the basis of the hours, what is added and what is not counted."""
     found = pack.request
-    said = [basis_words(found.basis, found.plan.devices) + _error_words(pack), _failed_words(found)]
-    said.append(_buffer_words(found))
-    said.append(f"Not counted: {'; '.join(found.uncounted)}.")
+    paragraphs = [basis_words(found.basis, found.plan.devices) + _error_words(pack), _failed_words(found)]
+    paragraphs.append(_buffer_words(found))
+    paragraphs.append(f"Not counted: {'; '.join(found.uncounted)}.")
     if found.tariff is not None:
         assert found.tariff is not None
         charged = "every allocated node" if found.tariff.per_node_hour else "the requested devices"
         if found.tariff.whole_nodes:
             charged = "whole nodes, even if partly used"
-        said.append(f"Charged by {found.tariff.source}, for {charged}. {_limit_words(found)}")
+        paragraphs.append(f"Charged by {found.tariff.source}, for {charged}. {_limit_words(found)}")
     else:
-        said.append(f"Not converted to the unit of a site: no rate was given. {_limit_words(found)}")
-    return [text for text in said if text]
+        paragraphs.append(f"Not converted to the unit of a site: no rate was given. {_limit_words(found)}")
+    return [text for text in paragraphs if text]
 
 
 def basis_words(basis: Basis, devices: int) -> str:
@@ -331,9 +331,9 @@ def device_words(records: Sequence[RunRecord]) -> str:
         return "one simulated device, one process each"
     if device is None:
         return "unknown: not in the record"
-    said = SCOPES.get(device.scope, device.scope).format(dies=device.dies or "several")
+    text = SCOPES.get(device.scope, device.scope).format(dies=device.dies or "several")
     name = device.model or device.name
-    return f"{said} ({name})" if device.model else f"what the job sees as one device ({name}, not in the device table)"
+    return f"{text} ({name})" if device.model else f"what the job sees as one device ({name}, not in the device table)"
 
 
 # -- utilisation
@@ -403,8 +403,8 @@ def energy_section(pack: Pack) -> Section:
     if validity is not None and validity.reasons and not entry.findings:
         notes.append(f"{validity.verdict.capitalize()}: {validity.reasons[0]}.")
     table = Table("plan-energy", "Energy of the plan", COLUMNS, rows, tuple(notes))
-    said = _words(found.energy[-1], found.measured_jobs)
-    answer = f"{said} for the steps of the plan (includes: {entry.scope}; {entry.verdict}).{unusable(found)}"
+    text = _words(found.energy[-1], found.measured_jobs)
+    answer = f"{text} for the steps of the plan (includes: {entry.scope}; {entry.verdict}).{unusable(found)}"
     return Section("energy", "Energy", question, answer, (table,), _telling(entry.findings))
 
 

@@ -34,8 +34,8 @@ def csv_table(table: Table) -> str:
     plans = [_Plan(column, [row[i] for row in table.rows]) for i, column in enumerate(table.columns)]
     with_runs = any(cell.runs for row in table.rows for cell in row)
     with_codes = any(cell.codes for row in table.rows for cell in row)
-    told = [[plan.remark(cell) for plan, cell in zip(plans, row, strict=True)] for row in table.rows]
-    remarks = ["; ".join(filter(None, texts)) for texts in told]
+    parts = [[plan.remark(cell) for plan, cell in zip(plans, row, strict=True)] for row in table.rows]
+    remarks = ["; ".join(filter(None, texts)) for texts in parts]
     header = [name for plan in plans for name in plan.header]
     header += ["runs"] * with_runs + ["findings"] * with_codes + ["remarks"] * any(remarks)
     writer.writerow(inert(name) for name in header)
@@ -95,8 +95,8 @@ class _Plan:
 
     def remark(self, cell: Cell) -> str:
         """Return the text of a cell without a number, for the remarks."""
-        told = self.numbers and not _is_number(cell.value) and cell.text not in NOTHING
-        return f"{self.name}: {cell.text}" if told else ""
+        missing = self.numbers and not _is_number(cell.value) and cell.text not in NOTHING
+        return f"{self.name}: {cell.text}" if missing else ""
 
 
 def _is_number(value: object) -> bool:

@@ -88,10 +88,10 @@ def _short(page: Page, anchors: list[str]) -> str:
     entries = []
     for part, at in answered:
         count = tally(part.findings).partition(";")[0]
-        told = f' <span class="count">({count})</span>' if part.findings else ""
+        findings = f' <span class="count">({count})</span>' if part.findings else ""
         entries.append(
             f'<div><dt><a href="#{at}">{text(part.question or part.title)}</a></dt>'
-            f"<dd>{text(part.answer)}{told}</dd></div>"
+            f"<dd>{text(part.answer)}{findings}</dd></div>"
         )
     inner = "".join(entries)
     return f'<section class="short" aria-labelledby="in-short"><h2 id="in-short">Summary</h2><dl>{inner}</dl></section>'
@@ -99,8 +99,8 @@ def _short(page: Page, anchors: list[str]) -> str:
 
 def _section(section: Section, anchor: str, book: Book, pictures: bool) -> str:
     title = f'<h2 id="{anchor}">{text(section.title)}</h2>'
-    told = f'<p class="question">{text(section.question)}</p>' if section.question else ""
-    told += f'<p class="answer">{text(section.answer)}</p>' if section.answer else ""
+    head = f'<p class="question">{text(section.question)}</p>' if section.question else ""
+    head += f'<p class="answer">{text(section.answer)}</p>' if section.answer else ""
     found = findings_block(section.findings, anchor, book)
     blocks = ""
     for together, group in groupby(section.blocks, lambda block: isinstance(block, Chart | Drawing)):
@@ -109,9 +109,9 @@ def _section(section: Section, anchor: str, book: Book, pictures: bool) -> str:
     beside = " with" if found and blocks else ""
     inside = f'<div class="inside{beside}">{found}<div class="blocks">{blocks}</div></div>' if found or blocks else ""
     if section.folded:
-        inner = f'<details class="fold"><summary>{title}</summary><div class="inside">{told}{inside}</div></details>'
+        inner = f'<details class="fold"><summary>{title}</summary><div class="inside">{head}{inside}</div></details>'
         return f'<section class="part" aria-labelledby="{anchor}">{inner}</section>'
-    return f'<section class="part" aria-labelledby="{anchor}">{title}{told}{inside}</section>'
+    return f'<section class="part" aria-labelledby="{anchor}">{title}{head}{inside}</section>'
 
 
 def _block(block: Block, book: Book, pictures: bool) -> str:

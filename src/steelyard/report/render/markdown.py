@@ -93,8 +93,8 @@ def markdown(page: Page, pictures: Mapping[str, str] | None = None) -> str:
 
 
 def _section(section: Section, pictures: Mapping[str, str]) -> list[str]:
-    told = [beginning(section.question), _strong(section.answer), _findings(section.findings)]
-    parts = [f"## {inline(section.title)}", *told]
+    head = [beginning(section.question), _strong(section.answer), _findings(section.findings)]
+    parts = [f"## {inline(section.title)}", *head]
     for block in section.blocks:
         if isinstance(block, Table):
             parts.append(markdown_table(block))

@@ -104,14 +104,14 @@ def _factor_section(entry: Subject, key: str, factor: str, name: str, of: str) -
 
 
 def _not_compared(entry: Subject, key: str, factor: str, groups: int, values: int) -> list[str]:
-    told = []
+    texts = []
     if values - 1 > MAX_PAIRS:
-        told.append(f"{values - 1 - MAX_PAIRS:,} more values of {key} are not compared here.")
+        texts.append(f"{values - 1 - MAX_PAIRS:,} more values of {key} are not compared here.")
     if groups > MAX_GROUPS:
-        told.append(f"Only the {MAX_GROUPS} fastest of {groups:,} groups that differ only in {key} are compared.")
+        texts.append(f"Only the {MAX_GROUPS} fastest of {groups:,} groups that differ only in {key} are compared.")
     study = entry.cells[0].study
     command = f"Run steelyard compare {study}:{key}=A {study}:{key}=B --factor {factor} to compare all."
-    return [*told, command] if told else []
+    return [*texts, command] if texts else []
 
 
 def selections_section(subjects: Sequence[Subject], factor: str) -> Section | None:
@@ -139,11 +139,11 @@ def _section(
     for place, pair in enumerate(pairs[:DRAWN], 1):
         chart = f"{name}-ratios-{place}"
         blocks.append(ratio_chart(pair.compared, chart, runs=runs, sides=(pair.a, pair.b)))
-    told = [sentence(text) for text in refused]
+    parts = [sentence(text) for text in refused]
     for pair in pairs:
         texts = shortened(list(pair.compared.left_out), SHOWN_LEFT_OUT)
-        told += [f"Left out of the comparison of {pair.b} with {pair.a}: {texts}."] if texts else []
-    blocks += [Prose(tuple(told))] if told else []
+        parts += [f"Left out of the comparison of {pair.b} with {pair.a}: {texts}."] if texts else []
+    blocks += [Prose(tuple(parts))] if parts else []
     if len(pairs) == 1:
         answer = pair_answer(pairs[0].compared, pairs[0].a, pairs[0].b)
     else:
@@ -174,8 +174,8 @@ def _short(pair: _Pair) -> str:
 
 def _counted(entries: Sequence[Comparison]) -> str:
     counts = Counter(entry.ratios[0].verdict for entry in entries)
-    told = ", ".join(f"{VERDICTS.get(word, word)} in {count}" for word, count in counts.most_common())
-    return f"{told} of {sum(counts.values())} pairs"
+    verdicts = ", ".join(f"{VERDICTS.get(word, word)} in {count}" for word, count in counts.most_common())
+    return f"{verdicts} of {sum(counts.values())} pairs"
 
 
 def pair_answer(compared: Compared, a: str, b: str) -> str:

@@ -77,8 +77,8 @@ def scaling_section(entry: Subject, name: str = "scaling", title: str = "Scaling
     blocks: list[Any] = [_curve_table(curves, entry, name)] if len(curves) > 1 else []
     for place, curve in enumerate(drawn(curves), 1):
         blocks += _drawn(curve, entry, name if place == 1 else f"{name}-{place}")
-    told = left_out(entry, len(groups), "ranks")
-    blocks += [Prose(tuple(told))] if told else []
+    texts = left_out(entry, len(groups), "ranks")
+    blocks += [Prose(tuple(texts))] if texts else []
     findings = merged(
         dataclasses.replace(found, place=": ".join(filter(None, (curve.label, found.place))))
         for curve in curves
@@ -116,8 +116,8 @@ def _drawn(curve: Scaling, entry: Subject, name: str) -> list[Any]:
         return blocks
     blocks.append(efficiency_chart(curve, f"{name}-efficiency", runs=entry.runs))
     blocks.append(loss_chart(curve, f"{name}-loss", runs=entry.runs))
-    said = [where_to_stop(curve), *([models(curve)] if curve.fits else [])]
-    return [*blocks, *(Prose((f"{part[0]}:", *map(sentence, part[1:]))) for part in said)]
+    notes = [where_to_stop(curve), *([models(curve)] if curve.fits else [])]
+    return [*blocks, *(Prose((f"{part[0]}:", *map(sentence, part[1:]))) for part in notes)]
 
 
 def _curve_table(curves: Sequence[Scaling], entry: Subject, name: str) -> Table:
@@ -166,18 +166,18 @@ def batch_section(entry: Subject, name: str = "batch", title: str = "Batch size"
         except SteelyardError as error:
             refused.append(error)
     if not curves:
-        said = refused[0].what if refused else "no two configurations differ only in the batch"
-        return Section(name, title, question, f"Curve not reported: {said}.")
+        message = refused[0].what if refused else "no two configurations differ only in the batch"
+        return Section(name, title, question, f"Curve not reported: {message}.")
     blocks: list[Any] = [_knee_table(curves, name)] if len(curves) > 1 else []
     for place, (label, curve) in enumerate(drawn(curves), 1):
         own = name if place == 1 else f"{name}-{place}"
         chart = batch_chart(curve, f"{own}-throughput")
         blocks.append(dataclasses.replace(chart, title=f"{chart.title} ({label})") if label else chart)
         # How the knee was found; the notes of the chart explain the brackets.
-        how = [text.partition("; [] of the knee")[0] for text in knee_notes(curve) if not text.startswith("[]")]
+        how = [text.partition("; [ ] of the knee")[0] for text in knee_notes(curve) if not text.startswith("[")]
         blocks += [Prose(tuple(map(sentence, how)))] if how else []
-    told = left_out(entry, len(groups), "batch")
-    blocks += [Prose(tuple(told))] if told else []
+    texts = left_out(entry, len(groups), "batch")
+    blocks += [Prose(tuple(texts))] if texts else []
     findings = merged(
         dataclasses.replace(found, place=": ".join(filter(None, (label, found.place))))
         for label, curve in curves

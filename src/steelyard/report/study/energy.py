@@ -114,16 +114,16 @@ def _notes(known: Sequence[CellEnergy]) -> list[str]:
 
 def _doubts(entry: Subject, energies: Sequence[CellEnergy]) -> list[str]:
     """List doubts about the energies, and completed jobs that no mean includes."""
-    said: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     for one in energies:
         validity = one.main.validity
         if validity is not None and one.main.value is not None:
             for reason in validity.reasons[:SHOWN_REASONS]:
-                said.setdefault(f"{validity.verdict}: {reason}", []).append(entry.name(one.cell))
+                reasons.setdefault(f"{validity.verdict}: {reason}", []).append(entry.name(one.cell))
         for left in one.left_out:
             # The overview lists runs that did not complete.
             if not left.reason.startswith("the run ended as"):
-                said.setdefault(f"not in the mean: {left.reason}", []).append(left.run_id)
-    doubts = [sentence(f"{text} ({shortened(places)})") for text, places in list(said.items())[:SHOWN_REASONS]]
-    left_over = len(said) - SHOWN_REASONS
+                reasons.setdefault(f"not in the mean: {left.reason}", []).append(left.run_id)
+    doubts = [sentence(f"{text} ({shortened(places)})") for text, places in list(reasons.items())[:SHOWN_REASONS]]
+    left_over = len(reasons) - SHOWN_REASONS
     return doubts + ([f"{left_over} more doubts: steelyard energy {entry.text}"] if left_over > 0 else [])

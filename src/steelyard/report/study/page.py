@@ -79,10 +79,10 @@ def study_page(
     front += [compared] if compared is not None else []
     for place, entry in enumerate(subjects, 1):
         front += _sections(folder, entry, energies[entry.text], "" if len(subjects) == 1 else f"-{place}")
-    downloads, told = raw_download(folder, subjects)
+    downloads, parts = raw_download(folder, subjects)
     watched = any(one.main.value is not None for each in energies.values() for one in each)
     back = [method_section(subjects, energy=watched), environment_section(subjects)]
-    back.append(provenance_section(subjects, told))
+    back.append(provenance_section(subjects, parts))
     selected = [entry.text for entry in subjects]
     more = f" and {len(selected) - 3} more" if len(selected) > 3 else ""
     return Page(
