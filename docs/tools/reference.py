@@ -94,15 +94,15 @@ def pages() -> dict[str, str]:
 
 
 def verbs_page() -> str:
-    """Return the page of all verbs and options, from their parsers."""
+    """Every verb with all its options, from the parsers themselves."""
     intro = """# Verbs
 
-`steelyard VERB --help` prints the same. Every verb takes `--json`. Results go to standard output, progress to standard
+`steelyard VERB --help` says the same. Every verb takes `--json`. Results go to standard output, progress to standard
 error.
 
 Exit codes: 0 what was asked happened; 1 a run or check failed; 2 the input is not valid; 130 interrupted.
 
-| verb | what it does |
+| verb | does |
 | --- | --- |
 """
     index = "\n".join(f"| [`{name}`](#{name}) | {words} |" for name, words in VERBS.items())
@@ -110,7 +110,7 @@ Exit codes: 0 what was asked happened; 1 a run or check failed; 2 the input is n
 
 
 def parser_of(verb: str) -> argparse.ArgumentParser:
-    """Return the parser of a verb."""
+    """The parser of a verb, as the verb makes it."""
     module = importlib.import_module(f"steelyard.cli.{verb}")
     parser = argparse.ArgumentParser(prog=f"steelyard {verb}", description=module.__doc__)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -119,10 +119,10 @@ def parser_of(verb: str) -> argparse.ArgumentParser:
 
 
 def sub_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return the parsers of the actions of a verb."""
+    """Parsers of the verbs within a verb."""
     return {
         name: inner
-        for action in parser._actions  # noqa: SLF001 - argparse has no public list of its arguments
+        for action in parser._actions  # noqa: SLF001 - argparse has no public way to list what it takes
         if isinstance(action, argparse._SubParsersAction)  # noqa: SLF001
         for name, inner in action.choices.items()
     }
@@ -144,7 +144,7 @@ def _verb(name: str) -> str:
 
 
 def _words(parser: argparse.ArgumentParser) -> str:
-    """Return the description, the usage line and the table of options."""
+    """Description, the line to type, and a table of what it takes."""
     plain = [
         action
         for action in parser._actions  # noqa: SLF001
@@ -153,7 +153,7 @@ def _words(parser: argparse.ArgumentParser) -> str:
     described = f"{' '.join((parser.description or '').split())}\n\n" if parser.description else ""
     inner = " ACTION" if sub_parsers(parser) else ""
     places = "".join(f" {_place(action)}" for action in plain if not action.option_strings)
-    text = f"{described}```bash\n{parser.prog} [options]{inner}{places}\n```\n"
+    text = f"{described}```text\n{parser.prog} [options]{inner}{places}\n```\n"
     rows = [f"| `{_name(action)}` | {_help(action, parser.prog)} |" for action in plain]
     return text + "\n" + "\n".join(["| option | meaning |", "| --- | --- |", *rows]) + "\n"
 
