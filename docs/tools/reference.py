@@ -96,7 +96,7 @@ def pages() -> dict[str, str]:
 
 
 def verbs_page() -> str:
-    """Return the page of all verbs and options, from their parsers."""
+    """Every verb with all its options, from the parsers themselves."""
     intro = """# Verbs
 
 `steelyard VERB --help` prints the same. Results go to standard output, progress and errors to standard error.
