@@ -1018,7 +1018,7 @@ def test_a_study_that_is_out_is_not_made_here_too(
     sent(folder, study(), hand)
     file = write_study(tmp_path / "s.toml")
     assert main(["study", str(file), "--results", str(folder.path)]) == 2
-    assert "4 runs of 's' were sent to a site and are not collected" in capsys.readouterr().err
+    assert "4 runs of 's' were submitted to a site and are not collected" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("capsys")
@@ -1039,10 +1039,10 @@ def test_what_has_ended_is_collected_before_it_is_made_again(
 
 def test_status_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--results", str(tmp_path)]) == 0
-    assert "nothing was sent" in capsys.readouterr().out
+    assert "no study was submitted" in capsys.readouterr().out
     assert main(["status", "x", "--results", str(tmp_path)]) == 2
     assert main(["status", "--cancel", "--results", str(tmp_path)]) == 2
-    assert "of which study?" in capsys.readouterr().err
+    assert "--cancel needs a study" in capsys.readouterr().err
 
 
 # -- how contracts are written

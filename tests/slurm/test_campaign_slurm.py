@@ -84,6 +84,6 @@ def test_status_and_dry_run_on_the_command_line(cluster: Cluster, tmp_path: Path
     text = say("status")
     assert "all 12 runs collected" in text
     assert max(map(len, text.splitlines())) <= 80
-    assert "nothing new to send" in say("study", "s.toml", "--site", str(site))
+    assert "nothing to submit" in say("study", "s.toml", "--site", str(site))
     # On this machine nothing is missing, either.
     assert "6 completed" in say("study", "s.toml")

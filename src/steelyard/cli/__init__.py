@@ -1,1 +1,1 @@
-"""The command line: one file a verb, no logic."""
+"""The command line: one module per verb, its options in `options/`."""

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import types
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -64,7 +65,7 @@ def add_setting(
 
     The value is None when the option is not given. `default` describes the default where a value does not.
     """
-    kind, limits = _bare(get_type_hints(contract, include_extras=True)[field])
+    kind, limits = _bare(_hints(contract)[field])
     choices = [str(choice) for choice in get_args(kind)] if get_origin(kind) is Literal else None
     if choices:
         text = f"{text}: {', '.join(choices[:-1])} or {choices[-1]}"
@@ -84,6 +85,11 @@ def add_setting(
 def add_switch(group: Any, field: str, text: str) -> None:
     """Add an option without a value."""
     group.add_argument(f"--{field.replace('_', '-')}", action="store_true", help=text)
+
+
+@cache
+def _hints(contract: type) -> dict[str, Any]:
+    return get_type_hints(contract, include_extras=True)
 
 
 def _bare(hint: Any) -> tuple[Any, list[Bound | Length]]:

@@ -113,7 +113,7 @@ def _print(pack: Pack, folder: Path) -> None:
     print("\n".join(wrapped(f"Audit: {tally(pack.findings)}")))
     for found in pack.schemes:
         rows = [
-            [line.demand.id, "yes" if not line.todo else "partly" if line.sections else "NO"]
+            [line.demand.id, "yes" if not line.todo else "partly" if line.sections else "no"]
             for line in lines(pack, found)
         ]
         print(f"\n{printable(found.scheme.title)}\n{table(['requirement', 'answered'], rows)}")

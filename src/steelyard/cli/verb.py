@@ -49,7 +49,7 @@ def run_verb(name: str, words: list[str], known: Collection[str]) -> int:
     except SteelyardError as error:
         return _report(error, error.exit_code, as_json=as_json)
     except InterruptError:
-        stopped = SteelyardError("interrupted; finished runs are kept, and the same command continues a study")
+        stopped = SteelyardError("interrupted; finished runs are kept, the same command continues a study")
         return _report(stopped, INTERRUPTED, as_json=as_json)
     except BrokenPipeError:
         # The reader (head, less) has gone; it has what it wanted.
@@ -76,7 +76,8 @@ def exit_code(records: Sequence[RunRecord]) -> int:
 
 def _report(error: SteelyardError, code: int, *, as_json: bool) -> int:
     """Print an error for a person on standard error; with --json also as JSON on standard output."""
-    _console().say(f"error: {error}")
+    # After an interruption the cursor is behind the terminal's ^C.
+    _console().say(f"\n{error}" if code == INTERRUPTED else f"error: {error}")
     if as_json:
         problems = [{"field": p.field, "problem": p.problem, "valid": p.valid} for p in error.problems]
         about = {"message": error.what, "problems": problems, "next": error.next_step, "exit_code": code}
