@@ -796,6 +796,38 @@ def test_a_stopped_study_gives_the_terminal_to_the_shell(tmp_path: Path) -> None
     there.close()
 
 
+def words_of(text: str) -> list[str]:
+    """Words, names and numbers; without the steps per character of a sparkline, which depend on the width."""
+    text = re.sub(r"1 character = .*?steps", "", text, flags=re.DOTALL)
+    return re.findall(r"[^\s;:,()\[\]]*\w[^\s;:,()\[\]]*", text)
+
+
+def test_verbs_fit_a_narrow_terminal(
+    tmp_path: Path, pseudo: Callable[..., Pseudo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.toml").write_text(STUDY.format(pace=0.0), encoding="utf-8")
+    assert main(["study", "study.toml", "--quiet"]) == 1
+    assert main(["run", "sim", "--ranks", "2", "--repeats", "2", "--study", "two", "--quiet"]) == 0
+    run = min(ResultFolder(tmp_path / "steelyard-results").run_ids("two"))
+    verbs = [
+        ["show"], ["show", "forty"], ["show", "two"], ["show", run], ["batch", "forty"], ["energy", "two"],
+        ["compare", "forty:batch=8", "two"], ["compare", "forty:batch=8", "two", "--force"], ["scaling", "forty"],
+        ["study", "study.toml", "--dry-run"], ["workloads"], ["workloads", "resnet50"], ["explain"],
+        ["explain", "SY103"], ["audit", "caraml"], ["show", "unknown"],
+    ]  # fmt: skip
+    for verb in verbs:
+        texts = {}
+        for columns in (60, 120):
+            out, err = pseudo(columns, output="stdout"), pseudo(columns, output="stderr")
+            main(verb)
+            texts[columns] = out.see() + err.see()
+            assert out.terminal.wrapped + err.terminal.wrapped == 0, (verb, columns)
+        # A part of a broken word would be no word of the wide output.
+        wide_words = set(words_of(texts[120]))
+        assert [word for word in words_of(texts[60]) if word not in wide_words] == [], verb
+
+
 def test_show_draws_the_step_times(
     tmp_path: Path, pseudo: Callable[..., Pseudo], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -127,10 +127,8 @@ def _describe_pair(entry: Comparison, told: dict[tuple[str, ...], Finding], *, a
     out += _new_findings(entry, told)
     if entry.forced:
         out += ["", *wrapped("FORCED: the errors above make this ratio invalid. Quote them wherever it is used.")]
-    if not entry.ratios and entry.verdict != "not comparable":
-        return [*out, *wrapped("No ratio: the figure is zero on one side.")]
     if not entry.ratios:
-        return [*out, *wrapped("Ratio not reported until the errors above are fixed; --force prints it anyway.")]
+        return out if answered else [*out, *_answer_lines(entry)]
     out += [
         "",
         table(["", "A", "B", "unit", "B / A", "interval", "jobs"], [_make_row(ratio) for ratio in entry.ratios]),
@@ -152,7 +150,11 @@ def _make_row(ratio: Ratio) -> list[str]:
 
 
 def _answer_lines(entry: Comparison) -> list[str]:
-    """Say what the ratios mean, each different one in a sentence."""
+    """Say what the ratios mean, each different one in a sentence, or why there is none."""
+    if not entry.ratios:
+        zero = entry.verdict != "not comparable"
+        why = "the figure is zero on one side" if zero else "fix the errors first (--force prints it anyway)"
+        return wrapped(f"No ratio: {why}.")
     others = [ratio for ratio in entry.ratios[1:] if abs(ratio.value / entry.ratios[0].value - 1) > 1e-9]
     shown = [*entry.ratios[:1], *others]
     return [line for ratio in shown for line in wrapped(capital(sentence(ratio, "A", "B")) + ".")]

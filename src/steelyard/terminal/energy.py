@@ -77,11 +77,14 @@ def energy_lines(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> list[
         lines += [line for held in trace.held[:SHOWN_JOBS] for line in wrapped(held)]
     lost = [entry for entry in cells if entry.main.value is None]
     if len(cells) > 1 and lost:
+        reasons: dict[str, list[str]] = {}
+        for entry in lost:
+            reasons.setdefault(answer(entry), []).append(names[entry.cell.cell])
         lines.append("")
-        for entry in lost[:SHOWN_JOBS]:
-            lines += wrapped(f"{names[entry.cell.cell]}: {answer(entry)}")
-        if len(lost) > SHOWN_JOBS:
-            lines.append(f"and {len(lost) - SHOWN_JOBS} more configurations without an energy (listed by --json)")
+        for reason, named in list(reasons.items())[:SHOWN_REASONS]:
+            lines += wrapped(f"{'; '.join(named)}: {reason}")
+        if len(reasons) > SHOWN_REASONS:
+            lines.append(f"and {len(reasons) - SHOWN_REASONS} more reasons (listed by --json)")
     for entry in cells:
         lines += _list_doubts(entry, "" if len(cells) == 1 else f"{names[entry.cell.cell]}: ")
     if not shown:
