@@ -174,7 +174,7 @@ def test_the_verb_finds_the_scripted_knee(results: Path, capsys: pytest.CaptureF
 def test_the_answer_comes_first_and_fits_the_terminal(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["batch", "sweep", "--results", str(results)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("the knee is at batch ")
+    assert lines[0].startswith("The knee is at batch ")
     assert any("2,048" in line and "3 out_of_memory" in line for line in lines)
     assert max(map(len, lines)) <= 80
 
@@ -184,7 +184,7 @@ def test_a_knee_beyond_what_fits_is_not_made_up(results: Path, capsys: pytest.Ca
     assert code == 0
     assert (found["knee"]["answer"], found["knee"]["value"]) == ("beyond the sweep", None)
     assert main(["batch", "sweep", "--share", "0.98", "--results", str(results)]) == 0
-    assert "the knee is beyond batch 1,024" in capsys.readouterr().out
+    assert "The knee is beyond batch 1,024" in capsys.readouterr().out
 
 
 def test_another_precision_blocks(results: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_batch_that_fits_in_some_jobs_only_does_not_fit(results: Path) -> None
     curve = batch_curve([mixed if cell is largest else cell for cell in cells])
     assert (curve.largest_fitting, curve.smallest_out_of_memory) == (512, 1024)
     text = " ".join(curve_lines(curve))
-    assert "largest batch that fits: 512; 1,024 ran out of memory in 1 of 3 jobs" in text
+    assert "Largest batch that fits: 512; 1,024 ran out of memory in 1 of 3 jobs" in text
 
 
 def test_more_ranks_and_micro_batches_are_said(
@@ -247,7 +247,7 @@ def test_more_ranks_and_micro_batches_are_said(
     assert found["knee"]["fixed_s"] == pytest.approx(0.02, rel=0.05)
     assert found["asymptote_samples_per_s"] == pytest.approx(20_000, rel=0.05)
     assert main(["batch", "many:ranks=2", "--results", str(results)]) == 0
-    assert "a step of the job has 4 such micro-batches" in " ".join(capsys.readouterr().out.split())
+    assert "a step of the job has 4 micro-batches" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("share", ["0", "1", "90", "nan"])

@@ -66,7 +66,7 @@ def test_run_and_show(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     assert main(["run", "sim", "--repeats", "3", "--set", "sim.noise.kind=normal"]) == 0
     out = capsys.readouterr()
     assert "3 completed" in out.out
-    assert "jobs, all on node" in out.out
+    assert "[ ] = 95 % CI over 3 jobs, all on node" in out.out
     assert out.err.count("samples/s") == 3
     code, studies = run_json(capsys, "show")
     assert (code, studies) == (0, [{"study": "adhoc", "configurations": 1, "runs": 3, "completed": 3}])

@@ -336,7 +336,7 @@ def sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_new_list_show(sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["site", "list"]) == 0
-    assert "no sites yet" in capsys.readouterr().out
+    assert "No sites found" in capsys.readouterr().out
     assert main(["site", "new", "slurm-gh200", "--output", str(sites / "olive.toml")]) == 0
     assert "steelyard site check" in capsys.readouterr().out
     (sites / "broken.toml").write_text("name = 3")
@@ -396,7 +396,7 @@ def test_check_of_a_good_site_ends_well(sites: Path, capsys: pytest.CaptureFixtu
     text = f'name = "here"\nscheduler = "slurm"\n[pools.cpu]\narchitecture = "{HERE}"\ndevices_per_node = 1\n'
     (sites / "here.toml").write_text(text)
     assert main(["site", "check", "here:cpu"]) == 0
-    assert capsys.readouterr().out.endswith("\nnothing wrong\n")
+    assert capsys.readouterr().out.endswith("\nNo problems found.\n")
 
 
 def test_words_of_strangers_do_not_steer_the_terminal(sites: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -381,15 +381,15 @@ def narrow(columns: int, header: list[str], rows: list[list[str]]) -> list[str]:
 def test_a_table_fits_the_terminal(columns: int) -> None:
     lines = narrow(columns, HEADER, ROWS)
     assert all(len(line) <= columns for line in lines)
-    words = " ".join(lines).split()
+    words = " ".join(lines).replace(";", "").split()
     assert all(word in words for row in ROWS for cell in row for word in cell.split())
     assert max(map(len, table(HEADER, ROWS).splitlines())) == 97
 
 
 def test_numbers_are_never_broken_and_many_columns_become_blocks() -> None:
-    header, rows = ["job", "step mean", "why"], [["0", "10.000 ms", "the interval was narrow"], ["1", "11.000 ms", "-"]]
+    header, rows = ["job", "time", "why"], [["0", "10.000 ms", "the interval was narrow"], ["1", "11.000 ms", "-"]]
     assert narrow(28, header, rows) == [
-        "job  step mean  why",
+        "job       time  why",
         "---- ---------- ------------",
         "  0  10.000 ms  the interval",
         "                was narrow",
@@ -397,13 +397,11 @@ def test_numbers_are_never_broken_and_many_columns_become_blocks() -> None:
     ]
     assert narrow(20, header, rows) == [
         "job: 0",
-        "step mean: 10.000 ms",
-        "why: the interval",
+        "  time: 10.000 ms;",
+        "  why: the interval",
         "  was narrow",
-        "",
         "job: 1",
-        "step mean: 11.000 ms",
-        "why: -",
+        "  time: 11.000 ms",
     ]
 
 
@@ -467,28 +465,28 @@ def test_a_study_is_a_grid_with_the_time_left(
     with scene.progress:
         scene.begin()
         assert there.see().splitlines() == [
-            "sweep: 0 of 20 runs have ended; time left: known after the first",
+            "sweep: 0 of 20 runs done; time left: known after the first run",
             *[f"batch={batch:<2}  {'>...' if scene.spec.batch == batch else '....'}" for batch in (1, 2, 4, 8, 16)],
             "> 1 running  . 19 queued",
-            f"[1/20] {scene.spec.run_id}: starting",
+            f"[1/20] {scene.spec.run_id}: starting, 0 s",
         ]
         clock.now_s += 60.0
         scene.end()
         scene.begin()
-        assert "sweep: 1 of 20 runs have ended, about 19 min left (by 1 run)" in there.see()
+        assert "sweep: 1 of 20 runs done, about 19 min left" in there.see()
         clock.now_s += 30.0
         scene.progress.tick(tmp_path)
         text = there.see()
         assert "about 18 min left" in text or "about 19 min left" in text
-        assert f"[2/20] {scene.spec.run_id}: waiting for its first steps, 30 s" in text
+        assert f"[2/20] {scene.spec.run_id}: starting, 30 s" in text
         (tmp_path / PROGRESS_FILE).write_text('{"steps": 1500, "seconds": 2.5, "rel_half_width": 0.012}')
         scene.progress.tick(tmp_path)
-        assert "1,500 steps, 2.5 s measured, mean known within 1.2 %" in " ".join(there.see().split())
+        assert "1,500 steps, 2.5 s measured, mean ±1.2 %" in " ".join(there.see().split())
         scene.end("out_of_memory", "needs 1e10 bytes")
         text = there.see()
         assert "# 1 completed  M 1 out of memory  . 18 queued" in text
         assert f"[2/20] {scene.plan.runs[1].run_id}: out_of_memory: needs 1e10 bytes" in text
-    assert [line[:7] for line in there.see().splitlines()] == ["[1/20] ", "    of ", "[2/20] "]
+    assert [line[:7] for line in there.see().splitlines()] == ["[1/20] ", "  of 10", "[2/20] "]
     assert there.terminal.column == 0
     assert there.terminal.wrapped == 0
     assert there.terminal.cursor
@@ -527,7 +525,7 @@ def test_a_resumed_study_says_what_was_there(record: RunRecord, pseudo: Callable
         scene.done = 7
         scene.begin()
         assert "= 7 already done  > 1 running  . 12 queued" in there.see()
-        assert "sweep: 7 of 20 runs have ended" in there.see()
+        assert "sweep: 7 of 20 runs done" in there.see()
 
 
 def test_a_search_shows_its_candidates(record: RunRecord, pseudo: Callable[..., Pseudo], tmp_path: Path) -> None:
@@ -538,7 +536,7 @@ def test_a_search_shows_its_candidates(record: RunRecord, pseudo: Callable[..., 
         shown.begin(spec, 0, 9)
         shown.end(dataclasses.replace(record, run_id=spec.run_id, spec=spec), 1, 9)
         text = there.see()
-    assert "sweep: 1 of at most 9 tries have ended, at most about" in text
+    assert "sweep: 1 of at most 9 runs done, at most" in text
     assert "# 1 completed  - " in text
     assert "not tried" in text
 
@@ -588,8 +586,8 @@ def test_quiet_says_nothing_and_verbose_says_where(
         said = capsys.readouterr().err
         if loud == "quiet":
             assert said == ""
-    assert f"files meanwhile: {tmp_path}\n" in said
-    assert "its first steps were there after" in said
+    assert f"temporary files: {tmp_path}\n" in said
+    assert "first steps after" in said
     assert f"  record: {scene.folder.run_path(scene.plan.runs[0])}\n" in said
 
 
@@ -637,14 +635,14 @@ def test_a_study_at_a_site_is_a_grid_with_the_pace(pseudo: Callable[..., Pseudo]
     with Following() as shown:
         shown.tell(standing(["completed"], ["running", "queued", "planned", "ended", "unknown"]))
         text = " ".join(there.see().split())
-        assert "time left: known after the next that ends" in text
+        assert "time left: known after the next run" in text
         assert "batch=8 # batch=16 >+..?" in text
         clock.now_s += 120.0
         shown.tell(standing(["completed", "out_of_memory", "completed"], ["running"] * 3))
         text = " ".join(there.see().split())
-        assert "about 3 min left at the pace of the last 2 min (2 runs)" in text
+        assert "about 3 min left (2 runs in 2 min)" in text
         shown.tell(standing(["completed", "out_of_memory", "completed"], []))
-    assert there.see() == "sweep: 2 completed, 1 out of memory of 3 runs\n"
+    assert there.see() == "sweep: 3 runs: 2 completed, 1 out of memory\n"
 
 
 def test_what_does_not_fit_is_no_failure_and_is_not_to_be_made_again() -> None:
@@ -654,7 +652,7 @@ def test_what_does_not_fit_is_no_failure_and_is_not_to_be_made_again() -> None:
     assert "not converged" not in header
     assert lines[-1] == "next: steelyard show sweep"
     lines = standing_lines(standing(["completed", "out_of_memory", "hung"], []))
-    assert lines[-1].endswith("--again hung")
+    assert lines[-1].endswith("--again hung reruns them")
 
 
 def test_a_study_at_a_site_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
@@ -665,21 +663,21 @@ def test_a_study_at_a_site_elsewhere(capsys: pytest.CaptureFixture[str]) -> None
             for look in (looks[0], *looks):
                 shown.tell(look)
     assert capsys.readouterr().err.splitlines() == [
-        "sweep: 1 waiting, 1 completed of 2 runs",
-        "sweep: 2 completed of 2 runs",
-        "1 tasks are queued: Priority",
-        "sweep: 1 waiting, 1 completed of 2 runs",
-        "sweep: 2 completed of 2 runs",
+        "sweep: 2 runs: 1 waiting, 1 completed",
+        "sweep: 2 runs: 2 completed",
+        "1 task queued: Priority",
+        "sweep: 2 runs: 1 waiting, 1 completed",
+        "sweep: 2 runs: 2 completed",
     ]
 
 
 @pytest.mark.parametrize(
     ("kinds", "said"),
     [
-        (["runs"], "sent 4 runs of s to here"),
-        (["search"], "sent a search of 4 candidates, of which few are tried, of s to here"),
-        (["runs", "search"], "sent 4 runs and a search of 4 candidates, of which few are tried, of s to here"),
-        (["search", "search"], "sent 2 searches of 8 candidates in all, of which few are tried, of s to here"),
+        (["runs"], "Submitted 4 runs of s to here"),
+        (["search"], "Submitted 1 search (up to 4 candidates) of s to here"),
+        (["runs", "search"], "Submitted 4 runs and 1 search (up to 4 candidates) of s to here"),
+        (["search", "search"], "Submitted 2 searches (up to 8 candidates) of s to here"),
     ],
 )
 def test_candidates_of_a_search_are_not_called_runs(kinds: list[str], said: str, tmp_path: Path) -> None:
@@ -756,7 +754,7 @@ def test_a_real_study_on_a_terminal(columns: int, tmp_path: Path) -> None:
     see_until(there, "did not complete")
     assert process.wait(WAIT_S) == 1
     text = there.see(0.1)
-    assert "runs have ended" not in text
+    assert "runs done" not in text
     assert "batch=128" in text
     assert text.count("out_of_memory") == 3
     assert b"\x1b[32mcompleted\x1b[0m" in there.raw
@@ -798,6 +796,38 @@ def test_a_stopped_study_gives_the_terminal_to_the_shell(tmp_path: Path) -> None
     there.close()
 
 
+def words_of(text: str) -> list[str]:
+    """Words, names and numbers; without the steps per character of a sparkline, which depend on the width."""
+    text = re.sub(r"1 character = .*?steps", "", text, flags=re.DOTALL)
+    return re.findall(r"[^\s;:,()\[\]]*\w[^\s;:,()\[\]]*", text)
+
+
+def test_verbs_fit_a_narrow_terminal(
+    tmp_path: Path, pseudo: Callable[..., Pseudo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.toml").write_text(STUDY.format(pace=0.0), encoding="utf-8")
+    assert main(["study", "study.toml", "--quiet"]) == 1
+    assert main(["run", "sim", "--ranks", "2", "--repeats", "2", "--study", "two", "--quiet"]) == 0
+    run = min(ResultFolder(tmp_path / "steelyard-results").run_ids("two"))
+    verbs = [
+        ["show"], ["show", "forty"], ["show", "two"], ["show", run], ["batch", "forty"], ["energy", "two"],
+        ["compare", "forty:batch=8", "two"], ["compare", "forty:batch=8", "two", "--force"], ["scaling", "forty"],
+        ["study", "study.toml", "--dry-run"], ["workloads"], ["workloads", "resnet50"], ["explain"],
+        ["explain", "SY103"], ["audit", "caraml"], ["show", "unknown"],
+    ]  # fmt: skip
+    for verb in verbs:
+        texts = {}
+        for columns in (60, 120):
+            out, err = pseudo(columns, output="stdout"), pseudo(columns, output="stderr")
+            main(verb)
+            texts[columns] = out.see() + err.see()
+            assert out.terminal.wrapped + err.terminal.wrapped == 0, (verb, columns)
+        # A part of a broken word would be no word of the wide output.
+        wide_words = set(words_of(texts[120]))
+        assert [word for word in words_of(texts[60]) if word not in wide_words] == [], verb
+
+
 def test_show_draws_the_step_times(
     tmp_path: Path, pseudo: Callable[..., Pseudo], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -812,7 +842,7 @@ def test_show_draws_the_step_times(
         line = next(line for line in lines if line.startswith("step time  "))
         assert set(line.removeprefix("step time  ")) <= set(levels)
         assert all(len(line) <= 80 for line in lines)
-        assert "the steady window" in " ".join(lines)
+        assert "steady window" in " ".join(lines)
     # NO_COLOR leaves bold as it is.
     for variables, words, escapes in (
         ({}, ["show", run], rb"\[32m"),
@@ -836,11 +866,11 @@ def test_step_times_say_what_their_scale_is(record: RunRecord, tmp_path: Path, m
         "",
         f"step time  {BLOCKS[0] * 28}",
         f"           {'^' * 28}",
-        "           each character is the mean of 35 or 36 steps: lowest 10.000 ms,",
-        "           highest 10.000 ms; ^ the steady window",
+        "           1 character = the mean of 35 or 36 steps; lowest 10.000 ms, highest",
+        "           10.000 ms; ^ = steady window",
     ]
     monkeypatch.setattr(step_times, "MOST_BYTES", 10)
-    assert "not drawn here" in step_time_lines(tmp_path, record)[0]
+    assert "not drawn" in step_time_lines(tmp_path, record)[0]
     monkeypatch.undo()
     path = next(tmp_path.glob("steps*"))
     path.write_bytes(b"damaged" + path.read_bytes()[7:])

@@ -473,8 +473,8 @@ def test_no_run_judges_the_latest_jobs(occasions: Path, capsys: pytest.CaptureFi
     assert (code, found["verdict"], found["occasion"]) == (1, "fail", "verify.node.20260315T000000")
     assert found["figures"][0]["judgement"]["value"] == pytest.approx(3200 * 0.94, rel=0.02)
     code, text = verify(capsys, occasions, "--no-run")
-    assert text.startswith("fail: node: throughput_job ")
-    assert "documented in https://docs.example.org/node" in text
+    assert text.startswith("FAIL: node: throughput_job ")
+    assert "Documented in: https://docs.example.org/node" in text
 
 
 def test_more_jobs_join_the_latest_occasion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -489,7 +489,7 @@ def test_more_jobs_join_the_latest_occasion(tmp_path: Path, capsys: pytest.Captu
     assert again["occasion"] == found["occasion"]
     assert len(again["figures"][0]["runs"]) == 5
     text = verify(capsys, tmp_path, "--no-run")[1]
-    assert text.startswith("cannot tell: needs ")
+    assert text.startswith("CANNOT TELL: node: ")
     # The command can be copied: with the results that were named, in one line.
     (line,) = [line for line in text.splitlines() if line.startswith("next: ")]
     assert f"{tmp_path / 'node.toml'} --results {tmp_path / 'results'} --more " in line
@@ -499,7 +499,7 @@ def test_jobs_that_run_out_of_memory_fail_the_recipe(tmp_path: Path, capsys: pyt
     write(tmp_path, RECIPE.replace("[expect]", "sim.memory = { limit_bytes = 1.0, bytes_per_sample = 1.0 }\n[expect]"))
     code, text = verify(capsys, tmp_path)
     assert code == 1
-    assert text.startswith("fail: node: 4 of 4 jobs did not complete: 4 out_of_memory")
+    assert text.startswith("FAIL: node: 4 of 4 jobs did not complete: 4 out_of_memory")
     # Nobody measured it, so that the unit is the recipe's own text.
     write(tmp_path, (tmp_path / "node.toml").read_text(encoding="utf-8") + 'unit = "\\u001b[2J\\n"\n')
     for words in (["--no-run"], ["--history"], ["--dry-run"]):
@@ -515,7 +515,7 @@ def test_other_settings_are_another_history(
     assert main(["verify", str(path), "--more", "1", *shared]) == 2
     assert "other settings" in capsys.readouterr().err
     assert main(["verify", str(path), "--history", *shared]) == 0
-    assert "nothing has been run yet" in capsys.readouterr().out
+    assert "not run yet" in capsys.readouterr().out
 
 
 def test_a_figure_that_no_job_has_ends_it_after_the_first_job(
@@ -530,19 +530,19 @@ def test_words_for_bands_without_a_documented_figure(occasions: Path, capsys: py
     low = write(occasions, RECIPE.replace("value = 3200.0", "low = 3200.0"), "low.toml")
     assert main(["verify", str(low), "--no-run", "--results", str(occasions / "results")]) == 1
     assert "documented one" not in (text := capsys.readouterr().out)
-    assert "why: the whole interval is outside the band" in text
+    assert "The whole interval is outside the band." in text
 
 
 def test_a_share_of_nothing_and_a_figure_that_is_unknown(occasions: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shared = ["--no-run", "--results", str(occasions / "results")]
     share = RECIPE.replace("value = 3200.0", 'metric = "input_wait_share"\nhigh = 0.05')
     assert main(["verify", str(write(occasions, share, "share.toml")), *shared]) == 0
-    assert "pass: node: input_wait_share 0 [0, 0]" in capsys.readouterr().out
+    assert "PASS: node: input_wait_share 0 [0, 0]" in capsys.readouterr().out
     assert main(["verify", str(occasions / "share.toml"), "--history", *shared[1:]]) == 0
     assert "no change shown" in capsys.readouterr().out
     memory = RECIPE.replace("value = 3200.0", 'metric = "memory_peak"\nhigh = 5.0')
     assert main(["verify", str(write(occasions, memory, "memory.toml")), *shared]) == 1
-    assert "cannot tell: node: no job has memory_peak: " in capsys.readouterr().out
+    assert "CANNOT TELL: node: no job has memory_peak: " in capsys.readouterr().out
 
 
 def test_two_that_begin_in_the_same_second_do_not_mix(tmp_path: Path) -> None:

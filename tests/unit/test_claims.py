@@ -970,8 +970,8 @@ def folder(tmp_path: Path) -> Path:
 def test_a_claims_file_through_the_verb(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", str(folder / "c.toml")]) == 0
     out = capsys.readouterr().out
-    assert "first  holds (arithmetic)\n    says: Y is 1.33 times as fast\n    prints: 1.33x\n" in out
-    assert "    rows: 60.0/45.0 = 1.33x\n" in out
+    assert "first  holds (arithmetic)\n    claim: Y is 1.33 times as fast\n    published: 1.33x\n" in out
+    assert "    recomputed: 60.0/45.0 = 1.33x\n" in out
     assert "1 of 1 claim holds" in out
     (folder / "c.toml").write_text(CLAIMS.replace("1.33x", "1.5x"))
     assert main(["audit", str(folder / "c.toml"), "--json"]) == 1

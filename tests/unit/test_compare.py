@@ -408,7 +408,7 @@ def test_a_measured_run_beside_a_published_table(
     assert "Not ranked, too few jobs" in out
     assert "1.9" in out or "2.0" in out
     assert main(["compare", "reference:olivia-gh200:devices=4,precision=fp16", "base", "--results", str(results)]) == 1
-    assert "source:" in capsys.readouterr().out
+    assert "Source:" in capsys.readouterr().out
     assert main(["compare", "reference:nosuch", "base", "--results", str(results)]) == 2
     assert main(["compare", str(tmp_path / "missing.csv"), "base", "--results", str(results)]) == 2
 
@@ -621,5 +621,5 @@ def test_a_table_of_several_pairs_says_what_its_columns_are() -> None:
     text = "model,system,metric,value,unit\nR,A,train_time,10.0,min\nS,A,train_time,20.0,min\nR,B,train_time,5.0,min\n"
     rows = parse_table(text + "S,B,train_time,30.0,min\n", "t").rows
     told = said(list(rows[:2]), list(rows[2:]), metric="train_time")
-    for part in ("model A B B over A", "A and B in s", "printed digits only", "under 1, B is faster", "not ranked"):
+    for part in ("model A B B / A", "A and B in s", "printed digits only", "below 1, B is faster", "not ranked"):
         assert part in told

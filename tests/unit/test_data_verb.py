@@ -61,7 +61,7 @@ def test_show_tells_layout_source_and_terms(name: str, capsys: pytest.CaptureFix
 def test_make_then_check(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "make", name, "made here", "--samples", "40", "--seed", "3"]) == 0
     out = capsys.readouterr().out
-    assert "nothing wrong" in out
+    assert "No problems found." in out
     assert f"--data '{name}:made here'" in out
     code, found = run_json(capsys, "check", f"{name}:made here")
     assert (code, found["problems"]) == (0, [])
@@ -90,7 +90,7 @@ def test_check_samples_or_takes_all(capsys: pytest.CaptureFixture[str], tmp_path
     assert main(["data", "check", "cifar100:c"]) == 1
     out = capsys.readouterr().out
     assert "train.bin: record 499 has the label 255" in out
-    assert "1 wrong" in out
+    assert "1 problem" in out
     assert "steelyard run" not in out
 
 
@@ -104,7 +104,7 @@ def test_check_goes_on_behind_a_problem(capsys: pytest.CaptureFixture[str], tmp_
     out = capsys.readouterr().out
     assert out.count("begins like a pickle") == 20
     assert "and 11 more" in out
-    assert "31 wrong" in out
+    assert "31 problems" in out
     code, found = run_json(capsys, "check", "imagefolder:f")
     assert (code, len(found["problems"])) == (1, 31)
     assert "strange" in found["problems"][-1]["problem"]

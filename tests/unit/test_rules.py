@@ -24,7 +24,7 @@ from steelyard.errors import InputError
 from steelyard.inputs.validate import parse_object
 from steelyard.rules.rule import FAMILIES, SEVERITIES, SUBJECTS, Rule, check, codes, rule
 from steelyard.rules.table.row import Pair
-from steelyard.terminal.findings import finding_lines, tally
+from steelyard.terminal.findings import finding_lines, tally, tally_lines
 from steelyard.terminal.rule import index_page, page, terminal
 
 if TYPE_CHECKING:
@@ -186,13 +186,14 @@ def test_findings_are_printed_like_a_linters() -> None:
         "    evidence: 5 s against 10 s",
         "    fix: do not use it",
     ]
-    assert tally([found, found]) == "2 errors; steelyard explain SY501 says what a code means"
-    assert tally([]) == "no findings"
+    assert tally([found, found]) == "2 errors"
+    assert tally_lines([found, found]) == ["2 errors. Explain a code: steelyard explain SY501"]
+    assert tally_lines([]) == ["No findings."]
 
 
 def test_a_rule_of_a_later_version_is_shown_all_the_same() -> None:
     found = Finding(code="SY999", severity="note", message="unheard of", fix="none")
-    assert finding_lines([found])[0] == "SY999 (not a rule of this version) (note): unheard of"
+    assert finding_lines([found])[0] == "SY999 (unknown rule) (note): unheard of"
 
 
 class _Always(Rule):

@@ -456,11 +456,11 @@ def test_the_verb_answers_first_and_fits_the_terminal(folder: Path, capsys: pyte
     assert main(["scaling", "study", "--results", str(folder), "--at", "64"]) == 0
     text = capsys.readouterr().out
     lines = text.splitlines()
-    assert lines[0].startswith("How does the study 'study' scale over devices? (weak scaling")
-    assert lines[2].startswith("Answer: 8 devices give ")
+    assert lines[0].startswith("8 devices give ")
+    assert "study: weak scaling: constant batch per device" in lines
     assert max(map(len, lines)) <= 80
-    said = ("the next doubling returns", "Largest count with at least 70 %", "Base: 1 device at", "Gustafson: serial")
-    for part in (*said, "error at a count left out", "SY310", "the slowest computes", "Projected to 64 devices"):
+    said = ("1 to 2 devices: ", "Largest device count with at least 70 %", "Base: 1 device at", "Gustafson: serial")
+    for part in (*said, "cross-validation error", "SY310", "the slowest computes", "Projected to 64 devices"):
         assert part in text
     assert main(["scaling", "study", "--results", str(folder), "--threshold", "0.999"]) == 0
     assert "99.9 % efficiency: 1 device (the base). 2 devices reach" in " ".join(capsys.readouterr().out.split())
@@ -471,7 +471,7 @@ def test_models_that_miss_foretell_nothing(study: Any) -> None:
     (found,) = scaling(summarise(study([1, 2, 4, 8], sim=SimTruth(step_time_s=STEP_S, collective=cliff))))
     assert found.projections == ()
     text = "\n".join(scaling_lines(found, "study"))
-    assert "too much to project with" in text
+    assert "too large for a projection" in text
     assert "No projection to 16 devices" in text
 
 
@@ -488,7 +488,7 @@ def test_the_verb_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_a_blocked_curve_shows_rates_and_no_ratio(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scaling", "study", "--results", str(folder), "--strong"]) == 1
     text = capsys.readouterr().out
-    assert "no speed-up is given" in text
+    assert "Speed-up not reported" in text
     assert "efficiency, %" not in text
     assert main(["scaling", "study", "--results", str(folder), "--strong", "--json"]) == 1
     (found,) = json.loads(capsys.readouterr().out)
@@ -593,7 +593,7 @@ def test_records_of_old_versions_and_jobs_without_figures(study: Any) -> None:
         dataclasses.replace(record, quantities={name: record.quantities[name] for name in kept}) for record in records
     ]
     text = shown(bare)
-    assert "These records do not tell where the rest is lost." in text
+    assert "These records do not show where the rest is lost." in text
     assert ". ." not in text
     without = [dataclasses.replace(records[0], quantities={}), *records[1:]]
     (found,) = scaling(summarise(without))
@@ -610,18 +610,18 @@ def test_sentences_on_where_to_stop(study: Any) -> None:
     assert last.high is not None
     between = (last.low + last.value) / 2
     text = shown(records, threshold=between, name="study:batch=32")
-    assert text.startswith("How do the cells 'study:batch=32' scale over devices?")
+    assert "study:batch=32: weak scaling" in text
     assert "8 devices, the largest count measured (" in text
-    assert "The interval of 8 devices lies on both sides of" in text
-    assert "2 devices: one more returns" in text
-    assert "3 devices: 5 more return" in text
+    assert "The CI of 8 devices includes" in text
+    assert "2 to 3 devices: " in text
+    assert "3 to 8 devices: " in text
     # A middle count that is worse than those around it is not passed over in silence.
     worse = [
         dataclasses.replace(point, split=dataclasses.replace(point.split, total=Estimate(0.3)))
         for point in found.points
     ]
     dented = dataclasses.replace(found, points=(found.points[0], worse[1], *found.points[2:]), enough=found.points[2])
-    assert "Fewer devices are below 70 %, though: 2." in " ".join(" ".join(scaling_lines(dented, "study")).split())
+    assert "But 2 is below 70 %." in " ".join(" ".join(scaling_lines(dented, "study")).split())
 
 
 def test_what_the_balance_of_a_cross_check_counts_is_said_where_it_applies(study: Any) -> None:

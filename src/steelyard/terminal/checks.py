@@ -1,10 +1,10 @@
-"""Checks of a node or a site as lines for a terminal. Knows words, judges nothing."""
+"""Checks of a node or a site as lines for a terminal."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from steelyard.terminal.text import wrapped
+from steelyard.terminal.text import many, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,13 +15,13 @@ VERDICT = 6
 
 
 def check_lines(check: Check, name_columns: int) -> list[str]:
-    """One check as a person reads it: verdict, name and finding, then the fix."""
+    """Format one check: verdict, name and result, then the fix."""
     indent = " " * (VERDICT + name_columns)
     lines = wrapped(f"{check.verdict:<{VERDICT}}{check.name:<{name_columns}}{check.found}", deeper=indent)
     return lines + (wrapped(f"fix: {check.fix}", indent) if check.fix else [])
 
 
 def checks_summary(checks: Sequence[Check]) -> str:
-    """The last line: how many are wrong."""
+    """Count the problems, as the last line."""
     wrong = sum(check.verdict == "wrong" for check in checks)
-    return f"\n{wrong} wrong" if wrong else "\nnothing wrong"
+    return f"\n{many(wrong, 'problem')}" if wrong else "\nNo problems found."

@@ -1,4 +1,4 @@
-"""Audits and judged claims as lines for a terminal and as plain data. Knows columns and widths, no verdict."""
+"""Audits and judged claims as lines and as plain data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.base import to_json_object
-from steelyard.terminal.findings import finding_lines, rule_name, tally
+from steelyard.terminal.findings import finding_lines, rule_name, tally_lines
 from steelyard.terminal.text import table, wrapped
 
 if TYPE_CHECKING:
@@ -19,29 +19,29 @@ INDENT = "    "
 
 
 def audit_lines(audits: Sequence[Audit], *, brief: bool) -> list[str]:
-    """Each audit: what was judged, its findings and its claims; then a table of them all, where there are several."""
+    """Format the findings and claims of each audit, then a table of all of them if there are several."""
     lines, rows = [], []
     for entry in audits:
         lines += wrapped(f"{entry.name}: {entry.about}")
         if entry.findings:
             lines += ["", *finding_lines(entry.findings, fixes=not brief)]
-        lines += ["", tally(entry.findings)]
+        lines += ["", *tally_lines(entry.findings)]
         claims = ["-", "-"]
         if entry.judgements:
             lines += ["", *_claim_lines(entry.judgements, all_claims=not brief)]
-            lines += ["", *wrapped(claim_tally(entry.judgements))]
+            lines += ["", *wrapped(claim_tally(entry.judgements) + ".")]
             held = sum(judgement.verdict == "holds" for judgement in entry.judgements)
             claims = [str(len(entry.judgements)), str(held)]
         lines.append("")
-        blocking = sum(finding.severity == "error" for finding in entry.findings)
-        rows.append([entry.name, str(len(entry.findings)), str(blocking), *claims])
+        errors = sum(finding.severity == "error" for finding in entry.findings)
+        rows.append([entry.name, str(len(entry.findings)), str(errors), *claims])
     if len(audits) > 1:
-        lines.append(table(["judged", "findings", "blocking", "claims", "hold"], rows))
+        lines.append(table(["audited", "findings", "errors", "claims", "hold"], rows))
     return lines
 
 
 def audit_object(entry: Audit) -> dict[str, Any]:
-    """An audit for machines."""
+    """Return an audit as plain data."""
     return {
         "name": entry.name,
         "about": entry.about,
@@ -52,7 +52,7 @@ def audit_object(entry: Audit) -> dict[str, Any]:
 
 
 def _claim_lines(judgements: Sequence[Judgement], *, all_claims: bool) -> list[str]:
-    """Each claim in a few lines: its verdict, what it says, what it prints, what its rows give, and why."""
+    """Format each claim: its verdict, its text, the published and the recomputed figure, and why."""
     shown = [entry for entry in judgements if all_claims or entry.verdict != "holds"]
     width = max((len(entry.claim.id) for entry in shown), default=0)
     lines = []
@@ -64,22 +64,22 @@ def _claim_lines(judgements: Sequence[Judgement], *, all_claims: bool) -> list[s
 
 
 def _explain_claim(entry: Judgement) -> list[str]:
-    """The lines below the verdict of a claim."""
+    """List what belongs below the verdict of a claim."""
     claim = entry.claim
     place = f" ({claim.place})" if claim.place else ""
-    below = [f"says: {claim.text}{place}"] if claim.text else []
+    below = [f"claim: {claim.text}{place}"] if claim.text else []
     given = entry.recomputed if entry.verdict == "holds" else entry.sums
-    below += [f"prints: {claim.published}"] if claim.published else []
-    below += [f"rows: {given}"] if given else []
+    below += [f"published: {claim.published}"] if claim.published else []
+    below += [f"recomputed: {given}"] if given else []
     for part in entry.parts:
-        # A claim may fall by several assertions; what it does not fall by first is told with its verdict.
+        # A claim may fail by several assertions; those with another verdict than the claim are named.
         other = "" if part.verdict == entry.verdict else f"{part.asserts}, {part.verdict}: "
         below += [f"{other}{found.code} {rule_name(found.code)}: {found.message}" for found in part.findings]
     return [*below, *(f"note: {note}" for note in entry.notes)]
 
 
 def claim_tally(judgements: Sequence[Judgement]) -> str:
-    """How many claims have which verdict, in one line."""
+    """Count the claims by verdict, in one line."""
     counts = Counter(entry.verdict for entry in judgements)
     held, total = counts.pop("holds", 0), len(judgements)
     others = "".join(f"; {verdict}: {count}" for verdict, count in counts.most_common())
@@ -87,7 +87,7 @@ def claim_tally(judgements: Sequence[Judgement]) -> str:
 
 
 def claim_object(entry: Judgement) -> dict[str, Any]:
-    """A judged claim for machines."""
+    """Return a judged claim as plain data."""
     return {
         "id": entry.claim.id,
         "document": entry.claim.document,

@@ -1,4 +1,4 @@
-"""A comparison as lines for a terminal: verdict, findings, ratios, and what they say. Knows words and columns."""
+"""A comparison as lines for a terminal: verdict and answer, findings, ratios."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from steelyard.audit.beside import REFERENCE
 from steelyard.audit.documents import provenance
 from steelyard.rules.table.settings import shown
 from steelyard.stats.ratio import MIN_JOBS
-from steelyard.terminal.findings import finding_lines, tally
+from steelyard.terminal.findings import finding_lines, tally_lines
 from steelyard.terminal.text import capital, number, table, wrapped
 
 if TYPE_CHECKING:
@@ -23,19 +23,21 @@ if TYPE_CHECKING:
     from steelyard.rules.table.row import Row
 
 SHOWN_LEFT_OUT = 6
-# In the column under `B is`.
+# What the column `B is` shows for a verdict.
 SAYS = {"too few jobs": "not ranked"}
 OF_ONE_SIDE = ("SY115", "SY207", "SY209")
 
 
 def lines(compared: Compared, name_a: str, name_b: str) -> list[str]:
-    """Everything a person reads, the verdict first."""
+    """Format a comparison, the verdict and the answer first."""
     verdicts = dict.fromkeys(entry.verdict for entry in compared.comparisons)
-    out = wrapped(" and ".join(verdict.upper() for verdict in verdicts))
-    out += wrapped(f"A, the base: {name_a}") + wrapped(f"B: {name_b}")
+    out = wrapped(" and ".join(map(_loud, verdicts)))
+    if len(compared.comparisons) == 1 and not compared.comparisons[0].forced:
+        out += _answer_lines(compared.comparisons[0])
+    out += ["", *wrapped(f"A (base): {name_a}"), *wrapped(f"B: {name_b}")]
     for source in dict.fromkeys(filter(None, (_cite_source(name_a), _cite_source(name_b)))):
-        out += wrapped(f"source: {source}")
-    out += wrapped(f"under study: {compared.factor}; figure: {compared.metric}")
+        out += wrapped(f"Source: {source}")
+    out += wrapped(f"Factor: {compared.factor}; figure: {compared.metric}")
     told: dict[tuple[str, ...], Finding] = {}
     for how, several in groupby(compared.comparisons, key=lambda entry: entry.how):
         entries = list(several)
@@ -43,16 +45,20 @@ def lines(compared: Compared, name_a: str, name_b: str) -> list[str]:
             out += ["", *_describe_pairs(entries, told)]
         else:
             for entry in entries:
-                text = _describe_pair(entry, told)
-                # What has neither a heading nor a finding begins with the gap before its table.
+                text = _describe_pair(entry, told, answered=len(compared.comparisons) == 1 and not entry.forced)
+                # Without a heading and findings, it begins with the empty line before its table.
                 out += text if text[:1] == [""] else ["", *text]
     if compared.left_out:
         out.append("")
         for named in compared.left_out[:SHOWN_LEFT_OUT]:
-            out += wrapped(f"left out: {named}")
+            out += wrapped(f"Not compared: {named}")
         if len(compared.left_out) > SHOWN_LEFT_OUT:
             out.append(f"and {len(compared.left_out) - SHOWN_LEFT_OUT} more")
-    return [*out, "", *wrapped(tally(list(told.values())))]
+    return [*out, "", *tally_lines(list(told.values()))]
+
+
+def _loud(verdict: str) -> str:
+    return verdict.replace("disclosures", "warnings").upper()
 
 
 def _cite_source(text: str) -> str:
@@ -61,9 +67,11 @@ def _cite_source(text: str) -> str:
 
 
 def _describe_pairs(entries: Sequence[Comparison], told: dict[tuple[str, ...], Finding]) -> list[str]:
-    """Several pairs of equal settings as one table, one line each."""
-    blocked = sum(entry.verdict == "not comparable" and not entry.forced for entry in entries)
-    out = wrapped(f"{entries[0].how}, {len(entries)} pairs" + (f", {blocked} not comparable" if blocked else ""))
+    """Format several pairs of equal settings as one table."""
+    refused = sum(entry.verdict == "not comparable" and not entry.forced for entry in entries)
+    out = wrapped(
+        capital(entries[0].how) + f": {len(entries)} pairs" + (f", {refused} not comparable" if refused else "")
+    )
     for entry in entries:
         out += _new_findings(entry, told, repeat=False)
     rows = []
@@ -75,28 +83,27 @@ def _describe_pairs(entries: Sequence[Comparison], told: dict[tuple[str, ...], F
             says = [a, b, value, bounds, ("FORCED, " if entry.forced else "") + SAYS.get(first.verdict, first.verdict)]
         rows.append([", ".join(text.partition(" ")[2] for text in entry.shared), *says])
     settings = ", ".join(text.partition(" ")[0] for text in entries[0].shared)
-    out += ["", table([settings, "A", "B", "B over A", "interval", "B is"], rows)]
-    # What the columns are.
+    out += ["", table([settings, "A", "B", "B / A", "interval", "B is"], rows)]
     ratios = [ratio for entry in entries for ratio in entry.ratios[:1]]
     units = dict.fromkeys(ratio.unit for ratio in ratios)
     if units:
-        out += wrapped(f"A and B in {', '.join(units)}; base of every ratio: A")
+        out += wrapped(f"A and B in {', '.join(units)}; base of every ratio: A.")
     if any(ratio.level is not None and ratio.low is not None for ratio in ratios):
-        out += wrapped("Each interval by itself: 95 %, Welch on the jobs.")
+        out += wrapped("Intervals: 95 % CI per pair, Welch's t over jobs.")
     for method in dict.fromkeys(ratio.method for ratio in ratios if ratio.level is None and ratio.low is not None):
-        out += wrapped(f"Bounds: {method}; they are no test of chance.")
+        out += wrapped(f"Bounds: {method}. They do not test for chance.")
     if any(ratio.verdict == "too few jobs" for ratio in ratios):
         out += wrapped(f"Not ranked: fewer than {MIN_JOBS} jobs on a side.")
     if any(sense(unit) == "time" for unit in units):
-        out += wrapped("B over A is a ratio of times: under 1, B is faster.")
+        out += wrapped("B / A is a ratio of times: below 1, B is faster.")
     return out
 
 
 def _new_findings(entry: Comparison, told: dict[tuple[str, ...], Finding], *, repeat: bool = True) -> list[str]:
-    """Findings that were not told yet, and the codes of those that were."""
+    """Format the findings that were not shown yet, and list the codes of the others."""
     out, before = [], []
     for found in entry.findings:
-        # With the side it is about; most are about both.
+        # Most findings are about both sides.
         side = "A" if found.place == entry.a.place else "B"
         placed = replace(found, place=side if found.code in OF_ONE_SIDE else "")
         key = (placed.code, placed.severity, placed.message, placed.place)
@@ -106,33 +113,31 @@ def _new_findings(entry: Comparison, told: dict[tuple[str, ...], Finding], *, re
             out += finding_lines([placed], fixes=found.severity != "warning")
         told.setdefault(key, found)
     if before and repeat:
-        out += wrapped(f"as above: {', '.join(dict.fromkeys(before))}")
+        out += wrapped(f"As above: {', '.join(dict.fromkeys(before))}")
     return out
 
 
-def _describe_pair(entry: Comparison, told: dict[tuple[str, ...], Finding]) -> list[str]:
+def _describe_pair(entry: Comparison, told: dict[tuple[str, ...], Finding], *, answered: bool) -> list[str]:
     shared = f" ({', '.join(entry.shared)})" if entry.shared else ""
     out = []
     if entry.how != "as selected":
-        out += wrapped(f"{entry.how}{shared}: {entry.verdict.upper()}")
+        out += wrapped(f"{capital(entry.how)}{shared}: {_loud(entry.verdict)}")
     if entry.how != "as selected" or entry.chosen_from != (1, 1):
         out += wrapped(f"A: {_name_row(entry, entry.a)}", "  ") + wrapped(f"B: {_name_row(entry, entry.b)}", "  ")
     out += _new_findings(entry, told)
     if entry.forced:
-        out += ["", *wrapped("FORCED: the findings above forbid this ratio, and must stand wherever it is used.")]
-    if not entry.ratios and entry.verdict != "not comparable":
-        return [*out, *wrapped("no ratio is given: the figure is zero on one of the sides")]
+        out += ["", *wrapped("FORCED: the errors above make this ratio invalid. Quote them wherever it is used.")]
     if not entry.ratios:
-        return [*out, *wrapped("no ratio is given; --force prints it with the findings attached")]
+        return out if answered else [*out, *_answer_lines(entry)]
     out += [
         "",
-        table(["", "A", "B", "unit", "B over A", "interval", "jobs"], [_make_row(ratio) for ratio in entry.ratios]),
+        table(["", "A", "B", "unit", "B / A", "interval", "jobs"], [_make_row(ratio) for ratio in entry.ratios]),
     ]
-    return out + _explain_ratios(entry)
+    return out + ([] if answered else ["", *_answer_lines(entry)]) + _explain_ratios(entry)
 
 
 def _name_row(entry: Comparison, row: Row) -> str:
-    """A row of a sweep by what was chosen in it."""
+    """Name a row of a sweep by the settings that were chosen."""
     keys = [key for key in entry.chosen if row.get(key) is not None]
     return row.place + (f" ({', '.join(f'{key} {shown(row.get(key))}' for key in keys)})" if keys else "")
 
@@ -144,35 +149,43 @@ def _make_row(ratio: Ratio) -> list[str]:
     return [scope, number(ratio.a), number(ratio.b), ratio.unit, f"{ratio.value:.4g}", bounds, jobs]
 
 
+def _answer_lines(entry: Comparison) -> list[str]:
+    """Say what the ratios mean, each different one in a sentence, or why there is none."""
+    if not entry.ratios:
+        zero = entry.verdict != "not comparable"
+        why = "the figure is zero on one side" if zero else "fix the errors first (--force prints it anyway)"
+        return wrapped(f"No ratio: {why}.")
+    others = [ratio for ratio in entry.ratios[1:] if abs(ratio.value / entry.ratios[0].value - 1) > 1e-9]
+    shown = [*entry.ratios[:1], *others]
+    return [line for ratio in shown for line in wrapped(capital(sentence(ratio, "A", "B")) + ".")]
+
+
 def _explain_ratios(entry: Comparison) -> list[str]:
     first = entry.ratios[0]
-    out = ["", *wrapped(capital(sentence(first, "A", "B")) + ".")]
-    others = [ratio for ratio in entry.ratios[1:] if abs(ratio.value / first.value - 1) > 1e-9]
-    for ratio in others:
-        out += wrapped(capital(sentence(ratio, "A", "B")) + ".")
+    out = []
     if first.level is not None and first.low is not None:
         out += wrapped(
-            f"Interval: {level_percent(first.level)}, {first.method}; base of every ratio and percentage: A."
+            f"Interval: {level_percent(first.level)} CI, {first.method}. Base of every ratio and percentage: A."
         )
     elif first.low is not None:
-        out += wrapped(f"Bounds: {first.method}; they are no test of chance.")
+        out += wrapped(f"Bounds: {first.method}. They do not test for chance.")
     if max(entry.chosen_from) > 1:
         out += wrapped(_explain_choice(entry.chosen_from, first))
     if sense(first.unit) == "time":
-        out += wrapped("B over A is a ratio of times: under 1, B is faster.")
+        out += wrapped("B / A is a ratio of times: below 1, B is faster.")
     return out
 
 
 def _explain_choice(rows: tuple[int, int], first: Ratio) -> str:
-    """What it means that the best was chosen by the figures that are compared."""
+    """Explain the bias of choosing the best rows by the figures that are compared."""
     text = (
-        f"The best of {rows[0]} rows against the best of {rows[1]}, chosen by the same jobs: chance helps a winner, so "
-        "that the ratio leans to the side with more rows. "
+        f"The best of {rows[0]} rows compared with the best of {rows[1]}, chosen by the same jobs: chance favours the "
+        "side with more rows. "
     )
     if first.level is None or first.low is None:
-        return text + "Without jobs on both sides nothing can be said of how far."
+        return text + "Without jobs on both sides, the size of this bias is unknown."
     pairs = rows[0] * rows[1]
     return text + (
-        f"The interval allows for the choice (at {level_percent(first.level)} each, all {pairs} pairs hold together at "
-        "95 %); measure the two winners again for a ratio without it."
+        f"The interval allows for the choice ({level_percent(first.level)} for each of {pairs} pairs, 95 % for all "
+        "together). Measure the two winners again for a ratio without this bias."
     )

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import textwrap
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.highlighter import RegexHighlighter
 from rich.theme import Theme
@@ -57,13 +59,13 @@ class _Highlighter(RegexHighlighter):
         r"(?m)^(?:(?P<error>\d+ errors?)(?:, |\.))?(?:(?P<warning>\d+ warnings?)(?:, |\.))?(?:(?P<note>\d+ notes?)\.)?",
         rf"(?m)(?:^|[\s,;])\d[\d,]* (?:{_STATUS})\b",
         rf"(?m)^(?:\[\d+/\d+\] )?[\w.-]+(?: \([^()\n]*\))?: (?:{_STATUS})\b",
-        r"(?m)(?:^|: )(?:(?P<bad>NOT COMPARABLE|FAIL)|(?P<good>COMPARABLE|PASS)|(?P<unsure>CANNOT TELL|FORCED))\b",
+        r"(?m)(?:^|: )(?:(?P<bad>NOT COMPARABLE|FAIL)|(?P<good>COMPARABLE(?: WITH WARNINGS)?|PASS))\b",
+        r"(?m)^(?P<unsure>CANNOT TELL|FORCED):",
         r"(?m)^(?:(?P<good>ok)|(?P<bad>wrong)|(?P<note>note)) {2,}\S",
-        r"(?m)(?: {2}|^)(?:(?P<good>ok)|(?P<bad>WRONG))$",
+        r"(?m)(?: {2}|^|verdict: )(?:(?P<good>ok)|(?P<bad>WRONG))$",
         r"(?m)^(?P<bad>error|WRONG)(?=:| )",
-        r"(?m)^ *(?P<label>fix|next|Next|Fix|Answer|Explain a code):",
-        r"(?m)^ *(?P<quiet>evidence: .*)",
-        r"(?m)^(?P<heading>\S.*)\n(?P<quiet>-+(?: -+)+)$",
+        r"(?m)^ *(?P<label>fix|next|Fix|Answer|Explain a code):",
+        r"(?m)^(?P<heading>.+\n(?:.+\n)?)(?P<quiet>-+(?: -+)+)$",
     ]
 
 
@@ -77,11 +79,25 @@ def console_of(stream: TextIO) -> Console:
     )  # fmt: skip
 
 
+def print_folded(console: Console, text: str, end: str = "\n") -> None:
+    """Print text; on a terminal, lines that are too long are broken between words, never inside a path or a name."""
+    if console.file.isatty():
+        text = "\n".join(_folded(line, console.width) for line in text.split("\n"))
+    console.print(text, end=end)
+
+
+def _folded(line: str, columns: int) -> str:
+    if cell_len(line) <= columns:
+        return line
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.fill(line, columns, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+
+
 def say(text: str) -> None:
     """Print text that is not a result to standard error."""
     # A closed terminal does not end a study.
     with contextlib.suppress(OSError):
-        console_of(sys.stderr).print(text)
+        print_folded(console_of(sys.stderr), text)
 
 
 class _Output:
@@ -91,7 +107,7 @@ class _Output:
         self._console = console
 
     def write(self, text: str) -> int:
-        self._console.print(text, end="")
+        print_folded(self._console, text, end="")
         return len(text)
 
     def __getattr__(self, name: str) -> Any:

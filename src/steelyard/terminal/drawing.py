@@ -58,6 +58,11 @@ def duration(time_s: float, parts: int = 2) -> str:
     return f"{whole} {unit} {rest} {lesser}" if rest else f"{whole} {unit}"
 
 
+def rounded(time_s: float) -> str:
+    """Format an estimated duration: whole seconds, then one unit, two from an hour on."""
+    return duration(max(1.0, round(time_s)), parts=1 if time_s < 3600 else 2)
+
+
 # -- sparklines
 
 

@@ -1,4 +1,4 @@
-"""Energy of cells as lines for a terminal and as plain data. Knows words and widths, computes nothing."""
+"""Energy of configurations as lines and as plain data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from steelyard.analysis.summary import labels
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import printable
 from steelyard.terminal.findings import finding_lines
-from steelyard.terminal.text import number, seconds, table, with_interval, wrapped
+from steelyard.terminal.text import (
+    interval_notes,
+    natural_order,
+    number,
+    seconds,
+    sentence,
+    table,
+    with_interval,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,12 +39,12 @@ CHART_ROWS = 5
 CHART_COLUMNS = 66
 
 PER_WORK = (
-    ("energy_per_sample", "J a sample"), ("energy_per_sample_net", "J a sample, net"), ("samples_per_wh", "samples/Wh"),
-    ("energy_per_token", "J a token"), ("tokens_per_wh", "tokens/Wh"),
-    ("energy_first_epoch", "J, first epoch"), ("energy_later_epochs", "J, a later epoch"),
-    ("power_job", "W, mean"), ("idle_power_job", "W, idle"), ("energy_device", "J of one device"),
+    ("energy_per_sample", "J/sample"), ("energy_per_sample_net", "J/sample, net"), ("samples_per_wh", "samples/Wh"),
+    ("energy_per_token", "J/token"), ("tokens_per_wh", "tokens/Wh"),
+    ("energy_first_epoch", "J, first epoch"), ("energy_later_epochs", "J, later epochs"),
+    ("power_job", "W, mean"), ("idle_power_job", "W, idle"), ("energy_device", "J per device"),
 )  # fmt: skip
-"""What a job's energy is divided by, with its heading."""
+"""Quantities of a job, with their headings."""
 PHASES = (
     ("energy_compile", "compile"), ("energy_warmup", "warm-up"), (MAIN, "steady"), ("energy_all_steps", "all steps"),
     ("energy_run", "run"),
@@ -48,9 +57,10 @@ MARK_WORDS = {"warmup": "warm-up", "crosscheck": "cross-check"}
 
 
 def energy_lines(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> list[str]:
-    """The answer first; then the figures of each cell, its phases, the power over time, and what speaks against it."""
+    """Format the answer, then the figures of each configuration, its phases, the power over time, and doubts."""
     names = _names(cells)
-    lines = wrapped(answers(cells))
+    cells = sorted(cells, key=lambda entry: natural_order(names[entry.cell.cell]))
+    lines = wrapped(sentence(answers(cells)))
     shown = [entry for entry in cells if entry.main.value is not None]
     if shown:
         if len(cells) > 1:
@@ -67,49 +77,55 @@ def energy_lines(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> list[
         lines += [line for held in trace.held[:SHOWN_JOBS] for line in wrapped(held)]
     lost = [entry for entry in cells if entry.main.value is None]
     if len(cells) > 1 and lost:
+        reasons: dict[str, list[str]] = {}
+        for entry in lost:
+            reasons.setdefault(answer(entry), []).append(names[entry.cell.cell])
         lines.append("")
-        for entry in lost[:SHOWN_JOBS]:
-            lines += wrapped(f"{names[entry.cell.cell]}: {answer(entry)}")
-        if len(lost) > SHOWN_JOBS:
-            lines.append(f"and {len(lost) - SHOWN_JOBS} more cells without an energy (--json)")
+        for reason, named in list(reasons.items())[:SHOWN_REASONS]:
+            lines += wrapped(f"{'; '.join(named)}: {reason}")
+        if len(reasons) > SHOWN_REASONS:
+            lines.append(f"and {len(reasons) - SHOWN_REASONS} more reasons (listed by --json)")
     for entry in cells:
         lines += _list_doubts(entry, "" if len(cells) == 1 else f"{names[entry.cell.cell]}: ")
     if not shown:
-        lines += ["", "next: steelyard doctor says what can be measured here and how to be allowed to"]
+        lines += [
+            "",
+            "next: steelyard doctor lists the power sensors and missing permissions",
+        ]
     return lines
 
 
 def answers(cells: Sequence[CellEnergy]) -> str:
-    """What a sample costs, or where it costs the least, and what forbids to use that."""
+    """Say what a sample costs, or which configuration needs the least, and which errors make that invalid."""
     text = answer(cells[0]) if len(cells) == 1 else _name_least(cells, _names(cells))
-    # A sound sensor does not fix a clock or a run that drifts: findings on the runs forbid their figures all the same.
-    there = [entry for entry in cells if entry.main.value is not None]
-    codes = [{one.code for one in entry.cell.findings if one.severity == "error"} for entry in there]
+    # Errors of a run make its energy invalid too, even if its sensors are fine.
+    known = [entry for entry in cells if entry.main.value is not None]
+    codes = [{one.code for one in entry.cell.findings if one.severity == "error"} for entry in known]
     found = sorted(set().union(*codes))
     if not found:
         return text
-    whose = "it" if len(cells) == 1 else f"the figures of {sum(map(bool, codes))} of {len(there)} cells"
-    return f"{text}; not to be used: {', '.join(found)} {'forbids' if len(found) == 1 else 'forbid'} {whose}"
+    whose = "" if len(cells) == 1 else f" for {sum(map(bool, codes))} of {len(known)} configurations"
+    return f"{text}. Do not use it{whose}: fix {', '.join(found)} first"
 
 
 def _names(cells: Sequence[CellEnergy]) -> dict[str, str]:
-    """Cells by the settings in which they differ, or as their study calls them where that would be too long."""
+    """Name configurations by the settings in which they differ, or by their id if that is too long."""
     found = labels([entry.cell for entry in cells])
     return {cell: label if len(label) <= MAX_LABEL else cell for cell, label in found.items()}
 
 
 def _name_least(cells: Sequence[CellEnergy], names: dict[str, str]) -> str:
-    """Which of several cells needs the least energy, where they count the same."""
-    there = [entry for entry in cells if entry.main.value is not None]
-    text = f"{len(there)} of {len(cells)} cells have an energy"
-    scopes = sorted({entry.scope for entry in there})
+    """Say which of several configurations needs the least energy, if their energies have the same scope."""
+    known = [entry for entry in cells if entry.main.value is not None]
+    text = f"{len(known)} of {len(cells)} configurations have an energy"
+    scopes = sorted({entry.scope for entry in known})
     if len(scopes) > 1:
-        return f"{text}; they do not count the same and cannot be compared: {'; '.join(scopes)}"
-    costs = [(entry.figures[name], entry) for entry in there if _known(entry, name := "energy_per_sample")]
+        return f"{text}; their scopes differ and cannot be compared: {'; '.join(scopes)}"
+    costs = [(entry.figures[name], entry) for entry in known if _known(entry, name := "energy_per_sample")]
     if len(costs) < 2:
         return text
     least, best = min(costs, key=lambda pair: pair[0].value or 0.0)
-    # Also ran: whatever may need as little, by the intervals; one without an interval may need anything.
+    # By the intervals, these may need as little; without an interval nothing is excluded.
     rivals = [
         entry
         for cost, entry in costs
@@ -118,17 +134,17 @@ def _name_least(cells: Sequence[CellEnergy], names: dict[str, str]) -> str:
     ]
     told = f"{names[best.cell.cell]}, {answer(best)}"
     if not rivals:
-        return f"{text}; least a sample: {told}"
-    count = "another cell" if len(rivals) == 1 else f"{len(rivals)} other cells"
-    return f"{text}; the lowest figure a sample is that of {told}; by the intervals {count} may need as little"
+        return f"{text}; the least per sample: {told}"
+    count = "1 other configuration" if len(rivals) == 1 else f"{len(rivals)} other configurations"
+    return f"{text}; the lowest per sample: {told}; by the intervals, {count} may need as little"
 
 
 def answer(entry: CellEnergy) -> str:
-    """What a sample costs, in a sentence."""
+    """Say what a sample costs, in a sentence."""
     if entry.main.value is None:
         return f"no energy: {entry.main.reason}"
     key = next((name for name in ("energy_per_sample", "energy_per_token", MAIN) if _known(entry, name)), MAIN)
-    unit = {"energy_per_sample": "J a sample", "energy_per_token": "J a token"}.get(key, "J")
+    unit = {"energy_per_sample": "J/sample", "energy_per_token": "J/token"}.get(key, "J")
     rate = "tokens_per_wh" if key == "energy_per_token" else "samples_per_wh"
     text = f"{with_interval(entry.figures[key])} {unit}"
     if _known(entry, rate):
@@ -136,12 +152,12 @@ def answer(entry: CellEnergy) -> str:
     if _known(entry, "power_job"):
         text += f", at {_value(entry, 'power_job')} W"
     jobs = "1 job" if entry.jobs == 1 else f"{entry.jobs} jobs"
-    left = f", {len(entry.left_out)} left out" if entry.left_out else ""
+    left = f", {len(entry.left_out)} excluded" if entry.left_out else ""
     return f"{text} ({entry.scope}; {entry.verdict}; {jobs}{left})"
 
 
 def _compare_cells(cells: Sequence[CellEnergy], names: dict[str, str]) -> list[str]:
-    """Several cells: a cell a line, without intervals where they would not fit."""
+    """Format one row per configuration, without intervals."""
     wanted = ("energy_per_sample", "energy_per_sample_net", "samples_per_wh", "energy_per_token", "power_job")
     columns = [(name, heading) for name, heading in PER_WORK if name in wanted and any(_known(e, name) for e in cells)]
     rows = [
@@ -153,31 +169,31 @@ def _compare_cells(cells: Sequence[CellEnergy], names: dict[str, str]) -> list[s
         ]
         for entry in cells
     ]
-    short = {"J a sample": "J/sample", "J a sample, net": "net", "J a token": "J/token", "W, mean": "W"}
+    short = {"J/sample, net": "net", "W, mean": "W"}
     return table(
         ["configuration", "jobs", *(short.get(heading, heading) for _, heading in columns), ""], rows
     ).splitlines()
 
 
 def _list_phases(cells: Sequence[CellEnergy], names: dict[str, str]) -> list[str]:
-    """Joules of each phase; what the host took beside them."""
-    # Of a run that never got steady the window is all its steps, which have a column of their own.
+    """Format the energy of each phase, and of the host."""
+    # If a run was never steady, its window is all its steps, which have a column of their own.
     columns = [
         (name, heading)
         for name, heading in PHASES
         if any(_known(entry, name) and _in_column(entry, name) for entry in cells)
     ]
     hosts = any(_known(entry, "energy_host") for entry in cells)
-    columns += [("energy_host", "host beside it")] if hosts else []
+    columns += [("energy_host", "host, in addition")] if hosts else []
     rows = []
     for entry in cells:
         figures = [
             _value(entry, name) if _known(entry, name) and _in_column(entry, name) else "-" for name, _ in columns
         ]
         rows.append([*([] if len(cells) == 1 else [names[entry.cell.cell]]), *figures])
-    head = ["joules of"] if len(cells) == 1 else ["joules of a job"]
     if len(cells) == 1:
-        rows = [["the job", *row] for row in rows]
+        rows = [["job", *row] for row in rows]
+    head = ["energy, J"]
     return table([*head, *(heading for _, heading in columns)], rows).splitlines()
 
 
@@ -186,47 +202,43 @@ def _in_column(entry: CellEnergy, name: str) -> bool:
 
 
 def _explain_columns(cells: Sequence[CellEnergy]) -> list[str]:
-    """What the brackets are, and what net means, each once."""
-    notes: dict[str, None] = {}
+    """Explain the brackets and the column net."""
+    intervals = []
     for entry in cells:
-        for name in ("energy_per_sample", "energy_per_token", MAIN):
-            interval = entry.figures[name].interval if name in entry.figures else None
-            if interval is not None:
-                level = f"{100 * interval.level:g} %"
-                notes[f"[]: {level} interval for {interval.covers}; {interval.method}"] = None
-                if interval.approximate:
-                    notes["~: approximate, " + "; ".join(interval.approximate)] = None
-                break
-        if _known(entry, "energy_per_sample_net"):
-            notes["net: without what the same hardware draws when idle"] = None
-    return [line for note in notes for line in wrapped(note)]
+        left_out = {left.run_id for left in entry.left_out}
+        jobs = [record for record in entry.cell.records if record.run_id not in left_out]
+        names = [name for name in ("energy_per_sample", "energy_per_token", MAIN) if name in entry.figures]
+        found = [each for name in names if (each := entry.figures[name].interval) is not None]
+        intervals += [(interval, jobs) for interval in found[:1]]
+    net = any(_known(entry, "energy_per_sample_net") for entry in cells)
+    return interval_notes(intervals) + (wrapped("net = without the idle power of the same hardware") if net else [])
 
 
 def _list_doubts(entry: CellEnergy, place: str) -> list[str]:
-    """What speaks against the energy: reasons, jobs that were left out, findings."""
+    """List the doubts about an energy: reasons, excluded jobs, findings."""
     lines: list[str] = []
     validity = entry.main.validity
     if validity is not None and entry.main.value is not None and validity.reasons:
-        lines += ["", *wrapped(f"{place}{validity.verdict}:")]
+        lines += ["", *wrapped(f"{place}{validity.verdict} because:")]
         lines += [line for reason in validity.reasons[:SHOWN_REASONS] for line in wrapped(f"- {reason}")]
         if len(validity.reasons) > SHOWN_REASONS:
-            lines.append(f"- and {len(validity.reasons) - SHOWN_REASONS} more (--json)")
-    # Where no job is in the mean, and all for one reason, the answer has said why.
+            lines.append(f"- and {len(validity.reasons) - SHOWN_REASONS} more (listed by --json)")
+    # If all jobs are excluded for one reason, the answer has given it.
     if entry.left_out and (entry.jobs or len({left.reason for left in entry.left_out}) > 1):
-        lines += ["", *wrapped(f"{place}in no mean:")]
+        lines += ["", *wrapped(f"{place}excluded from the mean:")]
         lines += [line for left in entry.left_out[:SHOWN_JOBS] for line in wrapped(f"- {left.run_id}: {left.reason}")]
         if len(entry.left_out) > SHOWN_JOBS:
-            lines.append(f"- and {len(entry.left_out) - SHOWN_JOBS} more jobs (--json)")
+            lines.append(f"- and {len(entry.left_out) - SHOWN_JOBS} more jobs (listed by --json)")
     if entry.findings:
         lines += ["", *finding_lines(entry.findings)]
     return lines
 
 
 def summary_of(entry: CellEnergy, trace: PowerTrace) -> str:
-    """The picture in words; its figures are of the cell, so over all its jobs."""
+    """Describe the chart in a line; its figures are means over all jobs of the configuration."""
     steady = [phase for phase in trace.phases if phase.name in ("steady", "steps")]
     parts = [f"job: {_value(entry, 'power_job')} W"] if _known(entry, "power_job") else []
-    parts += [f"{_value(entry, 'energy_per_sample')} J a sample"] if _known(entry, "energy_per_sample") else []
+    parts += [f"{_value(entry, 'energy_per_sample')} J/sample"] if _known(entry, "energy_per_sample") else []
     parts += [f"{entry.scope}, {entry.verdict}"]
     parts += [f"mean of {entry.jobs} jobs"] if entry.jobs > 1 else []
     parts += [f"over {seconds(steady[0].end_s - steady[0].start_s)}"] if steady else []
@@ -237,7 +249,7 @@ def summary_of(entry: CellEnergy, trace: PowerTrace) -> str:
 
 
 def power_chart(trace: PowerTrace) -> list[str]:
-    """The power of all that is counted over time, and under it the phases."""
+    """Draw the total power over time, and the phases below it."""
     counted = [line for line in trace.lines if line.counted]
     lines = counted or [line for line in trace.lines if line.scope == trace.lines[0].scope]
     times, power = total(lines, 4 * CHART_COLUMNS)
@@ -251,7 +263,7 @@ def power_chart(trace: PowerTrace) -> list[str]:
         mark = f"{number(top, 3)} W" if row == CHART_ROWS else "0 W" if row == 1 else ""
         drawn = ""
         for value in columns:
-            # Full, half or empty; a column of which nothing is known stays empty.
+            # Full, half or empty; a column without readings stays empty.
             filled = 0.0 if value is None else CHART_ROWS * value / top - (row - 1)
             drawn += (
                 "#" if filled >= 0.75 else ":" if filled >= 0.25 else "." if row == 1 and value is not None else " "
@@ -265,25 +277,22 @@ def power_chart(trace: PowerTrace) -> list[str]:
     ends = f"{seconds(float(times[0]))} to {seconds(float(times[-1]))}"
     seen = list(dict.fromkeys(phase.name for phase in trace.phases if phase.end_s > phase.start_s))
     words = ", ".join(f"{PHASE_MARKS.get(name, '?')} {MARK_WORDS.get(name, name)}" for name in seen)
-    return [printable(line) for line in out] + wrapped(f"from {ends} of the run; {words}")
-
-
-# -- for machines
+    return [printable(line) for line in out] + wrapped(f"{ends} of the run; {words}")
 
 
 def held_lines(checks: Mapping[str, MeterAgreement]) -> list[str]:
-    """What others measured of the same run, and whether both can be right."""
+    """Format the comparison of a run with other meters."""
     lines = []
     for name, check in checks.items():
         lines += ["", *wrapped(f"{name}: {check.answer}")]
         lines += [line for reason in check.reasons for line in wrapped(f"- {reason}")]
         if check.difference_w is not None:
-            lines += wrapped(f"- it has {number(check.difference_w, 4)} W more on average")
+            lines += wrapped(f"- it reads {number(check.difference_w, 4)} W more on average")
     return lines
 
 
 def energy_object(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> dict[str, Any]:
-    """The same as plain data."""
+    """Return the energies as plain data."""
     return {
         "configurations": [
             {

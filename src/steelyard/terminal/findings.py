@@ -1,4 +1,4 @@
-"""Findings as lines for a terminal, in the manner of a linter: place, code, what is wrong, evidence, what to do."""
+"""Findings as lines for a terminal, like those of a linter: place, code, message, evidence, fix."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from steelyard.rules.rule import SEVERITIES, find_rule
-from steelyard.terminal.text import many, wrapped
+from steelyard.terminal.text import capital, many, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def finding_lines(findings: Sequence[Finding], *, fixes: bool = True) -> list[str]:
-    """Each finding in a few lines, in the order given."""
+    """Format findings in the order given, a few lines each."""
     lines = []
     for found in findings:
         place = f"{found.place}: " if found.place else ""
@@ -28,16 +28,18 @@ def finding_lines(findings: Sequence[Finding], *, fixes: bool = True) -> list[st
 
 
 def tally(findings: Sequence[Finding]) -> str:
-    """How many findings of each severity there are, and how to learn more, in one line."""
-    if not findings:
-        return "no findings"
+    """Count the findings by severity: 2 errors, 1 warning."""
     counts = Counter(found.severity for found in findings)
-    parts = [many(counts[each], each) for each in SEVERITIES if counts[each]]
-    example = min(found.code for found in findings)
-    return f"{', '.join(parts)}; steelyard explain {example} says what a code means"
+    return ", ".join(many(counts[each], each) for each in SEVERITIES if counts[each]) or "no findings"
+
+
+def tally_lines(findings: Sequence[Finding]) -> list[str]:
+    """Count the findings, and name the command that explains the first code."""
+    explain = f" Explain a code: steelyard explain {min(found.code for found in findings)}" if findings else ""
+    return wrapped(f"{capital(tally(findings))}.{explain}")
 
 
 def rule_name(code: str) -> str:
-    """The name of a code's rule; the code of a rule that is not installed here has none."""
+    """Return the name of a code's rule."""
     found = find_rule(code)
-    return found.name if found is not None else "(not a rule of this version)"
+    return found.name if found is not None else "(unknown rule)"

@@ -1,11 +1,11 @@
-"""Rates of an input pipeline beside the model's as lines for a terminal and as plain data. Knows words, no forecast."""
+"""Rates of an input pipeline next to the model's, as lines and as plain data."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.base import to_json_object
-from steelyard.terminal.text import number, table, with_interval
+from steelyard.terminal.text import number, table, with_interval, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
     from steelyard.contracts.record import Quantity
 
     Pipelines = Sequence[tuple[int, Quantity, Forecast | None]]
-    """Loader processes a rank, the pipeline's own rate, and what a full run would be."""
+    """Loader processes per rank, the rate of the pipeline alone, and the forecast for a full run."""
 
-HEADER = ["workers", "pipeline alone, samples/s", "the full run would be", "waits", "at most, samples/s"]
+HEADER = ["workers", "pipeline alone, samples/s", "full run", "waits", "at most, samples/s"]
 
 
 def loader_lines(model: Quantity, pipelines: Pipelines) -> list[str]:
-    """A row for each worker count, below the rate of the model alone."""
+    """Format the rate of the model alone, then one row per worker count."""
     rows = []
     for count, rate, found in pipelines:
         told = ["unknown", "-", "-"]
         if found is not None:
             told = [found.bound, f"{100 * found.wait_share:.0f} %", number(found.rate)]
         rows.append([str(count), with_interval(rate), *told])
-    lines = [f"the model alone, on synthetic data that is on the device: {with_interval(model)} samples/s", ""]
+    lines = [f"Model alone, with synthetic data on the device: {with_interval(model)} samples/s", ""]
     lines.append(table(HEADER, rows))
     if model.interval is not None:
-        lines.append("[]: 95 % interval; the forecast holds where the pipeline has CPUs that the model does not use")
+        lines += wrapped("[ ] = 95 % CI. The forecast assumes that the model leaves the pipeline's CPUs free.")
     return lines
 
 
 def loader_object(model: Quantity, pipelines: Pipelines) -> dict[str, Any]:
-    """The same for machines."""
+    """Return the rates and forecasts as plain data."""
     told = []
     for count, rate, found in pipelines:
         forecast = None

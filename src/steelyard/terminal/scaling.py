@@ -1,4 +1,4 @@
-"""A scaling analysis as lines for a terminal and as plain data. Knows words and widths, computes nothing."""
+"""A scaling analysis as lines and as plain data."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from steelyard.analysis.loss import FACTORS
 from steelyard.analysis.scaling import USABLE_ERROR_PERCENT
 from steelyard.contracts.base import to_json_object
-from steelyard.errors import printable
 from steelyard.stats.quotient import Estimate
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.stats.scaling_fit import CurveFit
-from steelyard.terminal.findings import finding_lines, tally
+from steelyard.terminal.findings import finding_lines, tally_lines
 from steelyard.terminal.text import number, seconds, table, with_interval, wrapped
 
 if TYPE_CHECKING:
@@ -20,65 +19,68 @@ if TYPE_CHECKING:
     from steelyard.analysis.scaling import Point, Scaling
 
 KINDS = {
-    "strong": "strong scaling: the batch of the job stays the same",
-    "weak": "weak scaling: the batch of a device stays the same",
-    "neither": "neither strong nor weak: both batches change",
-    "unknown": "strong or weak is not known",
+    "strong": "strong scaling: constant batch per job",
+    "weak": "weak scaling: constant batch per device",
+    "neither": "neither strong nor weak scaling: both batches change",
+    "unknown": "strong or weak scaling: unknown",
 }
 HEADINGS = {"input": "input", "balance": "balance", "communication": "communication", "computation": "computation"}
-# A factor that stays so close to one is no loss that people would look for.
+# A factor this close to 1 is not worth mentioning.
 NOTHING_LOST = 0.995
 OWN_LOSS = 0.98
 NOTICED = 1.05
-# An interval wider than this share of its value is far from symmetric.
+# An interval wider than this share of its value is not symmetric.
 WIDE = 0.2
 
 
 def scaling_lines(found: Scaling, name: str) -> list[str]:
-    """Question and answer first; then the figures, where to stop, the fits and the findings."""
+    """Format the answer, then the figures, where to stop, the models and the findings."""
     about = f" ({found.label})" if found.label else ""
-    what = f"do the cells '{name}'" if ":" in name else f"does the study '{name}'"
-    lines = _wrapped(f"How {what}{about} scale over devices? ({KINDS[found.kind]})")
+    heading = _wrapped(f"{name}{about}: {KINDS[found.kind]}")
     if found.blocked:
-        lines += _wrapped("Answer: no speed-up is given before the findings that block are mended.")
+        lines = [*_wrapped("Speed-up not reported until the errors below are fixed."), *heading]
         rows = [[str(point.devices), str(point.jobs), with_interval(point.throughput)] for point in found.points]
         lines += ["", *table(["devices", "jobs", f"throughput, {found.base.throughput.unit}"], rows).splitlines()]
     else:
-        lines += _wrapped(f"Answer: {answer(found)}")
+        lines = [*_wrapped(answer(found)), *heading]
         lines += ["", *_figures(found), "", *_loss(found)]
         for texts in (where_to_stop(found), models(found)):
             lines += ["", *(line for text in texts for line in _wrapped(text))]
-    lines += [f"{_devices(count)}: no figure: {printable(ended)}" for count, ended in found.missing]
-    lines += _wrapped(f"Left out, each alone with its settings: {'; '.join(found.alone)}.") if found.alone else []
-    return [*lines, "", *finding_lines(found.findings), tally(found.findings)]
+    lines += [line for count, ended in found.missing for line in _wrapped(f"{_devices(count)}: no result: {ended}")]
+    lines += (
+        _wrapped(f"Not shown, no other device count with these settings: {'; '.join(found.alone)}.")
+        if found.alone
+        else []
+    )
+    return [*lines, "", *finding_lines(found.findings), *([""] if found.findings else []), *tally_lines(found.findings)]
 
 
 def answer(found: Scaling) -> str:
-    """How far it scales and what the loss is, in one or two sentences."""
+    """Say how far it scales and what the largest loss is, in one or two sentences."""
     last, base = found.points[-1], found.base
     reach = f"{_interval(last.speedup, 3)} times the throughput of {_devices(base.devices)}"
     text = f"{_devices(last.devices)} give {reach}, an efficiency of {_percent(last.split.total)}"
     known = [(factor, factor.change.value) for factor in last.split.factors if factor.change is not None]
     rest = last.split.rest
     if not known and last.split.total.value < NOTHING_LOST:
-        return f"{text}. These records do not tell where the rest is lost."
+        return f"{text}. These records do not show where the rest is lost."
     if rest is not None:
         *others, final = [FACTORS[name] for name in last.split.rest_is]
         lost = f"{', '.join(others)} or {final}" if others else final
         known_worst = min((value for _, value in known), default=1.0)
         if rest.value < known_worst:
-            apart = "; these are not told apart here" if len(last.split.rest_is) > 1 else ""
+            apart = "; these records do not separate them" if len(last.split.rest_is) > 1 else ""
             return f"{text}. The largest loss is {lost}{apart}." if rest.value < NOTHING_LOST else f"{text}."
     worst = min(known, key=lambda entry: entry[1], default=None)
     if worst is None or worst[1] >= NOTHING_LOST:
-        return f"{text}. Nothing worth speaking of is lost."
+        return f"{text}. There is no notable loss."
     return f"{text}. The largest loss is {FACTORS[worst[0].name]}: {100 * (1 - worst[1]):.1f} %."
 
 
 def _figures(found: Scaling) -> list[str]:
     base = found.base
     unit, largest = base.throughput.unit, max(point.throughput.value or 0.0 for point in found.points)
-    # In thousands or millions where the rates would not fit beside the rest.
+    # Large rates in thousands or millions, so that the table stays narrow.
     factor, prefix = next(((f, p) for f, p in ((1e6, "M"), (1e3, "k")) if largest >= 100 * f), (1.0, ""))
     unit = prefix + unit
     rows = []
@@ -91,19 +93,19 @@ def _figures(found: Scaling) -> list[str]:
     jobs = f"{base.jobs} jobs" if base.jobs != 1 else "1 job"
     lines += _wrapped(f"Base: {_devices(base.devices)} at {_rate(base, factor)} {unit}, {jobs}.")
     if base.devices > 1:
-        lines += _wrapped(f"What is lost from 1 to {base.devices} devices is in none of these efficiencies.")
+        lines += _wrapped(f"These efficiencies do not include the loss from 1 to {base.devices} devices.")
     few = [str(point.devices) for point in found.points if point.jobs < MIN_JOBS]
     if few:
-        text = f"No interval for ratios with fewer than {MIN_JOBS} jobs on a side: {_devices(', '.join(few))}."
+        text = f"No CI for ratios with fewer than {MIN_JOBS} jobs: {_devices(', '.join(few))}."
         alone = any(point.jobs == 1 for point in found.points)
-        lines += _wrapped(text + (" The interval of a single job's throughput speaks for that job." if alone else ""))
+        lines += _wrapped(text + (" The CI of a single job is over its steps; other jobs may differ." if alone else ""))
     if any(point.split.total.low is not None and point is not base for point in found.points):
-        lines += _wrapped("[]: 95 % intervals from the spread between jobs.")
+        lines += _wrapped("[ ] = 95 % CI from the spread between jobs")
     return lines
 
 
 def _loss(found: Scaling) -> list[str]:
-    """The factors. A column that is unknown everywhere is left out; the rest then has one of its own."""
+    """Format the factors of the efficiency; unknown ones are combined in the column rest."""
     others = [point for point in found.points if point is not found.base]
     known = [name for name in FACTORS if any(_factor(point, name).change is not None for point in others)]
     rest = any(point.split.rest is not None for point in others)
@@ -112,8 +114,8 @@ def _loss(found: Scaling) -> list[str]:
         cells = [_half(_factor(point, name).change) for name in known]
         cells += [_half(point.split.rest)] if rest else []
         rows.append([str(point.devices), *cells, _half(point.split.total)])
-    header = ["devices", *(HEADINGS[name] for name in known), *(["the rest"] if rest else []), "efficiency"]
-    lines = ["What the efficiency is made of: factors, in % of the base's, that multiply to it"]
+    header = ["devices", *(HEADINGS[name] for name in known), *(["rest"] if rest else []), "efficiency"]
+    lines = ["Efficiency = product of these factors, in % of the base"]
     lines += table(header, rows).splitlines()
     return lines + _about_factors(found, others, rest=rest)
 
@@ -121,55 +123,49 @@ def _loss(found: Scaling) -> list[str]:
 def _about_factors(found: Scaling, others: list[Point], *, rest: bool) -> list[str]:
     told = [name for name in FACTORS if any(_factor(point, name).change is not None for point in others)]
     losses = "; ".join(f"{HEADINGS[name]}: {FACTORS[name]}" for name in told)
-    lines = _wrapped("Below 100, more is lost than at the base." + (f" {losses}." if losses else ""))
+    lines = _wrapped("Below 100 = more loss than at the base." + (f" {losses}." if losses else ""))
     if rest:
         parts = [HEADINGS[name] for name in FACTORS if any(name in point.split.rest_is for point in others)]
         reasons = dict.fromkeys(f.reason for point in others for f in point.split.factors if f.reason)
-        lines += _wrapped(f"The rest: {' times '.join(parts)}; {'; '.join(filter(None, reasons))}.")
+        lines += _wrapped(f"rest = {' x '.join(parts)}: {'; '.join(filter(None, reasons))}.")
     for point in others:
         if point.slowest is not None and point.slowest > NOTICED:
-            lines += _wrapped(
-                f"{_devices(point.devices)}: the slowest computes {100 * (point.slowest - 1):.0f} % longer than the "
-                "mean of all."
-            )
+            longer = f"{100 * (point.slowest - 1):.0f} % longer than the mean"
+            lines += _wrapped(f"{_devices(point.devices)}: the slowest computes {longer}.")
     own = [f for f in found.base.split.factors if f.own is not None and f.own < OWN_LOSS]
     if own:
         words = " and ".join(f"{100 * (1 - (f.own or 1)):.1f} % to {FACTORS[f.name]}" for f in own)
-        lines += _wrapped(f"The base itself loses {words}; a factor above 100 means less of that loss.")
+        lines += _wrapped(f"The base itself loses {words}; a factor above 100 means a smaller loss.")
     if any(point.from_crosscheck for point in found.points):
-        lines += _wrapped("Communication was watched in the cross-check pass alone, for a few steps of each job.")
+        lines += _wrapped("Communication was measured in the cross-check pass only: a few steps of each job.")
     balance = [point for point in others if _factor(point, "balance").change is not None]
     if any(point.from_crosscheck and point.devices > 1 for point in balance):
         lines += _wrapped(
-            "The balance is that of means over this pass: where now one device is late and now another, their waiting "
+            "Balance compares means over this pass: if different devices are late at different steps, waiting for them "
             "counts as communication."
         )
     return lines
 
 
 def where_to_stop(found: Scaling) -> list[str]:
-    """A heading, what the next devices return, and the largest count that is efficient enough."""
-    texts = ["Where to stop (100 %: more devices do as much as those before them)"]
+    """List a heading, the return of more devices, and the largest count that is efficient enough."""
+    texts = ["Return of more devices (100 % = as much throughput per device as before)"]
     for entry in found.returns:
-        more = "the next doubling returns"
-        if entry.following != 2 * entry.devices:
-            added = entry.following - entry.devices
-            more = "one more returns" if added == 1 else f"{added} more return"
         slower = ": the job gets slower" if entry.share.value < 0 else ""
-        texts.append(f"{_devices(entry.devices)}: {more} {_percent(entry.share, 2)}{slower}")
+        texts.append(f"{entry.devices} to {_devices(entry.following)}: {_percent(entry.share, 2)}{slower}")
     bar, enough = f"{100 * found.threshold:g} %", found.enough
     if enough is None:
-        return [*texts, f"No count has an efficiency of at least {bar}."]
+        return [*texts, f"No device count has an efficiency of at least {bar}."]
     reached = "the base" if enough is found.base else _percent(enough.split.total)
     after = [point for point in found.points if point.devices > enough.devices]
     largest = "" if after else ", the largest count measured"
-    text = f"Largest count with at least {bar} efficiency: {_devices(enough.devices)}{largest} ({reached})."
+    text = f"Largest device count with at least {bar} efficiency: {_devices(enough.devices)}{largest} ({reached})."
     if after:
         text += f" {_devices(after[0].devices)} reach {_percent(after[0].split.total)}."
     before = [point for point in found.points if point.devices < enough.devices]
     if below := [point for point in before if point.split.total.value < found.threshold]:
         named = ", ".join(str(point.devices) for point in below)
-        text += f" Fewer devices are below {bar}, though: {named}."
+        text += f" But {named} {'is' if len(below) == 1 else 'are'} below {bar}."
     unsure = [
         point
         for point in found.points
@@ -179,13 +175,13 @@ def where_to_stop(found: Scaling) -> list[str]:
     ]
     if unsure:
         named = _devices(", ".join(str(point.devices) for point in unsure))
-        text += f" The interval of {named} lies on both sides of {bar}: more jobs would tell."
+        text += f" The CI of {named} includes {bar}: run more jobs to decide."
     return [*texts, text]
 
 
 def models(found: Scaling) -> list[str]:
-    """A heading, each fit with its error, and what may be foretold; no heading where nothing was fitted."""
-    texts = ["Models, each with its error"] if found.fits else []
+    """List a heading, each model with its error, and the projections; no heading if no model was fitted."""
+    texts = ["Models"] if found.fits else []
     for fit in found.fits:
         if not isinstance(fit, CurveFit):
             texts.append(f"{fit.name}: not fitted: {fit.reason}")
@@ -197,11 +193,11 @@ def models(found: Scaling) -> list[str]:
             else:
                 bounds = f"{100 * entry.value:.1f} % [{100 * entry.low:.1f}, {100 * entry.high:.1f}]"
             parts.append(f"{entry.name} {bounds}")
-        text = f"{fit.name}: {', '.join(parts)}; error at a count left out: up to {number(fit.error_percent, 2)} %"
-        texts.append(text if fit.error_percent <= USABLE_ERROR_PERCENT else f"{text}, too much to project with")
+        text = f"{fit.name}: {', '.join(parts)}; cross-validation error up to {number(fit.error_percent, 2)} %"
+        texts.append(text if fit.error_percent <= USABLE_ERROR_PERCENT else f"{text}, too large for a projection")
     if not found.projections:
         fitted = any(isinstance(fit, CurveFit) for fit in found.fits)
-        reason = "no model is good enough for one" if fitted else "there is no model to make one with"
+        reason = "no model is good enough" if fitted else "no model was fitted"
         texts.append(f"No projection to {_devices(found.projected_to)}: {reason}.")
     texts += [
         f"Projected to {_devices(entry.devices)} by {entry.model}: {number(entry.throughput, 4)} "
@@ -243,7 +239,7 @@ def _percent(estimate: Estimate, digits: int = 3) -> str:
 
 
 def _half(estimate: Estimate | None) -> str:
-    """With half of the interval, which is nearly symmetric where it is narrow, else with both ends."""
+    """Format a percentage with half of its interval, or with both ends if the interval is wide."""
     if estimate is None:
         return "-"
     if estimate.low is None or estimate.high is None:
@@ -259,11 +255,8 @@ def _wrapped(text: str) -> list[str]:
     return [line.replace("\u00a0", " ") for line in lines]
 
 
-# -- for machines
-
-
 def scaling_object(found: Scaling) -> dict[str, Any]:
-    """The whole analysis as plain data; ratios are left out where a finding blocks them."""
+    """Return the analysis as plain data, without ratios if it has errors."""
     data: dict[str, Any] = {
         "label": found.label,
         "kind": found.kind,

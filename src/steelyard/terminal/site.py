@@ -1,4 +1,4 @@
-"""Sites as lines for a terminal: which there are, and what the file of one says. Knows words, judges nothing."""
+"""Sites as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ NAME = 14
 
 
 def sites_lines(sites: list[dict[str, str]]) -> list[str]:
-    """The sites that can be named, or where they are looked for; then the templates for new ones."""
+    """List the sites, or the folders searched for them, then the templates for new ones."""
     if sites:
         lines = [table(["site", "scheduler", "pools", "file"], [list(entry.values()) for entry in sites])]
     else:
-        lines = ["no sites yet; they are looked for in:"]
+        lines = ["No sites found. Searched folders:"]
         lines += [printable(f"  {folder}") for folder in site_folders()]
-        lines.append(f"  (and first in the folders that {SITES_VARIABLE} names)")
-    lines += ["", "templates, for steelyard site new KIND:"]
+        lines += wrapped(f"Add folders with the environment variable {SITES_VARIABLE}.")
+    lines += ["", "Templates for steelyard site new KIND:"]
     for kind in site_kinds():
         lines += wrapped(f"  {kind:<14}{about(kind)}", deeper=" " * 16)
     return lines
 
 
 def site_lines(site: Site) -> list[str]:
-    """What a site file says, most of it as one table of its pools."""
+    """Format a site file: its pools as a table, then its other settings."""
     lines = wrapped(f"{site.name}: {site.description or site.scheduler}")
     lines += [
         "",
@@ -40,18 +40,18 @@ def site_lines(site: Site) -> list[str]:
     ]
     charge, limits = site.charge, site.limits
     rates = [(charge.per_device_hour, "device"), (charge.per_node_hour, "node")]
-    running = "" if limits.max_running is None else f", {limits.max_running} of them running"
+    running = "" if limits.max_running is None else f", {limits.max_running} running"
     facts = {
         "scheduler": site.scheduler,
         "container": _describe_container(site),
         "python": site.python
-        or ("the one that runs steelyard" if _describe_container(site) == "none" else "python3 of the image"),
+        or ("the one that runs steelyard" if _describe_container(site) == "none" else "python3 in the image"),
         "modules": ", ".join(site.modules.load),
         "environment": ", ".join(f"{name}={value}" for name, value in site.environment.items()),
         "meeting host": site.meeting_host or "",
-        "charge": " + ".join(f"{rate:g} a {what} and hour" for rate, what in rates if rate) + f", in {charge.unit}s",
-        "limits": f"arrays of {limits.array_size}, {limits.max_submitted} tasks in the queue{running}; "
-        f"start {limits.setup_s} s",
+        "charge": " + ".join(f"{rate:g} per {what}-hour" for rate, what in rates if rate) + f", in {charge.unit}s",
+        "limits": f"{limits.array_size} tasks per array, {limits.max_submitted} in the queue{running}; "
+        f"{limits.setup_s} s to start",
         "cluster": f"namespace {site.cluster.namespace}" if site.scheduler == "kubernetes" else "",
     }
     lines.append("")
@@ -61,7 +61,7 @@ def site_lines(site: Site) -> list[str]:
     return lines
 
 
-POOL_COLUMNS = ["pool", "nodes", "devices", "asked as", "where", "most nodes", "most time"]
+POOL_COLUMNS = ["pool", "architecture", "devices", "request", "where", "max nodes", "max time"]
 
 
 def _make_pool_row(site: Site, name: str, pool: Pool) -> list[str]:

@@ -1,4 +1,4 @@
-"""How studies stand that were sent to a site, as text and JSON. Knows words for states, not how they were found."""
+"""The status of studies submitted to a site, and submitted campaigns, as lines and as plain data."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SHOWN_CELLS: Final = 40
 SHOWN_IDS: Final = 5
 LABEL_CHARACTERS: Final = 40
 NO_FIT: Final = "out_of_memory"
-"""Not a failure: the answer that a search looks for, and the same again whenever it is tried."""
-# Columns, and the states that each counts; every other status is a run that did not complete.
+"""Not a failure: a rerun would end in the same way, and a search looks for it."""
+# Columns, and the states that each counts; runs with another status failed.
 COLUMNS: Final = (
     ("waiting", ("planned", "queued", "unknown")),
     ("running", ("running",)),
@@ -31,44 +31,44 @@ COLUMNS: Final = (
     ("out of memory", (NO_FIT,)),
 )
 SELDOM: Final = ("not converged", "out of memory")
-"""Columns that are shown where they have an entry."""
+"""Columns that are shown only if they have an entry."""
 PLACES: Final = {name: place for place, name in enumerate(MARKS)}
 COUNTED: Final = frozenset(state for _, states in COLUMNS for state in states)
 
 
 def standing_lines(standing: StudyStatus, *, verbose: bool = False) -> list[str]:
-    """Where each cell is, why runs did not complete, and what to type next. `verbose`: also paths, and every job."""
+    """Format the state of each configuration, why runs failed, and the next command. `verbose`: also paths and jobs."""
     cells, labels = standing.cells, standing.labels
     names = [name for name, count in _counts(standing.totals).items() if count != "-" or name not in SELDOM]
     every = [
         (fit(labels.get(cell, cell), LABEL_CHARACTERS), counts) for cell, counts in list(cells.items())[:SHOWN_CELLS]
     ]
     if len(cells) > 1:
-        every.append(("all" if len(cells) <= SHOWN_CELLS else f"all {len(cells)} cells", standing.totals))
+        every.append(("all" if len(cells) <= SHOWN_CELLS else f"all {len(cells)} configurations", standing.totals))
     rows = [[what, *(_counts(counts)[name] for name in names)] for what, counts in every]
     lines = [
-        f"study {standing.study}",
+        printable(f"Study {standing.study}"),
         *(line for sent in standing.campaigns for line in _sent_lines(sent, verbose=verbose)),
     ]
     lines += ["", table(["configuration", *names], rows)]
     lines += _why_lines(standing) + _cause_lines(standing)
     for problem in standing.problems:
-        # An error of several lines: what is wrong, and what to do.
-        for line in problem.splitlines():
-            lines += wrapped(f"could not be looked at: {line}" if line == problem.splitlines()[0] else line)
+        first, *others = problem.splitlines()
+        for line in (f"error: {first}", *others):
+            lines += wrapped(line)
     return [*lines, *_next_lines(standing)]
 
 
 def progress_line(standing: StudyStatus) -> str:
-    """All of it in one line."""
+    """Count the runs by state, in one line."""
     totals = standing.totals
     said = ", ".join(f"{count} {name}" for name, count in _counts(totals).items() if count != "-")
     missing = f"; {standing.problems[0].splitlines()[0]}" if standing.problems else ""
-    return printable(f"{standing.study}: {said or 'nothing'} of {totals.total()} runs{missing}")
+    return printable(f"{standing.study}: {many(totals.total(), 'run')}: {said or 'none'}{missing}")
 
 
 def grid_cells(standing: StudyStatus) -> dict[str, list[str]]:
-    """The states of each cell's runs, as a grid shows them."""
+    """Return the states of the runs of each configuration, in the order of the grid."""
     cells: dict[str, list[str]] = {}
     for cell, counts in standing.cells.items():
         states = [state for code, count in counts.items() for state in [state_of(code)] * count]
@@ -77,7 +77,7 @@ def grid_cells(standing: StudyStatus) -> dict[str, list[str]]:
 
 
 def waiting_lines(standing: StudyStatus) -> list[str]:
-    """What is being waited for, and which jobs that are."""
+    """List why runs wait, and the jobs that are not finished."""
     lines = _why_lines(standing)
     for sent in standing.campaigns:
         lines += _sent_lines(sent, verbose=True) if sent.left else []
@@ -85,7 +85,7 @@ def waiting_lines(standing: StudyStatus) -> list[str]:
 
 
 def standing_object(standing: StudyStatus) -> dict[str, Any]:
-    """All of it for programs."""
+    """Return the status of a study as plain data."""
     return {
         "study": standing.study,
         "open": len(standing.waiting),
@@ -105,11 +105,11 @@ def standing_object(standing: StudyStatus) -> dict[str, Any]:
 
 
 def campaign_lines(campaign: Campaign, *, sent: bool) -> list[str]:
-    """What was planned, what it takes at most, and where its files are."""
+    """Format the jobs of a campaign, its maximum cost, and where its files are."""
     plan, price = campaign.plan, campaign.plan.price
     tasks, runs = sum(len(job.tasks) for job in plan.jobs), sum(len(task) for job in plan.jobs for task in job.tasks)
-    what = "sent" if sent else "dry run, nothing was queued:"
-    lines = [f"{what} {_amount(plan, runs)} of {plan.study} to {plan.site.name} (pool {plan.pool})", ""]
+    what = "Submitted" if sent else "Dry run, nothing submitted:"
+    lines = [*wrapped(f"{what} {_amount(plan, runs)} of {plan.study} to {plan.site.name} (pool {plan.pool})"), ""]
     rows = [
         [
             _name(campaign.job_id(job)) if sent else f"{job.number:03d}",
@@ -125,30 +125,28 @@ def campaign_lines(campaign: Campaign, *, sent: bool) -> list[str]:
     header = ["job", "kind", "tasks", "nodes", "processes/node", "devices/node", "limit"]
     lines += [table(header, rows), ""]
     hours = f"{number(price.device_hours, 3)} device-hours, {number(price.node_hours, 3)} node-hours"
-    lines += wrapped(f"{many(tasks, 'task')} in {many(len(plan.jobs), 'array')}: at most {hours}")
-    lines += wrapped(f"charge: {number(price.charge, 3)} {price.charge_unit}s ({price.basis})")
+    lines += wrapped(f"Cost of {many(tasks, 'task')} in {many(len(plan.jobs), 'array')}: at most {hours}")
+    lines += wrapped(f"Charge: {number(price.charge, 3)} {price.charge_unit}s ({price.basis})")
     if price.expected_s is not None:
-        lines += wrapped(f"at the latest {duration(price.expected_s)} after the first start")
+        lines += wrapped(f"Finished at most {duration(price.expected_s)} after the first start")
     if plan.image is not None:
-        lines += wrapped(f"image: {plan.image.reference}")
-    lines += [printable(f"scripts: {campaign.path}/jobs"), printable(f"read first: {campaign.path}/README")]
+        lines += wrapped(f"Image: {plan.image.reference}")
+    lines += [printable(f"Scripts: {campaign.path}/jobs"), printable(f"Read first: {campaign.path}/README")]
     return lines
 
 
 def _amount(plan: Plan, runs: int) -> str:
-    """Runs, and searches with their candidates: a search makes only those that it needs."""
+    """Count the runs, and the searches with their candidates; a search runs only the candidates it needs."""
     searches = [task for job in plan.jobs if job.kind == "search" for task in job.tasks]
     tried = sum(map(len, searches))
     if not searches:
         return many(runs, "run")
-    what = f"a search of {many(tried, 'candidate')}"
-    if len(searches) > 1:
-        what = f"{len(searches)} searches of {many(tried, 'candidate')} in all"
-    return f"{many(runs - tried, 'run') + ' and ' if runs > tried else ''}{what}, of which few are tried,"
+    what = f"{len(searches)} search{'es' * (len(searches) > 1)} (up to {many(tried, 'candidate')})"
+    return f"{many(runs - tried, 'run') + ' and ' if runs > tried else ''}{what}"
 
 
 def campaign_object(campaign: Campaign) -> dict[str, Any]:
-    """The same for programs."""
+    """Return a campaign as plain data."""
     plan = campaign.plan
     return {
         "study": plan.study,
@@ -172,7 +170,7 @@ def campaign_object(campaign: Campaign) -> dict[str, Any]:
 
 
 def _counts(counts: Counter[str]) -> dict[str, str]:
-    """By the name of the column."""
+    """Count the runs of each column."""
     found = {name: sum(counts[state] for state in states) for name, states in COLUMNS}
     found["failed"] = sum(count for state, count in counts.items() if state not in COUNTED)
     return {name: str(count) if count else "-" for name, count in found.items()}
@@ -183,12 +181,12 @@ def _sent_lines(sent: Sent, *, verbose: bool) -> list[str]:
     ids = sent.ids if verbose else sent.ids[:SHOWN_IDS]
     more = ", ..." if len(sent.ids) > len(ids) else ""
     jobs = f", jobs {', '.join(map(_name, ids))}{more}" if sent.ids else ""
-    lines = wrapped(f"campaign {sent.path.name} at {sent.site} (pool {sent.pool}): {state}{jobs}", "  ")
+    lines = wrapped(f"Campaign {sent.path.name} at {sent.site} (pool {sent.pool}): {state}{jobs}", "  ")
     return [*lines, printable(f"    files: {sent.path}")] if verbose else lines
 
 
 def _name(job_id: str | None) -> str:
-    """As people type it: Slurm's ids are kept with the name of the cluster."""
+    """Return a job id without the name of the cluster that Slurm appends."""
     return (job_id or "-").partition(";")[0]
 
 
@@ -196,15 +194,15 @@ def _why_lines(standing: StudyStatus) -> list[str]:
     lines = []
     for why, count in standing.why.most_common(SHOWN_CAUSES):
         if why:
-            lines += wrapped(f"{count} tasks are queued: {why}")
+            lines += wrapped(f"{many(count, 'task')} queued: {why}")
     planned = sum(state == "planned" for state in standing.waiting.values())
     unknown = sum(state == "unknown" for state in standing.waiting.values())
     if planned:
-        lines.append(f"{planned} runs are planned and not submitted: give the study's command again")
+        lines += wrapped(f"{many(planned, 'run')} planned but not submitted: repeat the steelyard study command")
     if unknown and not standing.problems:
         lines += wrapped(
-            f"{unknown} runs: their scheduler does not know them. If that and their files stay so for some minutes, "
-            "they are given up as failed"
+            f"{many(unknown, 'run')} unknown to the scheduler: counted as failed if their files do not change for some "
+            "minutes"
         )
     return lines
 
@@ -215,7 +213,7 @@ def _cause_lines(standing: StudyStatus) -> list[str]:
     for (code, reason), count in causes[:SHOWN_CAUSES]:
         lines += wrapped(f"{count} {code}: {reason}")
     if len(causes) > SHOWN_CAUSES:
-        lines.append(f"and {len(causes) - SHOWN_CAUSES} other reasons: --json has them all")
+        lines.append(f"and {len(causes) - SHOWN_CAUSES} other reasons (listed by --json)")
     return lines
 
 
@@ -224,5 +222,6 @@ def _next_lines(standing: StudyStatus) -> list[str]:
         return ["", f"next: steelyard status {standing.study} --wait"]
     codes = sorted({code for code, _ in standing.causes} - {NO_FIT})
     if codes:
-        return ["", f"next: steelyard show RUN_ID; to make them again: steelyard study FILE --again {','.join(codes)}"]
+        again = f"steelyard study FILE --again {','.join(codes)}"
+        return ["", f"next: steelyard show RUN_ID explains a failed run; {again} reruns them"]
     return ["", f"next: steelyard show {standing.study}"]

@@ -1,4 +1,4 @@
-"""The step times of a run in a few lines of text. Knows a trace and words, no chart."""
+"""The step times of a run as a sparkline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MOST_COLUMNS: Final = 60
 MOST_BYTES: Final = 200_000_000
-"""Of samples that are read for a line of text; it takes about a second."""
+"""Size of samples that can be read in about a second."""
 HEADING: Final = "step time  "
 
 
@@ -35,7 +35,8 @@ def step_time_lines(raw: Path, record: RunRecord) -> list[str]:
         return []
     size_bytes = sum(path.stat().st_size for path in files)
     if size_bytes > MOST_BYTES:
-        return wrapped(f"{HEADING}not drawn here: {size_bytes / 1e6:,.0f} MB of samples; see steelyard report")
+        see = f"steelyard report {record.run_id}"
+        return wrapped(f"{HEADING}not drawn: {size_bytes / 1e6:,.0f} MB of samples; next: {see}")
     try:
         trace = StepSamples(raw, record.spec.ranks).trace()
     except DamagedDataError as error:
@@ -52,14 +53,14 @@ def _draw_trace(trace: Trace, record: RunRecord) -> list[str]:
     lines = ["", HEADING + drawn.text]
     steady = record.steady is not None and record.steady.answer == "steady"
     if record.steady is not None and steady:
-        # A mark below each column whose middle lies in the window.
+        # A mark below each column whose middle is in the window.
         middles = ((column + 0.5) * steps / columns for column in range(columns))
         inside = (record.steady.start_step <= middle < record.steady.stop_step for middle in middles)
         lines.append(" " * len(HEADING) + "".join("^" if marked else " " for marked in inside).rstrip())
     low, high = steps // columns, -(-steps // columns)
     about = f"{low:,}" if low == high else f"{low:,} or {high:,}"
-    each = "a step" if steps == columns else f"the mean of {about} steps"
-    cut = f" (full height from {seconds(drawn.high)} on)" if drawn.cut else ""
+    each = "one step" if steps == columns else f"the mean of {about} steps"
+    cut = f" (values above {seconds(drawn.high)} are drawn at full height)" if drawn.cut else ""
     scale = f"lowest {seconds(drawn.low)}, highest {seconds(max(paces))}{cut}"
-    legend = "; ^ the steady window" if steady else ""
-    return lines + wrapped(f"each character is {each}: {scale}{legend}", " " * len(HEADING), "")
+    legend = "; ^ = steady window" if steady else ""
+    return lines + wrapped(f"1 character = {each}; {scale}{legend}", " " * len(HEADING), "")

@@ -1,4 +1,4 @@
-"""A study's plan, and what its searches for the largest batch found, as lines and as plain data. Knows no runs."""
+"""The plan of a study, and the results of its searches for the largest batch, as lines and as plain data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.inputs.cost import cost
 from steelyard.inputs.study import label
-from steelyard.terminal.text import table
+from steelyard.terminal.text import many, table, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def search_lines(expansion: Expansion, searches: Sequence[SearchResult]) -> list[str]:
-    """A line a search, and a sentence for each that did not come to its end."""
+    """Format one row per search, and a line for each that was ended by another error."""
     rows = [
         [
             label(_settings(expansion, found)),
@@ -26,16 +26,16 @@ def search_lines(expansion: Expansion, searches: Sequence[SearchResult]) -> list
         ]
         for found in searches
     ]
-    lines = table(["largest batch", "that fits", "the next that does not", "tried"], rows).splitlines()
+    lines = table(["search", "largest batch that fits", "smallest out of memory", "runs"], rows).splitlines()
     for found in searches:
         if found.failed is not None:
-            lines.append(f"{found.failed.run_id} (batch {found.failed.batch}) ended for another reason than memory:")
-            lines.append(f"  steelyard show {found.failed.run_id}")
+            lines += wrapped(f"The search ended early: {found.failed.run_id} (batch {found.failed.batch}) failed.")
+            lines.append(f"next: steelyard show {found.failed.run_id}")
     return lines
 
 
 def search_object(expansion: Expansion, searches: Sequence[SearchResult]) -> list[dict[str, Any]]:
-    """The same for programs."""
+    """Return the results of the searches as plain data."""
     return [
         {
             "settings": _settings(expansion, found),
@@ -50,7 +50,7 @@ def search_object(expansion: Expansion, searches: Sequence[SearchResult]) -> lis
 
 
 def plan_lines(expansion: Expansion, there: int) -> list[str]:
-    """What a study would run or try, and what it costs at most; `there`: runs that have been made already."""
+    """List what a study would run and its maximum cost. `there`: the number of runs that are already done."""
     price = cost(expansion)
     rows = []
     if expansion.searches:
@@ -59,18 +59,18 @@ def plan_lines(expansion: Expansion, there: int) -> list[str]:
             first, last = group.runs[0], group.runs[-1]
             swept = {key: value for key, value in cells[first.configuration].swept.items() if key != "batch"}
             rows.append([label(swept), str(first.ranks), f"{first.batch} to {last.batch}", str(group.most_tries)])
-        lines = [table(["search", "devices", "batch", "runs at most"], rows), "", f"runs there already: {there}"]
+        lines = [table(["search", "devices", "batch", "runs at most"], rows), "", f"{many(there, 'run')} already done"]
     else:
         rows = [[label(cell.swept), str(cell.spec.ranks), str(expansion.study.repeats)] for cell in expansion.cells]
-        order = f"in random order (seed {expansion.study.seed})"
         lines = [table(["configuration", "devices", "runs"], rows), ""]
-        lines.append(f"{len(expansion.runs)} runs, {there} of them there already, {order}")
+        runs = f"{many(len(expansion.runs), 'run')}, {there} already done"
+        lines.append(f"{runs}; random order, seed {expansion.study.seed}")
     hours = "unknown" if price.device_hours is None else f"at most {price.device_hours:.3g} device-hours"
-    return [*lines, f"measured time: {hours} ({price.basis})"]
+    return [*lines, *wrapped(f"Cost: {hours} ({price.basis})")]
 
 
 def plan_object(expansion: Expansion, there: int) -> dict[str, Any]:
-    """The same for machines."""
+    """Return the plan as plain data."""
     return {
         "study": expansion.study.name,
         "configurations": [{"configuration": cell.name, "swept": cell.swept} for cell in expansion.cells],
@@ -81,6 +81,6 @@ def plan_object(expansion: Expansion, there: int) -> dict[str, Any]:
 
 
 def _settings(expansion: Expansion, found: SearchResult) -> dict[str, Any]:
-    """What was swept beside the batch."""
+    """Return the swept settings other than the batch."""
     cell = next(cell for cell in expansion.cells if cell.name == found.group.runs[0].configuration)
     return {key: value for key, value in cell.swept.items() if key != "batch"}

@@ -1,4 +1,4 @@
-"""The tables that several verbs print. Knows which columns people want, no statistics."""
+"""Configurations, runs and studies as tables."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,18 +9,33 @@ from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import Finding, RunRecord
 from steelyard.errors import printable
 from steelyard.terminal.findings import finding_lines
-from steelyard.terminal.text import count_statuses, number, seconds, table, with_interval, wrapped
+from steelyard.terminal.text import (
+    count_statuses,
+    interval_notes,
+    natural_order,
+    number,
+    seconds,
+    table,
+    with_interval,
+    wrapped,
+)
 
 SHORT_S = 0.01
 
 
 def cells_lines(cells: list[CellSummary], *, detail: bool = False) -> list[str]:
-    """One row a cell, then what the numbers mean and what must be known about them."""
+    """Format one row per configuration, then what the brackets are, details of a single one, and the findings."""
     names = labels(cells)
+    cells = sorted(cells, key=lambda cell: natural_order(names[cell.cell]))
     rows = [[names[cell.cell], count_statuses(cell.statuses), with_interval(cell.throughput)] for cell in cells]
-    lines = [table(["configuration", "runs", "throughput of the job, samples/s"], rows)]
-    lines += [line for note in _explain_brackets(cells) for line in wrapped(note)]
-    lines += [_format_time_to_quality(cell, names[cell.cell]) for cell in cells if cell.time_to_quality is not None]
+    lines = [table(["configuration", "runs", "throughput, samples/s"], rows)]
+    lines += interval_notes(
+        (cell.throughput.interval, [record for record in cell.records if record.status.code in MEASURED])
+        for cell in cells
+    )
+    for cell in cells:
+        if cell.time_to_quality is not None:
+            lines += wrapped(_format_time_to_quality(cell, names[cell.cell]))
     if detail and len(cells) == 1:
         lines += _detail_lines(cells[0])
     for cell in cells:
@@ -31,12 +46,13 @@ def cells_lines(cells: list[CellSummary], *, detail: bool = False) -> list[str]:
 
 
 def record_lines(record: RunRecord) -> list[str]:
-    """Everything about one run."""
-    lines = wrapped(f"{record.run_id} ({record.spec.study}): {record.status.code} {record.status.reason}")
+    """Format everything about one run."""
+    reason = f": {record.status.reason}" if record.status.reason else ""
+    lines = wrapped(f"{record.run_id} ({record.spec.study}): {record.status.code}{reason}")
     if record.environment:
         place = record.environment
-        where = f"node {place.node}, allocation {place.allocation or 'none'}, {place.device}: {place.timing}"
-        lines += wrapped(where)
+        where = f"node: {place.node}; allocation: {place.allocation or 'none'}"
+        lines += wrapped(f"{where}; device: {place.device}; timing: {place.timing}")
     if record.steady:
         window = f"steps {record.steady.start_step:,} to {record.steady.stop_step:,}"
         lines += wrapped(f"{record.steady.answer} ({window}): {record.steady.reason}")
@@ -45,8 +61,8 @@ def record_lines(record: RunRecord) -> list[str]:
     for name, quantity in record.quantities.items():
         text = seconds(quantity.value) if quantity.unit == "s" and quantity.value is not None else None
         if quantity.value is None and quantity.unit == "J" and _has_no_sensor(quantity.reason or ""):
-            text = "unknown: no sensor here"
-        # Seconds are written with their value, and a share has no unit.
+            text = "unknown: no sensor"
+        # A time is formatted with its unit, and a share has none.
         unit = "" if quantity.unit in ("s", "1") else quantity.unit
         rows.append([name, text or with_interval(quantity), unit, quantity.scope, quantity.window])
     lines += ["", table(["quantity", "value", "unit", "scope", "window"], rows)]
@@ -54,33 +70,33 @@ def record_lines(record: RunRecord) -> list[str]:
 
 
 def studies_table(studies: list[dict[str, Any]]) -> str:
-    """One row a study."""
+    """Format one row per study."""
     return table(
         ["study", "configurations", "runs", "completed"], [[str(item) for item in row.values()] for row in studies]
     )
 
 
 def _list_facts(record: RunRecord) -> list[str]:
-    """What ran, on what, and with which settings."""
+    """List what ran, on which device, and with which settings."""
     lines = []
     if record.status.evidence:
         lines.append("evidence: " + "; ".join(f"{key}: {value}" for key, value in record.status.evidence.items()))
     if record.model:
         flops = record.model.flops_per_sample
-        work = "FLOPs unknown" if flops is None else f"{number(flops, 4)} FLOP a sample"
+        work = "FLOP per sample unknown" if flops is None else f"{number(flops, 4)} FLOP per sample"
         lines.append(f"model: {record.model.parameters:,} parameters, {work} ({record.model.method})")
     if record.device:
-        known = record.device.model or "not in the table of facts, so its peak is unknown"
+        known = record.device.model or "unknown model: its peak is not known"
         lines.append(f"device: {record.device.name} ({known})")
     if record.settings:
-        lines.append("in effect: " + ", ".join(f"{key} {value}" for key, value in record.settings.values.items()))
+        lines.append("settings: " + ", ".join(f"{key} {value}" for key, value in record.settings.values.items()))
     if record.environment:
-        lines.append(f"environment: {len(record.environment.facts)} facts in the record (--json)")
+        lines.append(f"environment: {len(record.environment.facts)} facts (listed by --json)")
     return lines
 
 
 def cells_object(cells: list[CellSummary]) -> list[dict[str, Any]]:
-    """Summaries for machines."""
+    """Return the summaries as plain data."""
     return [
         {
             "study": cell.study,
@@ -96,21 +112,8 @@ def cells_object(cells: list[CellSummary]) -> list[dict[str, Any]]:
     ]
 
 
-def _explain_brackets(cells: list[CellSummary]) -> list[str]:
-    """What the brackets are: the interval, what it speaks for, and how it was made."""
-    notes = []
-    for cell in cells:
-        interval = cell.throughput.interval
-        if interval is not None:
-            note = f"[]: {interval.level:.0%} interval for {interval.covers}; {interval.method}"
-            notes.append(note)
-        if interval is not None and interval.approximate:
-            notes.append("~: approximate, " + "; ".join(interval.approximate))
-    return list(dict.fromkeys(notes))
-
-
 def _detail_lines(cell: CellSummary) -> list[str]:
-    """Every job of a cell; where none was measured, how each ended."""
+    """Format the step times of every job of a configuration; if none was measured, how each ended."""
     done = [record for record in cell.records if record.status.code in MEASURED]
     if not done:
         ends = (f"{record.run_id}: {record.status.code}: {record.status.reason}" for record in cell.records)
@@ -133,17 +136,16 @@ def _detail_lines(cell: CellSummary) -> list[str]:
     lines = ["", table(header, rows), *_more_lines(done), *_energy_lines(done)]
     for record in done:
         share = record.quantities.get("input_wait_share")
-        # Whether the jobs wait for data that the host makes or reads.
         if record.spec.loader.place == "host" and record.spec.mode != "load" and share is not None and share.value:
             waits = f"the device waits for data {_percent(share.value)} of the time"
-            lines.append(f"job {record.spec.repeat}: {seen(record)}: {waits}")
+            lines += wrapped(f"Job {record.spec.repeat} is {seen(record)}: {waits}.")
     communication = [record.quantities.get("exposed_comm_share") for record in done]
     if any(share is not None and share.window == "crosscheck" for share in communication):
-        lines.append("comm: from the cross-check pass, which alone watches the communication; compute: the rest")
+        lines += wrapped("comm = communication, measured in the cross-check pass; compute = the rest")
     return lines
 
 
-# What some runs have beyond the times of their steps: heading, quantity, and how it is written.
+# Columns that some runs have besides their step times: heading, quantity, format.
 MORE: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("compile", "compile_time", seconds),
     ("first epoch", "first_epoch_time", seconds),
@@ -170,19 +172,18 @@ MORE: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 
 
 def _more_lines(done: list[RunRecord]) -> list[str]:
-    """A second table, with the columns that any of the jobs has."""
+    """Format a second table with the columns that at least one job has."""
     shown = []
     for heading, name, write in MORE:
         found = [record.quantities.get(name) for record in done]
-        # An energy that is known to be wrong is not shown.
+        # An invalid energy is not shown.
         values = [
             None if one is None or (one.validity is not None and one.validity.verdict == "invalid") else one.value
             for one in found
         ]
-        # A phase of no length is none.
         if any(value is not None and (name != "compile_time" or value > SHORT_S) for value in values):
             if name == "quality":
-                # By the metric's name, which is its unit.
+                # Its unit is the name of the metric.
                 heading = next(one.unit for one in found if one is not None)
             shown.append((heading, ["-" if value is None else write(value) for value in values]))
     if not shown:
@@ -192,33 +193,33 @@ def _more_lines(done: list[RunRecord]) -> list[str]:
 
 
 def _energy_lines(done: list[RunRecord]) -> list[str]:
-    """Why there is no energy where sensors are, and what must be known of one that is doubtful: a line each."""
+    """List why jobs have no energy although there are sensors, and why an energy is doubtful, one line per reason."""
     said: dict[str, list[int]] = {}
     for record in done:
         if (line := _explain_energy(record)) is not None:
             said.setdefault(line, []).append(record.spec.repeat)
     lines = []
     for line, repeats in said.items():
-        which = "" if len(repeats) == len(done) else f"job {', '.join(map(str, repeats))}: "
+        which = "" if len(repeats) == len(done) else f"Job {', '.join(map(str, repeats))}: "
         lines += wrapped(which + line)
     return lines
 
 
 def _explain_energy(record: RunRecord) -> str | None:
     found = record.quantities.get("energy_job")
-    # A finding says more, and how to mend it.
+    # A finding says more, and how to fix it.
     if found is None or any(finding.code.startswith("SY4") for finding in record.findings):
         return None
     if found.value is None:
-        return None if _has_no_sensor(found.reason or "") else f"no energy: {found.reason}"
+        return None if _has_no_sensor(found.reason or "") else f"No energy: {found.reason}"
     if found.validity is None or found.validity.verdict == "valid":
         return None
-    word = "no energy" if found.validity.verdict == "invalid" else "energy is doubtful"
-    return f"{word}: {'; '.join(found.validity.reasons[:2])} (steelyard energy {record.run_id})"
+    word = "Invalid energy" if found.validity.verdict == "invalid" else "Doubtful energy"
+    return f"{word}: {'; '.join(found.validity.reasons[:2])}. Details: steelyard energy {record.run_id}"
 
 
 def _has_no_sensor(reason: str) -> bool:
-    """Whether this machine simply has no sensor: then every run would say so, and nobody could mend it."""
+    """Whether the machine has no sensor at all, which is not worth a line for every run."""
     said = reason.partition("can be read here: ")[2].split("; ")
     return all(": there is no /" in part or part.startswith("and ") for part in said)
 
@@ -228,9 +229,9 @@ def _format_time_to_quality(cell: CellSummary, name: str) -> str:
     assert found is not None
     assert spec.quality is not None
     metric = next((e.metric for record in cell.records for e in record.evaluations), "the metric")
-    jobs = f"{len(cell.records)} jobs, each with a seed of its own" if len(cell.records) > 1 else "1 job"
+    jobs = f"{len(cell.records)} jobs with different seeds" if len(cell.records) > 1 else "1 job"
     unit = "" if found.value is None else " s"
-    return printable(f"{name}: time to {metric} {spec.quality.target:g}: {with_interval(found)}{unit} ({jobs})")
+    return f"{name}: time to {metric} {spec.quality.target:g}: {with_interval(found)}{unit} ({jobs})"
 
 
 def _percent(share: float) -> str:

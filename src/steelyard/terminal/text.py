@@ -12,9 +12,9 @@ from steelyard.errors import printable
 from steelyard.rules.table import phrases
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from steelyard.contracts.record import Quantity
+    from steelyard.contracts.record import Interval, Quantity, RunRecord
 
 OUTPUT_COLUMNS: ContextVar[int | None] = ContextVar("OUTPUT_COLUMNS", default=None)
 """Columns of the terminal that is written to; None for a file or a pipe, where table rows are not wrapped."""
@@ -23,13 +23,11 @@ WIDTH: Final = 80
 """Columns of text, even on a wider terminal."""
 LEAST_WIDTH: Final = 20
 """Text is not wrapped to fewer columns than this: its indents would fill the line."""
-UNLIMITED: Final = 100_000
-"""Columns of a table that is not for a terminal."""
-NUMBER: Final = re.compile(r"[+-]?[\d,.]+(e[+-]?\d+)?( ?[a-z%]{1,2})?")
+NUMBER: Final = re.compile(r"[+-]?[\d,.]+(e[+-]?\d+)?( ?[A-Za-z%]{1,3})?")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Format a table, numbers to the right. One that is too wide for the terminal becomes a block of lines per row."""
+    """Format a table, numbers to the right; a row that is too wide for the terminal becomes a block of lines."""
     from rich.box import Box
     from rich.cells import cell_len
     from rich.console import Console
@@ -37,34 +35,43 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     from rich.text import Text
 
     header, *rows = [[printable(cell) for cell in row] for row in (header, *rows)]
-    columns = OUTPUT_COLUMNS.get() or UNLIMITED
-    console = Console(file=io.StringIO(), width=columns, color_system=None)
+    columns = [[row[i] for row in rows] for i in range(len(header))]
+    numeric = [bool(cells) and all(cell in ("", "-") or NUMBER.fullmatch(cell) for cell in cells) for cells in columns]
+    widths = [max(map(cell_len, (heading, *cells))) for heading, cells in zip(header, columns, strict=True)]
+    terminal = OUTPUT_COLUMNS.get()
+    if terminal is not None:
+        # Lines break between words only, and never inside a number.
+        least = [
+            max(map(cell_len, [*heading.split(), *(cells if number else " ".join(cells).split())]), default=1)
+            for heading, cells, number in zip(header, columns, numeric, strict=True)
+        ]
+        room = terminal - 2 * (len(header) - 1)
+        if sum(least) > room:
+            return "\n".join(_block(header, row) for row in rows)
+        while sum(widths) > room:
+            widest = max((width, i) for i, width in enumerate(widths) if width > least[i])[1]
+            widths[widest] -= 1
     box = Box("    \n    \n -  \n" + 5 * "    \n", ascii=True)
     made = Table(box=box, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for i, heading in enumerate(header):
-        cells = [row[i] for row in rows]
-        is_number = bool(cells) and all(cell in ("", "-") or NUMBER.fullmatch(cell) for cell in cells)
-        # Lines break between words only, and never inside a number.
-        unbroken = [*heading.split(), *(cells if is_number else " ".join(cells).split())]
-        made.add_column(
-            Text(heading),
-            justify="right" if is_number else "left",
-            min_width=max(map(cell_len, unbroken), default=1),
-            overflow="fold",
-        )
+    for heading, number, width in zip(header, numeric, widths, strict=True):
+        made.add_column(Text(heading), justify="right" if number else "left", width=width)
     for row in rows:
         made.add_row(*map(Text, row))
+    console = Console(file=io.StringIO(), width=sum(widths) + 2 * len(widths), color_system=None)
     text = "".join(segment.text for segment in console.render(made))
-    lines = [line.rstrip() for line in text.splitlines()]
-    if max(map(len, lines)) <= columns:
-        return "\n".join(lines)
-    blocks = [
-        "\n".join(
-            line for heading, cell in zip(header, row, strict=True) if cell for line in wrapped(f"{heading}: {cell}")
-        )
-        for row in rows
-    ]
-    return "\n\n".join(blocks) or "  ".join(header)
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def _block(header: Sequence[str], row: Sequence[str]) -> str:
+    """A row of a table as its first cell and, below it, the others with their headings."""
+    columns = OUTPUT_COLUMNS.get() or WIDTH
+    pairs = [f"{heading}: {cell}" if heading else cell for heading, cell in zip(header, row, strict=True)]
+    title = pairs[0] if NUMBER.fullmatch(row[0]) else row[0]
+    shown = [pair for pair, cell in zip(pairs[1:], row[1:], strict=True) if cell not in ("", "-")]
+    # Lines break between pairs where they can.
+    kept = [pair.replace(" ", "\u00a0") if len(pair) < columns - 4 else pair for pair in shown]
+    lines = [*wrapped(title), *wrapped("; ".join(kept), "  ", "")]
+    return "\n".join(lines).replace("\u00a0", " ")
 
 
 def wrapped(text: str, indent: str = "", deeper: str = "  ") -> list[str]:
@@ -84,12 +91,12 @@ def wrapped(text: str, indent: str = "", deeper: str = "  ") -> list[str]:
 
 
 def number(value: float, digits: int = DIGITS) -> str:
-    """A number with so many significant digits, thousands apart, no exponent where people can do without."""
+    """Format a number with `digits` significant digits and separated thousands, without an exponent where possible."""
     return phrases.number(value, digits, plain_below=9)
 
 
 def seconds(value: float) -> str:
-    """A duration in the unit people would say it in."""
+    """Format a duration in s, ms, us or ns."""
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if abs(value) >= factor:
             return f"{number(value / factor)} {unit}"
@@ -97,7 +104,7 @@ def seconds(value: float) -> str:
 
 
 def with_interval(quantity: Quantity) -> str:
-    """A quantity as people read it: value and interval, or why there is none."""
+    """Format a quantity as its value and interval, or as the reason why it is unknown."""
     if quantity.value is None:
         return f"unknown: {quantity.reason}"
     if quantity.interval is None:
@@ -107,22 +114,45 @@ def with_interval(quantity: Quantity) -> str:
     return f"{number(quantity.value)} [{number(low)}, {number(high)}]{mark}"
 
 
+def interval_notes(intervals: Iterable[tuple[Interval | None, Sequence[RunRecord]]]) -> list[str]:
+    """Explain the brackets and the ~ of a table. Each interval comes with the jobs that it was computed from."""
+    shown = [(interval, jobs) for interval, jobs in intervals if interval is not None]
+    if not shown:
+        return []
+    counts = sorted({len(jobs) for _, jobs in shown})
+    nodes = {job.environment.node for _, jobs in shown for job in jobs if job.environment}
+    over = many(counts[0], "job") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} jobs"
+    where = f", all on node {nodes.pop()}" if len(nodes) == 1 else f" on {len(nodes)} nodes" if nodes else ""
+    if counts == [1]:
+        over, where = "the steps of one job", "; other jobs may differ"
+    more = "; includes the sensors' uncertainty" if any("sensors" in interval.method for interval, _ in shown) else ""
+    lines = wrapped(f"[ ] = {100 * shown[0][0].level:g} % CI over {over}{where}{more}")
+    for reason in dict.fromkeys(reason for interval, _ in shown for reason in interval.approximate):
+        lines += wrapped(f"~ = approximate: {reason}")
+    return lines
+
+
+def natural_order(text: str) -> list[int | str]:
+    """Sort key for labels: numbers by value, so that batch=8 comes before batch=16."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", text)]
+
+
 def capital(text: str) -> str:
-    """With a large first letter."""
+    """Capitalise the first letter."""
     return text[:1].upper() + text[1:]
 
 
 def sentence(text: str) -> str:
-    """With a large first letter, and a point at its end."""
+    """Capitalise the first letter and end with a full stop."""
     text = text.strip()
     return capital(text) + ("" if text.endswith((".", "?", "!", ":")) or not text else ".")
 
 
 def many(count: int, what: str) -> str:
-    """A number of things, one or more."""
+    """Format a count of things: 1 job, 2 jobs."""
     return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 def count_statuses(statuses: Mapping[str, int]) -> str:
-    """How many runs ended in which way."""
+    """Format the number of runs with each status: 2 completed, 1 failed."""
     return ", ".join(f"{count} {code}" for code, count in sorted(statuses.items()))

@@ -1,4 +1,4 @@
-"""A recipe's plan, verdict and history as lines for a terminal and as plain data. Knows words and widths alone."""
+"""The plan, verdict and history of a recipe, as lines and as plain data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from steelyard.inputs.recipe import cell_of
 from steelyard.inputs.study import label
 from steelyard.stats.band import Band
 from steelyard.terminal.findings import finding_lines
-from steelyard.terminal.text import many, number, table, wrapped
+from steelyard.terminal.text import many, number, sentence, table, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,11 +27,10 @@ MAX_CELL = 200
 
 
 def verdict_lines(recipe: Recipe, outcomes: Sequence[FigureVerdict], *, again: str, study: str) -> list[str]:
-    """The verdict on each figure first; then the jobs that it rests on. `again` is the command line of this recipe."""
+    """Format the verdict on each figure, then its jobs. `again`: the command that verifies this recipe."""
     lines = []
     for outcome in outcomes:
         lines += [line for text in _outcome_lines(recipe, outcome) for line in wrapped(text)]
-        # In one line however long: it is there to be copied.
         if outcome.more_jobs:
             lines.append(printable(f"next: {again} --more {outcome.more_jobs}"))
         elif not outcome.records:
@@ -40,31 +39,29 @@ def verdict_lines(recipe: Recipe, outcomes: Sequence[FigureVerdict], *, again: s
         if outcome.records:
             heading = ["job", "status", _with_unit(outcome.expect.metric, outcome.unit), "node", "started at (UTC)"]
             lines += ["", *table(heading, _job_rows(outcome)).splitlines()]
-    lines += wrapped(f"kept as study {study}")
-    return lines + (wrapped(f"documented in {recipe.documents}") if recipe.documents else [])
+    lines += wrapped(f"Study: {study}")
+    return lines + (wrapped(f"Documented in: {recipe.documents}") if recipe.documents else [])
 
 
 def _outcome_lines(recipe: Recipe, outcome: FigureVerdict) -> list[str]:
     found, expected = outcome.judgement, outcome.expect
     subject = recipe.name + (f" at {label(dict(expected.at))}" if expected.at else "")
     if found is None:
-        return [f"{outcome.verdict}: {subject}: {outcome.why}"]
-    value = f"{expected.metric} {number(found.value)} {_brackets(found.low, found.high)}{outcome.unit}"
-    against = f"must be {_band(outcome.band)}"
+        return [f"{outcome.verdict.upper()}: {subject}: {outcome.why}"]
+    unit = "" if outcome.unit == "1" else outcome.unit
+    value = f"{expected.metric} {number(found.value)} {_brackets(found.low, found.high)}{unit}".rstrip()
+    against = f"expected {_band(outcome.band)}"
     if expected.value is not None:
         percent = 100 * (found.value / expected.value - 1)
         side = "above" if percent > 0 else "below"
         against += f"; {abs(percent):.1f} % {side} the documented {number(expected.value)}"
-    verdict: str = outcome.verdict
-    if outcome.more_jobs:
-        verdict += f": needs {many(outcome.more_jobs, 'more job')}"
-    lines = [f"{verdict}: {subject}: {value}; {against}", f"why: {outcome.why}"]
+    more = f" ({many(outcome.more_jobs, 'more job')} needed)" if outcome.more_jobs else ""
+    lines = [f"{outcome.verdict.upper()}: {subject}: {value}; {against}", f"{sentence(outcome.why)}{more}"]
     if found.low is not None:
         spread = "" if found.spread is None else f"; jobs vary by {100 * found.spread:.2g} %"
-        # One node does not speak for the others.
         nodes = {record.environment.node for record in outcome.records if record.environment}
         where = f", all on node {nodes.pop()}" if len(nodes) == 1 else f" on {len(nodes)} nodes" if nodes else ""
-        lines.append(f"[]: {100 * found.level:g} % interval over {found.jobs} jobs{where}{spread}")
+        lines.append(f"[ ] = {100 * found.level:g} % CI over {found.jobs} jobs{where}{spread}")
     return lines
 
 
@@ -81,7 +78,7 @@ def _band(band: Band) -> str:
 
 
 def _with_unit(what: str, unit: str) -> str:
-    """A table's heading; the unit is a stranger's text."""
+    """Format the heading of a column; the unit comes from an untrusted file."""
     return printable(f"{what}, {unit[:MAX_UNIT]}" if unit and unit != "1" else what)
 
 
@@ -98,7 +95,7 @@ def _job_rows(outcome: FigureVerdict) -> list[list[str]]:
 
 
 def plan_lines(recipe: Recipe, expansion: Expansion) -> list[str]:
-    """What would be run, and what it would be held against."""
+    """List what would be run, and the expected figures."""
     price = cost(expansion)
     hours = "unknown" if price.device_hours is None else f"at most {price.device_hours:.3g} device-hours"
     cells = many(len(expansion.cells), "configuration")
@@ -114,14 +111,14 @@ def plan_lines(recipe: Recipe, expansion: Expansion) -> list[str]:
     ]
     return [
         *wrapped(f"{recipe.name}: {recipe.title}".rstrip(": ")),
-        *wrapped(f"{runs}; measured time: {hours} ({price.basis})"),
+        *wrapped(f"{runs}. Cost: {hours} ({price.basis})"),
         "",
-        *table(["configuration", "figure", "must be", "unit"], rows).splitlines(),
+        *table(["configuration", "figure", "expected", "unit"], rows).splitlines(),
     ]
 
 
 def plan_object(recipe: Recipe, expansion: Expansion) -> dict[str, Any]:
-    """The same for machines."""
+    """Return the plan as plain data."""
     return {
         "recipe": recipe.name,
         "jobs": expansion.study.repeats,
@@ -139,17 +136,17 @@ def plan_object(recipe: Recipe, expansion: Expansion) -> dict[str, Any]:
 
 
 def history_lines(recipe: Recipe, entry: History) -> list[str]:
-    """Whether and when a figure changed; then every occasion."""
+    """Format whether and when a figure changed, then every occasion."""
     where = f" at {label(dict(entry.expect.at))}" if entry.expect.at else ""
     head = f"{recipe.name}{where}: {entry.expect.metric} on {many(len(entry.occasions), 'occasion')}"
     left_out = []
     if entry.other_settings:
-        left_out = wrapped(f"left out, with other settings: {many(entry.other_settings, 'occasion')}")
+        left_out = wrapped(f"Not shown: {many(entry.other_settings, 'occasion')} with other settings.")
     if not entry.occasions:
-        return [*wrapped(f"{head}: nothing has been run yet with these settings"), *left_out]
+        return [*wrapped(f"{head}: not run yet with these settings"), *left_out]
     measured = [occasion for occasion in entry.occasions if occasion.values]
     changed = {measured[step.change.index].study: 100 * (step.change.ratio - 1) for step in entry.steps}
-    said = "no change shown" if len(measured) > 1 else "a change needs two that were measured"
+    said = "no change shown" if len(measured) > 1 else "a change needs two measured occasions"
     if changed:
         days = {occasion.study: occasion.started_at[:10] for occasion in measured}
         said = "; ".join(
@@ -162,7 +159,7 @@ def history_lines(recipe: Recipe, entry: History) -> list[str]:
 
 
 def _history_rows(entry: History, changed: dict[str, float]) -> list[list[str]]:
-    """`changed`: by how many percent the figure changed with an occasion."""
+    """Make one row per occasion. `changed`: the change of the figure in percent, by study."""
     rows = []
     for occasion in entry.occasions:
         judgement = occasion.outcome.judgement
@@ -174,7 +171,7 @@ def _history_rows(entry: History, changed: dict[str, float]) -> list[list[str]]:
 
 
 def outcomes_object(outcomes: Sequence[FigureVerdict]) -> list[dict[str, Any]]:
-    """Judged figures for machines."""
+    """Return the judged figures as plain data."""
     return [
         {
             "expect": to_json_object(outcome.expect),
@@ -193,7 +190,7 @@ def outcomes_object(outcomes: Sequence[FigureVerdict]) -> list[dict[str, Any]]:
 
 
 def history_object(entry: History) -> dict[str, Any]:
-    """A history for machines."""
+    """Return a history as plain data."""
     return {
         "expect": to_json_object(entry.expect),
         "unit": entry.unit,
@@ -216,5 +213,5 @@ def history_object(entry: History) -> dict[str, Any]:
 def _judgement(found: BandJudgement | None) -> dict[str, Any] | None:
     if found is None:
         return None
-    # JSON has no infinity: an open end has no number.
+    # JSON has no infinity.
     return {**to_json_object(found), "high": found.high if found.high is None or math.isfinite(found.high) else None}

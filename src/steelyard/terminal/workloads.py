@@ -1,29 +1,30 @@
-"""The catalogue of workloads as a table, and everything about one of them. Knows words and digits."""
+"""The catalogue of workloads as a table, and one workload in full."""
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
 from steelyard.errors import printable
-from steelyard.terminal.text import number, table
+from steelyard.terminal.text import number, table, wrapped
 
-WIDE = 120
 STATE = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
-HEADER = ["name", "family", "parameters", "GFLOP train", "infer", "state, GB", "a sample, GB", "needs"]
-LEGEND = """parameters, and GFLOP that one sample takes in training and in inference: with the default options
-state: parameters, gradients and the optimizer's state in fp32; a sample: what its forward pass keeps for the backward
-needs: extras of the package, as in pip install 'steelyard[torch,timm]'; all need torch
-steelyard workloads NAME tells everything about one; --model KEY=VALUE counts it with other options"""
+HEADER = ["name", "family", "parameters", "GFLOP train", "infer", "state, GB", "sample, GB", "needs"]
+LEGEND = (
+    "GFLOP train, infer = operations per sample, with the default options",
+    "state = parameters, gradients and optimizer state in fp32",
+    "sample = activations per sample that the forward pass keeps for the backward pass",
+    "needs = extras to install besides torch, as in: pip install 'steelyard[torch,timm]'",
+    "Details of one: steelyard workloads NAME [--model KEY=VALUE]",
+)
 
 
 def workloads_table(shipped: dict[str, Any], others: list[str]) -> str:
-    """All workloads by family; `others` are those that the catalogue does not count."""
+    """Format all workloads by family; `others` are not counted by the catalogue."""
     entries = shipped["workloads"]
     order = sorted(entries, key=lambda name: (entries[name]["family"], name))
     rows = [_make_row(name, entries[name]) for name in order]
     rows += [[name, "not counted", "-", "-", "-", "-", "-", ""] for name in others]
-    return f"{table(HEADER, rows)}\n\n{LEGEND}"
+    return "\n".join([table(HEADER, rows), "", *(line for text in LEGEND for line in wrapped(text))])
 
 
 def _make_row(name: str, entry: dict[str, Any]) -> list[str]:
@@ -46,14 +47,14 @@ def _billions(value: float | None) -> str:
 
 
 def workload_lines(name: str, entry: dict[str, Any]) -> list[str]:
-    """Everything about one, a line or a few each."""
-    needs = "nothing more"
+    """Format everything about one workload."""
+    needs = "nothing"
     if entry["extras"]:
         needs = ", ".join(["torch", *entry["needs"]]) + f": pip install 'steelyard[{','.join(entry['extras'])}]'"
     rows = {
         "family": entry["family"],
-        "modes": ", ".join(entry["modes"]) + f" (without --mode: {entry['modes'][0]})",
-        "data": ", ".join(entry["data"]) or "none but its own",
+        "modes": ", ".join(entry["modes"]) + f" (default: {entry['modes'][0]})",
+        "data": ", ".join(entry["data"]) or "its own only",
         "metric": entry["metric"] or "none",
         "needs": needs,
         "options": _format_options(entry["options"]) or "none",
@@ -66,12 +67,12 @@ def workload_lines(name: str, entry: dict[str, Any]) -> list[str]:
     lines = [printable(f"{name}: {entry['title']}")]
     for title, text in rows.items():
         start = f"  {title:<13} "
-        lines += textwrap.wrap(printable(text), WIDE, initial_indent=start, subsequent_indent=" " * len(start))
+        lines += wrapped(start + text, deeper=" " * len(start))
     return lines
 
 
 def _format_counts(entry: dict[str, Any]) -> dict[str, str]:
-    """Parameters, operations and memory."""
+    """Format parameters, operations and memory."""
     if entry["parameters"] is None:
         return {"parameters": entry["flops_method"]["train"]}
     rows = {"parameters": f"{entry['parameters']:,}"}
@@ -79,21 +80,21 @@ def _format_counts(entry: dict[str, Any]) -> dict[str, str]:
         published = entry["published"]
         rows["published"] = f"{published['parameters']:,.0f} ({published['source']})"
     if entry["tokens_per_sample"]:
-        rows["tokens"] = f"{entry['tokens_per_sample']:,} a sample"
+        rows["tokens"] = f"{entry['tokens_per_sample']:,} per sample"
     for mode, flops in entry["flops_per_sample"].items():
         method = entry["flops_method"][mode]
-        rows[f"FLOP, {mode}"] = method if flops is None else f"{number(flops, 6)} a sample ({method})"
+        rows[f"FLOP, {mode}"] = method if flops is None else f"{number(flops, 6)} per sample ({method})"
     if memory := entry["memory"]:
         parts = [f"{_billions(memory[part])} GB of {part.partition('_')[0]}s" for part in STATE[:2]]
-        parts.append(f"{_billions(memory['optimizer_bytes'])} GB of {memory['optimizer']}'s state")
+        parts.append(f"{_billions(memory['optimizer_bytes'])} GB of {memory['optimizer']} state")
         rows["state"] = "fp32: " + ", ".join(parts)
         kept = memory["activation_bytes"]
-        rows["a sample"] = memory["method"] if kept is None else f"{_billions(kept)} GB ({memory['method']})"
+        rows["sample"] = memory["method"] if kept is None else f"{_billions(kept)} GB ({memory['method']})"
     return rows
 
 
 def _format_options(options: dict[str, Any]) -> str:
-    """As they are typed, then those whose value follows from the others."""
+    """Format options as they are typed, then those that follow from the others by default."""
     said = ", ".join(f"{key}={value}" for key, value in options.items() if value is not None)
     follow = ", ".join(key for key, value in options.items() if value is None)
-    return f"{said}; as these say unless given: {follow}" if follow else said
+    return f"{said}; derived from these unless given: {follow}" if follow else said

@@ -1,1 +1,1 @@
-"""Progress on standard error while a study runs."""
+"""Live progress on standard error while a study runs."""

@@ -1,4 +1,4 @@
-"""Which run of a study is in which state while it is made here. Knows the study and its folder, no terminal."""
+"""The states of the runs of a study that runs on this machine."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class Board:
-    """The states of a study's runs. A search makes only some of its candidates; how many is known at its end."""
+    """The states of a study's runs. A search runs only some of its candidates, and their number is not known before."""
 
     def __init__(self, plan: Expansion, folder: ResultFolder) -> None:
         self.name = plan.study.name
         self.searches = bool(plan.searches)
         self.queued: Counter[str] = Counter()
-        """Runs to come, by cell."""
+        """Number of queued runs by configuration."""
         self.ended = 0
-        """Runs that are over."""
+        """Number of runs that have ended."""
         self._before = "not tried" if self.searches else "queued"
         self._state: dict[str, str] = {}
         self._cell: dict[str, str] = {}
@@ -42,7 +42,7 @@ class Board:
             self._set(spec.run_id, "already done" if spec.run_id in there else self._before)
 
     def begin(self, spec: RunSpec) -> None:
-        """A run starts; those before it in the study's order are there, whoever made them."""
+        """Mark a run as running, and queued runs before it in the study's order as already done by another process."""
         while self._order and self._order[0] != spec.run_id:
             passed = self._order.popleft()
             if self._state[passed] == "queued":
@@ -50,11 +50,11 @@ class Board:
         self._set(spec.run_id, "running")
 
     def end(self, record: RunRecord) -> None:
-        """A run has its record."""
+        """Mark a run with the status of its record."""
         self._set(record.run_id, state_of(record.status.code))
 
     def lines(self, columns: int, height: int) -> list[Text]:
-        """The grid. Drawn anew only where something has changed: what is being measured shares this machine."""
+        """Return the grid, drawn again only on a change: what is measured shares this machine."""
         if self._drawn is None or self._drawn[:2] != (columns, height):
             cells = {name: [self._state[run] for run in runs] for name, runs in self._rows.items()}
             self._drawn = (columns, height, grid(cells, columns, height))
@@ -70,7 +70,7 @@ class Board:
 
 
 def _named(plan: Expansion) -> Iterator[tuple[str, RunSpec]]:
-    """Every run with the name of its row: its cell's, or that of the search it is a candidate of."""
+    """Yield every run with the label of its row: that of its configuration or of its search."""
     swept = {cell.name: cell.swept for cell in plan.cells}
     place = {cell: number for number, cell in enumerate(swept)}
     for spec in sorted(plan.runs, key=lambda spec: (place[spec.configuration], spec.repeat)):

@@ -1,4 +1,4 @@
-"""Progress of a study at a site, on standard error. Knows terminals, no scheduler."""
+"""Live progress of a study at a site."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import textwrap
 import time
 from typing import TYPE_CHECKING, Self
 
-from steelyard.terminal.drawing import duration, grid
+from steelyard.terminal.drawing import duration, grid, rounded
 from steelyard.terminal.live.foot import Foot
 from steelyard.terminal.live.pace import parallel_left_s
 from steelyard.terminal.live.progress import FOOT_ROWS, ROWS_ABOVE, Loudness
 from steelyard.terminal.status import grid_cells, progress_line, waiting_lines
+from steelyard.terminal.text import many
 
 if TYPE_CHECKING:
     from steelyard.launch.follow import StudyStatus
 
 
 class Following:
-    """Says how a study at a site goes: a grid of its runs on a terminal, a line for each change elsewhere."""
+    """Shows a study at a site as a grid of its runs on a terminal, or as one line per change elsewhere."""
 
     def __init__(self, loud: Loudness = "normal") -> None:
         self._loud = loud
@@ -31,13 +32,13 @@ class Following:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """What was said last stays on the terminal; the grid does not."""
+        """Remove the grid, and print the last line for good."""
         self._foot.__exit__()
         if self._foot.live and self._said:
             self._foot.above(self._said)
 
     def tell(self, standing: StudyStatus) -> None:
-        """After a look."""
+        """Show a new status."""
         line = progress_line(standing)
         if self._loud == "verbose" and (lines := waiting_lines(standing)) != self._detail:
             self._detail = lines
@@ -52,12 +53,10 @@ class Following:
         self._said = line
 
     def _left(self, standing: StudyStatus) -> str:
-        """How long it will take at the pace since we look; runs that ended before say nothing of the queue now."""
+        """Estimate the time left from the runs that have ended since the first look."""
         now_s, ended = time.monotonic(), len(standing.runs)
         begun_s, before = self._first = self._first or (now_s, ended)
         left_s = parallel_left_s(ended - before, now_s - begun_s, len(standing.waiting))
         if left_s is None:
-            return "time left: known after the next that ends"
-        runs = "1 run" if ended - before == 1 else f"{ended - before} runs"
-        said = duration(left_s, parts=1 if left_s < 3600 else 2)
-        return f"about {said} left at the pace of the last {duration(now_s - begun_s, parts=1)} ({runs})"
+            return "time left: known after the next run"
+        return f"about {rounded(left_s)} left ({many(ended - before, 'run')} in {duration(now_s - begun_s, parts=1)})"

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import sys
-import textwrap
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,7 +14,7 @@ from rich.control import Control
 from rich.live import Live
 from rich.segment import ControlType, Segment, Segments
 
-from steelyard.terminal.console import console_of
+from steelyard.terminal.console import console_of, print_folded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,17 +78,9 @@ class Foot:
 
     def above(self, text: str) -> None:
         """Print lines that stay."""
-        if self.live:
-            text = "\n".join(self._wrapped(line) for line in text.split("\n"))
         # A closed terminal does not end a study.
         with contextlib.suppress(OSError):
-            self.console.print(text)
-
-    def _wrapped(self, line: str) -> str:
-        # Not inside a word: paths and names are copied.
-        return textwrap.fill(
-            line, self.console.width, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
-        )
+            print_folded(self.console, text)
 
     def _suspend(self, number: int, _frame: FrameType | None) -> None:
         """Ctrl-Z: give the shell a clean terminal with a cursor, and draw the foot again when resumed."""

@@ -1,4 +1,4 @@
-"""How long what is left of a study takes, by what of it has ended. Knows lengths of runs and not what they do."""
+"""Estimates of the time left for a study."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 
 @dataclass
 class Pace:
-    """Runs that are made one after the other: how long each took, by cell."""
+    """The durations of runs that follow each other, by configuration."""
 
     took_s: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, cell: str, time_s: float) -> None:
-        """A run has ended."""
+        """Add the duration of a run."""
         self.took_s.setdefault(cell, []).append(time_s)
 
     @property
     def runs(self) -> int:
-        """On how many runs an estimate rests."""
+        """The number of runs that an estimate is based on."""
         return sum(map(len, self.took_s.values()))
 
     def left_s(self, queued: Counter[str], running: str | None = None, spent_s: float = 0.0) -> float | None:
-        """Time left for so many queued runs of each cell and the running one; None before any run has ended.
+        """Estimate the time left for the queued runs and the running one; None before a run has ended.
 
-        A cell's own runs say most about it; one without any is taken to be as long as all runs are on average.
+        A run takes the mean time of its configuration, or of all runs if none of its configuration has ended.
         """
         if not self.took_s:
             return None
@@ -39,5 +39,5 @@ class Pace:
 
 
 def parallel_left_s(ended: int, watched_s: float, left: int) -> float | None:
-    """Time left where runs go on side by side: at the pace at which so many ended while we watched. None before one."""
+    """Estimate the time left for parallel runs from the number that ended in `watched_s`; None if none did."""
     return watched_s * left / ended if ended else None

@@ -1,4 +1,4 @@
-"""Live progress on standard error: a grid of the study's runs on a terminal, one line a run elsewhere."""
+"""Live progress of a study on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from steelyard.analysis.summary import MEASURED
 from steelyard.errors import printable
 from steelyard.results.store import read_progress
 from steelyard.terminal import console
-from steelyard.terminal.drawing import duration
+from steelyard.terminal.drawing import duration, rounded
 from steelyard.terminal.live.board import Board
 from steelyard.terminal.live.foot import Foot
 from steelyard.terminal.live.pace import Pace
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 
 Loudness = Literal["quiet", "normal", "verbose"]
 FOOT_ROWS = 16
-"""Lines of the foot at most, however high the terminal is."""
+"""Maximum number of lines of the foot."""
 ROWS_ABOVE = 2
-"""Lines of the terminal that are left for what is printed above it."""
+"""Lines of the terminal that are kept for what is printed above the foot."""
 
 
 def loudness(arguments: argparse.Namespace) -> Loudness:
-    """What the options of `verb.add_loudness` ask for."""
+    """Return how much to print, by the options --quiet and --verbose."""
     return "quiet" if arguments.quiet else "verbose" if arguments.verbose else "normal"
 
 
 def say(text: str, loud: Loudness = "normal") -> None:
-    """One line that is not a result."""
+    """Print a line that is not a result."""
     if loud != "quiet":
         console.say(printable(text))
 
 
 class Progress:
-    """Says which run is being made, how far it is, how each ended, and how long the rest will take."""
+    """Shows a grid of the runs, the running one and the time left on a terminal, or one line per run elsewhere."""
 
     def __init__(
         self, loud: Loudness = "normal", plan: Expansion | None = None, folder: ResultFolder | None = None
@@ -73,38 +73,38 @@ class Progress:
         self._foot.__exit__()
 
     def say(self, text: str) -> None:
-        """One line that is not a result."""
+        """Print a line that is not a result."""
         if self._loud != "quiet":
             self._foot.above(printable(text))
 
     def begin(self, spec: RunSpec, done: int, total: int) -> None:
-        """A run starts."""
+        """Show that a run starts."""
         self._begun_s, self._running, self._raw, self._total = time.monotonic(), spec, None, total
         self._line, self._stepping = f"[{done + 1}/{total}] {spec.run_id}", False
         if self._board is not None:
             self._board.begin(spec)
-        self._show("starting")
+        self._show("starting, 0 s")
 
     def tick(self, raw: Path) -> None:
-        """A run goes on."""
+        """Show how far the run is."""
         if self._raw is None:
             self._raw = raw
-            self._detail(f"{self._line}: files meanwhile: {raw}")
+            self._detail(f"{self._line}: temporary files: {raw}")
         if not self._foot.live and (self._loud != "verbose" or self._stepping):
             return
         progress = read_progress(raw)
         if progress:
             if not self._stepping:
                 self._stepping = True
-                self._detail(f"{self._line}: its first steps were there after {duration(self._spent_s())}")
+                self._detail(f"{self._line}: first steps after {duration(self._spent_s())}")
             width = progress.get("rel_half_width")
-            precision = "" if width is None else f", mean known within {100 * width:.2g} %"
+            precision = "" if width is None else f", mean ±{100 * width:.2g} %"
             self._show(f"{progress['steps']:,.0f} steps, {progress['seconds']:,.1f} s measured{precision}")
         else:
-            self._show(f"waiting for its first steps, {duration(int(self._spent_s()), parts=1)}")
+            self._show(f"starting, {duration(int(self._spent_s()), parts=1)}")
 
     def end(self, record: RunRecord, done: int, total: int) -> None:
-        """A run has its record."""
+        """Print how a run ended."""
         self._pace.add(record.spec.configuration, self._spent_s())
         self._running, self._made = None, self._made + 1
         if self._board is not None:
@@ -131,25 +131,24 @@ class Progress:
         run = textwrap.wrap(f"{self._line}: {text}", columns - 1, break_on_hyphens=False) if text else []
         if self._board is not None and self._total > 1:
             head += textwrap.wrap(self._head(self._board), columns - 1)
-            # The run's line comes and goes: its room is kept, so that the grid stays as it is.
+            # Room is kept for the line of the run, which comes and goes, so that the grid does not move.
             height = min(FOOT_ROWS, rows - ROWS_ABOVE) - len(head) - max(1, len(run))
             head += self._board.lines(columns, height)
         self._foot.show([*head, *run])
 
     def _head(self, board: Board) -> str:
-        """How many runs have ended, and how long the others will take."""
+        """Format the number of runs done and the time left."""
         if board.searches:
-            said = f"{board.name}: {self._made} of at most {self._total} tries have ended"
+            said = f"{board.name}: {self._made} of at most {self._total} runs done"
             queued = Counter({"": self._total - self._made - (self._running is not None)})
         else:
-            said = f"{board.name}: {board.ended} of {self._total} runs have ended"
+            said = f"{board.name}: {board.ended} of {self._total} runs done"
             queued = board.queued
         left_s = self._pace.left_s(queued, self._running.configuration if self._running else None, self._spent_s())
         if left_s is None:
-            return f"{said}; time left: known after the first"
-        rests = f"by {self._pace.runs} run" + ("" if self._pace.runs == 1 else "s")
-        most = "at most " if board.searches else ""
-        return f"{said}, {most}about {duration(left_s, parts=1 if left_s < 3600 else 2)} left ({rests})"
+            return f"{said}; time left: known after the first run"
+        most = "at most " if board.searches else "about "
+        return f"{said}, {most}{rounded(left_s)} left"
 
 
 def _outcome(record: RunRecord) -> str:
