@@ -232,7 +232,7 @@ def test_figures_that_may_not_be_used_are_never_called_the_highest(folder: Resul
 def test_a_comparison_begins_with_its_verdict(results: ResultFolder, folder: ResultFolder) -> None:
     part = section(study_page(results, "modes"), "compare-compile")
     assert part.question == "What does compile change, compared with off?"
-    assert part.answer.startswith("Comparable with disclosures. ")
+    assert part.answer.startswith("Comparable with warnings. ")
     assert "compile default" in part.answer
     blocked = section(study_page(folder, altered(folder, "modes", in_another_precision)), "compare-compile")
     assert blocked.answer.startswith("Not comparable. No ratio: fix ")
@@ -243,7 +243,7 @@ def test_a_comparison_begins_with_its_verdict(results: ResultFolder, folder: Res
 def test_several_selections_are_held_against_the_first(results: ResultFolder) -> None:
     page = study_page(results, ["both:batch=32", "both:batch=128"], factor="batch", title="Two batches")
     part = section(page, "selections")
-    assert part.answer.startswith("Comparable with disclosures.")
+    assert part.answer.startswith("Comparable with warnings.")
     assert page.title == "Two batches"
     assert section(page, "configurations-1").question.startswith("both:batch=32: ")
     chart = next(block for block in part.blocks if isinstance(block, Chart))

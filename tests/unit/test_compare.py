@@ -86,7 +86,7 @@ def test_equal_truths_show_no_difference(simulate: Simulate) -> None:
 def test_four_devices_against_one_come_with_the_ratio_per_device(simulate: Simulate) -> None:
     one, four = cell(simulate, sim=truth(0.010)), cell(simulate, first_seed=50, ranks=4, sim=truth(0.0125))
     found = compare([one], [four]).comparisons[0]
-    assert found.verdict == "comparable with disclosures"
+    assert found.verdict == "comparable with warnings"
     assert [finding.code for finding in found.findings] == ["SY109"]
     ratios = {ratio.scope: ratio for ratio in found.ratios}
     device = ratios["device"]
@@ -159,7 +159,7 @@ def test_best_against_best_stands_beside_equal_settings() -> None:
     assert [(entry.a.place, entry.b.place) for entry in equal] == [("t/a8", "t/b8"), ("t/a32", "t/b32")]
     best = found.comparisons[-1]
     assert (best.how, best.a.place, best.b.place, best.chosen_from) == ("best against best", "t/a64", "t/b8", (3, 3))
-    assert best.verdict == "comparable with disclosures"
+    assert best.verdict == "comparable with warnings"
     assert {entry.code: entry.severity for entry in best.findings}["SY104"] == "warning"
     assert best.ratios[0].level == pytest.approx(1 - 0.05 / 9)
     assert [text.split(":")[0] for text in found.left_out] == ["t/a64 (A)", "t/b128 (B)"]
@@ -496,7 +496,7 @@ def test_a_time_to_quality_needs_one_global_batch() -> None:
     four = figure(
         made([1.0] * 3, "t/b", system="B", devices=4, global_batch=128), "time_to_quality", "s", [50.0, 51, 52]
     )
-    assert compare([one], [four]).comparisons[0].verdict == "comparable with disclosures"
+    assert compare([one], [four]).comparisons[0].verdict == "comparable with warnings"
     assert compare([one], [four], metric="time_to_quality").comparisons[0].verdict == "not comparable"
     same = figure(
         made([1.0] * 3, "t/c", system="B", devices=4, batch_per_device=8, global_batch=32), "time_to_quality", "s",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from steelyard.contracts.record import Finding
     from steelyard.rules.table.row import Row
 
-Verdict = Literal["comparable", "comparable with disclosures", "not comparable"]
+Verdict = Literal["comparable", "comparable with warnings", "not comparable"]
 How = Literal["as selected", "equal settings", "best against best", "nearest settings"]
 
 # Names of options of `steelyard run` and fields of a spec.
@@ -162,7 +162,7 @@ def _judge(how: How, pair: Pair, *, force: bool, counts: tuple[int, int] = (1, 1
     if "error" in severe:
         verdict = "not comparable"
     elif "warning" in severe:
-        verdict = "comparable with disclosures"
+        verdict = "comparable with warnings"
     made: list[Ratio] = []
     if verdict == "not comparable" and not force:
         # Warnings may mention the ratio, which is not shown.

@@ -58,7 +58,7 @@ def lines(compared: Compared, name_a: str, name_b: str) -> list[str]:
 
 
 def _loud(verdict: str) -> str:
-    return verdict.replace("disclosures", "warnings").upper()
+    return verdict.upper()
 
 
 def _cite_source(text: str) -> str:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 BLOCKED: Final = "not comparable"
 BETWEEN = "SY3"
 """Prefix of the rules on scaling. They are about a row and its base, and do not apply to other pairs of the row."""
-VERDICTS = {"comparable": "yes", "comparable with disclosures": "warning", BLOCKED: "no"}
+VERDICTS = {"comparable": "yes", "comparable with warnings": "warning", BLOCKED: "no"}
 """Short forms of the verdicts; the codes of the warnings and errors are next to them."""
 WORKED_UNITS = {"efficiency": "%", "power per device": "W"}
 PER_ENERGY = "items_per_energy"
