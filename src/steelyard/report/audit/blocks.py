@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     """Blocks, and a sentence that summarises them."""
 
 NO_REPEATS = "One value per row, as printed. No repeats are reported, so there is no CI."
-KNEE = "Knee: the smallest batch with 90 % of the maximum throughput. [ ] = 95 % CI of the fit."
+KNEE = "Knee: the smallest batch with 90 % of the maximum throughput. CI: 95 %, of the fit."
 
 
 class SectionBlocks:

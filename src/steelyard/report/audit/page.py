@@ -92,9 +92,10 @@ def _verdict(entry: Audit) -> str:
         return f"Yes: no errors.{claims} {_counts(entry.findings)}"
     problems = []
     if errors:
-        problems.append(f"errors {', '.join(errors)}")
+        problems.append(f"error{'s' * (len(errors) > 1)} {', '.join(errors)}")
     if wrong:
-        problems.append(f"{many(len(wrong), 'claim')} of {len(entry.judgements)} do{'es' * (len(wrong) == 1)} not hold")
+        verb = "does" if len(wrong) == 1 else "do"
+        problems.append(f"{len(wrong)} of {many(len(entry.judgements), 'claim')} {verb} not hold")
     if open_:
         problems.append(f"{many(open_, 'claim')} cannot be checked with the rows")
     start = "No" if errors or wrong else "Unclear"
@@ -102,7 +103,7 @@ def _verdict(entry: Audit) -> str:
 
 
 def _counts(findings: Sequence[Finding]) -> str:
-    return f"Findings: {tally(findings).partition(';')[0]}."
+    return f"Findings: {tally(findings).partition(';')[0]}." if findings else "No findings."
 
 
 def _table_section(entry: Audit, table: Rows, name: str, about: str) -> Section:
@@ -188,8 +189,10 @@ def _open_section(entry: Audit, tables: Sequence[Rows], name: str, about: str) -
         if one.verdict in UNJUDGED:
             points.append(f"Claim {one.claim.id}: {one.recomputed or 'no data in the rows'}.")
         points += [f"Claim {one.claim.id}: {note}." for note in one.notes]
-    answer = "See below. Missing settings count as unknown, not as equal." if points else "Everything was checked."
-    blocks: tuple[Any, ...] = (Prose(tuple(dict.fromkeys(points))),) if points else ()
+    points = list(dict.fromkeys(points))
+    listed = f"{many(len(points), 'point')}. Missing settings count as unknown, not as equal."
+    answer = listed if points else "Everything was checked."
+    blocks: tuple[Any, ...] = (Prose(tuple(points)),) if points else ()
     return Section(name, f"Not checked{about}", "What could not be checked?", answer, blocks)
 
 
