@@ -89,7 +89,7 @@ def package(**functions: Any) -> types.ModuleType:
     return module
 
 
-def test_nothing_there_is_nothing_to_speak_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_nvidia_nothing_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     found = open_nvml(tmp_path, ("0", "1"))
     assert (found.domains, found.channels, found.missing, found.read) == ([], [], [], None)
@@ -120,7 +120,7 @@ def test_an_old_package_gives_bytes_and_no_fields(monkeypatch: pytest.MonkeyPatc
     assert all("too old" in missing.reason for missing in found.missing)
 
 
-def test_a_package_that_cannot_say_a_scope(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_package_without_scopes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def field_values(_handle: int, fields: list[Any]) -> list[int]:
         return [ctypes.c_uint32(field).value for field in fields]
 
@@ -177,7 +177,7 @@ def test_every_failure_of_a_reading_has_a_code(
     assert f"nvmlDeviceGetTotalEnergyConsumption: code {number}" in caught.value.reason
 
 
-def test_closing_a_library_that_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_closing_a_library_that_is_already_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def shutdown() -> None:
         raise NVMLError(1)
 
@@ -188,13 +188,13 @@ def test_closing_a_library_that_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_pat
 # -- reasons and names ----------------------------------------------------------------------------------------
 
 
-def test_reasons_in_words() -> None:
+def test_reasons_as_text() -> None:
     assert held_by(0) == held_by(1) == []
     assert held_by(0x4 | 0x80) == ["power limit", "external power brake"]
     assert held_by(0x1000) == ["reason 0x1000"]
 
 
-def test_names_from_strangers_are_bounded() -> None:
+def test_untrusted_names_are_bounded() -> None:
     absent: list[Missing] = []
     card = Card(0, None, "GPU-1", "a", None, (), superchip=False)
     assert wanted([card], ["G" * 100_000, "9" * 5000, "", "GPU-", "MIG-GPU-"], absent) == []

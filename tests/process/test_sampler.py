@@ -279,7 +279,7 @@ def test_which_devices_are_the_jobs(device: str, variables: dict[str, str], devi
     assert devices_of(make_spec(workload="tiny", device=device), variables) == devices
 
 
-def test_words_from_outside_are_no_options(made: Path, raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_from_outside_are_not_options(made: Path, raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "--help")
     monkeypatch.setenv("NODE_NAME", "-n")
     monkeypatch.delenv("SLURMD_NODENAME", raising=False)
@@ -435,7 +435,7 @@ def test_a_sampler_that_is_killed_is_missed_and_nothing_more(raw: Path, befall: 
 
 
 @pytest.mark.usefixtures("made", "torch_as_it_was")
-def test_a_sampler_that_stands_still_holds_up_no_run(raw: Path, befall: Any) -> None:
+def test_a_stopped_sampler_does_not_delay_a_run(raw: Path, befall: Any) -> None:
     seen = befall(lambda pid: os.kill(pid, signal.SIGSTOP))
     assert run(raw).code == "completed"
     assert not lives(seen[0])
@@ -444,7 +444,7 @@ def test_a_sampler_that_stands_still_holds_up_no_run(raw: Path, befall: Any) -> 
 
 
 @pytest.mark.usefixtures("made", "torch_as_it_was")
-def test_a_full_disk_ends_the_sampler_with_a_word(raw: Path, befall: Any) -> None:
+def test_a_full_disk_ends_the_sampler_with_a_reason(raw: Path, befall: Any) -> None:
     seen = befall(lambda pid: resource.prlimit(pid, resource.RLIMIT_FSIZE, (2000, 2000)))
     assert run(raw, LONGER, period_s=0.01).code == "completed"
     assert not lives(seen[0])
@@ -523,7 +523,7 @@ def test_two_nodes_leave_two_files_and_other_ranks_none(raw: Path) -> None:
 
 
 @pytest.mark.usefixtures("made")
-def test_nothing_of_it_is_left_when_the_launcher_returns(raw: Path) -> None:
+def test_no_sampler_is_left_when_the_launcher_returns(raw: Path) -> None:
     spec = cpu_spec(budget=SHORT, crosscheck_steps=0)
     (raw / observe.SPEC_FILE).write_text(record_text(spec))
     launch = LocalLauncher().run(spec, raw, lambda: None)
@@ -578,7 +578,7 @@ def test_a_call_into_a_vendors_library_that_blocks(
     assert of(energy.Ended, raw)[0].reason == "the run ended"
 
 
-def test_what_holds_the_clocks_back_is_noted(
+def test_throttle_reasons_are_recorded(
     raw: Path, tmp_path: Path, watches: list[Watch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Through the real nvidia-ml-py: the second GPU reports that it is at its power limit."""
@@ -700,7 +700,7 @@ def test_samples_that_nobody_takes_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     reading.end()
 
 
-def test_room_is_made_for_the_last_word(raw: Path) -> None:
+def test_room_is_made_for_the_last_event(raw: Path) -> None:
     chunks = files.Chunks(raw, 0)
     for start in range(100):
         columns = tuple(array("d", [float(start * 10 + row) for row in range(10)]) for _ in range(3))
@@ -734,7 +734,7 @@ def test_a_machine_without_sensors_starts_nothing_and_says_why(
 
 @pytest.mark.parametrize("settings", [{"energy": Energy(watch=False)}, {"workload": "sim", "device": "sim"}])
 @pytest.mark.usefixtures("made")
-def test_not_where_it_is_not_asked_for(raw: Path, settings: dict[str, Any]) -> None:
+def test_not_without_a_request(raw: Path, settings: dict[str, Any]) -> None:
     started = Watch(make_spec(**{"workload": "tiny", "device": "cpu", **settings}), raw)
     started.start()
     started.stop()

@@ -55,7 +55,7 @@ def test_every_model_is_counted_and_near_its_published_size(name: str) -> None:
     assert entry["metric"]
 
 
-def test_what_is_said_of_a_workload_is_true_of_it() -> None:
+def test_the_description_of_a_workload_is_true() -> None:
     extras = {"torch", "timm", "transformers", "segmentation"}
     for name, entry in SHIPPED.items():
         assert set(entry["extras"]) <= extras, name
@@ -210,7 +210,7 @@ def test_other_options_are_counted_by_a_process(capsys: pytest.CaptureFixture[st
     assert main(["workloads", "tiny", "--model", "width"]) == 2
 
 
-def test_a_process_that_says_nothing_is_an_error_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_an_answer_is_an_error_with_its_last_output(monkeypatch: pytest.MonkeyPatch) -> None:
     done = subprocess.CompletedProcess([], 1, b"", b"Traceback\nImportError: no torch here\n")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
     with pytest.raises(InputError, match="tiny cannot be counted here: ImportError: no torch here"):

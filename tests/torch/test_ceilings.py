@@ -144,7 +144,7 @@ def test_copies_are_checked(direction: str) -> None:
     }
 
 
-def test_a_pattern_tells_where_its_numbers_lie() -> None:
+def test_a_pattern_encodes_the_position_of_its_numbers() -> None:
     numbers = ceilings.pattern(3 * 8_191, CPU)
     assert (numbers.min(), numbers.max()) == (1, 8_191)
     for distance in (1, 2, 1_024, 4_096, 8_191, 8_192, 16_382):
@@ -217,7 +217,7 @@ SPOILT = {
 
 
 @pytest.mark.parametrize("kind", FACTORS)
-def test_a_collective_knows_its_result(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collective_is_checked_with_its_exact_result(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     together = Together(rank=2, ranks=4)
     monkeypatch.setattr(collectives, "dist", together)
     monkeypatch.setattr(collectives, "KEPT_BYTES", 3 * 8_000)

@@ -73,7 +73,7 @@ def test_the_same_seed_gives_the_same_batch(name: str) -> None:
     assert not torch.equal(inputs, other)
 
 
-def test_a_batch_is_on_the_cpu_whatever_the_default_device() -> None:
+def test_a_batch_is_on_the_cpu_for_any_default_device() -> None:
     for make in SMALL.values():
         bundle = on_meta(make)
         with torch.device("meta"):
@@ -209,7 +209,7 @@ def test_a_detector_counts_the_same_with_values_and_without() -> None:
     assert count(make, train=True).flops_per_sample == counter.get_total_flops() / 2
 
 
-def test_a_detector_sees_nothing_of_the_padding() -> None:
+def test_a_detector_ignores_the_padding() -> None:
     torch.manual_seed(0)
     bundle = detection.deformable_detr(classes=5, resolution=64, boxes=2, width=32, depth=2, layers=2, queries=10)
     (pictures, sizes, boxes, labels), _ = bundle.batch(1, seeded(0))

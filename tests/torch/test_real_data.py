@@ -174,7 +174,7 @@ def test_a_split_without_examples_is_refused() -> None:
     form: Any = SimpleNamespace(name="numbers", kind="image-class")
     with pytest.raises(InputError, match="no examples in its evaluation split"):
         fit(form, Numbers(3), Numbers(0), data(1).task, spec_of(40))
-    with pytest.raises(InputError, match="no example in its training split"):
+    with pytest.raises(InputError, match="no examples in its training split"):
         fit(form, Numbers(0), None, data(1).task, spec_of(40))
 
 

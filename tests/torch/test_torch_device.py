@@ -227,7 +227,7 @@ def test_without_timed_events_the_host_waits(module: Any, monkeypatch: pytest.Mo
     assert device.seconds([mark]).tolist() == pytest.approx([7.0])
 
 
-def test_a_backend_that_tells_nothing_of_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_without_device_properties(monkeypatch: pytest.MonkeyPatch) -> None:
     device = planted(Eventless(), monkeypatch)
     assert device.name() == "hpu"
     assert (device.memory_bytes(), device.memory_peak_bytes(), device.pci_address()) == (None, None, None)

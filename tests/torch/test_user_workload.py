@@ -127,7 +127,7 @@ def test_a_function_that_takes_any_option(folder: Path, simulate: Callable[[RunS
     assert "my.py:16" in str(status.evidence["where"])
 
 
-def test_only_the_file_that_was_asked_for_is_run(folder: Path, simulate: Callable[[RunSpec], RunRecord]) -> None:
+def test_only_the_requested_file_is_run(folder: Path, simulate: Callable[[RunSpec], RunRecord]) -> None:
     asked = spec_of("my.py:build", model={"hidden": 2})
     assert simulate(asked).status.code == "completed"
     (folder / "my.py").write_text(MY.replace("rate: float = 0.1", "rate: float = 0.2"))
@@ -139,7 +139,7 @@ def test_only_the_file_that_was_asked_for_is_run(folder: Path, simulate: Callabl
     assert (status.code, "No such file" in status.reason) == ("refused", True)
 
 
-def test_a_file_asked_for_anew_is_read_anew(folder: Path, simulate: Callable[[RunSpec], RunRecord]) -> None:
+def test_a_changed_file_is_read_again(folder: Path, simulate: Callable[[RunSpec], RunRecord]) -> None:
     """Also by a process that has run an earlier version of the file, or has failed to."""
 
     def parameters() -> int:
@@ -216,7 +216,7 @@ def test_a_study_may_sweep_over_workloads(folder: Path) -> None:
     assert [cell.spec.source is None for cell in found.cells] == [False, False, True]
 
 
-def test_a_cell_is_named_by_what_the_file_says_not_by_where_it_lies(folder: Path) -> None:
+def test_a_configuration_is_named_by_the_content_of_the_file_not_its_path(folder: Path) -> None:
     (folder / "copy").mkdir()
     shutil.copy(folder / "my.py", folder / "copy")
     here = spec_of("my.py:build").configuration
@@ -249,7 +249,7 @@ def test_a_file_does_not_undo_the_switches(folder: Path, simulate: Callable[[Run
     assert record.settings.values["float32_matmul_precision"] == "highest"
 
 
-def test_a_path_that_leads_nowhere_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_missing_path_is_an_input_error(tmp_path: Path) -> None:
     (tmp_path / "loop.py").symlink_to(tmp_path / "loop.py")
     for path in ("a\0b.py", "loop.py"):
         with pytest.raises(InputError):

@@ -159,7 +159,7 @@ def test_mounts(tmp_path: Path, path: str, kind: str, point: str) -> None:
     assert (facts["filesystem.data.type"], facts["filesystem.data.mount"]) == (kind, point)
 
 
-def test_a_mount_tells_no_password(tmp_path: Path) -> None:
+def test_a_mount_without_its_password(tmp_path: Path) -> None:
     plant(tmp_path, {"proc/self/mountinfo": MOUNTS})
     assert filesystem_facts("data", Path("/dav"), tmp_path)["filesystem.data.source"] == "https://host/dav"
     assert filesystem_facts("data", Path("/data"), tmp_path)["filesystem.data.source"] == "server:/export"

@@ -135,7 +135,7 @@ def test_a_card_of_two_dies_is_seen_by_the_die() -> None:
     assert facts.peak_flops["bf16"] == 191.5e12
 
 
-def test_the_memory_tells_a_card_from_its_die() -> None:
+def test_the_memory_distinguishes_a_card_from_its_die() -> None:
     name = "Intel(R) Data Center GPU Max 1550"
     card, die, either = look_up(name, 127 * GIB), look_up(name, 63 * GIB), look_up(name)
     assert (card.scope, die.scope) == ("device", "die")

@@ -274,7 +274,7 @@ def test_graces_interval_is_read_not_assumed(tmp_path: Path) -> None:
     assert watched(open_hwmon(root, ()))["module0"].average_s is None
 
 
-def test_a_part_knows_its_holder_though_that_is_closed(tmp_path: Path, honest_modes: None) -> None:
+def test_a_part_has_its_parent_even_if_that_is_not_readable(tmp_path: Path, honest_modes: None) -> None:
     root = plant(tmp_path, grace())
     (root / "sys/class/hwmon/hwmon1/device/power1_average").chmod(0o400)
     found = open_hwmon(root, ())
@@ -300,7 +300,7 @@ def test_no_joule_of_grace_is_counted_beside_a_module_that_another_reads(tmp_pat
     assert cover(own, set(own), on_cpu=True).counted == ["grace0"]
 
 
-def test_other_meters_say_that_their_scope_is_unknown(tmp_path: Path) -> None:
+def test_the_scope_of_other_meters_is_unknown(tmp_path: Path) -> None:
     files = {
         "sys/class/hwmon/hwmon0/name": "ina3221\n",
         "sys/class/hwmon/hwmon0/power1_label": "VDD GPU/SOC\x1b[2J\n",
@@ -673,7 +673,7 @@ def test_an_ipus_watts(text: str | None, watts: float | None) -> None:
 
 
 @pytest.mark.parametrize("name", ["rapl", "hwmon", "amd", "ipu", "xpu"])
-def test_nothing_there_is_nothing_found(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_files_nothing_is_found(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("amdsmi", "gcipuinfo"):
         monkeypatch.setitem(sys.modules, module, None)
     found = plugins.load("sensor", name)(tmp_path, ())
@@ -722,7 +722,7 @@ def test_the_doctor_asks_the_measured_side(tmp_path: Path) -> None:
     assert {channel["reading"] for channel in found["channels"] if channel["domain"] == "module0"} == {560.0}
 
 
-def test_the_doctor_says_that_nothing_can_be_measured(tmp_path: Path) -> None:
+def test_the_doctor_reports_that_nothing_can_be_measured(tmp_path: Path) -> None:
     verdict, text = told(run_survey(tmp_path))[-1]
     assert (verdict, "unknown, never guessed" in text) == ("note", True)
 
@@ -747,7 +747,7 @@ def test_a_survey_that_hangs_or_fails(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (check.verdict, "broken" in check.found, bool(check.fix)) == ("wrong", True, True)
 
 
-def test_a_process_that_a_driver_holds_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_blocked_by_a_driver_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that stays after it was killed: here the kill is skipped."""
     left: list[subprocess.Popen[bytes]] = []
     real = subprocess.Popen
