@@ -384,7 +384,8 @@ def test_zsh_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     os.close(slave)
     seen = ""
     try:
-        for typed, expected in ((b"", "> "), (b"steelyard sel\t", "steelyard selftest"), (b"--qui\t", "--quick")):
+        for typed, expected in ((b"", "> "), (b"steelyard sel\t", "steelyard selftest"), (b"--qui\t", "--quick"),
+                                (b"\x15steelyard run --precis\t", "--precision")):  # fmt: skip
             os.write(master, typed)
             deadline = time.monotonic() + 20
             while expected not in seen and time.monotonic() < deadline:
