@@ -47,7 +47,8 @@ def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    assert all(verb in text for verb in VERBS)
+    assert all(f"\n  {verb} " in text for verb in VERBS)
+    assert max(map(len, text.splitlines())) <= 60
     assert main([]) == 2
     capsys.readouterr()
     assert main(["--version"]) == 0
