@@ -47,7 +47,8 @@ def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    assert all(verb in text for verb in VERBS)
+    assert all(f"\n  {verb} " in text for verb in VERBS)
+    assert max(map(len, text.splitlines())) <= 60
     assert main([]) == 2
     capsys.readouterr()
     assert main(["--version"]) == 0
@@ -384,7 +385,8 @@ def test_zsh_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     os.close(slave)
     seen = ""
     try:
-        for typed, expected in ((b"", "> "), (b"steelyard sel\t", "steelyard selftest"), (b"--qui\t", "--quick")):
+        for typed, expected in ((b"", "> "), (b"steelyard sel\t", "steelyard selftest"), (b"--qui\t", "--quick"),
+                                (b"\x15steelyard run --precis\t", "--precision")):  # fmt: skip
             os.write(master, typed)
             deadline = time.monotonic() + 20
             while expected not in seen and time.monotonic() < deadline:

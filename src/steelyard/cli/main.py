@@ -43,8 +43,9 @@ usage: steelyard VERB [options]
 
 {verbs}
 
-Every verb takes --help and --json. Results go to standard
-output, progress and errors to standard error.
+Every verb takes --help and --json; --version prints the
+version. Results go to standard output, progress and
+errors to standard error.
 
 Exit codes:
 {codes}

@@ -96,8 +96,8 @@ def _make_tariff(arguments: argparse.Namespace) -> Tariff | None:
     if arguments.charge is not None:
         found = CHARGE.fullmatch(arguments.charge.strip())
         if found is None:
-            rate = arguments.charge[:60]
-            raise OptionError(f"--charge {rate}: must be a rate such as '1.5 SU/device-hour'", "steelyard pack")
+            given = arguments.charge[:60]
+            raise OptionError(f"--charge {given}: must be a rate such as '1.5 SU/device-hour'", "steelyard pack")
         by_node = found["per"] == "node"
         rate = float(found["rate"])
         return Tariff(found["unit"], 0.0 if by_node else rate, rate if by_node else 0.0, each, whole, "the rate given")

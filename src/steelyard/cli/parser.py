@@ -132,7 +132,7 @@ class HelpText(argparse.HelpFormatter):
         """List the arguments only; the options are below."""
         if usage is None:
             places = [place(action) for action in actions if not action.option_strings]
-            usage = " ".join(["%(prog)s", "[options]", *places]).replace("%(prog)s", self._prog)
+            usage = " ".join([self._prog, "[options]", *places])
         super().add_usage(usage.replace("%", "%%"), [], groups, prefix)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:

@@ -15,12 +15,12 @@ def configure(parser: Parser) -> None:
         dest="action", metavar="ACTION", title="actions (default: list the formats)", prog=parser.prog
     )
     show = add_action(actions, "show", "show the layout of a format and where to get its data set")
-    show.add_argument("format", metavar="FORMAT", help="format that `steelyard data` lists")
+    show.add_argument("format", metavar="FORMAT", help="format; steelyard data lists them")
     check = add_action(actions, "check", "open both splits and decode examples")
     check.add_argument("data", metavar="FORMAT:PATH", help="data set to check")
     check.add_argument("--all", action="store_true", help=f"decode every example, not {SAMPLED} per split")
     make = add_action(actions, "make", "write a small data set that a model can learn")
-    make.add_argument("format", metavar="FORMAT", help="format that `steelyard data` lists")
+    make.add_argument("format", metavar="FORMAT", help="format; steelyard data lists them")
     make.add_argument("path", type=Path, metavar="PATH", help="folder to write; must be empty or not exist")
     make.add_argument(
         "--samples", type=SAMPLES, default=1000, metavar="N", help="training samples (default %(default)s)"

@@ -13,7 +13,7 @@ def configure(parser: Parser) -> None:
     new.add_argument("kind", metavar="KIND", help=f"template: {', '.join(site_kinds())}")
     new.add_argument("--output", metavar="FILE", help="file to write (default: KIND.toml; - prints it)")
     show = add_action(actions, "show", "show what a site file says")
-    show.add_argument("site", metavar="SITE", help="name that `steelyard site list` shows, or a file")
+    show.add_argument("site", metavar="SITE", help="name or file; steelyard site list shows the names")
     check = add_action(actions, "check", "check a site for problems before anything is submitted")
     check.add_argument("site", metavar="SITE[:POOL]", help="name or file; without POOL all pools are checked")
     for inner in (lists, new, show, check):
