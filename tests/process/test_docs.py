@@ -149,6 +149,8 @@ def test_every_page_of_commands_is_executed_or_says_that_it_is_not() -> None:
             assert (kind == "console") == (re.search(r"^\$ ", body, re.MULTILINE) is not None), (_short(path), body)
             assert title in ("", console.NOT_EXECUTED, console.VARIES) or kind != "console"
             count += title == console.NOT_EXECUTED
+            # Wider commands are cut where a page does not wrap them, as on GitHub.
+            assert [line for line in body.splitlines() if line.startswith("$ ") and len(line) > 105] == [], _short(path)
     assert 0 < count <= NOT_EXECUTED_AT_MOST
 
 
