@@ -150,6 +150,8 @@ def test_every_page_of_commands_is_executed_or_says_that_it_is_not() -> None:
             assert (kind == "console") == (re.search(r"^\$ ", body, re.MULTILINE) is not None), (_short(path), body)
             assert title in ("", console.NOT_EXECUTED, console.VARIES) or kind != "console"
             count += title == console.NOT_EXECUTED
+            # Wider commands are cut where a page does not wrap them, as on GitHub.
+            assert [line for line in body.splitlines() if line.startswith("$ ") and len(line) > 105] == [], _short(path)
     assert 0 < count <= NOT_EXECUTED_AT_MOST
 
 
@@ -319,6 +321,21 @@ def test_update_writes_pages_and_reports_those_that_fail(tmp_path: Path, capsys:
     assert f"$ steelyard --version\nsteelyard {VERSION}\n" in good.read_text(encoding="utf-8")
     assert build.update([good]) == []
     assert [line.rpartition(" ")[2] for line in capsys.readouterr().out.splitlines()] == ["updated", "unchanged"]
+
+
+def test_a_recorded_terminal_has_colours_and_needs_no_internet(tmp_path: Path) -> None:
+    terminal = _made("terminal")
+    recorded = terminal.record(["steelyard explain SY103", "steelyard --version"], tmp_path)
+    assert recorded[1] == ("steelyard --version", f"steelyard {VERSION}\n")
+    drawn = terminal.svg([*recorded, ("steelyard it", "\x1b[31mred\x1b[0m text")], "title")
+    assert "steelyard&#160;explain&#160;SY103" in drawn
+    assert re.findall(r"(?:url\(|href=|src=)[\"']?(?!#|[\"']?#)", drawn) == []
+    assert {"red", "&#160;text"} <= set(re.findall(r">([^<>]+)</text>", drawn))
+
+
+def test_the_table_of_verbs_has_them_all() -> None:
+    made = _made("build").with_verbs("<!-- verbs -->\n<!-- end of verbs -->")
+    assert sorted(re.findall(r"^\| [^|]*\| `(\w+)` \|", made, re.MULTILINE)) == sorted(VERBS)
 
 
 @pytest.mark.parametrize(
