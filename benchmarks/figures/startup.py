@@ -53,7 +53,7 @@ def ratio(pairs: int) -> Figure:
 
 def help_without_libraries() -> Figure:
     code = "from steelyard.cli.main import main\nsys.exit(main(['--help']))\n"
-    done = without(["torch", "numpy", "pydantic", "scipy"], code)
+    done = without(["torch", "numpy", "pydantic", "scipy", "rich"], code)
     works = done.returncode == 0 and "usage: steelyard" in done.stdout
     return Figure("startup: --help without numpy, pydantic, torch", float(works), "works", "= 1", works)
 
