@@ -64,7 +64,7 @@ class _Highlighter(RegexHighlighter):
         r"(?m)^(?:(?P<good>ok)|(?P<bad>wrong)|(?P<note>note)) {2,}\S",
         r"(?m)(?: {2}|^|verdict: )(?:(?P<good>ok)|(?P<bad>WRONG))$",
         r"(?m)^(?P<bad>error|WRONG)(?=:| )",
-        r"(?m)^ *(?P<label>fix|next|Fix|Answer|Explain a code):",
+        r"(?m)^ *(?P<label>fix|next|Fix):",
         r"(?m)^(?P<heading>.+\n(?:.+\n)?)(?P<quiet>-+(?: -+)+)$",
     ]
 
@@ -118,6 +118,9 @@ class _Output:
 def output() -> Iterator[None]:
     """Send what is printed to standard output through a console, laid out for its terminal if it has one."""
     console = console_of(sys.stdout)
+    if not console.is_terminal:
+        yield
+        return
     before = OUTPUT_COLUMNS.set(console.width if sys.stdout.isatty() else None)
     try:
         with contextlib.redirect_stdout(cast("TextIO", _Output(console))):
