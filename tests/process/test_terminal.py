@@ -311,7 +311,7 @@ def test_a_larger_one_goes_without_names_and_a_huge_one_is_counted() -> None:
     assert grid(huge, Look(), 10) == ["# 10,000 completed  . 10,000 queued"]
     single = {f"batch={n}": ["queued"] for n in range(100)}
     assert grid(single, Look(), 10) == ["." * 79, "." * 21, ". 100 queued"]
-    one = {"(one cell)": states(("completed", 100))}
+    one = {"(no sweep)": states(("completed", 100))}
     assert grid(one, Look(), 10) == ["#" * 79, "#" * 21, "# 100 completed"]
 
 

@@ -12,8 +12,10 @@ from typing import Annotated, Final, Literal
 
 from steelyard import plugins
 from steelyard.contracts.base import Bound, Contract, Length, Name, NotNegative
-from steelyard.errors import InputError, Problem, SteelyardError
-from steelyard.inputs.validate import MAX_SPEC_BYTES, parse_object, parse_toml, read_bounded
+from steelyard.errors import InputError, Problem, SteelyardError, nearest, refusal
+from steelyard.inputs.synonyms import SITE as SYNONYMS
+from steelyard.inputs.synonyms import value_for
+from steelyard.inputs.validate import missing_file, parse_file
 
 SITE_VERSION: Final = 1
 SITES_VARIABLE: Final = "STEELYARD_SITES"
@@ -227,11 +229,12 @@ class Site(Contract):
 
     def __post_init__(self) -> None:
         if not self.pools:
-            raise ValueError("pools: a site has nodes; valid: one table [pools.NAME] or more")
-        try:
-            plugins.require("scheduler", self.scheduler)
-        except InputError as error:
-            raise ValueError(str(error.problems[0])) from None
+            raise ValueError("pools: empty; valid: one table [pools.NAME] or more")
+        known = plugins.names("scheduler")
+        if self.scheduler not in known:
+            near = value_for(self.scheduler, "scheduler") or nearest(self.scheduler, known)
+            answer = f"did you mean {near}?" if near else f"valid: {', '.join(known)}"
+            raise ValueError(f"scheduler: no such scheduler: {self.scheduler}; {answer}")
 
 
 @dataclass(frozen=True)
@@ -256,11 +259,11 @@ class Place:
 
 def load_site(path: Path) -> Site:
     """Read and validate a site file."""
-    return parse_object(Site, parse_toml(read_bounded(path, MAX_SPEC_BYTES), str(path)), str(path))
+    return parse_file(Site, path, synonyms=SYNONYMS)
 
 
 def find_place(text: str) -> Place:
-    """The place that `--site` names: a file or a name, and a pool after a colon."""
+    """Return the place that `--site` names: a file or a name, and a pool after a colon."""
     path = _file_of(text)
     pool = None
     if path is None:
@@ -268,15 +271,24 @@ def find_place(text: str) -> Place:
         path = _file_of(start) if colon else None
         pool = end
         if path is None:
-            valid = "a file, or a name of " + (", ".join(site_names()) or "a file in a folder of sites")
-            problem = Problem("--site", f"{text!r} is not there", valid)
-            raise InputError("the site cannot be found", problems=(problem,), next_step="steelyard site new KIND")
+            raise _unknown_site(start if colon else text)
     site = load_site(path)
     pool = pool or next(iter(site.pools))
     if pool not in site.pools:
-        problem = Problem("--site", f"{site.name} has no pool {pool!r}", ", ".join(site.pools))
-        raise InputError("the site has no such nodes", problems=(problem,))
+        near = nearest(pool, site.pools)
+        raise refusal(Problem(f"--site {text[:200]}", f"{path} has no pool {pool}", ", ".join(site.pools), near=near))
     return Place(site, pool)
+
+
+def _unknown_site(text: str) -> InputError:
+    if text.endswith(".toml") or "/" in text:
+        error = missing_file(Path(text))
+        return error if error.problems[0].near else refusal(*error.problems, next_step="steelyard site list")
+    names = site_names()
+    near = nearest(text, names)
+    valid = f"a site file, or one of {', '.join(names)}" if names else "a site file"
+    problem = Problem(f"--site {text[:200]}", "no such site", valid, near=near)
+    return refusal(problem, next_step=None if near else "steelyard site list")
 
 
 def site_folders() -> list[Path]:
