@@ -97,7 +97,8 @@ class Problem:
         place = self.file + (f":{self.line}" if self.line else "") + ": " if self.file else ""
         joint = " = " if not self.field.startswith("--") else "=" if " " in self.field else " "
         given = joint + self.given if self.given else ""
-        valid = f"; valid: {few([self.valid])}" if self.valid else ""
+        # Where the right spelling is known, the others do not matter.
+        valid = f"; valid: {few([self.valid])}" if self.valid and "did you mean" not in self.problem else ""
         answer = f"; did you mean {self.near}?" if self.near else valid
         return printable(f"{place}{self.field}{given}: {self.problem}{answer}")
 

@@ -76,8 +76,8 @@ def test_a_run_is_that_run_alone(folder: ResultFolder) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("swep", ["studies: plain, sweep", "use 'sweep'"]),
-        ("nosuch:batch=8", ["neither a study nor a run"]),
+        ("swep", ["did you mean sweep?"]),
+        ("nosuch:batch=8", ["no such study or run"]),
         ("sweep/gpt", ["no cell is called so", "sim-8-fp32"]),
         ("sweep/sim", ["4 cells begin with it"]),
         ("sweep/", ["no cell is called so"]),
@@ -89,7 +89,7 @@ def test_a_run_is_that_run_alone(folder: ResultFolder) -> None:
         ("sweep:batch=8,precision=fp64", ["precision is bf16, fp32"]),
         ("sweep:batch=[[[[8", ["nothing has it"]),
         ("x" * 3000, ["too long"]),
-        ("../../etc", ["neither a study nor a run"]),
+        ("../../etc", ["no such study or run"]),
     ],
 )
 def test_what_is_said_where_nothing_is_selected(folder: ResultFolder, text: str, said: list[str]) -> None:

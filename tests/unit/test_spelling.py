@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from steelyard.cli.main import main
 from steelyard.contracts.spec import RunSpec
 from steelyard.errors import InputError, Problem, nearest, refusal
 from steelyard.inputs.places import tables_of
@@ -123,14 +125,10 @@ def test_every_synonym_names_a_field() -> None:
     assert set(VALUES["precision"].values()) <= {"fp32", "tf32", "bf16", "fp16"}
 
 
-def test_every_option_of_a_setting_exists() -> None:
-    import argparse
-
-    from steelyard.cli import run
-
-    parser = argparse.ArgumentParser()
-    run.configure(parser)
-    options = {option for action in parser._actions for option in action.option_strings}
+def test_every_option_of_a_setting_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
     paths = [".".join((*path, name)) for path, names in tables_of(RunSpec).items() for name in names]
     named = {_option(path) for path in paths}
     assert {option for option in named if option.startswith("--") and " " not in option} <= options

@@ -52,10 +52,10 @@ class Document:
         generic = _generic(table, tables)
         here = tables.get(generic, ())
         others = [path for path, fields in tables.items() if path != generic and name in fields]
-        if others:
-            return self.misplaced(where, (*_plainest(others), name))
         # A table is not what other tools have a value for.
         other = self.synonyms.get(name.casefold().replace("-", "_"), "") if not isinstance(value, dict) else ""
+        if others and not (other and tuple(other.split(".")[:-1]) == generic):
+            return self.misplaced(where, (*_plainest(others), name))
         if other and " " in other and "=" not in other:
             return self.problem(where, f"no such field; {other}")
         near = self.write_name(other, generic) if other else nearest(name, here)

@@ -34,7 +34,10 @@ def find_source(workload: str, folder: Path | None, *, below: Path | None) -> So
     text = read_source(path, named["path"])
     names = defined_names(text, named["path"])
     if names is not None and named["function"] not in names:
-        functions = sorted(name for name, node in names.items() if _can_be_called(node))
+        # Functions before names that may stand for one.
+        functions = sorted(
+            (name for name, node in names.items() if _can_be_called(node)), key=lambda n: names[n] is None
+        )
         near = nearest(named["function"], functions) or (functions[0] if len(functions) == 1 else "")
         valid = ", ".join(functions) or "a function at the top level of the file"
         near = near and f"{named['path'][:80]}:{near}"

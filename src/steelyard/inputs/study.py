@@ -22,7 +22,15 @@ from steelyard.inputs.search import Search, SearchGroup
 from steelyard.inputs.shorthand import spell_out
 from steelyard.inputs.source import find_source, parameters, workload_name
 from steelyard.inputs.synonyms import STUDY as SYNONYMS
-from steelyard.inputs.validate import MAX_SPEC_BYTES, find_problems, parse_object, parse_toml, read_bounded, show_value
+from steelyard.inputs.validate import (
+    MAX_SPEC_BYTES,
+    find_problems,
+    parse_object,
+    parse_toml,
+    read_bounded,
+    show_value,
+    to_json,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,7 +180,8 @@ def load_study(path: Path) -> Study:
         sweep = {key: values for key, values in tables["sweep"].items() if isinstance(values, list) and values}
         problems += check_settings(tables["run"], document, Study, path.parent, sweep)
     if problems:
-        raise refusal(*problems)
+        # A value that no setting can have is found twice.
+        raise refusal(*{str(problem): problem for problem in problems}.values())
     study = parse_object(Study, data, document)
     _refuse_contradictions(study, document)
     return study
@@ -224,7 +233,7 @@ def _spec(
     find: Callable[[str], Source | None],
 ) -> RunSpec:
     """Return the spec of one combination, without its identity; InputError names every bad setting."""
-    settings = json.loads(json.dumps(run))
+    settings = json.loads(to_json(run, place))
     try:
         for key, value in swept.items():
             assign(settings, key, value)

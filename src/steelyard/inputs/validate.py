@@ -71,26 +71,35 @@ def parse_json(cls: type[T], text: bytes | str, source: str | Document) -> T:
 
 def parse_object(cls: type[T], data: Any, source: str | Document) -> T:
     """Do the same for data already parsed (TOML, options). It goes through JSON so that the same strict rules hold."""
+    return parse_json(cls, to_json(data, source), source)
+
+
+def to_json(data: Any, source: str | Document) -> str:
+    """Return data as JSON; InputError names a value that JSON does not have."""
+    document = _document(source)
     try:
-        text = json.dumps(data, allow_nan=True)
+        return json.dumps(data, allow_nan=True)
     except TypeError:
-        problem = "must be text, a number, true or false, a list or a table; a date needs quotes"
-        raise refusal(_document(source).problem(_odd_value(data), problem)) from None
+        where, value = _odd_value(data)
+        number = number_in(str(value), str(where[-1])) if where else None
+        near = "" if number is None else f"{number:g}"
+        problem = "must be text, a number, true or false, a list or a table; dates and times need quotes"
+        raise refusal(document.problem(where, problem, given=str(value)[:MAX_SHOWN_VALUE], near=near)) from None
     except (ValueError, RecursionError) as error:
-        raise refusal(Problem(_document(source).source or cls.__name__, str(error)[:MAX_REASON])) from None
-    return parse_json(cls, text, source)
+        raise refusal(Problem(document.source or "the settings", str(error)[:MAX_REASON])) from None
 
 
-def _odd_value(data: Any) -> Where:
-    """Return the path of the first value that JSON does not have."""
+def _odd_value(data: Any) -> tuple[Where, Any]:
+    """Return the first value that JSON does not have, and its path."""
     inner = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in inner:
         if isinstance(value, dict | list):
-            if path := _odd_value(value):
-                return (key, *path)
+            path, odd = _odd_value(value)
+            if path:
+                return (key, *path), odd
         elif not isinstance(value, str | int | float | None):
-            return (key,)
-    return ()
+            return (key,), value
+    return (), None
 
 
 def find_problems(cls: type, data: Any, source: str | Document) -> tuple[Problem, ...]:
@@ -363,7 +372,7 @@ def describe(hint: Any) -> str:
     if dataclasses.is_dataclass(hint):
         return "a table with " + ", ".join(f.name for f in dataclasses.fields(hint))
     words = {int: "an integer", float: "a number", str: "text in quotes", bool: "true or false"}
-    return words.get(hint, "a valid value (see steelyard schema)")
+    return words.get(hint, "another value")
 
 
 def _either(words: list[str]) -> str:
