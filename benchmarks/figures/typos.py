@@ -211,7 +211,8 @@ def slips_found(count: int) -> tuple[int, int, list[str]]:
 def main() -> None:
     options = arguments(__doc__)
     listed, others = list(mistakes()), list(foreign())
-    faults, foreign_faults = [], []
+    faults: list[str] = []
+    foreign_faults: list[str] = []
     back = Path.cwd()
     with tempfile.TemporaryDirectory() as name:
         bench = Bench(Path(name))

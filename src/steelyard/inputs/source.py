@@ -39,7 +39,8 @@ def find_source(workload: str, folder: Path | None, *, below: Path | None) -> So
             (name for name, node in names.items() if _can_be_called(node)), key=lambda n: names[n] is None
         )
         near = nearest(named["function"], functions) or (functions[0] if len(functions) == 1 else "")
-        valid = ", ".join(functions) or "a function at the top level of the file"
+        defined = [name for name in functions if isinstance(names[name], ast.FunctionDef)]
+        valid = ", ".join(defined) or "a function at the top level of the file"
         near = near and f"{named['path'][:80]}:{near}"
         raise refusal(Problem("workload", "no such function", valid, given=show_value(workload), near=near))
     return Source(path=str(path), function=named["function"], sha256=hashlib.sha256(text).hexdigest())
@@ -79,7 +80,7 @@ def _not_a_function(workload: str, folder: Path | None, below: Path | None) -> P
         except InputError as error:
             return error.problems[0]
         functions = sorted(name for name, node in names.items() if isinstance(node, ast.FunctionDef))
-        near = nearest(rest or "build", functions) or (functions[0] if functions else "")
+        near = nearest(rest or "build", functions) or (functions[0] if functions and not rest else "")
     near = near and f"{path[:80]}:{near}"
     return Problem("workload", "must name a function", "./my.py:build", given=show_value(workload), near=near)
 
