@@ -25,7 +25,7 @@ from steelyard.contracts.base import to_json_object
 from steelyard.contracts.observe import Environment, Phase, Status, Stop
 from steelyard.contracts.record import Finding, Interval, Quantity, RunRecord, Steady
 from steelyard.contracts.spec import RunSpec
-from steelyard.errors import InputError
+from steelyard.errors import InputError, Problem
 from steelyard.inputs.study import Study, expand
 from steelyard.inputs.validate import parse_json, parse_object, parse_toml
 
@@ -110,6 +110,12 @@ class Counts:
     faults: list[str] = field(default_factory=list)
 
 
+def tells_what_is_valid(problem: Problem) -> bool:
+    """Whether a problem names valid values, the right field or the right place."""
+    answer = any(word in problem.problem for word in ("must ", "belongs ", "leave it out", "not valid"))
+    return bool(problem.problem and (answer or problem.valid or problem.near))
+
+
 def try_document(kind: str, document: Any, counts: Counts) -> None:
     try:
         if kind == "study":
@@ -119,7 +125,7 @@ def try_document(kind: str, document: Any, counts: Counts) -> None:
             parse_json(cls, json.dumps(document), f"the {kind}")
     except InputError as error:
         counts.refused += 1
-        if not error.problems or not all(p.field and p.problem and p.valid for p in error.problems):
+        if not error.problems or not all(p.field and tells_what_is_valid(p) for p in error.problems):
             counts.faults.append(f"unclear: {error}")
     except Exception as error:  # noqa: BLE001 -- this is what the figure is about
         counts.faults.append(f"{type(error).__name__}: {error}")

@@ -19,6 +19,7 @@ NAMES = (
     "startup",
     "detection",
     "malformed",
+    "typos",
     "steady_state",
     "memory",
     "crash",

@@ -15,6 +15,7 @@ from figures import NAMES, SCRIPTS
 TOGETHER = frozenset(
     {
         "malformed",
+        "typos",
         "steady_state",
         "flops",
         "same_training",

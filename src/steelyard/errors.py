@@ -1,41 +1,110 @@
-"""Errors a person can act on: what failed, what is valid, what to type next. Knows nothing of the rest."""
+"""Errors that a user can act on: what is wrong, where, and what to type instead. Imports nothing of the package."""
 
 from __future__ import annotations
 
 import errno
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-# An input from a stranger may hold thousands of faults; a person reads the first few.
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+# An untrusted file may have thousands of mistakes; a person reads the first few.
 SHOWN_PROBLEMS = 20
+# Two lines of a terminal leave room for the place and the problem.
+SHOWN_VALID = 160
 
-# No space, or no more of it for this user.
+# The time to compare two names grows with the square of their length.
+COMPARED_CHARACTERS = 60
+COMPARED_NAMES = 2000
+CLOSE = 0.6
+"""Share of characters that two names have in common when one is taken for a slip of the other."""
+SHORTENED = 0.15
+SHORTEST = 4
+
+# No space left, or the user's quota is used up.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-# Control characters and those that turn the direction of text: a stranger's file must not steer a terminal.
+# Control characters and marks that change the direction of text: an untrusted file must not steer a terminal.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
 def printable(text: str) -> str:
-    """Text in one line that does nothing but be read."""
+    """Return the text on one line, with control characters escaped."""
     return _UNPRINTABLE.sub(lambda found: repr(found.group())[1:-1], text)
+
+
+def nearest(text: str, known: Iterable[str], close: float = CLOSE) -> str:
+    """Return the known name that `text` most likely means; "" when none is close."""
+    # Imported late: most commands have no mistake to explain.
+    import difflib
+    from itertools import islice
+
+    wanted = _plain(text)
+    matcher = difflib.SequenceMatcher(None, "", wanted, autojunk=False)
+
+    def score(other: str) -> float:
+        matcher.set_seq1(other)
+        if matcher.real_quick_ratio() < close or matcher.quick_ratio() < close:
+            return 0.0
+        # Letters are swapped more often than replaced, and the first ones are seldom wrong.
+        swapped = 0.1 * (sorted(wanted) == sorted(other))
+        return matcher.ratio() + swapped + 0.01 * _common_start(wanted, other)
+
+    best = ("", 0.0)
+    for name in islice(known, COMPARED_NAMES):
+        other = _plain(name)
+        if wanted == other:
+            return name
+        # A name may also be given by its beginning: "slrum" for "slurm-nvidia".
+        start = score(other[: len(wanted)]) - SHORTENED if SHORTEST <= len(wanted) < len(other) else 0.0
+        best = max(best, (name, max(score(other), start)), key=lambda entry: entry[1])
+    return best[0] if best[1] >= close else ""
+
+
+def _common_start(a: str, b: str) -> int:
+    return next((index for index, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _plain(name: str) -> str:
+    return name[:COMPARED_CHARACTERS].casefold().replace("-", "_")
+
+
+def few(names: Sequence[str], limit: int = SHOWN_VALID) -> str:
+    """Return the names as a list, cut off after `limit` characters."""
+    text = ", ".join(names)
+    return text if len(text) <= limit else f"{text[:limit].rpartition(', ')[0] or text[:limit]}, ..."
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One bad value: where it is, what is wrong with it, and what would be right."""
+    """One bad value: where it is, what is wrong, and what to write instead."""
 
     field: str
+    """A field, an option or a file, as the user wrote it."""
     problem: str
-    valid: str
+    valid: str = ""
+    given: str = ""
+    """The value, if it is what is wrong."""
+    near: str = ""
+    """What the user most likely meant."""
+    file: str = ""
+    line: int | None = None
 
     def __str__(self) -> str:
-        return printable(f"{self.field}: {self.problem}; valid: {self.valid}")
+        place = self.file + (f":{self.line}" if self.line else "") + ": " if self.file else ""
+        joint = " = " if not self.field.startswith("--") else "=" if " " in self.field else " "
+        given = joint + self.given if self.given else ""
+        # Where the right spelling is known, the others do not matter.
+        valid = f"; valid: {few([self.valid])}" if self.valid and "did you mean" not in self.problem else ""
+        answer = f"; did you mean {self.near}?" if self.near else valid
+        return printable(f"{place}{self.field}{given}: {self.problem}{answer}")
 
 
 class SteelyardError(Exception):
-    """Something a user can mend. `exit_code` is what the command line ends with."""
+    """An error that the user can fix. `exit_code` is the exit code of the command."""
 
     exit_code = 1
 
@@ -45,28 +114,42 @@ class SteelyardError(Exception):
         self.problems = problems
         self.next_step = next_step
 
+    @property
+    def lines(self) -> list[str]:
+        """The message and the problems that it does not name itself, without the next step."""
+        if len(self.problems) == 1 and self.what == str(self.problems[0]):
+            return [printable(self.what)]
+        lines = [printable(self.what), *map(str, self.problems[:SHOWN_PROBLEMS])]
+        return [*lines, "and more"] if len(self.problems) > SHOWN_PROBLEMS else lines
+
     def __str__(self) -> str:
-        lines = [printable(self.what)]
-        lines += [f"  {problem}" for problem in self.problems[:SHOWN_PROBLEMS]]
-        if len(self.problems) > SHOWN_PROBLEMS:
-            lines.append("  and more")
-        if self.next_step:
-            lines.append(printable(f"next: {self.next_step}"))
-        return "\n".join(lines)
+        first, *others = self.lines
+        step = [printable(f"next: {self.next_step}")] if self.next_step else []
+        return "\n".join([first, *(f"  {line}" for line in others), *step])
 
 
 class InputError(SteelyardError):
-    """A spec, study, record or option that is not valid: nothing was run."""
+    """A file or option is not valid; nothing was run."""
 
     exit_code = 2
 
 
+def refusal(*problems: Problem, next_step: str | None = None) -> InputError:
+    """Return the error for these problems. A single problem is the whole message."""
+    if len(problems) == 1:
+        return InputError(str(problems[0]), problems=problems, next_step=next_step)
+    files = {problem.file for problem in problems}
+    count = f"{len(problems)} problems" if len(problems) <= SHOWN_PROBLEMS else f"more than {SHOWN_PROBLEMS} problems"
+    where = f"{files.pop()}: " if len(files) == 1 and "" not in files else ""
+    return InputError(f"{where}{count}", problems=problems, next_step=next_step)
+
+
 class DamagedDataError(SteelyardError):
-    """A raw observation file that is not what its header or checksum says."""
+    """A raw observation file does not match its header or checksum."""
 
 
 class WorkerMemoryError(Exception):
-    """The device's memory does not hold the work; carries the evidence for the record."""
+    """The device's memory is too small for the work. Carries the evidence for the record."""
 
     def __init__(self, reason: str, evidence: dict[str, float]) -> None:
         super().__init__(reason)

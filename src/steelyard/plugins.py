@@ -1,15 +1,35 @@
-"""The only extension table: kind and name to "module:attribute". Knows names; imports nothing until asked."""
+"""The registry of extensions: kind and name to "module:attribute". Imports an object when it is loaded, not before."""
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from steelyard.errors import InputError, Problem
+from steelyard.errors import Problem, nearest, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from steelyard.errors import InputError
+
+SHOWN_NAME = 80
+# What users call a kind, and the command that lists its names.
+TITLES = {"data": "data format", "device": "device family"}
+LISTS = {"workload": "steelyard workloads", "data": "steelyard data", "rule": "steelyard explain"}
+# What other tools call these, or the nearest thing that is registered.
+OTHER_NAMES: dict[str, dict[str, str]] = {
+    "device": {
+        "gpu": "cuda", "nvidia": "cuda", "rocm": "cuda", "hip": "cuda", "amd": "cuda", "intel": "xpu", "gaudi": "hpu",
+        "habana": "hpu", "metal": "mps", "apple": "mps", "any": "auto",
+    },
+    "workload": {
+        "resnet": "resnet50", "gpt2": "gpt", "gpt-2": "gpt", "bert": "bert-base", "vit": "vit-l-16", "swin": "swin-t",
+        "efficientnet": "efficientnet-b0", "mobilenet": "mobilenet-v3-large", "wideresnet": "wideresnet28-10",
+        "wrn-28-10": "wideresnet28-10", "gemm": "matmul", "stream": "memory-bandwidth", "nccl": "all-reduce",
+        "bandwidth": "memory-bandwidth", "fasterrcnn": "fasterrcnn-r50-fpn",
+    },
+    "data": {"cifar": "cifar10", "imagenet": "imagefolder", "wds": "webdataset", "text": "tokens"},
+}  # fmt: skip
 
 BUILTIN: dict[str, dict[str, str]] = {
     "device": {
@@ -153,17 +173,17 @@ BUILTIN: dict[str, dict[str, str]] = {
 
 
 def names(kind: str) -> list[str]:
-    """Every name of a kind: ours, then those that installed packages add by entry point."""
+    """Return every name of a kind: built-in ones and those that installed packages add by entry point."""
     return sorted({*BUILTIN[kind], *_entry_points(kind)})
 
 
 def has(kind: str, name: str) -> bool:
-    """Whether a name of a kind is registered. Package metadata is read only for a name that is not ours."""
+    """Return whether a name is registered. Package metadata is read only for names that are not built in."""
     return name in BUILTIN[kind] or name in _entry_points(kind)
 
 
 def require(kind: str, name: str) -> str:
-    """Where a registered object is, without importing it; InputError when there is none of that name."""
+    """Return where a registered object is, without importing it; InputError for an unknown name."""
     target = BUILTIN[kind].get(name) or _entry_points(kind).get(name)
     if target is None:
         raise unknown(kind, name, names(kind))
@@ -171,20 +191,20 @@ def require(kind: str, name: str) -> str:
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> InputError:
-    """The error for a name that is not registered: lists those that are, and says which is nearest."""
-    near = difflib.get_close_matches(name, known, n=1)
-    problem = Problem(what, f"no {what} is called {name!r}", ", ".join(known))
-    return InputError(f"unknown {what}", problems=(problem,), next_step=f"use {near[0]!r}" if near else None)
+    """Return the error for an unknown name: the nearest known one, or else all of them."""
+    near = OTHER_NAMES.get(what, {}).get(name.casefold()) or nearest(name, known)
+    problem = Problem(name[:SHOWN_NAME], f"no such {TITLES.get(what, what)}", ", ".join(known), near=near)
+    return refusal(problem, next_step=None if near else LISTS.get(what))
 
 
 def load(kind: str, name: str) -> Any:
-    """The registered object. A package adds one with the entry point group `steelyard.<kind>`."""
+    """Import and return the registered object. A package adds one with the entry point group `steelyard.<kind>`."""
     module, _, attribute = require(kind, name).partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def _entry_points(kind: str) -> dict[str, str]:
-    # Imported late: reading package metadata costs more than the whole help text.
+    # Imported late: reading package metadata takes longer than printing the help.
     from importlib.metadata import entry_points
 
     return {point.name: point.value for point in entry_points(group=f"steelyard.{kind}")}

@@ -245,8 +245,7 @@ def test_one_setting_at_a_time_may_be_divided(page: Page) -> None:
     assert column(found, "efficiency")[0].text == "86.1"
     assert {cell.text for cell in column(found, "comparable")} == {"warning"}
     assert (
-        "comparable with warnings), times as fast: devices 4 to 8 1.72"
-        in section(page, "olivia-gh200-tuning").answer
+        "comparable with warnings), times as fast: devices 4 to 8 1.72" in section(page, "olivia-gh200-tuning").answer
     )
 
 

@@ -315,7 +315,7 @@ def test_a_larger_one_goes_without_names_and_a_huge_one_is_counted() -> None:
     assert drawn(huge) == ["# 10,000 completed  . 10,000 queued"]
     single = {f"batch={n}": ["queued"] for n in range(100)}
     assert drawn(single) == ["." * 79, "." * 21, ". 100 queued"]
-    one = {"(one cell)": states(("completed", 100))}
+    one = {"(no sweep)": states(("completed", 100))}
     assert drawn(one) == ["#" * 79, "#" * 21, "# 100 completed"]
 
 

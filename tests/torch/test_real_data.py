@@ -380,7 +380,7 @@ def test_too_few_classes_are_refused(place: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--data", "nothing:/tmp"], "no data is called 'nothing'"),
+        (["--data", "nothing:/tmp"], "no such data format"),
         (["--data", "cifar10"], "FORMAT:PATH"),
         (["--data", "cifar10:/does/not/exist"], "is not a folder"),
         (["--data", "device", "--target", "0.5", "--epochs", "2"], "trains on real data"),

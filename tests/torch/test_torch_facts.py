@@ -22,4 +22,4 @@ def test_torch_says_what_it_is() -> None:
 
 def test_unknown_workload_is_refused(simulate: Callable[[RunSpec], RunRecord]) -> None:
     record = simulate(make_spec(workload="nothing"))
-    assert (record.status.code, "no workload is called" in record.status.reason) == ("refused", True)
+    assert (record.status.code, "no such workload" in record.status.reason) == ("refused", True)

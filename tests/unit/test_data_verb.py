@@ -137,10 +137,10 @@ def test_pictures_into_shards(capsys: pytest.CaptureFixture[str], tmp_path: Path
     [
         (["check", "cifar100"], "FORMAT:PATH"),
         (["check", "cifar100:"], "FORMAT:PATH"),
-        (["check", "cifar:x"], "use 'cifar10"),
+        (["check", "cifar:x"], "did you mean cifar10?"),
         (["check", "cifar100:nowhere"], "steelyard data make cifar100 nowhere"),
-        (["show", "imagenet"], "no data is called"),
-        (["make", "mnits", "x"], "use 'mnist'"),
+        (["show", "imagenet"], "no such data format"),
+        (["make", "mnits", "x"], "did you mean mnist?"),
     ],
 )
 def test_what_is_not_valid(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

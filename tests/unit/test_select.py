@@ -76,8 +76,8 @@ def test_a_run_is_that_run_alone(folder: ResultFolder) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("swep", ["studies: plain, sweep", "use 'sweep'"]),
-        ("nosuch:batch=8", ["no study or run of this name"]),
+        ("swep", ["did you mean sweep?"]),
+        ("nosuch:batch=8", ["no such study or run"]),
         ("sweep/gpt", ["no such configuration", "sim-8-fp32"]),
         ("sweep/sim", ["4 configurations begin with it"]),
         ("sweep/", ["no such configuration"]),
@@ -89,7 +89,7 @@ def test_a_run_is_that_run_alone(folder: ResultFolder) -> None:
         ("sweep:batch=8,precision=fp64", ["precision is bf16, fp32"]),
         ("sweep:batch=[[[[8", ["no match; batch is"]),
         ("x" * 3000, ["too long"]),
-        ("../../etc", ["no study or run of this name"]),
+        ("../../etc", ["no such study or run"]),
     ],
 )
 def test_what_is_said_where_nothing_is_selected(folder: ResultFolder, text: str, said: list[str]) -> None:

@@ -54,13 +54,13 @@ def test_spelling_out_a_default_changes_no_cell() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"sweep": {"batch": ()}}, "empty list"),
+        ({"sweep": {"batch": ()}}, "list is empty"),
         ({"sweep": {"batch": (8, 8)}}, "the same"),
         ({"sweep": {"batch.x": (8,)}, "run": {"batch": 1}}, "not a table"),
-        ({"sweep": {"bath": (8,)}}, "did you mean 'batch'"),
-        ({"sweep": {f"sim.noise.{n}": tuple(range(100)) for n in ("cv", "rho", "sigma", "alpha")}}, "too large"),
-        ({"run": {"seed": 3}}, "set by the study"),
-        ({"run": {"mode": "x"}}, "'train' or 'infer'"),
+        ({"sweep": {"bath": (8,)}}, "did you mean batch"),
+        ({"sweep": {f"sim.noise.{n}": tuple(range(100)) for n in ("cv", "rho", "sigma", "alpha")}}, "400,000,000 runs"),
+        ({"run": {"seed": 3}}, "belongs at the top of the file"),
+        ({"run": {"mode": "x"}}, "must be train, infer"),
     ],
 )
 def test_what_is_refused(changes: dict[str, Any], words: str) -> None:
@@ -79,9 +79,9 @@ def test_a_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="32 parts"):
         load_study(path)
     path.write_text("name = 1979-05-27\n")
-    with pytest.raises(InputError, match="not JSON serializable"):
+    with pytest.raises(InputError, match="must be text"):
         load_study(path)
-    with pytest.raises(InputError, match="No such file"):
+    with pytest.raises(InputError, match="no such file"):
         load_study(tmp_path / "none.toml")
 
 

@@ -61,9 +61,7 @@ def select(folder: ResultFolder, text: str) -> list[CellSummary]:
 def _known(study: str, studies: list[str], folder: ResultFolder) -> str:
     if study in studies:
         return study
-    near = difflib.get_close_matches(study, studies, n=1)
-    problem = _problem(study, f"no study or run of this name in {folder.path}; studies: {_few(studies)}")
-    raise InputError("nothing selected", problems=(problem,), next_step=f"use {near[0]!r}" if near else None)
+    raise folder.unknown(study)
 
 
 def _by_name(cells: list[CellSummary], study: str, name: str) -> list[CellSummary]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from steelyard.analysis.rows import VOLATILE
 from steelyard.analysis.summary import MEASURED
-from steelyard.errors import InputError, Problem
+from steelyard.errors import InputError, Problem, nearest, refusal
 from steelyard.inputs.recipe import cell_of
 from steelyard.rules.statistics.history import Drifted
 from steelyard.rules.table.row import Amount, Row, RowTable
@@ -217,9 +217,9 @@ def figures(records: Sequence[RunRecord], expected: Expect) -> tuple[list[float]
     measured = [record for record in records if record.status.code in MEASURED]
     found = [record.quantities[expected.metric] for record in measured if expected.metric in record.quantities]
     if measured and not found:
-        known = ", ".join(sorted(measured[0].quantities))
-        problem = Problem("expect.metric", f"the jobs have no {expected.metric!r}", known)
-        raise InputError("the recipe names an unknown figure", problems=(problem,))
+        known = sorted(measured[0].quantities)
+        near = nearest(expected.metric, known)
+        raise refusal(Problem("expect.metric", f"the jobs have no {expected.metric}", ", ".join(known), near=near))
     units = {quantity.unit for quantity in found}
     if expected.unit is not None and units - {expected.unit}:
         problem = Problem("expect.unit", f"{expected.unit!r} is not the unit of the jobs", ", ".join(sorted(units)))

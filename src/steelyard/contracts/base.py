@@ -52,13 +52,13 @@ class Bound(_Limit):
     def fault(self, value: float) -> str | None:
         """What is wrong with `value`, if anything."""
         if self.ge is not None and value < self.ge:
-            return f"must be at least {self.ge}"
+            return f"must be at least {self.ge:,}"
         if self.gt is not None and value <= self.gt:
-            return f"must be greater than {self.gt}"
+            return f"must be greater than {self.gt:,}"
         if self.le is not None and value > self.le:
-            return f"must be at most {self.le}"
+            return f"must be at most {self.le:,}"
         if self.lt is not None and value >= self.lt:
-            return f"must be less than {self.lt}"
+            return f"must be less than {self.lt:,}"
         return None
 
 
@@ -68,20 +68,22 @@ class Length(_Limit):
 
     max_length: int
     pattern: str | None = None
+    form: str = ""
+    """What the pattern means, in words."""
     _keys: ClassVar[tuple[str, ...]] = ("max_length", "pattern")
 
     def fault(self, value: Any) -> str | None:
         """What is wrong with `value`, if anything."""
         if len(value) > self.max_length:
-            return f"must have at most {self.max_length} entries or characters"
+            return f"must have at most {self.max_length} {'characters' if isinstance(value, str) else 'entries'}"
         if self.pattern is not None and not re.fullmatch(self.pattern, value):
-            return f"must match {self.pattern}"
+            return f"must consist of {self.form}" if self.form else f"must match {self.pattern}"
         return None
 
 
 # Names become directory names: no separators, no leading dot or dash, nothing a shell or a terminal interprets.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
-Name = Annotated[str, Length(80, NAME_PATTERN)]
+Name = Annotated[str, Length(80, NAME_PATTERN, "letters, digits, '_', '.' and '-'")]
 Text = Annotated[str, Length(4000)]
 Share = Annotated[float, Bound(ge=0, le=1)]
 Positive = Annotated[float, Bound(gt=0, le=1e18)]

@@ -1,4 +1,4 @@
-"""What the shipped catalogue says of the workloads, and what a process counts of the others. Imports no workload."""
+"""What is known about workloads without importing them: the shipped catalogue, and counts made by a worker process."""
 
 from __future__ import annotations
 
@@ -16,32 +16,38 @@ LIMIT_S = 600.0
 
 @cache
 def load() -> dict[str, Any]:
-    """What is in it: `workloads` by name, and `counted_with`, the libraries' releases."""
+    """Return the catalogue: `workloads` by name, and `counted_with`, the versions of the libraries."""
     file = resources.files("steelyard") / "catalogue.json"
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return found
 
 
 def default_mode(name: str) -> str:
-    """What is done with a workload when nothing is said."""
+    """Return the mode that a workload runs in when none is set."""
     known = load()["workloads"].get(name)
-    # Of another package, or of the user's own: a model.
+    # One that is not in the catalogue is a model.
     return "train" if known is None else str(known["modes"][0])
 
 
+def usual_options(name: str) -> dict[str, Any] | None:
+    """Return the options of a workload's model with their defaults; None for one that is not in the catalogue."""
+    known = load()["workloads"].get(name)
+    return None if known is None else dict(known["options"])
+
+
 def count_workload(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """What a process of the measured side says of a workload: it alone imports torch."""
+    """Count a workload in a worker process: only there is torch imported."""
     command = [sys.executable, "-P", "-m", "steelyard.worker.catalogue", name, json.dumps(options)]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise InputError(f"{name} was not counted in {LIMIT_S:g} s", next_step="use smaller options") from None
+        raise InputError(f"{name}: counting took longer than {LIMIT_S:g} s", next_step="use smaller options") from None
     try:
         found: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        words = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        why = words[-1] if words else f"exit code {done.returncode}"
-        raise InputError(f"{name} cannot be counted here: {why}", next_step="steelyard doctor") from None
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        why = lines[-1] if lines else f"exit code {done.returncode}"
+        raise InputError(f"{name}: cannot be counted on this machine: {why}", next_step="steelyard doctor") from None
     if "error" in found:
         problems = tuple(Problem(**problem) for problem in found["problems"])
         raise InputError(found["error"], problems=problems, next_step=found["next_step"])

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard import plugins
 from steelyard.data.form import Extent, Format, Split, extent
-from steelyard.errors import InputError, Problem, SteelyardError
+from steelyard.errors import Problem, SteelyardError, refusal
+from steelyard.inputs.validate import near_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,23 +51,22 @@ def find_data(text: str) -> tuple[Format, Path]:
     """The format and folder of FORMAT:PATH."""
     name, colon, path = text.partition(":")
     if not colon or not path:
-        problem = Problem("data", f"{text!r} names no format and path", "FORMAT:PATH, such as cifar100:/data/cifar")
-        raise InputError("a data set is not named so", problems=(problem,), next_step="steelyard data")
+        raise refusal(
+            Problem(text[:200], "must be FORMAT:PATH, such as cifar100:/data/cifar"), next_step="steelyard data"
+        )
     form: Format = plugins.load("data", name)
     root = Path(path)
     if not root.is_dir():
-        problem = Problem(path, "is no folder", "the folder that holds the data set")
-        raise InputError(
-            "the data set is not there", problems=(problem,), next_step=f"steelyard data make {name} {path}"
-        )
+        near = near_file(root) if not root.exists() else ""
+        problem = Problem(path, "is not a folder" if root.exists() else "no such folder", near=near)
+        raise refusal(problem, next_step=None if near else f"steelyard data make {name} {shlex.quote(path)}")
     return form, root
 
 
 def require_empty(path: Path) -> None:
     """A folder that is written to must not hold anything."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        problem = Problem(str(path), "is not empty", "a folder that is empty or not there yet")
-        raise InputError("nothing is written over", problems=(problem,), next_step="name another folder")
+        raise refusal(Problem(str(path), "is not empty", "an empty folder, or one that does not exist yet"))
 
 
 def check_data(form: Format, root: Path, *, every: bool) -> dict[str, Any]:
@@ -115,7 +115,6 @@ def _note_problems(problems: list[dict[str, str]], split: str) -> Iterator[None]
     try:
         yield
     except SteelyardError as error:
-        what = "; ".join([error.what, *map(str, error.problems)])
-        problems.append({"split": split, "problem": what, "next": error.next_step or ""})
+        problems.append({"split": split, "problem": "; ".join(error.lines), "next": error.next_step or ""})
     except OSError as error:
         problems.append({"split": split, "problem": f"{error.filename}: {error.strerror}", "next": ""})

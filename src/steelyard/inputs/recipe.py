@@ -10,17 +10,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from steelyard.contracts.base import Bound, Contract, Length, Name, Positive, Text, to_json_object
-from steelyard.contracts.spec import SCHEMA_VERSION
-from steelyard.errors import InputError, Problem
-from steelyard.inputs.study import Expansion, Seed, Study, expand, label, load_study
-from steelyard.inputs.validate import MAX_SPEC_BYTES, parse_object, parse_toml, read_bounded
+from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec
+from steelyard.errors import Problem, nearest, refusal
+from steelyard.inputs.places import HIDES, HOLDS, Document, tables_of
+from steelyard.inputs.study import NOT_SET, Expansion, Options, Seed, Study, check_settings, expand, label, load_study
+from steelyard.inputs.synonyms import STUDY as SYNONYMS
+from steelyard.inputs.validate import (
+    MAX_SPEC_BYTES,
+    find_problems,
+    near_file,
+    parse_object,
+    parse_toml,
+    read_bounded,
+    show_value,
+)
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from steelyard.inputs.study import Configuration
 
 # With five jobs that vary by 2 %, a machine that is 5 % slower is then called a failure in 97 % of cases, and one that
@@ -82,7 +91,7 @@ class Recipe(Contract):
     """A recipe file."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
-    name: Annotated[str, Length(48, r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+    name: Annotated[str, Length(48, r"^[A-Za-z0-9][A-Za-z0-9_-]*$", "letters, digits, '_' and '-'")]
     title: Text = ""
     """What is documented, in a line."""
     documents: Text = ""
@@ -91,7 +100,7 @@ class Recipe(Contract):
     """Fresh launches each time."""
     level: Annotated[float, Bound(ge=0.5, le=0.9999)] = 0.95
     seed: Seed = 0
-    run: Annotated[dict[str, Any], Length(100)] | None = None
+    run: Annotated[dict[str, Any], Length(100)] | None = field(default=None, metadata={HOLDS: RunSpec, HIDES: NOT_SET})
     """Settings as in a study file."""
     study: Text | None = None
     """A study file, in the recipe's folder or below; its repeats are replaced by `jobs`."""
@@ -108,11 +117,18 @@ class Recipe(Contract):
 
 def load_recipe(path: Path) -> Recipe:
     """Read and validate a recipe file."""
-    data = parse_toml(read_bounded(path, MAX_SPEC_BYTES), str(path))
+    text = read_bounded(path, MAX_SPEC_BYTES)
+    data = parse_toml(text, str(path))
     if isinstance(data.get("expect"), dict):
         # One figure may be written as a plain table.
         data["expect"] = [data["expect"]]
-    return parse_object(Recipe, data, str(path))
+    document = Document(str(path), text, synonyms=SYNONYMS)
+    problems = find_problems(Recipe, data, document)
+    if isinstance(data.get("run"), dict):
+        problems += check_settings(data["run"], document, Recipe, path.parent)
+    if problems:
+        raise refusal(*problems)
+    return parse_object(Recipe, data, document)
 
 
 def plan(recipe: Recipe, folder: Path, *, name: str, jobs: int, run: dict[str, Any] | None = None) -> Expansion:
@@ -124,38 +140,39 @@ def plan(recipe: Recipe, folder: Path, *, name: str, jobs: int, run: dict[str, A
     settings: dict[str, Any] = {"run": run if run is not None else recipe.run or {}}
     place = folder
     if recipe.study is not None:
-        path = beside(folder, recipe.study, "study")
+        path = _beside(folder, recipe.study, f"recipe {recipe.name}")
         settings, place = to_json_object(load_study(path)), path.parent
     data = {**settings, "name": name, "repeats": jobs, "seed": recipe.seed}
     study = parse_object(Study, data, f"recipe {recipe.name}")
     _refuse_many(study)
-    try:
-        whole = expand(study, place)
-    except InputError as error:
-        # Whoever wrote the recipe knows no study of that name.
-        what = error.what.replace(f"study {name}", f"the run of recipe {recipe.name}")
-        raise InputError(what, problems=error.problems, next_step=error.next_step) from None
+    # A command's settings are options; others are fields of a file.
+    named = Document if run is None else Options
+    source = named(f"recipe {recipe.name}", root=Study, at=("run",), synonyms=SYNONYMS)
+    whole = expand(study, place, place=source)
     names = {cell_of(whole, expected).name for expected in recipe.expect}
     # Cells without a documented figure would cost time and decide nothing.
     cells = tuple(cell for cell in whole.cells if cell.name in names)
     return Expansion(whole.study, cells, tuple(spec for spec in whole.runs if spec.configuration in names))
 
 
-def beside(folder: Path, name: str, field_name: str) -> Path:
+def _beside(folder: Path, name: str, source: str) -> Path:
     """A file that a recipe names; one outside its folder is refused, because a recipe comes from anybody."""
     try:
         path = (folder / name).resolve()
         there = path.is_file()
     except (OSError, ValueError, RuntimeError):
         # Too long for a name, with characters that no name may have, or links that lead to themselves.
-        problem = Problem(field_name, f"{name[:MAX_SHOWN]!r} cannot be the name of a file", "a file beside the recipe")
-        raise InputError("the recipe is not allowed", problems=(problem,)) from None
+        problem = Problem(
+            "study", "is not a file name", "a file beside the recipe", given=show_value(name), file=source
+        )
+        raise refusal(problem) from None
     if not path.is_relative_to(folder.resolve()):
-        problem = Problem(field_name, f"{name!r} lies outside the recipe's folder", "a file beside the recipe or below")
-        raise InputError("the recipe is not allowed", problems=(problem,))
+        valid = "a file beside the recipe or below"
+        raise refusal(Problem("study", "is outside the recipe's folder", valid, given=show_value(name), file=source))
     if not there:
-        problem = Problem(field_name, f"{name[:MAX_SHOWN]!r} is no file", "a study file beside the recipe or below")
-        raise InputError("the recipe's study cannot be read", problems=(problem,))
+        valid = "a study file beside the recipe or below"
+        near = Path(near_file(path)).name if path.parent.is_dir() else ""
+        raise refusal(Problem("study", "no such file", valid, given=show_value(name), near=near, file=source))
     return path
 
 
@@ -164,10 +181,10 @@ def _refuse_many(study: Study) -> None:
     if cells > MAX_CELLS or cells * study.repeats > MAX_RUNS:
         problem = Problem(
             "study",
-            f"{cells:,} cells with {study.repeats:,} jobs each",
-            f"at most {MAX_CELLS:,} cells and {MAX_RUNS:,} jobs",
+            f"{cells:,} configurations with {study.repeats:,} jobs each",
+            f"at most {MAX_CELLS:,} configurations and {MAX_RUNS:,} jobs",
         )
-        raise InputError("the recipe's study is too large", problems=(problem,))
+        raise refusal(problem)
 
 
 def cell_of(expansion: Expansion, expected: Expect) -> Configuration:
@@ -175,17 +192,29 @@ def cell_of(expansion: Expansion, expected: Expect) -> Configuration:
     found = [cell for cell in expansion.cells if all(_has(cell, key, value) for key, value in expected.at.items())]
     if len(found) == 1:
         return found[0]
+    swept = {key for cell in expansion.cells for key in cell.swept}
+    unknown = [key for key in expected.at if not any(_setting(cell, key)[0] for cell in expansion.cells)]
+    if unknown:
+        near = nearest(unknown[0], swept or tables_of(RunSpec)[()])
+        problem = Problem(f"expect.at.{unknown[0][:80]}", "no such setting", ", ".join(sorted(swept)), near=near)
+        raise refusal(problem)
     asked = label(dict(expected.at))[:MAX_SHOWN] if expected.at else "no settings"
     cells = "; ".join(label(cell.swept)[:MAX_SHOWN] for cell in expansion.cells[:8])
-    problem = Problem(
-        "expect.at", f"{asked} names {len(found)} of {len(expansion.cells)} cells", f"settings of one of: {cells}"
-    )
-    raise InputError("a figure must be documented for one cell", problems=(problem,))
+    count = f"{asked} matches {len(found)} of {len(expansion.cells)} configurations, not one"
+    raise refusal(Problem("expect.at", count, f"settings of one of: {cells}"))
+
+
+def _setting(cell: Configuration, key: str) -> tuple[bool, Any]:
+    """Return whether a configuration has a setting, and its value."""
+    value: Any = to_json_object(cell.spec)
+    for part in key.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return False, None
+        value = value[part]
+    return True, value
 
 
 def _has(cell: Configuration, key: str, value: Any) -> bool:
-    there: Any = to_json_object(cell.spec)
-    for part in key.split("."):
-        there = there.get(part) if isinstance(there, dict) else None
+    _, there = _setting(cell, key)
     # In Python True is 1; in a recipe it is not.
     return bool(isinstance(there, bool) == isinstance(value, bool) and there == value)

@@ -7,7 +7,6 @@ looked into before those that come with the package.
 
 from __future__ import annotations
 
-import difflib
 import os
 from dataclasses import dataclass
 from importlib import resources
@@ -16,7 +15,8 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from steelyard.contracts.base import Bound, Contract, Length, NotNegative, Positive
-from steelyard.errors import InputError, Problem
+from steelyard.errors import Problem, nearest, refusal
+from steelyard.inputs.places import Document
 from steelyard.inputs.validate import MAX_SPEC_BYTES, parse_object, parse_toml, read_bounded
 
 SCHEMES_VARIABLE: Final = "STEELYARD_SCHEMES"
@@ -141,16 +141,13 @@ def find_scheme(text: str) -> SchemeFile:
     if text in _shipped():
         content = (resources.files("steelyard") / "schemes" / f"{text}.toml").read_bytes()
         return SchemeFile(text, _parsed(content, f"the built-in scheme {text}"), "built in")
-    near = difflib.get_close_matches(text, scheme_names(), n=1)
-    problem = Problem("--scheme", f"no scheme is called {text[:80]!r}", f"{', '.join(scheme_names())}, or a file")
-    raise InputError(
-        "the scheme is not known", problems=(problem,),
-        next_step=f"--scheme {near[0]}" if near else "steelyard pack --schemes",
-    )  # fmt: skip
+    near = nearest(text, scheme_names())
+    problem = Problem(f"--scheme {text[:80]}", "no such scheme", f"{', '.join(scheme_names())}, or a file", near=near)
+    raise refusal(problem, next_step=None if near else "steelyard pack --schemes")
 
 
 def _parsed(content: bytes, source: str) -> Scheme:
-    return parse_object(Scheme, parse_toml(content, source), source)
+    return parse_object(Scheme, parse_toml(content, source), Document(source, content))
 
 
 def _own() -> dict[str, Path]:

@@ -1,19 +1,20 @@
-"""What people may leave out or write short in a run's settings, spelled out. Knows settings as plain data."""
+"""Short forms and defaults in a run's settings, written out in full."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from steelyard import plugins
-from steelyard.errors import InputError, Problem
+from steelyard.errors import Problem, nearest, refusal
 from steelyard.inputs.catalogue import default_mode
 
 SYNTHETIC = ("device", "host")
 
 
 def spell_out(settings: dict[str, Any], folder: Path | None) -> dict[str, Any]:
-    """The settings with data as format and absolute path, and with the mode that the workload is usually run in.
+    """Return the settings with data as format and absolute path, and with the workload's usual mode.
 
     `data` is "device" or "host" for synthetic data, or FORMAT:PATH; a relative path begins at `folder`.
     """
@@ -26,9 +27,7 @@ def spell_out(settings: dict[str, Any], folder: Path | None) -> dict[str, Any]:
         else:
             name, colon, path = data.partition(":")
             if not colon or not path:
-                valid = "device, host, or FORMAT:PATH with a format of " + ", ".join(plugins.names("data"))
-                problem = Problem("data", f"{data[:100]!r} names none", valid)
-                raise InputError("the data is not valid", problems=(problem,))
+                raise refusal(_bad_data(data))
             settings["data"] = {"format": name, "path": path}
     if isinstance(settings.get("data"), dict):
         chosen = settings["data"] = dict(settings["data"])
@@ -41,19 +40,26 @@ def spell_out(settings: dict[str, Any], folder: Path | None) -> dict[str, Any]:
         if usual != "train":
             mode = settings["mode"] = usual
     if mode == "ceiling":
-        # There a batch is how often the work is repeated in one step.
+        # In this mode a batch is how often the work is repeated in one step.
         settings.setdefault("batch", 1)
     if mode == "load":
         _place(settings, "host")
     return settings
 
 
+def _bad_data(data: str) -> Problem:
+    formats = plugins.names("data")
+    near = {"synthetic": "device", "gpu": "device", "cuda": "device", "random": "device", "cpu": "host"}.get(data, "")
+    near = near or nearest(data, SYNTHETIC) or (f"{found}:PATH" if (found := nearest(data, formats)) else "")
+    valid = f"device, host, or FORMAT:PATH with a format of {', '.join(formats)}"
+    return Problem("data", "must be device, host or FORMAT:PATH", valid, given=json.dumps(data[:60]), near=near)
+
+
 def _expand_home(path: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        problem = Problem("data.path", f"{path[:100]!r} names nobody's home", "a folder")
-        raise InputError("the data is not valid", problems=(problem,)) from None
+        raise refusal(Problem("data.path", "no such user", "a folder", given=json.dumps(path[:60]))) from None
 
 
 def _place(settings: dict[str, Any], place: str) -> None:

@@ -12,8 +12,10 @@ from typing import Annotated, Final, Literal
 
 from steelyard import plugins
 from steelyard.contracts.base import Bound, Contract, Length, Name, NotNegative
-from steelyard.errors import InputError, Problem, SteelyardError
-from steelyard.inputs.validate import MAX_SPEC_BYTES, parse_object, parse_toml, read_bounded
+from steelyard.errors import InputError, Problem, SteelyardError, nearest, refusal
+from steelyard.inputs.synonyms import SITE as SYNONYMS
+from steelyard.inputs.synonyms import value_for
+from steelyard.inputs.validate import missing_file, near_file, parse_file
 
 SITE_VERSION: Final = 1
 SITES_VARIABLE: Final = "STEELYARD_SITES"
@@ -24,16 +26,27 @@ Start = Literal["torchrun", "tasks"]
 """One torchrun a node that starts a process a device, or one task of the scheduler a device."""
 ChargeUnit = Literal["device-hour", "node-hour", "billing-hour"]
 
-# What stands in an #SBATCH line: nothing there that ends the line, the word or the comment.
-Word = Annotated[str, Length(200, r"^[A-Za-z0-9_][A-Za-z0-9_.,:@/+=&|\[\]*-]*$")]
-Option = Annotated[str, Length(300, r"^--[a-z][a-z0-9-]*(=[A-Za-z0-9_.,:@/+=%\[\]*-]+)?$")]
-Variable = Annotated[str, Length(200, r"^[A-Za-z_][A-Za-z0-9_]*$")]
+# Part of an #SBATCH line: no character may end the line, the word or the comment.
+Word = Annotated[
+    str, Length(200, r"^[A-Za-z0-9_][A-Za-z0-9_.,:@/+=&|\[\]*-]*$", "letters, digits and .,:@/+=&|[]*-, without spaces")
+]
+Option = Annotated[
+    str,
+    Length(300, r"^--[a-z][a-z0-9-]*(=[A-Za-z0-9_.,:@/+=%\[\]*-]+)?$", "one long option, --name or --name=value"),
+]
+Variable = Annotated[str, Length(200, r"^[A-Za-z_][A-Za-z0-9_]*$", "letters, digits and '_'")]
 # Any text but NUL, which no process can be given; it is always quoted.
-Value = Annotated[str, Length(4000, r"^[^\x00]*$")]
-AbsolutePath = Annotated[str, Length(1000, r"^/[^\x00]*$")]
-ImageName = Annotated[str, Length(1000, r"^[^\x00-\x1f\x7f-][^\x00-\x1f\x7f]*$")]
-Label = Annotated[str, Length(253, r"^[A-Za-z0-9]([A-Za-z0-9_./-]*[A-Za-z0-9])?$")]
-LabelValue = Annotated[str, Length(63, r"^([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?$")]
+Value = Annotated[str, Length(4000, r"^[^\x00]*$", "any characters but NUL")]
+AbsolutePath = Annotated[str, Length(1000, r"^/[^\x00]*$", "an absolute path, such as /scratch/data")]
+ImageName = Annotated[
+    str, Length(1000, r"^[^\x00-\x1f\x7f-][^\x00-\x1f\x7f]*$", "an image name or path without control characters")
+]
+Label = Annotated[
+    str, Length(253, r"^[A-Za-z0-9]([A-Za-z0-9_./-]*[A-Za-z0-9])?$", "letters, digits and _./-, as Kubernetes labels")
+]
+LabelValue = Annotated[
+    str, Length(63, r"^([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?$", "letters, digits and _.-, as Kubernetes labels")
+]
 SomeNodes = Annotated[int, Bound(ge=1, le=100_000)]
 Seconds = Annotated[int, Bound(ge=1, le=10**8)]
 Variables = Annotated[dict[Variable, Value], Length(200)]
@@ -113,7 +126,10 @@ class Mount(Contract):
     """None: the same path."""
     writable: bool = False
     """Whether runs may write there."""
-    claim: Annotated[str, Length(253, r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")] | None = None
+    claim: (
+        Annotated[str, Length(253, r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", "lower-case letters, digits, '-' and '.'")]
+        | None
+    ) = None
     """Kubernetes: the PersistentVolumeClaim that `source` is a folder of, instead of the node's own."""
 
 
@@ -177,17 +193,25 @@ class Limits(Contract):
 class Cluster(Contract):
     """Kubernetes: where and as whom."""
 
-    namespace: Annotated[str, Length(63, r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")] = "default"
+    namespace: Annotated[str, Length(63, r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", "lower-case letters, digits and '-'")] = (
+        "default"
+    )
     """In which jobs are made."""
     context: Value | None = None
     """Of the kubeconfig; None: the current one."""
-    service_account: Annotated[str, Length(253, r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")] | None = None
+    service_account: (
+        Annotated[str, Length(253, r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", "lower-case letters, digits, '-' and '.'")]
+        | None
+    ) = None
     """Of the pods; None: the namespace's default."""
     queue: LabelValue | None = None
     """Of Kueue, as its label kueue.x-k8s.io/queue-name."""
     jobset: bool | None = None
     """JobSet or plain Indexed Jobs; None: JobSet where the platform has it."""
-    pull_secret: Annotated[str, Length(253, r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")] | None = None
+    pull_secret: (
+        Annotated[str, Length(253, r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", "lower-case letters, digits, '-' and '.'")]
+        | None
+    ) = None
     """For a registry that asks for one."""
     run_as: Annotated[int, Bound(ge=1, le=2**31 - 1)] | None = None
     """Number of the user that pods run as, without root and with the runtime's seccomp profile, as namespaces of the
@@ -227,11 +251,12 @@ class Site(Contract):
 
     def __post_init__(self) -> None:
         if not self.pools:
-            raise ValueError("pools: a site has nodes; valid: one table [pools.NAME] or more")
-        try:
-            plugins.require("scheduler", self.scheduler)
-        except InputError as error:
-            raise ValueError(str(error.problems[0])) from None
+            raise ValueError("pools: empty; valid: one table [pools.NAME] or more")
+        known = plugins.names("scheduler")
+        if self.scheduler not in known:
+            near = value_for(self.scheduler, "scheduler") or nearest(self.scheduler, known)
+            answer = f"did you mean {near}?" if near else f"valid: {', '.join(known)}"
+            raise ValueError(f"scheduler: no such scheduler: {self.scheduler}; {answer}")
 
 
 @dataclass(frozen=True)
@@ -256,11 +281,11 @@ class Place:
 
 def load_site(path: Path) -> Site:
     """Read and validate a site file."""
-    return parse_object(Site, parse_toml(read_bounded(path, MAX_SPEC_BYTES), str(path)), str(path))
+    return parse_file(Site, path, synonyms=SYNONYMS)
 
 
 def find_place(text: str) -> Place:
-    """The place that `--site` names: a file or a name, and a pool after a colon."""
+    """Return the place that `--site` names: a file or a name, and a pool after a colon."""
     path = _file_of(text)
     pool = None
     if path is None:
@@ -268,15 +293,24 @@ def find_place(text: str) -> Place:
         path = _file_of(start) if colon else None
         pool = end
         if path is None:
-            valid = "a file, or a name of " + (", ".join(site_names()) or "a file in a folder of sites")
-            problem = Problem("--site", f"{text!r} is not there", valid)
-            raise InputError("the site cannot be found", problems=(problem,), next_step="steelyard site new KIND")
+            raise _unknown_site(start if colon else text)
     site = load_site(path)
     pool = pool or next(iter(site.pools))
     if pool not in site.pools:
-        problem = Problem("--site", f"{site.name} has no pool {pool!r}", ", ".join(site.pools))
-        raise InputError("the site has no such nodes", problems=(problem,))
+        near = nearest(pool, site.pools)
+        raise refusal(Problem(f"--site {text[:200]}", f"{path} has no pool {pool}", ", ".join(site.pools), near=near))
     return Place(site, pool)
+
+
+def _unknown_site(text: str) -> InputError:
+    if text.endswith(".toml") or "/" in text:
+        error = missing_file(Path(text))
+        return error if error.problems[0].near else refusal(*error.problems, next_step="steelyard site list")
+    names = site_names()
+    near = nearest(text, names) or near_file(Path(text))
+    valid = f"a site file, or one of {', '.join(names)}" if names else "a site file"
+    problem = Problem(f"--site {text[:200]}", "no such site", valid, near=near)
+    return refusal(problem, next_step=None if near else "steelyard site list")
 
 
 def site_folders() -> list[Path]:

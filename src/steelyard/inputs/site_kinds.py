@@ -1,35 +1,31 @@
-"""The kinds of site that a template is shipped for. Knows the files, not what is in them."""
+"""The site templates that come with the package."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from importlib import resources
 from typing import Final
 
-from steelyard.errors import InputError, Problem
+from steelyard.errors import Problem, nearest, refusal
 
-# What a template leaves to fill in; the last two stand in lines that are comments at first.
+# What a template leaves to fill in; the last two are in lines that are commented out at first.
 PLACEHOLDER: Final = re.compile(r"change-me|/path/to/|^NAME$", re.IGNORECASE)
 
 
 def site_kinds() -> list[str]:
-    """Names of the templates."""
+    """Return the names of the templates."""
     folder = resources.files("steelyard") / "sites"
     return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
 def about(kind: str) -> str:
-    """What a template is for: its first line."""
+    """Return the first line of a template: what it is for."""
     return template(kind).partition("\n")[0].removeprefix("# ")
 
 
 def template(kind: str) -> str:
-    """The text of one; InputError when there is none of that name."""
+    """Return the text of a template; InputError for an unknown name."""
     known = site_kinds()
     if kind not in known:
-        near = difflib.get_close_matches(kind, known, n=1)
-        problem = Problem("KIND", f"no template is called {kind!r}", ", ".join(known))
-        step = f"steelyard site new {near[0]}" if near else None
-        raise InputError("the kind of site is not known", problems=(problem,), next_step=step)
+        raise refusal(Problem(kind[:80], "no such template", ", ".join(known), near=nearest(kind, known)))
     return (resources.files("steelyard") / "sites" / f"{kind}.toml").read_text(encoding="utf-8")

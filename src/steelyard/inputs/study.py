@@ -1,4 +1,4 @@
-"""Studies: a sweep over settings, expanded into runs in a random, recorded order. Knows names, not machines."""
+"""Studies: a sweep over settings, expanded into runs in a random, recorded order."""
 
 from __future__ import annotations
 
@@ -15,11 +15,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from steelyard import plugins
 from steelyard.contracts.base import Bound, Contract, Length, Name, to_json_object
 from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec
-from steelyard.errors import InputError, Problem
+from steelyard.errors import SHOWN_PROBLEMS, InputError, Problem, nearest, refusal
+from steelyard.inputs.catalogue import usual_options
+from steelyard.inputs.places import HIDES, HOLDS, Document, Where, dotted
 from steelyard.inputs.search import Search, SearchGroup
 from steelyard.inputs.shorthand import spell_out
-from steelyard.inputs.source import find_source, workload_name
-from steelyard.inputs.validate import MAX_SPEC_BYTES, parse_object, parse_toml, read_bounded
+from steelyard.inputs.source import find_source, parameters, workload_name
+from steelyard.inputs.synonyms import STUDY as SYNONYMS
+from steelyard.inputs.validate import (
+    MAX_SPEC_BYTES,
+    find_problems,
+    parse_object,
+    parse_toml,
+    read_bounded,
+    show_value,
+    to_json,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,9 +38,12 @@ if TYPE_CHECKING:
     from steelyard.contracts.spec import Source
 
 MAX_RUNS = 1_000_000
+# Values of a sweep that are checked before combinations are.
+MAX_CHECKED = 2000
 
 # Set by the study for each run; a file may not set them.
 IDENTITY = ("schema_version", "run_id", "study", "configuration", "repeat", "seed")
+NOT_SET = (*IDENTITY, "source")
 
 Repeats = Annotated[int, Bound(ge=1, le=10_000)]
 Seed = Annotated[int, Bound(ge=0, lt=2**63)]
@@ -42,15 +56,15 @@ class Study(Contract):
     schema_version: Literal[1] = SCHEMA_VERSION
     name: Name
     seed: Seed = 0
-    """Decides the order of the runs and every run's own seed."""
+    """Random seed: decides the order of the runs and the seed of each run."""
     repeats: Repeats = 5
-    """Fresh launches of each cell."""
-    run: dict[str, Any] = field(default_factory=dict)
-    """Settings of a RunSpec that all runs share."""
+    """Fresh launches of each configuration."""
+    run: dict[str, Any] = field(default_factory=dict, metadata={HOLDS: RunSpec, HIDES: NOT_SET})
+    """Settings that all runs share."""
     sweep: Annotated[dict[str, tuple[Any, ...]], Length(20)] = field(default_factory=dict)
-    """Settings (nested ones as "sim.step_time_s") with the list of values to try; all combinations are run."""
+    """Settings with the list of values to try; all combinations are run. Nested settings: "sim.step_time_s"."""
     search: Search | None = None
-    """Seek the largest batch that fits, for each combination; every batch is tried once, whatever `repeats` says."""
+    """Search for the largest batch that fits, for each combination. Every batch is tried once; `repeats` is ignored."""
 
 
 @dataclass(frozen=True)
@@ -74,31 +88,230 @@ class Expansion:
     """Runs of which only some are made: those that a search comes to. They are not among `runs`."""
 
 
+@dataclass(frozen=True)
+class Settings(Document):
+    """The settings of runs in a file: those of a table, with values of the sweep in place of some."""
+
+    swept: tuple[str, ...] = ()
+    """Settings that the sweep replaces."""
+
+    def problem(self, where: Where, problem: str, **more: Any) -> Problem:
+        """Return a problem with this place: in the sweep, if the value comes from there."""
+        key = next((key for key in self.swept if _overlap(tuple(key.split(".")), where)), None)
+        if key is None:
+            if more.get("given", "").startswith("[") and not more.get("near"):
+                problem = f"{problem}; put lists of values to try in [sweep]"
+            return super().problem(where, problem, **more)
+        place = dataclasses.replace(self, at=("sweep",), swept=())
+        return super(Settings, place).problem((key, *where[len(key.split(".")) :]), problem, **more)
+
+    def misplaced(self, where: Where, path: tuple[str, ...]) -> Problem:
+        """Return the problem of a field that belongs in another table; a sweep names that by dots."""
+        if any(_overlap(tuple(key.split(".")), where) for key in self.swept) and path[0] == "run":
+            return self.problem(where, "no such setting", near=".".join(path[1:]))
+        return super().misplaced(where, path)
+
+
+def _overlap(key: tuple[str, ...], where: Where) -> bool:
+    return where[: len(key)] == key or key[: len(where)] == where
+
+
+@dataclass(frozen=True)
+class Options(Document):
+    """The settings of a run on the command line."""
+
+    def problem(self, where: Where, problem: str, **more: Any) -> Problem:
+        """Return a problem with the option that sets this."""
+        option = _option(dotted(where))
+        more["given"] = more.get("given", "").strip('"')
+        if option == "WORKLOAD" and more["given"]:
+            option, more["given"] = more["given"], ""
+        return Problem(option, problem, file=self.source, **more)
+
+    def unknown(self, cls: type, where: Where, value: Any) -> Problem:
+        """Return the problem of a setting that does not exist, with the name that `--set` takes."""
+        found = super().unknown(cls, where, value)
+        near = found.near
+        if near and "." not in near and not near.startswith("--") and len(where) > 1:
+            near = dotted((*where[:-1], near))
+        problem = found.problem.replace("no such field", "no such setting")
+        return Problem(f"--set {dotted(where)}", problem, near=near, file=self.source)
+
+    def misplaced(self, where: Where, path: tuple[str, ...]) -> Problem:
+        """Return the problem of a setting that has another dotted name."""
+        near = ".".join(path).removeprefix("run.") if len(path) > 1 else _option(path[0])
+        return Problem(f"--set {dotted(where)}", "no such setting", near=near, file=self.source)
+
+    def write_name(self, path: str, table: tuple[str, ...]) -> str:
+        """Return the option or the dotted name of a setting."""
+        return super().write_name(path, table) if path.startswith("run.") else _option(path)
+
+
+# Settings whose option has another name, and tables whose fields have options of their own names.
+_RENAMED = {
+    "loader.workers": "--loader-workers", "loader.prefetch": "--prefetch", "loader.pin_memory": "--pin-memory",
+    "quality.target": "--target", "quality.every_epochs": "--evaluate-every", "workload": "WORKLOAD",
+    "loader.place": "--data", "data.path": "--data", "data.format": "--data", "name": "--study",
+}  # fmt: skip
+_WITH_OPTION = (
+    "device", "mode", "ranks", "batch", "accumulation", "learning_rate", "precision", "compile", "parallel", "backend",
+    "threads", "epoch_samples", "last_batch", "time_limit_s", "hang_limit_s", "channels_last", "deterministic", "numa",
+    "data", "repeats", "seed", "study", "min_steps", "min_seconds", "rel_half_width", "max_steps", "max_seconds",
+    "epochs",
+)  # fmt: skip
+
+
+def _option(setting: str) -> str:
+    """Return how `steelyard run` takes a setting."""
+    last = setting.removeprefix("budget.")
+    if setting in _RENAMED or last in _WITH_OPTION:
+        return _RENAMED.get(setting) or f"--{last.replace('_', '-')}"
+    return f"--model {setting.removeprefix('model.')}" if setting.startswith("model.") else f"--set {setting}"
+
+
 def load_study(path: Path) -> Study:
-    """Read and validate a study file."""
-    return parse_object(Study, parse_toml(read_bounded(path, MAX_SPEC_BYTES), str(path)), str(path))
+    """Read and check a study file: its fields, and each value of its run and its sweep."""
+    text = read_bounded(path, MAX_SPEC_BYTES)
+    data = parse_toml(text, str(path))
+    document = Document(str(path), text, synonyms=SYNONYMS)
+    problems = find_problems(Study, data, document)
+    tables = {name: data.get(name, {}) for name in ("run", "sweep")}
+    if all(isinstance(table, dict) for table in tables.values()):
+        sweep = {key: values for key, values in tables["sweep"].items() if isinstance(values, list) and values}
+        problems += check_settings(tables["run"], document, Study, path.parent, sweep)
+    if problems:
+        # A value that no setting can have is found twice.
+        raise refusal(*{str(problem): problem for problem in problems}.values())
+    study = parse_object(Study, data, document)
+    _refuse_contradictions(study, document)
+    return study
 
 
-def expand(study: Study, folder: Path | None = None) -> Expansion:
+def _refuse_contradictions(study: Study, document: Document) -> None:
+    problems = [
+        document.problem(("sweep", key), "the list is empty", valid="one value or more")
+        for key, values in study.sweep.items()
+        if not values
+    ]
+    problems += [
+        document.problem((table, "batch"), "the search sets it", valid="leave it out, or leave out [search]")
+        for table, settings in (("run", study.run), ("sweep", study.sweep))
+        if study.search is not None and "batch" in settings
+    ]
+    if problems:
+        raise refusal(*problems)
+
+
+def check_settings(
+    run: dict[str, Any], document: Document, root: type, folder: Path, sweep: dict[str, list[Any]] | None = None
+) -> tuple[Problem, ...]:
+    """Return what is wrong with the settings of a file, each value of the sweep with the first of the others.
+
+    Combinations are not tried here: a study may have a million.
+    """
+    sweep = sweep or {}
+    place = Settings(document.source, document.text, root, ("run",), document.synonyms, tuple(sweep))
+    first = {key: values[0] for key, values in sweep.items()}
+    choices = [first, *({**first, key: value} for key, values in sweep.items() for value in values[1:])]
+    found: dict[str, Problem] = {}
+    for swept in choices[:MAX_CHECKED]:
+        try:
+            spec = _spec(run, swept, place, folder, lambda text: find_source(text, folder, below=folder))
+            _refuse_names(spec, place)
+        except InputError as error:
+            found |= {str(problem): problem for problem in error.problems}
+        if len(found) > SHOWN_PROBLEMS:
+            break
+    return tuple(found.values())
+
+
+def _spec(
+    run: dict[str, Any],
+    swept: dict[str, Any],
+    place: Document,
+    folder: Path | None,
+    find: Callable[[str], Source | None],
+) -> RunSpec:
+    """Return the spec of one combination, without its identity; InputError names every bad setting."""
+    settings = json.loads(to_json(run, place))
+    try:
+        for key, value in swept.items():
+            assign(settings, key, value)
+        _refuse_identity(settings)
+        workload = settings.get("workload", "")
+        source = find(workload) if isinstance(workload, str) else None
+        if source is not None:
+            settings |= {"workload": workload_name(source), "source": to_json_object(source)}
+        settings = spell_out(settings, folder)
+    except InputError as error:
+        raise refusal(*(_placed(problem, place) for problem in error.problems), next_step=error.next_step) from None
+    return parse_object(RunSpec, {**settings, "run_id": "x", "configuration": "x"}, place)
+
+
+def _placed(problem: Problem, place: Document) -> Problem:
+    """Return a problem found in the settings as a problem of their file or options."""
+    more = {"valid": problem.valid, "near": problem.near, "given": problem.given}
+    return place.problem(tuple(problem.field.split(".")), problem.problem, **more)
+
+
+def _refuse_names(spec: RunSpec, place: Document) -> None:
+    """Refuse a workload, device family or data format that is not registered, and unknown options of the model."""
+    named = [("device", "device", spec.device)]
+    if spec.source is None:
+        named.insert(0, ("workload", "workload", spec.workload))
+    if spec.data is not None:
+        named.append(("data", "data.format", spec.data.format))
+    problems = []
+    for kind, setting, name in named:
+        if not plugins.has(kind, name):
+            found = plugins.unknown(kind, name, plugins.names(kind)).problems[0]
+            where = tuple(setting.split("."))
+            problems.append(
+                place.problem(where, found.problem, valid=found.valid, near=found.near, given=show_value(name))
+            )
+    problems += _bad_options(spec, place)
+    if problems:
+        raise refusal(*problems)
+
+
+def _bad_options(spec: RunSpec, place: Document) -> list[Problem]:
+    """Return the options that the workload's model does not take, as far as that is known before it is built."""
+    known = parameters(spec.source) if spec.source is not None else usual_options(spec.workload)
+    problems: list[Problem] = []
+    if known is None:
+        return problems
+    for option, value in spec.model.items():
+        where = ("model", option)
+        usual = known.get(option)
+        if option not in known:
+            near = nearest(option, known)
+            problems.append(place.problem(where, "no such option", valid=", ".join(known) or "none", near=near))
+        elif usual is not None and isinstance(usual, str) != isinstance(value, str):
+            form = "text" if isinstance(usual, str) else "a number or true/false"
+            problem = f"must be {form}, such as {show_value(usual)}"
+            problems.append(place.problem(where, problem, given=show_value(value)))
+    return problems
+
+
+def expand(study: Study, folder: Path | None = None, *, place: Document | None = None) -> Expansion:
     """All runs, each repeat a random permutation of all cells: no cell sits at one end of a drifting day.
 
-    `folder` is where the study's file lies: a user's own workload must lie there or below.
+    `folder` is the folder of the study's file: a user's own workload must be there or below. `place` names the source
+    of the settings in errors.
     """
-    for values in study.sweep.values():
-        if not values:
-            raise InputError(
-                "a sweep has no values", problems=(Problem("sweep", "an empty list", "one value or more"),)
-            )
-    batches = _candidates(study)
+    _refuse_contradictions(study, Document(f"study {study.name}"))
+    batches = study.search.batches if study.search is not None else ()
     count = study.repeats if not batches else len(batches)
     for values in study.sweep.values():
         count *= len(values)
     if count > MAX_RUNS:
-        problem = Problem("sweep", f"{count} runs", f"at most {MAX_RUNS} runs in one study")
-        raise InputError("the study is too large", problems=(problem,))
+        raise refusal(Problem("sweep", f"{count:,} runs", f"at most {MAX_RUNS:,} runs in one study"))
     # The batch last: the candidates of one search are then neighbours, in rising order.
     spread = dataclasses.replace(study, sweep={**study.sweep, "batch": batches}) if batches else study
-    cells = _cells(spread, lambda text: find_source(text, folder, below=folder), folder)
+    place = place or Document(f"study {study.name}", root=Study, at=("run",), synonyms=SYNONYMS)
+    if not isinstance(place, Options):
+        place = Settings(place.source, b"", place.root, place.at, place.synonyms, tuple(spread.sweep))
+    cells = _cells(spread, place, lambda text: find_source(text, folder, below=folder), folder)
     if batches:
         # One search for each combination of the sweep, in random order.
         starts = range(0, len(cells), len(batches))
@@ -113,45 +326,24 @@ def expand(study: Study, folder: Path | None = None) -> Expansion:
     return Expansion(study, tuple(cells), tuple(runs))
 
 
-def _candidates(study: Study) -> tuple[int, ...]:
-    """The batches that a search may try; none without one."""
-    if study.search is None:
-        return ()
-    problems = tuple(
-        Problem(f"{table}.batch", "is what the search seeks", "leave it out, or leave out [search]")
-        for table, settings in (("run", study.run), ("sweep", study.sweep))
-        if "batch" in settings
-    )
-    if problems:
-        raise InputError(f"study {study.name} is not valid", problems=problems)
-    return study.search.batches
-
-
-def _cells(study: Study, find: Callable[[str], Source | None], folder: Path | None) -> list[Configuration]:
+def _cells(
+    study: Study, place: Document, find: Callable[[str], Source | None], folder: Path | None
+) -> list[Configuration]:
     cells: dict[str, Configuration] = {}
     for values in itertools.product(*study.sweep.values()):
         swept = dict(zip(study.sweep, values, strict=True))
-        settings = json.loads(json.dumps(study.run))
-        for key, value in swept.items():
-            assign(settings, key, value)
-        where = "study " + study.name + (" at " + label(swept) if swept else "")
-        _refuse_identity(settings, where)
-        source = find(str(settings.get("workload", "")))
-        if source is not None:
-            settings |= {"workload": workload_name(source), "source": to_json_object(source)}
-        settings = spell_out(settings, folder)
-        spec = parse_object(RunSpec, {**settings, "run_id": "x", "configuration": "x"}, where)
+        spec = _spec(study.run, swept, place, folder, find)
         name = cell_name(spec)
         if name in cells:
-            problem = Problem("sweep", f"{label(swept)} repeats {label(cells[name].swept)}", "each combination once")
-            raise InputError("two cells of the sweep are the same", problems=(problem,))
+            problem = f"{label(swept)} and {label(cells[name].swept)} are the same configuration"
+            raise refusal(Problem("sweep", problem, "each combination once"))
         cells[name] = Configuration(name, swept, _with_identity(spec, study, name, 0))
     return list(cells.values())
 
 
 def label(swept: dict[str, Any]) -> str:
     """The swept settings in one line."""
-    return ", ".join(f"{key}={value}" for key, value in swept.items()) or "(one cell)"
+    return ", ".join(f"{key}={value}" for key, value in swept.items()) or "(no sweep)"
 
 
 def cell_name(spec: RunSpec) -> str:
@@ -174,8 +366,10 @@ def single_run(
 ) -> Expansion:
     """The study that `steelyard run` is: one cell, with repeats numbered on from those `taken` says there are."""
     data = {"name": study, "seed": seed, "repeats": repeats, "run": settings}
-    checked = parse_object(Study, data, "the run's settings")
-    cell = _cells(checked, lambda text: find_source(text, Path(), below=None), Path())[0]
+    place = Options(root=Study, at=("run",), synonyms=SYNONYMS)
+    checked = parse_object(Study, data, dataclasses.replace(place, at=()))
+    cell = _cells(checked, place, lambda text: find_source(text, Path(), below=None), Path())[0]
+    _refuse_names(cell.spec, place)
     pattern = re.compile(re.escape(cell.name) + r"-r(\d+)")
     there = [int(found[1]) for name in taken(checked.name) if (found := pattern.fullmatch(name))]
     first = max(there, default=-1) + 1
@@ -195,8 +389,7 @@ def assign(settings: dict[str, Any], key: str, value: Any) -> None:
     for name in outer:
         table = table.setdefault(name, {})
         if not isinstance(table, dict):
-            problem = Problem(key, f"{name} is not a table", "a setting of a RunSpec, such as sim.step_time_s")
-            raise InputError("a setting cannot be set", problems=(problem,))
+            raise refusal(Problem(key, f"{name} is not a table", "a setting such as sim.step_time_s"))
     table[last] = value
 
 
@@ -217,11 +410,7 @@ def _not_default(contract: Any, prefix: str = "") -> dict[str, Any]:
 def require_registered(expansion: Expansion) -> None:
     """Refuse unknown workloads, devices and data formats before anything is launched."""
     for cell in expansion.cells:
-        if cell.spec.source is None:
-            plugins.require("workload", cell.spec.workload)
-        plugins.require("device", cell.spec.device)
-        if cell.spec.data is not None:
-            plugins.require("data", cell.spec.data.format)
+        _refuse_names(cell.spec, Document())
 
 
 def _with_identity(spec: RunSpec, study: Study, cell: str, repeat: int) -> RunSpec:
@@ -231,11 +420,13 @@ def _with_identity(spec: RunSpec, study: Study, cell: str, repeat: int) -> RunSp
     return dataclasses.replace(spec, run_id=name, study=study.name, configuration=cell, repeat=repeat, seed=seed)
 
 
-def _refuse_identity(settings: dict[str, Any], where: str) -> None:
-    problems = tuple(
-        Problem(f"run.{name}", "is set by the study itself", "leave it out")
-        for name in (*IDENTITY, "source")
-        if name in settings
-    )
+def _refuse_identity(settings: dict[str, Any]) -> None:
+    problems = []
+    for name in NOT_SET:
+        if name in settings:
+            top = name in ("seed", "schema_version")
+            problems.append(
+                Problem(name, "belongs at the top of the file" if top else "is set by steelyard; leave it out")
+            )
     if problems:
-        raise InputError(f"{where} is not valid", problems=problems)
+        raise refusal(*problems)

@@ -67,9 +67,8 @@ def checks(place: Place, *, results: Path | None = None, node: HostView | None =
         try:
             yield from check()
         except SteelyardError as error:
-            problems = [str(problem) for problem in error.problems[:SHOWN]]
             fix = error.next_step or "fix this, then check again"
-            yield Check(name, "wrong", "; ".join([error.what, *problems]), fix)
+            yield Check(name, "wrong", "; ".join(error.lines[: SHOWN + 1]), fix)
         except Exception as error:  # noqa: BLE001 -- one check that breaks must not hide what the others find
             found = f"the check itself failed: {type(error).__name__}: {error}"[:500]
             yield Check(name, "wrong", found, "this is a bug in steelyard: please report it with the site file")

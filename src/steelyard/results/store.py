@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.observe import PROGRESS_FILE, RESERVE_FILE, SPEC_FILE
 from steelyard.contracts.record import RunRecord
-from steelyard.errors import InputError, SteelyardError
+from steelyard.errors import InputError, Problem, SteelyardError, nearest, refusal
 from steelyard.inputs.validate import MAX_RECORD_BYTES, parse_json, read_bounded
 
 if TYPE_CHECKING:
@@ -181,6 +181,15 @@ class ResultFolder:
         if (record.spec.study, record.run_id, record.spec.run_id) != (run.parent.name, run.name, run.name):
             raise InputError(f"{run / RECORD_FILE} is the record of another run: {record.spec.study}/{record.run_id}")
         return record
+
+    def unknown(self, name: str) -> InputError:
+        """Return the error for a study or run that does not exist, with the nearest name."""
+        studies = self.studies()
+        near = nearest(name, studies) or nearest(
+            name, (run for study in studies for run in sorted(self.run_ids(study)))
+        )
+        problem = Problem(name[:200], f"no such study or run in {self.path}", ", ".join(studies), near=near)
+        return refusal(problem, next_step=None if near else "steelyard show")
 
     def find(self, run_id: str) -> list[Path]:
         """Directories of runs with this id; several studies may have it."""

@@ -78,7 +78,7 @@ def check_image(place: Place) -> Check:
         _refuse_other_architecture(place, name, seen)
         torch = torch_in(place, seen.reference, seen.architecture, here=seen.here)
     except InputError as error:
-        found = "; ".join([error.what, *(problem.problem for problem in error.problems)])
+        found = "; ".join(error.lines)
         return Check("container image", "wrong", printable(found), printable(error.next_step or ""))
     if torch.broken:
         fix = "use an image with torch for the nodes' devices"
