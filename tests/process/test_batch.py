@@ -1,4 +1,4 @@
-"""The knee of a batch-size curve: against curves whose knee is known, by the statistics, the analysis and the verb."""
+"""The knee of a batch-size sweep: statistics, analysis and command, on curves with a known knee."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_more_ranks_and_micro_batches_are_said(
     assert "devices" in found["findings"][0]["message"]
     code, found = batch_json(capsys, "many:ranks=2", "--results", str(results))
     assert code == 0
-    # A step is two micro-batches of 10 ms and 0.1 ms a sample; the job has two devices.
+    # A step is two micro-batches of 10 ms plus 0.1 ms per sample; the job has two devices.
     assert found["knee"]["value"] == pytest.approx(900, rel=0.1)
     assert found["knee"]["fixed_s"] == pytest.approx(0.02, rel=0.05)
     assert found["asymptote_samples_per_s"] == pytest.approx(20_000, rel=0.05)
