@@ -470,8 +470,8 @@ def _format_recomputed(asserted: Asserted, worked: Worked, sums: str, findings: 
     """Format the calculations and findings behind one verdict."""
     words = [sums]
     if asserted.asserts in ("arithmetic", "same work"):
-        told = worked.told and asserted.faults == worked.faults
-        words += [*(() if told else asserted.faults), *([asserted.hint] if not asserted.follows() else [])]
+        included = worked.includes_faults and asserted.faults == worked.faults
+        words += [*(() if included else asserted.faults), *([asserted.hint] if not asserted.follows() else [])]
     if asserted.asserts == "plausibility":
         words += [finding.message for finding in findings if finding.code != NotShown.code]
     if asserted.differs:

@@ -41,7 +41,7 @@ class Worked:
     hint: str = ""
     words: str = ""
     """A description of the result, if it is not a single calculation."""
-    told: bool = True
+    includes_faults: bool = True
     """Whether `words` already includes the faults."""
     notes: tuple[str, ...] = ()
     pairs: tuple[tuple[Row, Row], ...] = ()
