@@ -1,4 +1,4 @@
-"""The form of published tables: what is read, and what untrusted files cannot do."""
+"""Parsing of published tables, and protection against untrusted files."""
 
 from __future__ import annotations
 

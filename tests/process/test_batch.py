@@ -1,4 +1,4 @@
-"""The knee of a batch-size curve: against curves whose knee is known, by the statistics, the analysis and the verb."""
+"""The knee of a batch-size sweep: statistics, analysis and command, on curves with a known knee."""
 
 from __future__ import annotations
 

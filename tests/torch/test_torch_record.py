@@ -241,7 +241,7 @@ def test_the_memory_of_a_job_is_that_of_its_largest_rank(tmp_path: Path) -> None
         ({"compile": "default"}, {}, "nothing was compiled"),
         ({"compile": "default"}, {"compiled_graphs": "3"}, None),
         ({"channels_last": True}, {"channels_last": "false"}, "channels_last is false, not true"),
-        ({"channels_last": True}, {}, "no parameter has a channel dimension to put last"),
+        ({"channels_last": True}, {}, "channels_last has no effect, because no parameter has a channel dimension"),
         ({"channels_last": True}, {"channels_last": "true"}, None),
         ({}, {"ranks": "4"}, "ranks is 4, not 1"),
         (

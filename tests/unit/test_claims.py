@@ -1,4 +1,4 @@
-"""Claims: every kind and assertion on made-up tables and on altered documents, by general rules; hostile files too."""
+"""Claims: every kind and assertion on constructed tables and altered documents, and hostile files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_reference_claims_are_judged_as_known(reference: Claims) -> None:
 
 
 def test_no_verdict_is_shipped(reference: Claims) -> None:
-    """The judge must not be able to look an answer up."""
+    """The built-in claims file must not contain the expected verdicts."""
     text = documents.claims_text().decode()
     body = re.sub(r"^(text|place|published|asserts|kind) = .*$", "", text, flags=re.MULTILINE)
     assert not [verdict for verdict in VERDICTS if verdict in body]
@@ -84,7 +84,7 @@ def test_the_figures_are_worked_out_again(reference: Claims, name: str, words: s
     assert words in next(entry for entry in judge(reference) if entry.claim.id == name).recomputed
 
 
-# Expected verdicts if a value, row or assertion of a document is changed.
+# Expected verdicts if a figure, a row or an assertion of a document is changed.
 ALTERED: list[tuple[str, dict[str, Any], str]] = [
     ("N1", {"published": "32.5 %"}, "does not follow"),
     ("N1", {"published": "32 %"}, "holds"),
@@ -157,7 +157,7 @@ def test_an_altered_claim_gets_another_verdict(
 
 @pytest.mark.parametrize("scale", [0.5, 0.9, 1.1, 2.0])
 def test_a_scaled_figure_never_holds(reference: Claims, scale: float) -> None:
-    """Every single figure of the documents, made another one."""
+    """Every figure of the documents, changed."""
     changed = []
     for claim in reference.claims:
         found = re.fullmatch(r"(-?[\d.]+) ?(%|x)", claim.published)
@@ -170,7 +170,7 @@ def test_a_scaled_figure_never_holds(reference: Claims, scale: float) -> None:
     assert [entry.claim.id for entry in judged if entry.verdict == "holds"] == []
 
 
-# -- made-up tables
+# -- constructed tables
 
 
 HEAD = "accelerator,devices,model,precision,batch_per_device,metric,value,unit\n"
@@ -339,7 +339,7 @@ MADE_UP: dict[str, tuple[str, str, str]] = {
 }
 
 
-# Claims on machines, metrics and words that the reference documents do not have; each verdict was decided by hand.
+# Claims on machines, metrics and wordings that the reference documents do not have; verdicts were set by hand.
 
 SERVED = (
     "accelerator,devices,model,phase,metric,value,unit\n"
@@ -351,7 +351,7 @@ QP = 'a = { accelerator = "Q" }\nb = { accelerator = "P" }\n'
 
 
 def rows_of(metric: str, unit: str, *cells: str) -> str:
-    """Rows `accelerator,devices,precision,batch,value` of one metric."""
+    """Return rows `accelerator,devices,precision,batch,value` of one metric."""
     return HEAD + "".join(
         f"{acc},{devices},net,{precision},{batch},{metric},{value},{unit}\n"
         for acc, devices, precision, batch, value in (cell.split(",") for cell in cells)
@@ -609,7 +609,7 @@ INVENTED: dict[str, tuple[str, str, str]] = {
         f'kind = "times"\npublished = "0.5x"\nmetric = "throughput"\n{FAIR}{XY8}',
         "unfair",
     ),
-    "three batches on each side, and the lead lasts": (
+    "three batches per side, and the lead lasts": (
         LASTS,
         f'kind = "times"\npublished = "2.0x"\nmetric = "throughput"\n{FAIR}{XY8}',
         "holds",
@@ -780,7 +780,7 @@ def test_a_claim_that_cannot_be_meant(name: str) -> None:
 
 
 def test_power_is_told_with_its_sum(reference: Claims) -> None:
-    """64.99 tokens/s / 4.08 tokens/Wh x 3600 s/h / 4 = 14,336 W: a reader can work it out again."""
+    """64.99 tokens/s / 4.08 tokens/Wh x 3600 s/h / 4 = 14,336 W: readers can check it."""
     found = next(entry for entry in judge(reference, "caraml") if entry.claim.id == "C2")
     assert "64.99 tokens/s / 4.08 tokens/Wh / 4 devices" in found.recomputed
     assert pytest.approx(14336, abs=1) == 64.99 / 4.08 * 3600 / 4
@@ -793,7 +793,7 @@ def test_power_is_told_with_its_sum(reference: Claims) -> None:
 
 
 def test_what_follows_is_said() -> None:
-    """A verdict names the figure that the rows give, and not only that there is another one."""
+    """The message names the figure that the rows give."""
     found = judged(TWO, f'kind = "times"\npublished = "1.40x"\n{PAIR}')
     assert [finding.message for finding in found.findings] == ["the rows give 1.33x, not 1.40x"]
     found = judged(CURVE, 'kind = "linear"\nmetric = "throughput"\n')
@@ -837,7 +837,7 @@ def test_assertions_are_judged_apart() -> None:
 
 
 def test_the_base_of_most_percentages_is_the_document_s() -> None:
-    """Whichever it is: three claims by one base make the fourth by another one differ."""
+    """If three claims use one base, a fourth with another base differs, whichever base it is."""
     table = "model,accelerator,metric,value,unit\n" + "".join(
         f"m{n},X,train_time,{100 + n}.0,s\nm{n},Y,train_time,80.0,s\n" for n in range(4)
     )
@@ -858,7 +858,7 @@ def parse_many(text: str) -> tuple[Any, ...]:
 
 
 def test_rounding_decides_to_the_digit() -> None:
-    """36.67 and 24.81 allow 32.32 % to 32.37 %: what is printed must meet that, and no more."""
+    """36.67 and 24.81 allow 32.32 % to 32.37 %: a printed figure must overlap with that."""
     rows = HEAD + "X,1,net,fp16,8,train_time,36.67,min\nY,1,net,fp16,8,train_time,24.81,min\n"
     for text, verdict in (
         ("32.3 %", "holds"),
@@ -919,7 +919,7 @@ class NotBelieved(ClaimRule):
 
 
 def test_a_rule_of_another_package_changes_the_verdict(folder: Path, tmp_path: Path) -> None:
-    """In a process of its own, with a real package: its rule is found by the metadata that an installer writes."""
+    """A rule of an installed package is found by its metadata; runs in a separate process."""
     installed = tmp_path / "site"
     metadata = installed / "doubts-1.dist-info"
     metadata.mkdir(parents=True)
@@ -1042,7 +1042,7 @@ def test_claims_are_judged_with_the_machines_of_the_command(folder: Path, capsys
 
 
 def test_many_pairs_make_a_short_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """However many rows are wrong, a person reads the first few and how many there are."""
+    """With many wrong rows, the message shows the first few and their number."""
     rows = "".join(
         f"{acc},1,m{n},fp16,{8 + n if acc == 'X' else 900 - n},train_time,{50 + n + 20 * (acc == 'Y')}.0,s\n"
         for n in range(300)
@@ -1110,7 +1110,7 @@ def test_every_verdict_is_documented_with_its_rule() -> None:
 def test_the_examples_of_the_page_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The files of the page give the output that the page shows."""
+    """The files of the page are written and its commands run; the output must be that of the page."""
     monkeypatch.chdir(tmp_path)
     files = re.findall(r"`([\w-]+\.(?:csv|toml))`:\n\n```\w+\n(.*?)```", PAGE, re.DOTALL)
     for name, text in files:

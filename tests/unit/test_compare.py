@@ -1,4 +1,4 @@
-"""Comparisons against known truth: verdicts, ratios with intervals, best against best, and what people read."""
+"""Comparisons with a known truth: verdicts, ratios with CIs, each side's best settings, and the output."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NOISE = Noise(kind="normal", cv=0.02, between_jobs_cv=0.01)
 
 
 def cell(simulate: Simulate, *, jobs: int = 5, first_seed: int = 1, **settings: Any) -> Row:
-    """Jobs of one cell, each on a node of its own."""
+    """Return jobs of one configuration, each on its own node."""
     records = []
     for number in range(jobs):
         record = simulate(make_spec(seed=first_seed + number, repeat=number, **settings))
@@ -76,7 +76,7 @@ def test_a_known_ratio_is_in_its_interval(simulate: Simulate) -> None:
 
 
 def test_equal_truths_show_no_difference(simulate: Simulate) -> None:
-    # A change of the seed alone: another system by its digest would be another truth.
+    # Change only the seed; the simulated truth stays the same.
     same = [cell(simulate, first_seed=seed, sim=truth(0.010)) for seed in (1, 100)]
     found = compare(same[:1], same[1:]).comparisons[0]
     assert found.ratios[0].verdict == "no difference shown"
@@ -92,7 +92,7 @@ def test_four_devices_against_one_come_with_the_ratio_per_device(simulate: Simul
     device = ratios["device"]
     assert device.low is not None
     assert device.high is not None
-    # Four ranks wait for the slowest of four at every step.
+    # At every step four ranks wait for the slowest.
     assert ratios["job"].value / device.value == pytest.approx(4)
     assert device.low <= 0.8 / 1.02 <= device.high
     assert "per device" in found.findings[0].evidence
@@ -104,7 +104,7 @@ def test_weak_and_strong_scaling_need_one_batch_to_stay(simulate: Simulate) -> N
     weak, strong, neither = (cell(simulate, jobs=3, first_seed=9, ranks=4, batch=b, sim=link) for b in (32, 8, 16))
     for row in (weak, strong):
         assert compare([one], [row], factor="devices").comparisons[0].verdict == "comparable"
-        # One machine in two sizes is no comparison of machines.
+        # One machine in two sizes is not a comparison of machines.
         assert "SY109" in [found.code for found in blocked(one, row)]
     assert [found.code for found in blocked(one, neither, "devices")] == ["SY104"]
 
@@ -181,7 +181,7 @@ def test_a_choice_that_one_side_had_is_no_best_against_best() -> None:
 
 
 def test_the_interval_of_the_best_allows_for_the_choice() -> None:
-    """The best cells of both sides have one truth; one side has twenty of them, the other but one."""
+    """The best configurations of both sides have the same truth; one side has twenty of them, the other one."""
     rng = random.Random(7)
     studies, alarms, naive = 300, 0, 0
 
@@ -292,7 +292,7 @@ def test_a_learning_rate_may_grow_with_the_batch_that_devices_bring() -> None:
     four = made([1.0], "t/b", devices=4, learning_rate=0.4, global_batch=128)
     odd = made([1.0], "t/c", devices=4, learning_rate=0.3, global_batch=128)
     assert confounders(Pair(one, four, "devices", "throughput")) == []
-    # Of a time to quality the larger batch must be told, but the rate that goes with it is no finding.
+    # For a time to quality the larger batch is a finding, but the learning rate scaled with it is not.
     assert [entry.key for entry in confounders(Pair(one, four, "devices", "time_to_quality"))] == ["global_batch"]
     assert blocking(Pair(one, four, "devices", "time_to_quality")) == []
     assert [entry.key for entry in blocking(Pair(one, odd, "devices", "time_to_quality"))] == ["learning_rate"]
@@ -338,7 +338,7 @@ def test_unknown_factors_and_figures_are_refused() -> None:
         compare([made([1.0])], [made([1.0])])
 
 
-# -- the verb
+# -- the command
 
 
 @pytest.fixture
@@ -491,7 +491,7 @@ def test_two_kinds_of_power_are_not_divided() -> None:
 
 
 def test_a_time_to_quality_needs_one_global_batch() -> None:
-    """A larger batch of the job is learnt otherwise: no rate shows it, every time to a quality does."""
+    """A larger global batch changes learning, which affects a time to quality but not a rate."""
     one = figure(made([1.0] * 3, global_batch=32), "time_to_quality", "s", [100.0, 101, 102])
     four = figure(
         made([1.0] * 3, "t/b", system="B", devices=4, global_batch=128), "time_to_quality", "s", [50.0, 51, 52]

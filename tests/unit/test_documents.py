@@ -1,4 +1,4 @@
-"""The built-in reference documents: their facts, where they come from, and what an audit of them shows."""
+"""The built-in reference documents: figures, provenance, and their audit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_documents_and_where_they_come_from() -> None:
         assert found.unknown
         assert documents.load(name).platforms
     assert documents.provenance("aces-ipu").address == "https://doi.org/10.1145/3491418.3530772"
-    # What a document does not state is reported as unknown.
+    # What a document does not state is unknown.
     assert documents.provenance("nrp-gh200").year is None
     assert "year unknown; address unknown" in documents.provenance("nrp-gh200").cited()
 
@@ -54,7 +54,7 @@ def test_how_much_there_is(name: str, rows: int, figures: int) -> None:
 
 
 def test_figures_as_printed() -> None:
-    """One printed value of each document."""
+    """One figure of each document, as printed."""
     first = documents.load("nrp-gh200").rows[0]
     assert first.figures["train_time"].text == "36.67"
     assert first.figures["train_time"].value == pytest.approx(36.67 * 60)
@@ -108,7 +108,7 @@ def test_it_is_in_the_wheel(tmp_path: Path) -> None:
     assert {f"steelyard/reference/{name}" for name in files} <= names
 
 
-# -- the verb
+# -- the command
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
@@ -140,7 +140,7 @@ def test_brief_leaves_out_what_holds(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "nothing to judge"),
+        ([], "nothing to audit"),
         (["nrp-gh20"], "next: steelyard audit nrp-gh200"),
         (["none.csv"], "is not a file"),
         (["."], "contains no steelyard results"),
@@ -163,8 +163,8 @@ def test_a_table_with_its_machines(capsys: pytest.CaptureFixture[str], tmp_path:
     table.write_text("system,accelerator,devices,epoch_samples,metric,value,unit\n" + rows)
     machines.write_text("platform,accelerator,tdp_w_per_device,tdp_scope\nS,X,300,device\n")
     assert main(["audit", str(table)]) == 0
-    assert "No findings." in capsys.readouterr().out
-    # 4 kWh in 10 h are 400 W.
+    assert "no findings" in capsys.readouterr().out
+    # 4 kWh in 10 h is 400 W.
     code, (found,) = run_json(capsys, str(table), "--platforms", str(machines))
     assert (code, [finding["code"] for finding in found["findings"]]) == (1, ["SY401"])
 

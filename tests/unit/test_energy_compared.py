@@ -1,4 +1,4 @@
-"""Comparison of energies: equal machines with different sensors, other scopes, doubtful and invalid energies."""
+"""Comparisons of energy: different sensors, different scopes, doubtful and invalid energies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LONG = Budget(min_steps=1000, max_steps=1000)
 
 
 def jobs(simulate: Simulate, sensor: Sensor, *, power: Power = POWER, **more: Any) -> list[RunRecord]:
-    """Three jobs of one machine."""
+    """Return three jobs of one machine."""
     node = Node(modules=True) if sensor.scope == "module" else Node()
     script = SimTruth(setup_s=2.0, power=power, sensors=(sensor,), node=node, noise=Noise(kind="normal"))
     return [simulate(make_spec(seed=n + 1, repeat=n, sim=script, budget=LONG, **more)) for n in range(3)]
@@ -47,7 +47,7 @@ def device(gain_error: float = 0.0) -> Sensor:
 
 
 def judged(records: list[RunRecord], verdict: Any, *reasons: str) -> list[RunRecord]:
-    """Return the records with another validity of their energies."""
+    """Return the records with another verdict on their energies."""
     word = Validity(verdict=verdict, reasons=reasons)
     return [
         replace(

@@ -1,4 +1,4 @@
-"""Energy of a window: every number against power whose energy is known in closed form."""
+"""Energy of a window, compared with loads whose energy is known in closed form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def energy(
 
 
 def counted(time_s: np.ndarray, power_w: float = 300.0, tick_s: float = 0.1, first_j: float = 5000.0) -> np.ndarray:
-    """A counter of constant power that has a new value each `tick_s`."""
+    """Return a counter at constant power with a new value every `tick_s`."""
     return first_j + power_w * np.floor(time_s / tick_s + 1e-9) * tick_s
 
 
@@ -131,7 +131,7 @@ def test_a_gap_is_said_and_widens() -> None:
     assert found.largest_gap_s == pytest.approx(0.9, abs=0.11)
     assert found.coverage == pytest.approx(0.92, abs=0.01)
     assert found.rest_j is not None
-    # In the gap it may have drawn anything between nothing and its limit: half of that is in the interval.
+    # In the gap the power may be anything from 0 to the limit: half of that is in the interval.
     assert found.rest_j > 0.5 * 0.8 * 400
     long = time_s[(time_s < 2) | (time_s > 8)]
     assert energy(GAUGE, long, np.full(len(long), 300.0)).verdict == "invalid"
@@ -251,7 +251,7 @@ def test_a_reset_is_not_a_wrap() -> None:
     found = energy(replace(COUNTER, wrap=262_143.0), time_s, value)
     assert found.verdict == "invalid"
     assert "implausible" in found.reasons[0]
-    # A reset before the window harms nothing.
+    # A reset before the window does not matter.
     assert energy(replace(COUNTER, wrap=262_143.0), time_s, value, 6.0, 11.0).verdict == "valid"
 
 
@@ -320,7 +320,7 @@ def test_long_records_are_cut_to_what_matters() -> None:
     assert energy(GAUGE, time_s, value).value_j == pytest.approx(energy(GAUGE, time_s[near], value[near]).value_j)
 
 
-# -- the truth of the figure ------------------------------------------------------------------------------------
+# -- the simulated truth ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

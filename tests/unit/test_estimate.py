@@ -1,4 +1,4 @@
-"""The running estimate against scipy, closed forms and simulated truth."""
+"""The running estimate compared with scipy, closed forms and simulated truth."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from steelyard.estimate.student import student_t
 
 
 def default_rule(**changes):
-    """The rule of a run's default budget."""
+    """Return the stop rule of the default budget."""
     budget = dataclasses.asdict(Budget())
     del budget["epochs"]
     return StopRule(**{**budget, **changes})
@@ -33,7 +33,7 @@ def ar1(rng, n, rho):
 
 
 def run(series, rule, block=10_000):
-    """What a worker does: blocks that end at a look or at the cap."""
+    """Measure like a worker: in blocks that end at a check or at the limit."""
     fold, clock, reason = Fold(), np.cumsum(series), None
     while reason is None:
         size = min(rule.steps_to_next_look(fold.steps), block)
@@ -133,7 +133,7 @@ def test_value_is_total_time_over_total_work():
     times = 0.01 * work + 1e-4 * rng.standard_normal(2000)
     found = ratio_estimate(times, work)
     assert found.value == times.sum() / work.sum()
-    # Only the noise counts, not that work differs from step to step.
+    # Only the noise counts, not the different work per step.
     expected = student_t(0.95, found.df) * 1e-4 / math.sqrt(2000) / work.mean()
     assert found.half_width == pytest.approx(expected, rel=0.25)
 

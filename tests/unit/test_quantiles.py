@@ -1,4 +1,4 @@
-"""Streaming quantiles are the exact ones, whatever the data."""
+"""Streaming quantiles are exact for any data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ratios of mean times: against scipy, symmetry, and the four verdicts."""
+"""Ratios of mean times: comparison with scipy, symmetry, and the four verdicts."""
 
 from __future__ import annotations
 

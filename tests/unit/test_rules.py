@@ -1,4 +1,4 @@
-"""Every rule has a failing and a passing example that really run, is documented, and explains itself."""
+"""Every rule has a bad and a good example that are run, a page, and an explanation."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def sound(simulate: Callable[[RunSpec], RunRecord]) -> dict[str, Any]:
 
 
 def sound_record(simulate: Callable[[RunSpec], RunRecord]) -> dict[str, Any]:
-    """A record without findings, with everything that a rule on runs may look at."""
+    """Return a record without findings that has everything a run rule may check."""
     spec = make_spec(batch=10, epoch_samples=1000, budget=Budget(epochs=20, min_steps=100, min_seconds=0.1))
     data = to_json_object(simulate(spec))
     data["settings"] = {"values": IN_EFFECT}
@@ -68,7 +68,7 @@ def merged(base: Any, over: Any) -> Any:
 
 
 def tried(made: Any, example: Example, sound: dict[str, Any]) -> list[Finding]:
-    """What a rule finds in an example."""
+    """Return the findings of a rule in an example."""
     if made.subject == "run":
         return list(made.check(parse_object(RunRecord, merged(sound, tomllib.loads(example.text)), "the example")))
     if made.subject == "claim":
@@ -110,7 +110,7 @@ def test_a_rule_lies_in_the_folder_of_its_first_digit(code: str) -> None:
 
 
 def test_a_run_imports_only_the_rules_on_runs(tmp_path: Path) -> None:
-    """In a process of its own: here, other tests have imported everything."""
+    """Runs in a separate process, because other tests have imported everything."""
     script = (
         "import json, sys\n"
         "from steelyard.cli.main import main\n"
@@ -197,7 +197,7 @@ def test_a_rule_of_a_later_version_is_shown_all_the_same() -> None:
 
 
 class _Always(Rule):
-    """A rule that a package adds."""
+    """A rule from another package."""
 
     code = "SY799"
     name = "always-found"

@@ -1,4 +1,4 @@
-"""Scaling: factors against the truth by hand, curves out of cells, fits with their errors, and what people read."""
+"""Scaling: factors compared with values by hand, curves, fits with their errors, and the output."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def study(run: Any) -> Any:
-    """Records of one job, or of several, at each count."""
+    """Return records of one or several jobs at each device count."""
 
     def all_of(counts: Sequence[int], jobs: int = 1, **settings: Any) -> list[RunRecord]:
         return [run(spec_of(count, job, **settings)) for count in counts for job in range(jobs)]
@@ -82,7 +82,7 @@ def factors(found: Scaling, devices: int) -> dict[str, float | None]:
 
 
 def without(record: RunRecord, *names: str) -> RunRecord:
-    """As from a device that does not tell these shares."""
+    """Remove the shares that some devices do not report."""
     gone = {name: _unknown(record.quantities[name]) for name in names if name in record.quantities}
     return dataclasses.replace(record, quantities={**record.quantities, **gone})
 
@@ -144,7 +144,7 @@ def test_the_cross_checks_of_all_ranks_stand_in(run: Any, tmp_path: Path) -> Non
     assert found["rank_compute_max"].value == 0.014
     assert {found[name].window for name in truths} == {"crosscheck"}
     assert derive(raw).crosscheck.compute_s == 0.008  # type: ignore[union-attr]
-    # One rank alone cannot show which rank waits for which.
+    # One rank alone does not show who waits for whom.
     (raw / "events-00001.jsonl").unlink()
     found = derive(raw).quantities
     assert found["exposed_comm_share"].value == pytest.approx(0.5)
@@ -239,7 +239,7 @@ def test_a_quotient_of_two_means_covers_at_its_level() -> None:
     assert 0.935 < held / studies < 0.975
 
 
-# -- curves out of cells
+# -- curves
 
 
 def test_strong_weak_and_neither(study: Any) -> None:
@@ -422,7 +422,7 @@ def test_rules_on_curves_look_at_each_curve_alone() -> None:
 
 
 def test_tables_that_state_no_efficiency_have_no_base(study: Any) -> None:
-    """A published table of throughputs alone says nothing that these rules could doubt."""
+    """A published table with only throughputs has no finding of these rules."""
     from steelyard.audit.table import parse_table
 
     table = parse_table("devices,metric,value,unit\n4,throughput,100,images/s\n64,throughput,900,images/s\n", "t")
@@ -431,7 +431,7 @@ def test_tables_that_state_no_efficiency_have_no_base(study: Any) -> None:
     assert rule("SY311").subject == "table"
 
 
-# -- what people read
+# -- output
 
 
 @pytest.fixture
@@ -507,7 +507,7 @@ def test_options_that_are_not_valid(folder: Path, capsys: pytest.CaptureFixture[
 
 
 def shown(records: Sequence[RunRecord], *arguments: Any, name: str = "study", **options: Any) -> str:
-    """All curves as people read them, in one line."""
+    """Return the output for all curves in one line."""
     curves = scaling(summarise(records), *arguments, **options)
     return " ".join(" ".join(line for curve in curves for line in scaling_lines(curve, name)).split())
 
@@ -561,7 +561,7 @@ def test_one_device_is_the_base_of_every_way_to_divide(study: Any) -> None:
 
 
 def test_a_count_that_failed_belongs_to_its_curve(study: Any) -> None:
-    """What a failed run did not come to tell is no setting of another curve."""
+    """Settings that a failed run did not report do not start another curve."""
     small = SimTruth(memory=Memory(limit_bytes=1e9, bytes_per_sample=1e7))
     done = [with_settings(record, optimizer="SGD") for record in study([1, 2], sim=small)]
     other = [
@@ -612,10 +612,10 @@ def test_sentences_on_where_to_stop(study: Any) -> None:
     text = shown(records, threshold=between, name="study:batch=32")
     assert "study:batch=32: weak scaling" in text
     assert "8 devices, the largest count measured (" in text
-    assert "The CI of 8 devices includes" in text
-    assert "2 to 3 devices: " in text
-    assert "3 to 8 devices: " in text
-    # A middle count that is worse than those around it is not passed over in silence.
+    assert "The interval of 8 devices lies on both sides of" in text
+    assert "2 devices: one more returns" in text
+    assert "3 devices: 5 more return" in text
+    # A middle count that is worse than its neighbours is reported.
     worse = [
         dataclasses.replace(point, split=dataclasses.replace(point.split, total=Estimate(0.3)))
         for point in found.points

@@ -1,4 +1,4 @@
-"""Rules on tables: what each finds in constructed tables, and all of them on the reference tables."""
+"""Table rules on constructed tables and on the reference tables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def reference(name: str) -> list:
 
 
 def scaling_table(cells: dict[int, dict[str, str]], head: str = "devices") -> str:
-    """Rows of one model: by devices, figures such as {"throughput": "1005 images/s"}."""
+    """Return rows of one model: figures such as {"throughput": "1005 images/s"} by number of devices."""
     lines = [
         f"{devices},{metric},{text.replace(' ', ',')}\n"
         for devices, row in cells.items()
@@ -376,7 +376,7 @@ def test_a_copied_row_is_told_and_a_coincidence_is_not():
     assert found(text.format("37", "37")) == []
 
 
-# --- telling each thing once ------------------------------------------------------------------------------------------
+# --- each cause is reported once --------------------------------------------------------------------------------------
 
 
 def test_a_slip_is_told_and_not_what_follows_from_it():
@@ -416,7 +416,7 @@ def test_two_rows_count_other_work():
 def test_energy_above_the_limit_of_the_device():
     (finding,) = reference("caraml")
     assert (finding.code, finding.severity) == ("SY401", "error")
-    assert finding.message == "the figures give 350.6 to 14,336 W per device in 9 rows, but its limit is 300 W"
+    assert finding.message == "the figures give 350.6 to 14,336 W per device in 9 rows, but the limit is 300 W"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def work_power(claim: PowerClaim, table: RowTable) -> Worked:
         )
         raise InputError(f"claim {claim.id} needs power", problems=(problem,))
     words = _describe_power(claim, table, powers, checked)
-    return Worked(faults=tuple(faults), words=words, told=False, rows=tuple(rows), metric="power")
+    return Worked(faults=tuple(faults), text=words, includes_faults=False, rows=tuple(rows), metric="power")
 
 
 def with_limit(limit_w: float | None, table: RowTable, rows: tuple[Row, ...]) -> RowTable:

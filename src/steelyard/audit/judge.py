@@ -291,7 +291,7 @@ def _work_out_assertion(
     differs: tuple[str, ...] = ()
     unchanged = False
     if (unlike := _explain_unlike(claim, worked)) and assertion in ("attribution", "fairness", "statistics"):
-        noise = RepeatNoise(shown=False, words=unlike)
+        noise = RepeatNoise(shown=False, text=unlike)
     elif assertion == "attribution":
         differs, unchanged, noise = _check_credited(claim, document, worked)
     elif assertion == "fairness":
@@ -338,7 +338,7 @@ def _check_credited(
     """Return what else changed, whether the factor is unchanged, and if only the factor changed, the noise."""
     found: dict[str, None] = {}
     if not worked.pairs:
-        return (), False, RepeatNoise(shown=False, words="the claim does not compare two rows")
+        return (), False, RepeatNoise(shown=False, text="the claim does not compare two rows")
     for a, b in worked.pairs:
         found.update((str(entry), None) for entry in confounders(Pair(b, a, claim.factor, worked.metric)))
         if claim.factor == "accelerator" and not worked.metric.endswith("_per_device"):
@@ -351,7 +351,7 @@ def _check_credited(
         return (), True, None
     if unknown:
         words = f"the rows do not both state {claim.factor}, so it cannot be shown to be the cause"
-        return (), False, RepeatNoise(shown=False, words=words)
+        return (), False, RepeatNoise(shown=False, text=words)
     index = document.index(worked.metric)
     return (), False, _pick_worst([chance(index, pair) for pair in worked.pairs])
 
@@ -370,14 +370,14 @@ def _check_unchanged(factor: str, worked: Worked) -> tuple[bool, bool]:
 def _compare_best(document: Document, worked: Worked) -> tuple[Reading | None, Reading | None, RepeatNoise | None]:
     """Return the advantage in the claim's rows, and the advantage at each side's best settings."""
     if not worked.pairs:
-        return None, None, RepeatNoise(shown=False, words="fairness needs two sides, but the claim has one")
+        return None, None, RepeatNoise(shown=False, text="fairness needs two sides, but the claim has one")
     equal = best = None
     index = document.index(worked.metric)
     for pair in worked.pairs:
         for ahead, behind in (pair, (pair[1], pair[0])):
             found, why = best_ratio(index, (ahead, behind))
             if found is None:
-                return None, None, RepeatNoise(shown=False, words=why)
+                return None, None, RepeatNoise(shown=False, text=why)
             own = lead(worked.metric, ahead.figures[worked.metric], behind.figures[worked.metric])
             # Skip the side that is behind; if both are level, check both.
             if own is None or own.values[0].high < 1 or own.values[0].low + own.values[0].high < 2 - LEVEL:
@@ -394,7 +394,7 @@ def _compute_loss(equal: Reading, best: Reading) -> float:
 
 def _check_statistics(claim: Claim, document: Document, worked: Worked) -> RepeatNoise:
     if not worked.pairs:
-        return RepeatNoise(shown=False, words="the claim does not compare two rows, so there are no repeats to count")
+        return RepeatNoise(shown=False, text="the claim does not compare two rows, so there are no repeats to count")
     equal = isinstance(claim, language.Equal)
     within = claim.within if isinstance(claim, language.Equal) else None
     index = document.index(worked.metric)
@@ -416,7 +416,7 @@ def _explain_few_peers(document: Document, worked: Worked) -> RepeatNoise | None
     if max(counts) >= LEAST_PEERS:
         return None
     have = f"{max(0, max(counts))} other models or data sets were run on both machines"
-    return RepeatNoise(shown=False, words=f"{have}; {LEAST_PEERS} are needed to judge plausibility")
+    return RepeatNoise(shown=False, text=f"{have}; {LEAST_PEERS} are needed to judge plausibility")
 
 
 def _identify_system(row: Row) -> tuple[object, ...]:
@@ -428,9 +428,9 @@ def _explain_no_limit(claim: Claim, document: Document, worked: Worked) -> Repea
     limited = _add_platforms(claim, document, worked)
     known = [platform for row in limited.rows if (platform := limited.platform(row)) is not None]
     if not any(platform.power_limit_w or platform.system_power_limit_w for platform in known):
-        return RepeatNoise(shown=False, words="no power limit is known for these machines")
+        return RepeatNoise(shown=False, text="no power limit is known for these machines")
     if all(device_power(row) is None for row in limited.rows):
-        return RepeatNoise(shown=False, words="the power of these rows cannot be computed")
+        return RepeatNoise(shown=False, text="the power of these rows cannot be computed")
     return None
 
 
@@ -457,21 +457,21 @@ def _find_other_work(worked: Worked) -> tuple[str, ...]:
 def _format_figures(asserted: Asserted, worked: Worked) -> str:
     """Format the calculations of an assertion."""
     if asserted.asserts == "fairness" and asserted.equal and asserted.best:
-        return f"equal settings: {asserted.equal.words}; each side's best settings: {asserted.best.words}"
-    if worked.words:
-        return worked.words
+        return f"equal settings: {asserted.equal.text}; each side's best settings: {asserted.best.text}"
+    if worked.text:
+        return worked.text
     # The calculations that give the printed figure; if none does, all that were tried.
     fitting = [reading for reading in asserted.meant if asserted.given_by(reading)]
     tried = fitting or (asserted.meant if asserted.published is None else (*asserted.meant, *asserted.other))
-    return "; ".join(reading.words for reading in tried)
+    return "; ".join(reading.text for reading in tried)
 
 
 def _format_recomputed(asserted: Asserted, worked: Worked, sums: str, findings: tuple[Finding, ...]) -> str:
     """Format the calculations and findings behind one verdict."""
     words = [sums]
     if asserted.asserts in ("arithmetic", "same work"):
-        told = worked.told and asserted.faults == worked.faults
-        words += [*(() if told else asserted.faults), *([asserted.hint] if not asserted.follows() else [])]
+        included = worked.includes_faults and asserted.faults == worked.faults
+        words += [*(() if included else asserted.faults), *([asserted.hint] if not asserted.follows() else [])]
     if asserted.asserts == "plausibility":
         words += [finding.message for finding in findings if finding.code != NotShown.code]
     if asserted.differs:
@@ -479,5 +479,5 @@ def _format_recomputed(asserted: Asserted, worked: Worked, sums: str, findings: 
     if asserted.unchanged:
         words.append(f"{asserted.factor} is the same on both sides")
     if asserted.noise is not None:
-        words.append(asserted.noise.words)
+        words.append(asserted.noise.text)
     return "; ".join(word for word in words if word)

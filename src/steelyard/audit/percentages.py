@@ -58,7 +58,7 @@ def work_percent(claim: Percent, table: RowTable, convention: str = "") -> Worke
     hint = _find_lost_hundred(claim, (*by_meaning[0], *by_meaning[1]))
     faults = []
     if not claim.published and claim.states_order():
-        behind = [readings[0].words for readings in meant if readings[0].values[0].high <= 0]
+        behind = [readings[0].text for readings in meant if readings[0].values[0].high <= 0]
         faults = [f"{words}, which is not {claim.relation}" for words in behind]
     return replace(worked, other=by_meaning[1], hint=hint, faults=few(faults))
 

@@ -39,10 +39,10 @@ class Worked:
     other: tuple[Reading, ...] = ()
     faults: tuple[str, ...] = ()
     hint: str = ""
-    words: str = ""
+    text: str = ""
     """A description of the result, if it is not a single calculation."""
-    told: bool = True
-    """Whether `words` already includes the faults."""
+    includes_faults: bool = True
+    """Whether `text` already includes the faults."""
     notes: tuple[str, ...] = ()
     pairs: tuple[tuple[Row, Row], ...] = ()
     """Pairs of rows: the row that the claim is about, then the row it is compared with."""
@@ -197,7 +197,7 @@ def work_faster(claim: Faster, table: RowTable) -> Worked:
     slower = [(pair, found) for pair, found in zip(pairs, readings, strict=True) if found.values[0].high <= 1]
     firsts = [a for a, _ in pairs]
     faults = [
-        f"{found.words}{f' on {apart(pair[0], firsts)}' if len(pairs) > 1 else ''}, which is not faster"
+        f"{found.text}{f' on {apart(pair[0], firsts)}' if len(pairs) > 1 else ''}, which is not faster"
         for pair, found in slower[:SHOWN]
     ]
     faults += [f"{len(slower) - SHOWN} more"] if len(slower) > SHOWN else []
@@ -246,7 +246,7 @@ class RatioPart:
     """The factor that turns a ratio of figures into a ratio per device."""
 
     factor: float
-    words: str
+    text: str
     many: float
     whole: bool = True
     """Whether the figure is that of the whole job, so that only the number of devices matters."""
@@ -272,7 +272,7 @@ def efficiency(gain: Reading, share: RatioPart) -> Reading:
     (ratio,) = gain.values
     span = Span(ratio.low * share.factor, ratio.high * share.factor)
     result = percent(middle(span))
-    return Reading((span,), f"{gain.words} {share.words} = {result}", result=result)
+    return Reading((span,), f"{gain.text} {share.text} = {result}", result=result)
 
 
 def _count_step_samples(claim: Claim, row: Row) -> float:
@@ -320,7 +320,7 @@ def _find_cleaner_base(claim: Efficiency, table: RowTable, pair: tuple[Row, Row]
     gain = speed_ratio(row.figures[metric], base.figures[metric])
     found = efficiency(gain, of_a_device(claim, metric, row, base))
     count = f"{counted(devices(claim, row))} vs {devices(claim, base):g}"
-    return (f"with all other settings equal, {count}: {gain.words}, an efficiency of {found.result}",)
+    return (f"with all other settings equal, {count}: {gain.text}, an efficiency of {found.result}",)
 
 
 def work_equal(claim: Equal, table: RowTable) -> Worked:
@@ -335,9 +335,9 @@ def work_equal(claim: Equal, table: RowTable) -> Worked:
         readings.append(reading)
         # Without a stated margin, only a printed change can be wrong.
         if within is not None and (span.low > within or span.high < -within):
-            faults.append(f"{reading.words}, beyond {percent(within)}")
+            faults.append(f"{reading.text}, beyond {percent(within)}")
         if within is None and not claim.published and (span.low > 0 or span.high < 0):
-            faults.append(f"{reading.words}, more than rounding")
+            faults.append(f"{reading.text}, more than rounding")
     worked = of_pairs(pairs, metric, (merged(claim, readings, pairs, alone, percent),))
     return replace(worked, faults=few(faults))
 

@@ -63,12 +63,12 @@ def chance(index: Index, pair: tuple[Row, Row]) -> RepeatNoise:
     sides = [index.repeats(row) for row in pair]
     a, b = (row.figures[index.metric] for row in pair)
     if min(map(min, sides)) <= 0:
-        return RepeatNoise(shown=False, words="a run has the figure 0, so there is no ratio")
+        return RepeatNoise(shown=False, text="a run has the figure 0, so there is no ratio")
     if min(map(len, sides)) >= MIN_JOBS:
         return _compare_repeats(sides, kind_of(a))
     known = [side for side in sides if len(side) > 1] or index.spreads()
     if not known:
-        return RepeatNoise(shown=False, words="one run on each side, and the document has no repeats")
+        return RepeatNoise(shown=False, text="one run on each side, and the document has no repeats")
     widest = max(known, key=_compute_spread)
     ratio = speed_ratio(a, b).values[0]
     low, high = sorted((1.0, (ratio.low + ratio.high) / 2))
@@ -77,7 +77,7 @@ def chance(index: Index, pair: tuple[Row, Row]) -> RepeatNoise:
     spread = _compute_spread(widest)
     gap = high / low - 1
     runs = f"{len(widest)} runs of one configuration gave {figures}, which differ by {percent(spread)}"
-    return RepeatNoise(shown=gap > spread, words=f"{runs}; these rows differ by {percent(gap)}")
+    return RepeatNoise(shown=gap > spread, text=f"{runs}; these rows differ by {percent(gap)}")
 
 
 def statistics(index: Index, pair: tuple[Row, Row], within: float | None, *, equal: bool) -> RepeatNoise:
@@ -87,19 +87,19 @@ def statistics(index: Index, pair: tuple[Row, Row], within: float | None, *, equ
     if min(map(len, sides)) < MIN_JOBS:
         counts = [len(side) for side in sides]
         have = "one run on each side" if counts == [1, 1] else f"{counts[0]} and {counts[1]} runs"
-        return RepeatNoise(shown=False, words=f"{have}; three on each side are needed")
+        return RepeatNoise(shown=False, text=f"{have}; three on each side are needed")
     if min(map(min, sides)) <= 0:
-        return RepeatNoise(shown=False, words="a run has the figure 0, so there is no ratio")
+        return RepeatNoise(shown=False, text="a run has the figure 0, so there is no ratio")
     if not equal:
         return _compare_repeats(sides, kind)
     if within is None:
-        return RepeatNoise(shown=False, words="the claim states no margin for equality")
+        return RepeatNoise(shown=False, text="the claim states no margin for equality")
     found = compare_means(sides[1], sides[0])
     assert found.low is not None
     assert found.high is not None
     inside = 1 - within <= found.low and found.high <= 1 + within
     words = f"A/B = {found.value:.4g}, 95 % CI {found.low:.4g} to {found.high:.4g}, margin {percent(within)}"
-    return RepeatNoise(shown=inside, words=words)
+    return RepeatNoise(shown=inside, text=words)
 
 
 def best_ratio(index: Index, pair: tuple[Row, Row]) -> tuple[Reading | None, str]:
@@ -131,7 +131,7 @@ def best_ratio(index: Index, pair: tuple[Row, Row]) -> tuple[Reading | None, str
     ratio = lead(metric, amounts[0], amounts[1])
     assert ratio is not None
     settings = " vs ".join(word or "the row of the claim" for word in words)
-    return Reading(ratio.values, f"{ratio.words} ({settings})", result=ratio.result), ""
+    return Reading(ratio.values, f"{ratio.text} ({settings})", result=ratio.result), ""
 
 
 def _scale(other: Row, row: Row, metric: str) -> Amount:
@@ -158,4 +158,4 @@ def _compare_repeats(sides: list[list[float]], kind: Kind) -> RepeatNoise:
     what = "A/B" if kind == "other" else "time of A over time of B"
     runs = f"{len(a)} and {len(b)} runs"
     words = f"{what} = {found.value:.4g}, 95 % CI {found.low:.4g} to {found.high:.4g}, {runs}"
-    return RepeatNoise(shown=found.verdict in ("faster", "slower"), words=words)
+    return RepeatNoise(shown=found.verdict in ("faster", "slower"), text=words)

@@ -82,7 +82,7 @@ def work_linear(claim: Linear, table: RowTable) -> Worked:
     listed = [f"{_format_efficiencies(found)} at {count:g}" for count, found in reached.items()]
     words = ", ".join(few(listed, MAX_LISTED))
     return Worked(
-        faults=few(faults), words=f"efficiency vs {counted(fewest)}: {words}", rows=tuple(rows), metric=metric,
+        faults=few(faults), text=f"efficiency vs {counted(fewest)}: {words}", rows=tuple(rows), metric=metric,
         pairs=((max(reached[last], key=lambda entry: entry[0].high)[1], base),) if last is not None else (),
     )  # fmt: skip
 
@@ -132,7 +132,7 @@ def work_same_work(claim: SameWork, table: RowTable) -> Worked:
     if len(outside) > SHOWN:
         faults.append(f"{len(outside) - SHOWN} more")
     metric = ", ".join(dict.fromkeys(name for _, names in found for name in names))
-    return Worked(faults=tuple(faults), words=words, told=False, rows=tuple(rows), metric=metric)
+    return Worked(faults=tuple(faults), text=words, includes_faults=False, rows=tuple(rows), metric=metric)
 
 
 def other_product(a: Row, b: Row) -> str:
@@ -197,7 +197,7 @@ def work_monotone(claim: Monotone, table: RowTable) -> Worked:
             words += f"; {100 * KNEE_SHARE:g} % of the best is reached at {reached}"
     longest = max(series, key=len)
     ends = ((longest[-1][0], longest[0][0]),)
-    return Worked(faults=few(faults), words=words, told=False, rows=tuple(rows), metric=metric, pairs=ends)
+    return Worked(faults=few(faults), text=words, includes_faults=False, rows=tuple(rows), metric=metric, pairs=ends)
 
 
 # Roles of settings that may change along a series.
@@ -276,7 +276,7 @@ def work_best(claim: Best, table: RowTable) -> Worked:
     if len(ahead) > SHOWN:
         faults = [*faults[:SHOWN], f"{len(ahead) - SHOWN} more"]
     return Worked(
-        faults=tuple(faults), words="; ".join(texts[:SHOWN]), told=False, rows=tuple(claimed), metric=metric,
+        faults=tuple(faults), text="; ".join(texts[:SHOWN]), includes_faults=False, rows=tuple(claimed), metric=metric,
         pairs=tuple((*ahead, *behind)[:1]),
     )  # fmt: skip
 

@@ -48,7 +48,7 @@ class Reading:
 
     values: tuple[Span, ...]
     """One value per pair of rows."""
-    words: str
+    text: str
     """The calculation, such as `(36.67-24.81)/36.67 = 32.3 %`."""
     base: str = ""
     """The divisor, such as `the longer time`."""
@@ -67,7 +67,7 @@ class RepeatNoise:
 
     shown: bool
     """Whether the difference is larger than the noise."""
-    words: str
+    text: str
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class BaseDiffers(ClaimRule):
             yield self.found(
                 f"{asserted.printed} is relative to {matching[0].base}; {asserted.convention}",
                 place=asserted.place,
-                evidence="; ".join(reading.words for reading in (*asserted.meant, *matching)),
+                evidence="; ".join(reading.text for reading in (*asserted.meant, *matching)),
             )
 
 
@@ -103,7 +103,7 @@ class DoesNotFollow(ClaimRule):
             faults = "; ".join(asserted.faults)
             yield self.found(f"the rows have {faults}", place=asserted.place, evidence=faults)
         elif asserted.published and not any(map(asserted.given_by, readings)):
-            words = [*(reading.words for reading in readings), *([asserted.hint] if asserted.hint else [])]
+            words = [*(reading.text for reading in readings), *([asserted.hint] if asserted.hint else [])]
             given = " or ".join(dict.fromkeys(reading.result for reading in readings))
             hint = f": {asserted.hint}" if asserted.hint else ""
             yield self.found(

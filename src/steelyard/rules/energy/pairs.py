@@ -58,7 +58,7 @@ class EnergiesNotAlike(PairRule):
             message = f"the energies have different scopes: {scopes[0]!r} and {scopes[1]!r}"
             message += "" if energy else "; no ratio per watt is reported"
             yield self.found(message, place=pair.b.place, severity="error" if energy else "warning")
-        doubts = [f"{row.place}: {told}" for row in (pair.a, pair.b) if (told := row.get("energy_doubts"))]
+        doubts = [f"{row.place}: {doubt}" for row in (pair.a, pair.b) if (doubt := row.get("energy_doubts"))]
         if doubts and (energy or len(set(scopes)) == 1):
             what = "this ratio" if energy else "the ratio per watt"
             yield self.found(f"{what} uses a doubtful energy", place=pair.b.place, evidence="; ".join(doubts))

@@ -97,7 +97,7 @@ class PowerAboveLimit(TableRule):
         power = f"{number(worst.power_w)} W per {worst.scope}"
         if len(group) > 1:
             power = f"{number(least.power_w)} to {number(worst.power_w)} W per {worst.scope} in {len(group)} rows"
-        message = f"the figures give {power}, but its limit is {worst.limit_w:g} W"
+        message = f"the figures give {power}, but the limit is {worst.limit_w:g} W"
         if worst.severity == "warning":
             message += "; the row does not say whether hosts and cooling are included"
         rows = [entry.row for entry in group]

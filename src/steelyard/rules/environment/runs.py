@@ -65,9 +65,10 @@ class TooFewCpus(RunRule):
         needed = ranks * (1 + spec.loader.workers)
         if needed > usable:
             yield self.found(
-                f"{needed} processes share {usable:g} usable CPUs ({ranks} ranks with {spec.loader.workers} loader "
-                "workers each)",
-                fix=f"use --loader-workers {max(0, int(usable // ranks) - 1)} or less, or request more CPUs",
+                f"{needed} processes share {usable:g} usable CPUs (ranks: {ranks}, loader workers per rank: "
+                f"{spec.loader.workers})",
+                fix=f"use at most {(most := max(0, int(usable // ranks) - 1))} loader workers per rank "
+                f"(--loader-workers {most}), or request more CPUs",
             )
 
 

@@ -67,7 +67,7 @@ class Unfair(ClaimRule):
             yield self.found(
                 f"{what} if each side runs at its own best settings",
                 place=asserted.place,
-                evidence=f"equal settings: {equal.words}; each side's best settings: {best.words}",
+                evidence=f"equal settings: {equal.text}; each side's best settings: {best.text}",
             )
 
 

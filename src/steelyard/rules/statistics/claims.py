@@ -54,4 +54,4 @@ class NotShown(ClaimRule):
         """Yield one finding if the repeats do not show the difference."""
         noise = asserted.noise
         if noise is not None and not noise.shown:
-            yield self.found(noise.words, place=asserted.place, evidence=noise.words)
+            yield self.found(noise.text, place=asserted.place, evidence=noise.text)

@@ -338,7 +338,9 @@ def _gather(found: list[Diagnosis]) -> list[Diagnosis]:
     for group in by_work.values():
         rows = tuple(made.rows[0] for made in group)
         first = max(group, key=lambda made: made.gap)
-        more = f"{first.message}; {len(group) - 1} more rows differ by less" if len(group) > 1 else first.message
+        left = len(group) - 1
+        less = "1 more row differs by less" if left == 1 else f"{left} more rows differ by less"
+        more = f"{first.message}; {less}" if left else first.message
         lines = [f"{label(made.rows[0], rows)}: {made.evidence.replace('; ', ', ')}" for made in group]
         out.append(Diagnosis("SY503", rows, first.gap, more, listed(lines, 4)))
     return out
