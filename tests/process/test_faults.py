@@ -78,7 +78,7 @@ def status_of(raw: Path, *words: Status | None, ranks: int = 2, log: str = "", *
 
 def test_a_killed_rank_is_named_with_its_signal(tmp_path: Path) -> None:
     status = status_of(tmp_path, follower(0, 5.0), None, log=account((1, -9)))
-    assert (status.code, status.reason) == ("killed", "rank 1 ended by signal 9")
+    assert (status.code, status.reason) == ("killed", "rank 1 was ended by signal 9")
     assert status.evidence is not None
     assert (status.evidence["rank"], status.evidence["signal"]) == (1, 9)
 
@@ -87,7 +87,7 @@ def test_a_killed_rank_is_named_with_its_signal(tmp_path: Path) -> None:
 def test_a_killed_rank_among_several_failures(tmp_path: Path, failures: list[tuple[int, int]]) -> None:
     """torchrun may see a follower first, and ranks that it ended itself before they could report."""
     status = status_of(tmp_path, follower(0, 5.0), None, None, ranks=3, log=account(*failures))
-    assert (status.code, status.reason) == ("killed", "rank 1 ended by signal 9")
+    assert (status.code, status.reason) == ("killed", "rank 1 was ended by signal 9")
 
 
 def test_a_rank_that_leaves_without_a_word(tmp_path: Path) -> None:

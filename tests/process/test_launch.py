@@ -66,7 +66,7 @@ def test_a_worker_that_is_killed(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGKILL)
 
     record = make_run(folder_in(tmp_path), slow_spec(), LocalLauncher(), kill)
-    assert (record.status.code, record.status.reason) == ("killed", "the worker ended by signal 9")
+    assert (record.status.code, record.status.reason) == ("killed", "the worker was ended by signal 9")
 
 
 def test_a_worker_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,15 +58,15 @@ read -r -a runs < <(sed -n "$((task + 1))p" "$job"/tasks)
 {start}{meeting}
 # The scheduler signals this script before its time limit, a person may at any time. The signal is passed on, and
 # nothing more is started or written: the scheduler then reports how the task ended.
-told= child=
-trap 'told=yes; [[ $child ]] && kill -TERM "$child"' TERM INT HUP
+signalled= child=
+trap 'signalled=yes; [[ $child ]] && kill -TERM "$child"' TERM INT HUP
 await() {{
   "$@" </dev/null &
   child=$!
-  [[ $told ]] && kill -TERM "$child"
+  [[ $signalled ]] && kill -TERM "$child"
   wait "$child"
   code=$?
-  while [[ $told ]] && kill -0 "$child" 2>/dev/null; do wait "$child"; done
+  while [[ $signalled ]] && kill -0 "$child" 2>/dev/null; do wait "$child"; done
   child=
 }}
 """
@@ -76,13 +76,13 @@ _ONE_RUN = """
 make_run() {{
   local raw="$campaign"/runs/$1/raw since=$SECONDS began said
   if ! said=$( (set -C; echo "$HOSTNAME ${{SLURM_JOB_ID:-$$}}" >"$raw"/{lease}) 2>&1 ); then
-    echo "$1: started before, or its folder is gone (${{said##*: }})"
+    echo "$1: already started, or its folder is missing (${{said##*: }})"
     return 1
   fi
   began=$(date +%s.%3N)
   await timeout --kill-after={grace} {limit} "${{start[@]}}" bash "$job"/node.sh "$raw" >"$raw"/{log} 2>&1
   rm -rf "$raw"/torchrun
-  [[ $told ]] && return 1
+  [[ $signalled ]] && return 1
   # At the limit `timeout` returns {hit}, except when it had to kill.
   ((code == 137 && SECONDS - since >= {limit})) && code={hit}
 {judge}  echo "$1 $code $began $(date +%s.%3N)" >>"$job/$task".done
@@ -91,10 +91,10 @@ make_run() {{
 
 _EACH = """
 for run in "${{runs[@]}}"; do
-  [[ $told ]] && exit 143
+  [[ $signalled ]] && exit 143
   make_run "$run"
 done
-[[ $told ]] && exit 143
+[[ $signalled ]] && exit 143
 exit 0
 """
 
@@ -102,7 +102,7 @@ _PACKED = """
 # All runs in one process, which takes the lease of each and writes a line to TASK.done after it. Only the scheduler
 # enforces the time limit: another limit here would hide the reason from the records.
 await "${{start[@]}}" bash "$job"/node.sh "$task"
-[[ $told ]] && exit 143
+[[ $signalled ]] && exit 143
 exit "$code"
 """
 
@@ -127,7 +127,7 @@ count=${{#runs[@]}}
 ((${{#batches[@]}} == count)) || {{ echo 'cannot read the batches of the runs' >&2; exit 1; }}
 low=-1 high=$count next=0 tries=0
 while ((high - low > 1)); do
-  [[ $told ]] && exit 143
+  [[ $signalled ]] && exit 143
   if ((tries++ && SECONDS + {limit} >= {task_limit})); then
     echo 'not enough time left in this task for another run; run the same command again to continue'
     break
@@ -145,7 +145,7 @@ while ((high - low > 1)); do
     while ((next < count - 1 && batches[next] < 2 * batches[low])); do ((next++)); done
   fi
 done
-[[ $told ]] && exit 143
+[[ $signalled ]] && exit 143
 ((low < 0)) && echo 'no batch is known to fit' || echo "largest batch known to fit: ${{batches[low]}}"
 exit 0
 """
