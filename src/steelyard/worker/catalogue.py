@@ -103,7 +103,7 @@ def _counts(make: Callable[[], Any]) -> dict[str, Any]:
 
     made: Any = built_on_meta(make)
     if isinstance(made, Ceiling):
-        return _nothing("no model: the operations depend on the device")
+        return _nothing("a ceiling has no model")
     bundle = made if isinstance(made, ModelBundle) else ModelBundle(*made)
     # Built once. Inference last: counting it switches off the model's gradients.
     memory = footprint(lambda: bundle)
