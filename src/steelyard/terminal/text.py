@@ -132,9 +132,9 @@ def interval_notes(intervals: Iterable[tuple[Interval | None, Sequence[RunRecord
     return lines
 
 
-def natural_order(text: str) -> list[int | str]:
+def natural_order(text: str) -> list[float | str]:
     """Sort key for labels: numbers by value, so that batch=8 comes before batch=16."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", text)]
+    return [float(part) if i % 2 else part for i, part in enumerate(re.split(r"([0-9]+(?:\.[0-9]+)?)", text))]
 
 
 def capital(text: str) -> str:
