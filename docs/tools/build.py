@@ -28,7 +28,7 @@ from pathlib import Path
 import generated
 from console import PageError, run_page, steelyard
 
-from steelyard.cli import main as command
+from steelyard.cli.main import GROUPS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FIGURE = re.compile(r"<!-- figure: (?P<name>.+?) -->.*?<!-- end -->", re.DOTALL)
@@ -86,10 +86,9 @@ def with_extras(text: str) -> str:
 
 def with_verbs(text: str) -> str:
     """Return the page with the current verbs, in the groups of `steelyard --help`."""
-    groups: dict[str, dict[str, str]] = getattr(command, "GROUPS", {"": command.VERBS})
     rows = []
-    for group, verbs in groups.items():
-        heads = [f"**{group}**" if group else "", *[""] * (len(verbs) - 1)]
+    for group, verbs in GROUPS.items():
+        heads = [f"**{group}**", *[""] * (len(verbs) - 1)]
         rows += [f"| {head} | `{verb}` | {text} |" for head, (verb, text) in zip(heads, verbs.items(), strict=True)]
     table = "\n".join(["| | verb | what it does |", "| --- | --- | --- |", *rows])
     return VERB_TABLE.sub(lambda _: f"<!-- verbs -->\n{table}\n<!-- end of verbs -->", text)

@@ -139,7 +139,7 @@ def _words(parser: Parser) -> str:
     ]
     described = "".join(_paragraph(part) for part in paragraphs(parser.description or ""))
     places = "".join(f" {place(action)}" for action in parser._actions if not action.option_strings)  # noqa: SLF001
-    text = f"{described}```text\n{parser.prog} [options]{places}\n```\n"
+    text = f"{described}```bash\n{parser.prog} [options]{places}\n```\n"
     rows = [f"| `{_name(action)}` | {_help(action, parser.prog)} |" for action in plain]
     return text + "\n" + "\n".join(["| option | meaning |", "| --- | --- |", *rows]) + "\n"
 

@@ -278,7 +278,7 @@ def test_another_failure_ends_the_search_and_is_told(
     # It stays ended until somebody sets the failure aside.
     assert main(words) == 1
     text = capsys.readouterr().out
-    assert "(batch 32) ended for another reason than memory" in text
+    assert "The search ended early: " in text
     assert f"steelyard show {shown['ended_by']}" in text
     assert max(len(entry) for entry in text.splitlines()) <= 80
 

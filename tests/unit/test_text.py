@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from steelyard.cli.arguments import assignment
-from steelyard.terminal.text import number, seconds, table
+from steelyard.terminal.text import natural_order, number, seconds, table
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,11 @@ def test_seconds(value: float, text: str) -> None:
 
 def test_table_puts_numbers_to_the_right() -> None:
     assert table(["a", "b"], [["x", "1"], ["yy", "1,000"]]) == "a       b\n--- -----\nx       1\nyy  1,000"
+
+
+def test_labels_are_sorted_by_the_numbers_in_them() -> None:
+    labels = ["batch=16", "batch=8", "t=0.01, n=2", "t=0.008, n=10"]
+    assert sorted(labels, key=natural_order) == ["batch=8", "batch=16", "t=0.008, n=10", "t=0.01, n=2"]
 
 
 def test_headings_are_escaped() -> None:

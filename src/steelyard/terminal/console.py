@@ -65,7 +65,7 @@ class _Highlighter(RegexHighlighter):
         r"(?m)(?: {2}|^|verdict: )(?:(?P<good>ok)|(?P<bad>WRONG))$",
         r"(?m)^(?P<bad>error|WRONG)(?=:| )",
         r"(?m)^ *(?P<label>fix|next|Fix):",
-        r"(?m)^(?P<heading>.+\n(?:.+\n)?)(?P<quiet>-+(?: -+)+)$",
+        r"(?m)^(?P<heading>.+\n(?:.+\n)?)(?P<quiet>-+(?: +-+)+)$",
     ]
 
 

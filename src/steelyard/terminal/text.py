@@ -28,7 +28,6 @@ NUMBER: Final = re.compile(r"[+-]?[\d,.]+(e[+-]?\d+)?( ?[A-Za-z%]{1,3})?")
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Format a table, numbers to the right; a row that is too wide for the terminal becomes a block of lines."""
-    from rich.box import Box
     from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
@@ -51,10 +50,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         while sum(widths) > room:
             widest = max((width, i) for i, width in enumerate(widths) if width > least[i])[1]
             widths[widest] -= 1
-    box = Box("    \n    \n -  \n" + 5 * "    \n", ascii=True)
-    made = Table(box=box, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading, number, width in zip(header, numeric, widths, strict=True):
         made.add_column(Text(heading), justify="right" if number else "left", width=width)
+    made.add_row(*("-" * width for width in widths))
     for row in rows:
         made.add_row(*map(Text, row))
     console = Console(file=io.StringIO(), width=sum(widths) + 2 * len(widths), color_system=None)
@@ -132,9 +131,9 @@ def interval_notes(intervals: Iterable[tuple[Interval | None, Sequence[RunRecord
     return lines
 
 
-def natural_order(text: str) -> list[int | str]:
+def natural_order(text: str) -> list[float | str]:
     """Sort key for labels: numbers by value, so that batch=8 comes before batch=16."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", text)]
+    return [float(part) if i % 2 else part for i, part in enumerate(re.split(r"([0-9]+(?:\.[0-9]+)?)", text))]
 
 
 def capital(text: str) -> str:

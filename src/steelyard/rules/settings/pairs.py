@@ -352,7 +352,7 @@ def _format_per_device(pair: Pair) -> str:
     if pair.metric.endswith(("_per_device", "_per_node", "_per_module", "_device", "bandwidth")):
         return ""
     whole = b.value / a.value
-    each = [row.figures.get(f"{pair.metric}_format_per_device") for row in (pair.a, pair.b)]
+    each = [row.figures.get(f"{pair.metric}_per_device") for row in (pair.a, pair.b)]
     one, other = (amount.value if amount is not None else math.nan for amount in each)
     ratio = other / one if one > 0 and other > 0 else whole * first / second
     return f"ratio of the jobs {whole:.4g}, per device {ratio:.4g}"
