@@ -1,1 +1,1 @@
-"""steelyard: what an AI accelerator really does, measured so that the number can be believed."""
+"""Benchmark AI accelerators with numbers you can trust."""

@@ -390,7 +390,7 @@ def test_numbers_are_never_broken_and_many_columns_become_blocks() -> None:
     header, rows = ["job", "time", "why"], [["0", "10.000 ms", "the interval was narrow"], ["1", "11.000 ms", "-"]]
     assert narrow(28, header, rows) == [
         "job       time  why",
-        "---- ---------- ------------",
+        "---  ---------  ------------",
         "  0  10.000 ms  the interval",
         "                was narrow",
         "  1  11.000 ms  -",

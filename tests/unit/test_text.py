@@ -34,7 +34,7 @@ def test_seconds(value: float, text: str) -> None:
 
 
 def test_table_puts_numbers_to_the_right() -> None:
-    assert table(["a", "b"], [["x", "1"], ["yy", "1,000"]]) == "a       b\n--- -----\nx       1\nyy  1,000"
+    assert table(["a", "b"], [["x", "1"], ["yy", "1,000"]]) == "a       b\n--  -----\nx       1\nyy  1,000"
 
 
 def test_labels_are_sorted_by_the_numbers_in_them() -> None:
