@@ -1,4 +1,4 @@
-"""What people see in a terminal, read from a real pseudo-terminal by a small model of a screen."""
+"""The output in a terminal, read from a real pseudo-terminal by a small model of a screen."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ WAIT_S = 60.0
 
 
 class Terminal:
-    """A screen with scrollback that understands the escape sequences that steelyard sends."""
+    """A model of a screen and its scrollback that understands the few escape sequences we send."""
 
     SEQUENCE = re.compile(r"\x1b\[\??(\d*)(?:;\d+)*([AKJmhl])")
 
@@ -84,7 +84,7 @@ class Terminal:
             character = text[at]
             if character == "\x1b":
                 found = self.SEQUENCE.match(text, at)
-                assert found, f"an escape that not every terminal knows: {text[at : at + 10]!r}"
+                assert found, f"an escape sequence that not every terminal supports: {text[at : at + 10]!r}"
                 self._obey(int(found[1] or 1), found[2])
                 at = found.end()
                 continue
@@ -124,7 +124,7 @@ class Terminal:
             del self.lines[self.row + 1 :]
 
     def resize(self, columns: int, *, reflow: bool) -> None:
-        """Become narrower or wider; some terminals break lines that are too long then, others cut them."""
+        """Change the width; some terminals wrap lines that are then too long, others cut them."""
         parts = [
             [line[at : at + columns] for at in range(0, len(line), columns)] or [""] if reflow else [line[:columns]]
             for line in (line.rstrip() for line in self.lines)
@@ -135,7 +135,7 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """All that can be seen, and what has scrolled away."""
+        """The text of the screen and its scrollback."""
         return "\n".join(line.rstrip() for line in self.lines)
 
 
@@ -159,7 +159,7 @@ class Pseudo:
         self.terminal.rows = rows
 
     def see(self, wait_s: float = 0.0) -> str:
-        """What is on the screen after everything that was written."""
+        """Return the text on the screen after reading all output."""
         while select.select([self.master], [], [], wait_s)[0]:
             try:
                 found = os.read(self.master, 65536)
@@ -417,7 +417,7 @@ def record(simulate: Callable[[RunSpec], RunRecord], tmp_path: Path) -> RunRecor
 
 
 class Scene:
-    """A study of five cells and four repeats, made by nobody: each run ends as the test says."""
+    """A study of five configurations and four repeats; each run ends as the test says."""
 
     def __init__(self, record: RunRecord, path: Path, loud: Any = "normal", **changes: Any) -> None:
         settings: dict[str, Any] = {"name": "sweep", "repeats": 4, "sweep": {"batch": (1, 2, 4, 8, 16)}}
@@ -734,7 +734,7 @@ def start(there: Pseudo, folder: Path, pace: float, *, shell: bool = False) -> s
         stdin=there.slave,
         stdout=there.slave,
         stderr=there.slave,
-        # The system stops no process whose parent is of another session.
+        # The system does not stop a process whose parent is in another session.
         preexec_fn=None if shell else own_terminal,
         process_group=0 if shell else None,
     )

@@ -76,7 +76,7 @@ def test_status_and_dry_run_on_the_command_line(cluster: Cluster, tmp_path: Path
         assert process.returncode == 0, err
         return out
 
-    assert "nothing was queued: 12 runs" in say("study", "s.toml", "--site", f"{site}:cpu", "--dry-run")
+    assert "nothing submitted: 12 runs" in say("study", "s.toml", "--site", f"{site}:cpu", "--dry-run")
     assert cluster.queue() == []
     assert "next: steelyard status s" in say("study", "s.toml", "--site", str(site))
     out = json.loads(say("status", "s", "--wait", "--json"))

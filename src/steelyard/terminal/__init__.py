@@ -1,1 +1,1 @@
-"""What people see in a terminal: tables, verdicts and findings as text. Computes nothing."""
+"""Terminal output: tables, verdicts and findings as text, and live progress."""
