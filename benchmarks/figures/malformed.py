@@ -1,9 +1,9 @@
-"""[malformed] Specs, studies and records from strangers: a clear error that names field and valid values, or nothing.
+"""[malformed] Untrusted specs, studies and records are refused with an error that names the field and what is valid.
 
-Property-based: Hypothesis takes valid documents apart (fields removed, renamed, retyped, out of range, nested, turned
-into noise) until so many malformed ones have been refused. Each must end in an InputError whose problems name
-a field and what is valid there; any other exception, or an empty message, is a fault. A part of them goes
-through the command line itself, whose output must hold no traceback and whose exit code must be 2.
+Property-based: Hypothesis changes valid documents (fields removed, renamed, retyped, out of range, nested, replaced by
+noise). Each malformed one must end in an InputError whose problems name a field and what is valid there; any other
+exception, or an empty message, is a fault. Some of them go through the command line, which must print no traceback and
+end with exit code 2.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Length(_Limit):
     max_length: int
     pattern: str | None = None
     form: str = ""
-    """What the pattern means, in words."""
+    """What the pattern allows."""
     _keys: ClassVar[tuple[str, ...]] = ("max_length", "pattern")
 
     def fault(self, value: Any) -> str | None:

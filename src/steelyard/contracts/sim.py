@@ -105,9 +105,9 @@ class Power(Contract):
     idle_w: NotNegative = 0.0
     compute_w: NotNegative = 0.0
     comm_w: NotNegative | None = None
-    """While it communicates; None: the same as idle."""
+    """During communication; None: idle_w."""
     compile_w: NotNegative | None = None
-    """While it compiles; None: the same as idle."""
+    """During compilation; None: idle_w."""
     host_w: NotNegative = 0.0
     """Of each node's host, all the time; modules of one node share it equally."""
 
