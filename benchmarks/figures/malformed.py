@@ -1,9 +1,9 @@
-"""[malformed] Malformed specs, studies and records give a clear error that names the field and its valid values.
+"""[malformed] Untrusted specs, studies and records are refused with an error that names the field and what is valid.
 
-Property-based: Hypothesis changes valid documents (fields removed, renamed, retyped, out of range, nested, random)
-until enough malformed ones were refused. Each must end in an InputError whose problems name a field and what is valid
-there; any other exception, or an empty message, is a failure. Some of them go through the command line, whose output
-must contain no traceback and whose exit code must be 2.
+Property-based: Hypothesis changes valid documents (fields removed, renamed, retyped, out of range, nested, replaced by
+noise). Each malformed one must end in an InputError whose problems name a field and what is valid there; any other
+exception, or an empty message, is a fault. Some of them go through the command line, which must print no traceback and
+end with exit code 2.
 """
 
 from __future__ import annotations

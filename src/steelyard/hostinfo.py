@@ -1,7 +1,7 @@
-"""What the kernel's own files say of this machine: control groups, mounts, NUMA nodes, fabrics, the loader's libraries.
+"""Facts about this machine from kernel files: control groups, mounts, NUMA nodes, fabrics, shared libraries.
 
-Shared by the front side and the measured side. Knows files below a root that tests can replace; knows no verdict on
-what it reads, needs no privileges and changes nothing. What cannot be read is None or absent, never an error.
+Used by the front side and by the worker. Files are read below a root that tests can replace, without privileges.
+What cannot be read is None or absent, never an error.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-# A file of the kernel that we care for is a line or a table; what is longer is not one of them.
+# The kernel files read here are a line or a table.
 MAX_BYTES = 1 << 20
 LIBRARY_FOLDERS = ("lib", "lib64", "usr/lib", "usr/lib64", "usr/local/lib", "usr/local/lib64")
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
-# Below /dev, by who makes the device.
+# Below /dev, by maker.
 ACCELERATOR_FILES = {
     "NVIDIA": "nvidia[0-9]*",
     "AMD": "kfd",
@@ -31,7 +31,7 @@ ACCELERATOR_FILES = {
 
 
 def read_text(path: Path) -> str | None:
-    """A small file without the blanks around it; None when it cannot be read."""
+    """Return a small file, stripped; None when it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(MAX_BYTES).decode("utf-8", "replace").strip("\x00 \t\r\n")
@@ -40,7 +40,7 @@ def read_text(path: Path) -> str | None:
 
 
 def read_int(path: Path) -> int | None:
-    """The number in a file; None when there is none."""
+    """Return the number in a file; None when there is none."""
     text = read_text(path)
     try:
         return int(text) if text else None
@@ -49,7 +49,7 @@ def read_int(path: Path) -> int | None:
 
 
 def parse_cpus(text: str) -> set[int]:
-    """CPU numbers from the kernel's spelling, such as `0-3,8`; empty when it is not one."""
+    """Return the CPU numbers of a kernel list such as `0-3,8`; empty when it is not valid."""
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
@@ -59,7 +59,7 @@ def parse_cpus(text: str) -> set[int]:
 
 
 def control_groups(controller: str, root: Path) -> Iterator[Path]:
-    """Directories of the control groups this process is in, its own first; a limit of any of them binds it.
+    """Yield the directories of the control groups of this process, its own first. The limits of all of them apply.
 
     Version 1 has a tree for each set of controllers; version 2 has one, below `unified` where both are mounted.
     """
@@ -77,7 +77,7 @@ def control_groups(controller: str, root: Path) -> Iterator[Path]:
 
 
 def cpu_quota(groups: Iterable[Path]) -> float | None:
-    """CPUs that the control groups allow, in version 2 and version 1 spelling; None without a limit."""
+    """Return the CPUs that the control groups (version 1 or 2) allow; None: no limit."""
     quotas = []
     for group in groups:
         second = (read_text(group / "cpu.max") or "").split()
@@ -90,22 +90,22 @@ def cpu_quota(groups: Iterable[Path]) -> float | None:
 
 
 def memory_limit(groups: Iterable[Path]) -> int | None:
-    """Bytes that the control groups allow; None without a limit.
+    """Return the bytes that the control groups allow; None: no limit.
 
-    Version 1 writes "no limit" as a number larger than any memory: compare with the memory there is.
+    Version 1 writes "no limit" as a number larger than any memory: compare it with the machine's memory.
     """
     limits = [read_int(group / name) for group in groups for name in ("memory.max", "memory.limit_in_bytes")]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def cpuset(groups: Iterable[Path]) -> str | None:
-    """CPUs that the innermost control group allows, as the kernel spells them."""
+    """Return the CPUs that the innermost control group allows, as a kernel list."""
     names = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")
     return next((text for group in groups for name in names if (text := read_text(group / name))), None)
 
 
 def numa_nodes(sys: Path) -> dict[int, set[int]]:
-    """CPUs of each NUMA node, also of those that have memory only."""
+    """Return the CPUs of each NUMA node, including nodes with memory only."""
     folders = {
         int(path.name[4:]): path for path in sys.glob("devices/system/node/node[0-9]*") if path.name[4:].isdigit()
     }
@@ -123,7 +123,7 @@ class MountPoint:
 
 
 def mount_of(path: Path, root: Path) -> MountPoint | None:
-    """The mount a path is on: the longest one that leads to it, and of equals the last, which hides the others."""
+    """Return the mount of a path: the longest mount point above it, the last one of several."""
     parts = path.absolute().parts
     found: MountPoint | None = None
     for mount in mounts(root):
@@ -134,7 +134,7 @@ def mount_of(path: Path, root: Path) -> MountPoint | None:
 
 
 def mounts(root: Path) -> Iterator[MountPoint]:
-    """Everything mounted, in the order of mounting."""
+    """Yield all mounts, in mounting order."""
     for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
         before, _, after = line.partition(" - ")
         left, right = before.split(" "), after.split(" ")
@@ -147,23 +147,23 @@ def _parts(point: str) -> tuple[str, ...]:
 
 
 def _unescape(text: str) -> str:
-    """The kernel writes blanks, tabs, newlines and backslashes as octal numbers."""
+    """Decode the octal numbers that the kernel writes for blanks, tabs, newlines and backslashes."""
     return _OCTAL.sub(lambda found: chr(int(found.group(1), 8)), text)
 
 
 @dataclass(frozen=True)
 class Fabric:
-    """Network hardware made for parallel jobs."""
+    """Network hardware for parallel jobs."""
 
     kind: str
     """InfiniBand, RoCE, Omni-Path, EFA or Slingshot."""
     devices: tuple[str, ...]
     active: bool | None
-    """Whether a port is up; None: not said."""
+    """Whether a port is up; None: unknown."""
 
 
 def fabrics(root: Path) -> list[Fabric]:
-    """Fabric hardware by kind."""
+    """Return the fabric hardware by kind."""
     found: dict[str, list[Path]] = {}
     for device in sorted(root.glob("sys/class/infiniband/*")):
         found.setdefault(_verbs_kind(device), []).append(device)
@@ -192,7 +192,7 @@ def _active(devices: list[Path]) -> bool | None:
 
 
 def find_libraries(stem: str, root: Path, variables: Mapping[str, str]) -> list[str]:
-    """Files of a shared library, such as `libibverbs`, where the loader looks; no process is started for it."""
+    """Return the files of a shared library, such as `libibverbs`, in the loader's folders and cache."""
     pattern = f"{stem}*.so*"
     given = [folder for folder in variables.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
     folders = [root / folder.lstrip("/") for folder in given]
@@ -203,7 +203,7 @@ def find_libraries(stem: str, root: Path, variables: Mapping[str, str]) -> list[
 
 
 def _in_loader_cache(stem: str, root: Path) -> Iterator[str]:
-    """The cache holds the paths as plain text between zero bytes, whatever its version."""
+    """Yield the library's paths in the cache, which holds them as text between zero bytes in every version."""
     try:
         content = (root / "etc/ld.so.cache").read_bytes()
     except OSError:

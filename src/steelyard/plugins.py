@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from steelyard.errors import InputError
 
 SHOWN_NAME = 80
-# What users call a kind, and the command that lists its names.
+# Names of kinds in messages, and the commands that list them.
 TITLES = {"data": "data format", "device": "device family"}
 LISTS = {"workload": "steelyard workloads", "data": "steelyard data", "rule": "steelyard explain"}
 # What other tools call these, or the nearest thing that is registered.

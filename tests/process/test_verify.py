@@ -255,11 +255,11 @@ def write(folder: Path, text: str, name: str = "node.toml") -> Path:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("value = 3200.0", "value = 3200.0\nlow = 3.0", "edges of its band"),
+        ("value = 3200.0", "value = 3200.0\nlow = 3.0", "limits of its band"),
         ("value = 3200.0", "low = 3.0\nhigh = 2.0", "not below"),
-        ("value = 3200.0", "low = 3.0\ntolerance = 0.1", "edges are a band already"),
+        ("value = 3200.0", "low = 3.0\ntolerance = 0.1", "low and high are a band already"),
         ("value = 3200.0", "value = 3200.0\ntolerance = 1.5", "less than 1"),
-        ("value = 3200.0", "", "edges of its band"),
+        ("value = 3200.0", "", "limits of its band"),
         ("value = 3200.0", "value = 3200.0\nat = { batch = 7 }", "matches 0 of 1 configurations"),
         ('name = "node"', 'name = "../node"', "letters, digits"),
         ('name = "node"', 'name = "node"\nstudy = "a.toml"', "one of run, study and command"),

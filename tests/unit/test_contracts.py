@@ -99,7 +99,7 @@ def test_a_quantity_has_a_value_or_a_reason() -> None:
 def test_schema_carries_bounds_and_words() -> None:
     schema = json_schema(RunSpec)
     batch = schema["properties"]["batch"]
-    assert (batch["minimum"], batch["description"]) == (1, "Samples a device takes in one micro-batch.")
+    assert (batch["minimum"], batch["description"]) == (1, "Samples per micro-batch and device.")
     assert schema["additionalProperties"] is False
 
 

@@ -86,7 +86,7 @@ def test_a_place_that_is_taken_by_something_else(tmp_path: Path) -> None:
     folder = ResultFolder(tmp_path)
     scratch, record = make_run(folder)
     (folder.run_path(make_spec()) / "notes").mkdir(parents=True)
-    with pytest.raises(SteelyardError, match="in the way"):
+    with pytest.raises(SteelyardError, match="has no record"):
         folder.commit(scratch, record)
 
 

@@ -1,7 +1,7 @@
-"""The common ground of all contracts: bounds that both sides enforce, and a reader that needs only `json`.
+"""What all contracts share: limits that both sides enforce, and a reader that needs only `json`.
 
-Knows types and limits, not what any field means. The front side hands the same classes to pydantic, which takes
-the bounds from here; the worker side reads with `from_json_object`.
+The front side passes the same classes to pydantic, which takes the limits from here. The worker reads with
+`from_json_object`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Contract:
-    """Base of every contract: unknown fields, lenient conversions and non-finite numbers are refused."""
+    """Base of every contract. Unknown fields, wrong types and non-finite numbers are refused."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {
         "extra": "forbid",
@@ -29,7 +29,7 @@ class Contract:
 
 
 class _Limit:
-    """Shared by the bounds: merges their limits into the schema that pydantic builds for the type."""
+    """Base of the limits: adds them to the schema that pydantic builds for the type."""
 
     _keys: ClassVar[tuple[str, ...]]
 
@@ -50,7 +50,7 @@ class Bound(_Limit):
     _keys: ClassVar[tuple[str, ...]] = ("ge", "gt", "le", "lt")
 
     def fault(self, value: float) -> str | None:
-        """What is wrong with `value`, if anything."""
+        """Return what is wrong with `value`, or None."""
         if self.ge is not None and value < self.ge:
             return f"must be at least {self.ge:,}"
         if self.gt is not None and value <= self.gt:
@@ -64,16 +64,16 @@ class Bound(_Limit):
 
 @dataclass(frozen=True)
 class Length(_Limit):
-    """Limits of a text or list: strangers write these files, so every one has an end."""
+    """Limits of a text or list. The files are untrusted, so every text and list has a largest length."""
 
     max_length: int
     pattern: str | None = None
     form: str = ""
-    """What the pattern means, in words."""
+    """What the pattern allows."""
     _keys: ClassVar[tuple[str, ...]] = ("max_length", "pattern")
 
     def fault(self, value: Any) -> str | None:
-        """What is wrong with `value`, if anything."""
+        """Return what is wrong with `value`, or None."""
         if len(value) > self.max_length:
             return f"must have at most {self.max_length} {'characters' if isinstance(value, str) else 'entries'}"
         if self.pattern is not None and not re.fullmatch(self.pattern, value):
@@ -93,7 +93,7 @@ AtLeastOne = Annotated[int, Bound(ge=1, le=10**15)]
 
 
 def to_json_object(value: Any) -> Any:
-    """The contract as nested dicts and lists, ready for `json.dumps`."""
+    """Return the contract as nested dicts and lists, ready for `json.dumps`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_json_object(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
@@ -110,7 +110,7 @@ def from_json_object(cls: type[T], data: Any, where: str = "") -> T:
     hints = _hints(cls)  # type: ignore[arg-type]
     unknown = sorted(set(data) - set(hints))
     if unknown:
-        raise ValueError(f"{_join(where, unknown[0])}: unknown; valid: {', '.join(hints)}")
+        raise ValueError(f"{_join(where, unknown[0])}: no such field; valid: {', '.join(hints)}")
     values = {name: _read(hints[name], item, _join(where, name)) for name, item in data.items()}
     try:
         return cls(**values)

@@ -1,10 +1,8 @@
-"""What sensors of energy and power say: channels with their nature, samples with their times, and what is missing.
+"""The raw files of power and energy sensors: channels, samples with their times, and sensors that are missing.
 
-Knows the layout of a node's sensor files, and nothing of how joules are made of them. Both sides read it from here.
-
-A run's `raw/` directory holds for each node that was watched
-    sensors-00000.jsonl   one JSON object a line: {"kind": "sampler" | "domain" | "missing" | "ended", ...}, and of each
-                          channel {"kind": "counter" | "gauge", ...}, which is its own kind; see `sensor_event`
+A run's `raw/` directory holds for each node
+    sensors-00000.jsonl   one JSON object per line: {"kind": "sampler" | "domain" | "missing" | "ended", ...}, and for
+                          each channel {"kind": "counter" | "gauge", ...}; see `sensor_event`
     power-00000.bin       samples in chunks, each of one channel
 The number is that of the process which started the sampler: the first rank of its node.
 """
@@ -31,58 +29,58 @@ SENSORS_PATTERN = "sensors-*.jsonl"
 POWER_PATTERN = "power-*.bin"
 
 DomainScope = Literal["die", "device", "module", "cpu", "memory", "io", "board", "node"]
-"""What a domain is: a die of a card; what the scheduler hands out as a device; a superchip with its CPU; a CPU package;
-memory modules; the rest of a board; a whole node."""
+"""die: a die of a card; device: what the scheduler allocates; module: a superchip with its CPU; cpu: a CPU package;
+memory: memory modules; io, board: the rest of a board; node: a whole node."""
 ChannelKind = Literal["counter", "gauge"]
 MissingCode = Literal["missing", "forbidden", "unsupported", "frozen", "implausible", "blocked", "vanished"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Domain(Contract):
-    """A piece of hardware whose joules are counted once. Domains form a tree: a parent's joules hold its children's."""
+    """Hardware whose energy is counted once. Domains form a tree: a parent's energy includes its children's."""
 
     name: Name
-    """Such as gpu0, module0, package-0; unique on its node."""
+    """Unique on its node, such as gpu0, module0 or package-0."""
     scope: DomainScope
     parent: Name | None = None
-    """The domain that contains this one; None: none that is known."""
+    """The domain that contains this one; None: none known."""
     device: Text | None = None
-    """As the vendor names it (UUID, PCI address); None for what is no accelerator."""
+    """UUID or PCI address; None: not an accelerator."""
     ranks: Annotated[tuple[Count, ...], Length(4096)] = ()
-    """Ranks of the job that run on it, where that is known."""
+    """Ranks that run on it, if known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Channel(Contract):
-    """One reading of one domain, and what its numbers can tell."""
+    """One sensor reading of a domain, and its properties."""
 
     name: Name
     """Unique on its node, such as nvml.0.energy."""
     backend: Name
     domain: Name
     kind: ChannelKind
-    """A counter gives joules since some time; a gauge watts."""
+    """counter: joules since some time; gauge: watts."""
     resolution: NotNegative
     """Smallest step between two readings, in J or W."""
     average_s: NotNegative | None = None
-    """Of a gauge: a reading is the mean over so many seconds before it; 0: of an instant; None: unknown."""
+    """Gauge: a reading is the mean over this many seconds before it; 0: instantaneous; None: unknown."""
     period_s: Positive | None = None
-    """How often the sensor itself makes a new reading; None: unknown, and then estimated from the samples."""
+    """Update period of the sensor; None: unknown, estimated from the samples."""
     seen_s: Positive | None = None
-    """Of a sensor that looks only part of the time: how long of each period it looks; None: all of it."""
+    """Part of each period in which the sensor measures; None: all of it."""
     wrap: Positive | None = None
-    """Of a counter: after so many joules it begins at zero again; None: never in practice."""
+    """Counter: joules after which it wraps to zero; None: never in practice."""
     gain: Annotated[float, Bound(ge=0, lt=1)] = 0.05
-    """The true power may lie this share beside the reading, always to the same side: the maker's tolerance."""
+    """The maker's tolerance: a constant relative error of the readings."""
     limit_w: Positive | None = None
-    """The most that the domain may draw, where the vendor says so."""
+    """Power limit of the domain, if the vendor gives it."""
     source: Text = ""
-    """What was read: a field, a file, a call."""
+    """The field, file or call that is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Missing(Contract):
-    """A sensor that cannot be read, and why. Unavailable is said; nothing is guessed."""
+    """A sensor that cannot be read, and the reason."""
 
     backend: Name
     what: Text
@@ -90,54 +88,54 @@ class Missing(Contract):
     reason: Text
     fix: Text = ""
     broken: bool = False
-    """Whether the driver itself does not work: the devices are useless then, not only their sensors."""
+    """Whether the driver itself does not work, so that the devices cannot be used at all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampler(Contract):
-    """Who watched, on which clock."""
+    """The sampler of a node and its clock."""
 
     node: Text
     process: Count
-    """Of the job: the first rank of the node."""
+    """The first rank of the node."""
     period_s: Positive
     clock: Text
-    """Which clock the samples' times are of: CLOCK_MONOTONIC of the node, or the simulated one."""
+    """Clock of the samples: CLOCK_MONOTONIC of the node, or the simulated one."""
     zero_s: float
-    """That clock at the zero of the worker's phases: subtract it from a sample's time to get the run's time."""
+    """That clock at the start of the worker's phases; subtract it from a sample's time to get the time in the run."""
     unix_s: float | None = None
-    """Seconds since 1970 at that zero, by the node's calendar: to hold a wattmeter's readings against ours."""
+    """Unix time at that moment, for the comparison with external meters."""
     random_phase: bool = False
-    """Whether readings are taken at random times inside each period, for sensors that look part of the time."""
+    """Whether readings are taken at random times inside each period."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Condition(Contract):
-    """What the devices said of themselves at one moment: what holds their clocks back, which limit is set."""
+    """State of the devices at one moment, such as clock limits and power limits."""
 
     at_s: float
-    """On the samples' clock."""
+    """Time on the samples' clock."""
     facts: Annotated[dict[str, Text], Length(1024)]
     """By domain and name, such as gpu0.clocks_held_by."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended(Contract):
-    """The sampler's last word; without it, it was killed."""
+    """The end of the sampler. Without this event it was killed."""
 
     reason: Text
     at_s: float
-    """On the samples' clock."""
+    """Time on the samples' clock."""
     samples: Count
     late: Count = 0
-    """Periods that passed without a reading, because one before took too long."""
+    """Periods without a reading, because the one before took too long."""
 
 
 # -- samples --------------------------------------------------------------------------------------------------
 
 POWER_COLUMNS = ("time_s", "value", "spent_s")
-"""When the reading came back, by the sampler's clock; joules or watts; how long the call took, so that the reading is
-of some moment in `spent_s` before `time_s`."""
+"""Time at which the reading returned, on the sampler's clock; joules or watts; duration of the call. The reading is of
+some moment in the `spent_s` before `time_s`."""
 POWER_MAGIC = b"SYPOWER1"
 _PLACE = struct.Struct("<4sII")  # mark, channel's number in the order of its events, samples
 _CHECK = struct.Struct("<II")
@@ -147,14 +145,14 @@ MAX_CHUNK_SAMPLES = 1 << 16
 
 @dataclass(frozen=True)
 class PowerChunk:
-    """Consecutive samples of one channel; `table` has one row a column of POWER_COLUMNS."""
+    """Consecutive samples of one channel; `table` has one row per column of POWER_COLUMNS."""
 
     channel: int
     table: NDArray[np.float64]
 
 
 def write_power_chunk(file: BinaryIO, channel: int, table: NDArray[np.float64]) -> None:
-    """Append samples of one channel; a reader that finds them cut short or damaged can tell."""
+    """Append samples of one channel, with checksums."""
     payload = np.ascontiguousarray(table, dtype="<f8").tobytes()
     place = _PLACE.pack(_MARK, channel, table.shape[1])
     file.write(place + _CHECK.pack(zlib.crc32(place), zlib.crc32(payload)) + payload)
@@ -189,7 +187,7 @@ SENSOR_EVENTS: dict[str, type[Any]] = {
 
 
 def sensor_event(event: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """What a line of a sensor file is, by a name of SENSOR_EVENTS, and the contract's fields in it.
+    """Return which of SENSOR_EVENTS a line is, and its fields.
 
     A line is {"kind": name, **fields}; a channel has a field `kind` of its own, which is what its line shows.
     """
@@ -199,7 +197,7 @@ def sensor_event(event: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return kind, {name: value for name, value in event.items() if name != "kind"}
 
 
-# -- reasons that a rule of their own speaks of, by their first words
+# -- reasons that have a rule of their own, by their beginning
 DISAGREES = "counter against integral: "
 DEVICES = "devices: "
 SAMPLER = "sampler: "

@@ -1,15 +1,13 @@
-"""What the measured side writes down: small events as JSON lines, step samples as checked binary chunks.
-
-Knows the layout of the raw files, and nothing of what is derived from them. Both sides read it from here.
+"""The raw files of a run: small events as JSON lines, step samples as binary chunks with checksums.
 
 A run's `raw/` directory holds
     spec.json            the RunSpec as it was launched
-    events-00000.jsonl   one JSON object a line: {"kind": ..., ...}, from process 0
-    steps-00000.bin      step samples of every rank that process drove
-    tokens-00000.bin     of a run that generates: samples of its tokens, in the same form
-    launch.json          what the launcher saw: command, times, exit code
-    lease                who began a run that a scheduler started: exists once, so that no run begins twice
-    worker.log           what the worker printed
+    events-00000.jsonl   one JSON object per line: {"kind": ..., ...}, from process 0
+    steps-00000.bin      step samples of every rank of that process
+    tokens-00000.bin     samples of generated tokens, in the same format
+    launch.json          observations of the launcher: command, times, exit code
+    lease                who started a run of a scheduler; it is created once, so that no run starts twice
+    worker.log           output of the worker
 """
 
 from __future__ import annotations
@@ -35,12 +33,12 @@ SPEC_FILE = "spec.json"
 LAUNCH_FILE = "launch.json"
 WORKER_LOG = "worker.log"
 LEASE_FILE = "lease"
-"""Made by whoever begins a run of a campaign, and only if it is not there: no run begins twice."""
+"""Created by the process that starts a run of a campaign, only if it does not exist: no run starts twice."""
 PROGRESS_FILE = "progress.json"
 COMPILING_FILE = "compiling"
-"""Touched by a rank that compiles, so that those which wait for it know."""
+"""Touched by a rank that compiles, for the ranks that wait for it."""
 RESERVE_FILE = "reserve"
-"""Disk space laid by for the last word of a run that fills its disk."""
+"""Reserved disk space for the last events of a run that fills its disk."""
 EVENTS_PATTERN = "events-*.jsonl"
 STEPS_PATTERN = "steps-*.bin"
 TOKENS_PATTERN = "tokens-*.bin"
@@ -61,13 +59,13 @@ StatusCode = Literal[
     "cancelled",
 ]
 PhaseName = Literal["idle", "setup", "data", "compile", "steps", "warmup", "steady", "evaluation", "crosscheck"]
-"""Idle: the time in which sensors are read and no device is touched yet, for the baseline; it may lie inside setup."""
+"""idle: sensors are read and no device is used yet, for the baseline; it may be inside setup."""
 StopReason = Literal["interval", "max_steps", "max_seconds", "epochs", "quality"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Status(Contract):
-    """How a run ended. Failure is data: every code but `completed` carries its reason."""
+    """How a run ended. Every code but `completed` has a reason."""
 
     code: StatusCode
     reason: Text = ""
@@ -76,13 +74,13 @@ class Status(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class Phase(Contract):
-    """A window of the run on the worker's monotonic clock, which starts at 0."""
+    """A part of the run, on the worker's monotonic clock from 0."""
 
     name: PhaseName
     start_s: float
     end_s: float
     complete: bool = True
-    """False when the phase ended by an error."""
+    """False: the phase ended with an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,101 +90,100 @@ class Stop(Contract):
     reason: StopReason
     steps: Count
     seconds: NotNegative
-    """Sum of the steps' times by device events, on the deciding rank."""
+    """Sum of the step times by device events, on the deciding rank."""
     host_seconds: NotNegative
-    """The same blocks by the host's clock, from before the first enqueue to after the synchronisation."""
+    """The same blocks by the host's clock, from the first enqueue to the synchronisation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPeak(Contract):
-    """The most memory any device of the process held."""
+    """Peak memory of the devices of the process."""
 
     peak_bytes: NotNegative | None
     method: Text = ""
-    """What was asked for it."""
+    """How it was read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Contract):
-    """The settings in effect, as read back from the engine; what was asked for is in the spec."""
+    """The settings in effect, as read back from the engine. The requested ones are in the spec."""
 
     values: Annotated[dict[str, Text], Length(200)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceFacts(Contract):
-    """What is known of the device's model from its maker, each with its source; unknown stays None."""
+    """Data of the device model from its maker, with sources; None: unknown."""
 
     name: Text
-    """As the driver calls it."""
+    """Name given by the driver."""
     model: Text | None = None
-    """As the table of facts calls it; None: not in the table."""
+    """Name in the table of devices; None: not in the table."""
     peak_flops: Annotated[dict[str, NotNegative], Length(20)] | None = None
-    """Dense FLOP/s of one device as the job sees it, by type."""
+    """Dense FLOP/s per device, by data type."""
     memory_bytes: NotNegative | None = None
     dies: Annotated[int, Bound(ge=1, le=64)] | None = None
-    """Dies on one card or module; the job may see each die as a device."""
+    """Dies per card or module. A job may use each die as a device."""
     scope: Annotated[str, Length(20)] = "device"
-    """What the job sees as one device: die, device or module."""
+    """What counts as one device for the job: die, device or module."""
     power_limit_w: NotNegative | None = None
     sources: Annotated[tuple[Text, ...], Length(20)] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts(Contract):
-    """What the workload's model is, counted on the meta device."""
+    """Size of the workload's model, counted on the meta device."""
 
     parameters: Count
     flops_per_sample: NotNegative | None
-    """Floating-point operations one sample takes in this mode; a multiply-add is two."""
+    """Floating-point operations per sample in this mode; a multiply-add counts as two."""
     bytes_per_sample: NotNegative | None = None
-    """Bytes that a ceiling moves in one sample; None for models."""
+    """Bytes moved per sample of a ceiling; None for models."""
     bus_factor: NotNegative | None = None
-    """Of a collective: bytes on the busiest link for each byte of the message."""
+    """Collectives: bytes on the busiest link per byte of the message."""
     tokens_per_sample: Count | None = None
-    """Of a language model: tokens one sample is trained on, read or made of."""
+    """Language models: tokens per sample."""
     method: Text
     """How they were counted, or why they are unknown."""
     last_loss: Text | None = None
-    """Of the last step, to see that the training has not run away; text, because it may be "nan"."""
+    """Loss of the last step, to detect divergence; text, because it may be "nan"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataFacts(Contract):
-    """Which data a run read."""
+    """The data that a run read."""
 
     format: Name
     path: Text
     samples: Count
-    """Of the training split, or of the one that was read."""
+    """Samples of the training split, or of the split that was read."""
     evaluation_samples: Count | None = None
     files: Count
     size_bytes: NotNegative
     identity: Annotated[str, Length(64, r"^[0-9a-f]{64}$")]
-    """SHA-256 over the names and sizes of the files, sorted: the same data set wherever it lies."""
+    """SHA-256 over the sorted names and sizes of the files; independent of the folder."""
     filesystem: Text
-    """Type of the file system it lies on."""
+    """Type of the file system."""
     memory_bytes: NotNegative | None
-    """Of the host, as far as this job may use it."""
+    """Host memory that the job may use."""
     fits_in_memory: bool | None
-    """Whether the page cache can hold all of it: then later epochs measure the cache, not the file system."""
+    """Whether the page cache can hold all of it; later epochs then measure the cache, not the file system."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossTrace(Contract):
-    """The training loss at the ends of some blocks, the first and last among them."""
+    """The training loss at the end of some blocks, with the first and the last."""
 
     steps: Annotated[tuple[Count, ...], Length(1000)]
     values: Annotated[tuple[float | None, ...], Length(1000)]
     """None: not finite."""
     learnable: bool
-    """Whether the loss can fall: real data, or one batch again and again; random labels anew each step cannot be
-    learnt."""
+    """Whether the loss can fall: with real data or one repeated batch, but not with new random labels in each step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Contract):
-    """Quality after some training."""
+    """The result of one evaluation."""
 
     metric: Text
     value: float | None
@@ -196,12 +193,12 @@ class Evaluation(Contract):
     steps: Count
     samples: Count
     at_s: NotNegative
-    """From the begin of the first training step to the end of this evaluation, evaluations included."""
+    """From the start of the first training step to the end of this evaluation, including evaluations."""
     seconds: NotNegative
-    """Of the evaluation alone."""
+    """Duration of the evaluation."""
 
     def reaches(self, target: float) -> bool:
-        """Whether it is as good as `target`, up to the rounding of single precision: 450 of 500 are 0.9."""
+        """Return whether the value reaches `target`, up to single-precision rounding."""
         if self.value is None:
             return False
         slack = SINGLE_PRECISION * abs(target)
@@ -215,11 +212,11 @@ class CrossCheck(Contract):
     steps: Count
     mean_step_s: NotNegative
     sem_step_s: NotNegative
-    """Standard error of that mean over the pass's steps."""
+    """Standard error of that mean."""
     input_wait_s: NotNegative | None = None
     compute_s: NotNegative | None = None
     exposed_comm_s: NotNegative | None = None
-    """Means of the parts of a step over this pass and the deciding process's ranks; None where they cannot be told."""
+    """Mean parts of a step over this pass and the ranks of the deciding process; None: unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,25 +225,25 @@ class Environment(Contract):
 
     node: Text
     allocation: Text | None
-    """The scheduler's job id; None when no scheduler was involved."""
+    """The scheduler's job id; None: no scheduler."""
     device: Name
     timing: Text
-    """How steps are timed on this device."""
+    """Timing method on this device."""
     facts: Annotated[dict[str, Text], Length(1000)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scheduled(Contract):
-    """What a scheduler says of the task that a run was part of."""
+    """Scheduler data of the task that a run was part of."""
 
     scheduler: Name
     """slurm or kubernetes."""
     job: Text
-    """Its id of the job, with the array's index; the name of a Kubernetes Job."""
+    """Job id with the array index, or the name of a Kubernetes Job."""
     state: Text
-    """Its own last word, such as TIMEOUT or OOMKilled."""
+    """Final state, such as TIMEOUT or OOMKilled."""
     cause: StatusCode | None = None
-    """What that means for a run which left no word itself; None: nothing, it ended by itself."""
+    """Status of a run that wrote none itself; None: it ended by itself."""
     reason: Text = ""
     evidence: Annotated[dict[str, float | int | str], Length(100)] | None = None
     nodes: Annotated[tuple[Text, ...], Length(10_000)] = ()
@@ -254,19 +251,19 @@ class Scheduled(Contract):
     started_at: Text | None = None
     """UTC, ISO 8601."""
     elapsed_s: NotNegative | None = None
-    """Of the whole task, by the scheduler's account."""
+    """Elapsed time of the whole task, by the scheduler's accounting."""
     energy_j: NotNegative | None = None
-    """Of the whole task, by the scheduler's account; None: it keeps none."""
+    """Energy of the whole task, by the scheduler's accounting; None: not recorded."""
     runs: Annotated[int, Bound(ge=1, le=1_000_000)] = 1
-    """Runs in the task that elapsed time and energy are of."""
+    """Number of runs in the task."""
     image: Text | None = None
     digest: Text | None = None
-    """Of the container image; None: no container, or nobody could tell."""
+    """Digest of the container image; None: no container, or unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch(Contract):
-    """What the launcher saw of a run from outside."""
+    """Observations of the launcher."""
 
     launcher: Name
     host: Text
@@ -275,16 +272,16 @@ class Launch(Contract):
     """UTC, ISO 8601."""
     wall_s: NotNegative
     exit_code: int | None
-    """None when the launcher ended the run itself."""
+    """None: the launcher ended the run."""
     limit_hit: bool = False
     oom_kills: Count = 0
-    """Processes that the control group's memory limit killed meanwhile."""
+    """Processes killed by the control group's memory limit during the run."""
     scheduled: Scheduled | None = None
     """None: started by the user's own process."""
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """The events of one file. A line cut short by a kill ends the file; it is not an error."""
+    """Yield the events of a file. A last line cut short by a kill is left out."""
     with path.open("rb") as file:
         while line := file.readline(MAX_EVENT_BYTES):
             if len(line) == MAX_EVENT_BYTES:
@@ -303,10 +300,9 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
 # -- step samples ---------------------------------------------------------------------------------------------
 
 COLUMNS = ("start_s", "step_s", "input_wait_s", "compute_s", "exposed_comm_s", "samples")
-"""A step lasts from the end of the one before it to its own end. `input_wait_s` is how long the device stood idle
-before it for want of data; `compute_s`, with the gaps in which the host had not yet launched the next kernel, and
-`exposed_comm_s` share the rest (NaN where a device cannot tell them apart); `samples` counts real samples, without
-padding."""
+"""A step lasts from the end of the previous step to its own end. `input_wait_s`: the device waited for data;
+`compute_s`: compute, with launch gaps; `exposed_comm_s`: communication that is not overlapped (NaN if a device cannot
+separate them); `samples`: real samples, without padding."""
 
 FILE_MAGIC = b"SYSTEPS1"
 PLACE = struct.Struct("<4sIQI")  # mark, rank, first step, steps
@@ -318,7 +314,7 @@ MAX_CHUNK_STEPS = 1 << 20
 
 @dataclass(frozen=True)
 class StepChunk:
-    """Consecutive steps of one rank; `table` has one row a column of COLUMNS."""
+    """Consecutive steps of one rank; `table` has one row per column of COLUMNS."""
 
     rank: int
     first_step: int
@@ -326,17 +322,17 @@ class StepChunk:
 
     @property
     def steps(self) -> int:
-        """How many steps it holds."""
+        """Number of steps."""
         return int(self.table.shape[1])
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """One column by its name."""
+        """Return a column by its name."""
         column: NDArray[np.float64] = self.table[COLUMNS.index(name)]
         return column
 
 
 def write_chunk(file: BinaryIO, rank: int, first_step: int, table: NDArray[np.float64]) -> None:
-    """Append one chunk; a reader that finds it cut short or damaged can tell."""
+    """Append one chunk, with checksums."""
     payload = np.ascontiguousarray(table, dtype="<f8").tobytes()
     place = PLACE.pack(CHUNK_MARK, rank, first_step, table.shape[1])
     file.write(place + CHECK.pack(zlib.crc32(place), zlib.crc32(payload)) + payload)
@@ -344,7 +340,7 @@ def write_chunk(file: BinaryIO, rank: int, first_step: int, table: NDArray[np.fl
 
 @dataclass(frozen=True)
 class ChunkPlace:
-    """Where a chunk's steps lie, without reading them."""
+    """The place of a chunk in its file."""
 
     rank: int
     first_step: int
@@ -354,13 +350,13 @@ class ChunkPlace:
 
 
 def chunk_places(path: Path) -> Iterator[ChunkPlace]:
-    """Walk a step file by its chunk headers alone."""
+    """Yield the places of all chunks; reads only headers."""
     with path.open("rb") as file:
         yield from _walk(file, path)
 
 
 def _walk(file: BinaryIO, path: Path) -> Iterator[ChunkPlace]:
-    """The chunks of an open step file, each given with the file at its payload.
+    """Yield the chunks of an open step file, with the file positioned at each payload.
 
     A last chunk cut short by a kill is left out.
     """
@@ -385,9 +381,9 @@ def _walk(file: BinaryIO, path: Path) -> Iterator[ChunkPlace]:
 
 
 def read_chunks(path: Path, start: int, stop: int, *, check: bool) -> Iterator[StepChunk]:
-    """Stream the chunks that touch steps `start` to `stop`: memory is one chunk, whatever the file's size.
+    """Yield the chunks that overlap steps `start` to `stop`, one at a time.
 
-    `check` verifies checksums and values; a reader of several passes needs that in the first only.
+    `check` verifies checksums and values; needed only in the first of several passes.
     """
     with path.open("rb") as file:
         for place in _walk(file, path):

@@ -1,4 +1,4 @@
-"""RunRecord: what is known of one run after derivation. Every number carries unit, scope, window and aggregation."""
+"""RunRecord: the derived results of one run. Every number has unit, scope, window and aggregation."""
 
 from __future__ import annotations
 
@@ -46,36 +46,36 @@ Severity = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True, kw_only=True)
 class Interval(Contract):
-    """A confidence interval, what it speaks for, and why it may be only approximate."""
+    """A confidence interval, what it covers, and why it may be only approximate."""
 
     low: float
     high: float
     level: Annotated[float, Bound(gt=0, lt=1)] = 0.95
     method: Text
     covers: Text
-    """What the interval speaks for: this job, this node, or jobs across nodes."""
+    """What the interval covers: this job, this node, or jobs across nodes."""
     approximate: Annotated[tuple[Text, ...], Length(20)] = ()
-    """Empty: inside the range in which its coverage has been shown."""
+    """Reasons why the interval is approximate; empty: its coverage has been verified."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Validity(Contract):
-    """Whether an energy can be believed, and why not."""
+    """Whether an energy value is valid, and why not."""
 
     verdict: Literal["valid", "doubtful", "invalid"]
     reasons: Annotated[tuple[Text, ...], Length(50)] = ()
-    """Empty: nothing speaks against it."""
+    """Reasons for doubt; empty: none."""
     channels: Annotated[tuple[Text, ...], Length(10_000)] = ()
-    """What it was read from: node and channel."""
+    """Channels that were read: node and channel."""
     domains: Annotated[tuple[Text, ...], Length(10_000)] = ()
-    """What was counted, each once: node and domain."""
+    """Domains that were counted, each once: node and domain."""
     coverage: Annotated[float, Bound(ge=0, le=1)] | None = None
     largest_gap_s: NotNegative | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity(Contract):
-    """A number that can be believed, or the reason why there is none."""
+    """A measured number, or the reason why it is unknown."""
 
     value: float | None
     unit: Text
@@ -86,7 +86,7 @@ class Quantity(Contract):
     reason: Text | None = None
     """Why the value is unknown."""
     validity: Validity | None = None
-    """Of energy and power: whether it can be believed."""
+    """Energy and power: whether the value is valid."""
 
     def __post_init__(self) -> None:
         if (self.value is None) == (self.reason is None):
@@ -95,7 +95,7 @@ class Quantity(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class Steady(Contract):
-    """Which steps the figures come from, and how that was decided."""
+    """The steps that the results are taken from, and the reason."""
 
     answer: SteadyAnswer
     start_step: Count
@@ -107,21 +107,21 @@ class Steady(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding(Contract):
-    """Something a reader must know before using the numbers."""
+    """An error, warning or note about the results."""
 
     code: Annotated[str, Length(8, r"^SY[0-9]{3}$")]
     severity: Severity
     message: Text
     fix: Text
     place: Text = ""
-    """Which row of a table, or which side of a comparison; empty: the record itself."""
+    """Row of a table or side of a comparison; empty: the record itself."""
     evidence: Text = ""
-    """The figures that it rests on, recomputed."""
+    """The numbers behind it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RawFile(Contract):
-    """A raw file the record was derived from."""
+    """A raw file that the record was derived from."""
 
     name: Text
     bytes: Count
@@ -130,7 +130,7 @@ class RawFile(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord(Contract):
-    """One run, self-contained; derived from the raw files beside it and derivable again."""
+    """The record of one run. It can be derived again from the raw files beside it."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     run_id: Name
@@ -139,7 +139,7 @@ class RunRecord(Contract):
     launch: Launch | None
     environment: Environment | None
     settings: Settings | None = None
-    """In effect, as read back by the worker."""
+    """Settings in effect, as read back by the worker."""
     device: DeviceFacts | None = None
     model: ModelFacts | None = None
     memory: MemoryPeak | None = None

@@ -1,4 +1,4 @@
-"""RunSpec: everything one run is asked to do. Knows what may be asked, not how it is done."""
+"""RunSpec: the settings of one run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ SCHEMA_VERSION: Final = 1
 MAX_EVALUATIONS: Final = 9_000
 
 Mode = Literal["train", "infer", "generate", "load", "ceiling"]
-"""Training; a forward pass; prefill and decoding of tokens; the input pipeline without the model; and what a device
-reaches without a model, such as products of matrices or collectives."""
+"""train: training; infer: forward passes; generate: prefill and decoding of tokens; load: the input pipeline without
+the model; ceiling: what the device reaches without a model, such as matrix products or collectives."""
 LastBatch = Literal["drop", "pad", "keep"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
@@ -23,17 +23,20 @@ DataPlace = Literal["device", "host"]
 
 @dataclass(frozen=True, kw_only=True)
 class Budget(Contract):
-    """When a run has measured enough: all three minima, or any cap."""
+    """When a run stops: all minima are reached, or any maximum."""
 
     min_steps: AtLeastOne = 1000
-    """Steps after warm-up. Below 900 the interval is only approximate; 1,000 leave room for a few slow first steps."""
+    """Measured steps, after warm-up. Below 900 the confidence interval is only approximate."""
     min_seconds: NotNegative = 5.0
+    """Measured seconds."""
     rel_half_width: Positive = 0.01
-    """Half-width of the 95 % interval of the mean step time, over the mean."""
+    """Target half-width of the 95 % CI of the mean step time, relative to the mean."""
     max_steps: AtLeastOne = 20_000
+    """Stop after this many steps."""
     max_seconds: Positive = 240.0
+    """Stop measuring after this many seconds."""
     epochs: AtLeastOne | None = None
-    """Run exactly so many epochs instead; needs `epoch_samples`."""
+    """Run exactly this many epochs instead; needs `epoch_samples` or `data`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,66 +44,67 @@ class Loader(Contract):
     """Where batches come from and how they reach the device."""
 
     place: DataPlace = "device"
-    """Synthetic data made once on the device, or made anew on the host for every step and moved."""
+    """device: synthetic data, made once on the device; host: made or read on the host and copied for every step."""
     workers: Annotated[int, Bound(ge=0, le=1024)] = 0
-    """Loader processes a rank; 0: the training process makes its batches itself."""
+    """Loader processes per rank; 0: the training process loads its own batches."""
     prefetch: Annotated[int, Bound(ge=1, le=1000)] = 2
-    """Batches each loader process keeps ready."""
+    """Batches that each loader process keeps ready."""
     pin_memory: bool = False
+    """Use pinned host memory."""
 
     def __post_init__(self) -> None:
         if self.place == "device" and (self.workers or self.pin_memory):
             raise ValueError(
-                "place: data made on the device needs no loader processes and no pinned memory; valid: host"
+                "place: data made on the device uses no loader processes and no pinned memory; valid: host"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data(Contract):
-    """A data set on disk. No run downloads anything: `steelyard data` says what to put where."""
+    """A data set on disk. Runs do not download data; `steelyard data` describes the formats."""
 
     format: Name
-    """A registered format, such as cifar100 or coco."""
+    """Data format, such as cifar100 or coco."""
     path: Text
-    """Of its folder, absolute."""
+    """Absolute path of the folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quality(Contract):
-    """How well a model does after training: measured on the data's evaluation split, outside every step."""
+    """Evaluation on the data's evaluation split, between training steps."""
 
     target: float | None = None
-    """Train until the workload's metric is this good, `budget.epochs` at most; None: train all epochs."""
+    """Train until the workload's metric reaches this value, for at most `budget.epochs`; None: train all epochs."""
     every_epochs: AtLeastOne = 1
-    """Epochs between evaluations; the last epoch is always evaluated."""
+    """Epochs between evaluations. The last epoch is always evaluated."""
     samples: AtLeastOne | None = None
-    """Evaluate on so many samples at most."""
+    """Evaluate on at most this many samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Energy(Contract):
-    """How energy is watched. Where no sensor can be read the run goes on, and the record says why there is none."""
+    """Energy measurement. Without a readable sensor the run continues, and the record gives the reason."""
 
     watch: bool = True
-    """Read the sensors that are there; False: none, not even looked for."""
+    """Read the power and energy sensors; False: do not look for any."""
     period_s: Annotated[float, Bound(ge=0.01, le=60)] = 0.1
-    """Time between two readings of a sensor."""
+    """Seconds between two readings of a sensor."""
     idle_s: Annotated[float, Bound(ge=0, le=600)] = 0.0
-    """At least so long the sensors are read before the device is touched, for the idle baseline; what passes anyway
-    until then is always used."""
+    """Seconds to read the sensors before the device is used, at least, for the idle baseline."""
     random_phase: bool = False
-    """Take readings at random times inside each period: for sensors that look only part of the time."""
+    """Read at random times inside each period, for sensors that measure only part of the time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Contract):
-    """A function in a user's own file that builds the model."""
+    """A function of a user's file that builds the model."""
 
     path: Text
-    """Of the file, absolute."""
+    """Absolute path of the file."""
     function: Annotated[str, Length(80, r"^[A-Za-z_][A-Za-z0-9_]*$")]
+    """Name of the function."""
     sha256: Annotated[str, Length(64, r"^[0-9a-f]{64}$")]
-    """Of the file as it was when the run was asked for; another file is refused."""
+    """Checksum of the file when the run was planned; a changed file is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,56 +115,66 @@ class RunSpec(Contract):
     run_id: Name
     study: Name = "adhoc"
     configuration: Name
-    """Names the settings: runs of one cell are repeats of each other."""
+    """Name of the settings. Runs of one configuration are repeats of each other."""
     repeat: Count = 0
     seed: Annotated[int, Bound(ge=0, lt=2**63)] = 0
     workload: Name = "sim"
+    """Workload to measure (steelyard workloads), or FILE.py:FUNCTION."""
     mode: Mode = "train"
+    """train, infer, generate (tokens), load (the input pipeline alone) or ceiling."""
     source: Source | None = None
-    """The user's own workload; `workload` is then only what it is called."""
+    """The user's own workload; `workload` is then only its name."""
     model: Annotated[dict[str, bool | int | float | Text], Length(50)] = field(default_factory=dict)
-    """Options of the workload's model, such as its size."""
+    """Options of the workload's model, such as size."""
     device: Name = "auto"
-    """Device family; auto: the accelerator that is there, else the CPU."""
+    """Device family, such as cuda or cpu; auto: the accelerator of this machine, or else the CPU."""
     ranks: Annotated[int, Bound(ge=1, le=65_536)] = 1
+    """Ranks of the job, one device each."""
     batch: Annotated[int, Bound(ge=1, le=10**9)] = 32
-    """Samples a device takes in one micro-batch."""
+    """Samples per micro-batch and device."""
     accumulation: Annotated[int, Bound(ge=1, le=10**6)] = 1
-    """Micro-batches to one optimizer step; training only."""
+    """Micro-batches per optimizer step; training only."""
     learning_rate: Positive | None = None
-    """Of the optimizer; None: the workload's own, which is small, because most runs train on random labels."""
+    """Learning rate; None: the workload's own, which is small because most runs train on random labels."""
     precision: Precision = "fp32"
-    """Of the computation: fp32 without and with the matrix units' tf32, or autocast to bf16 or fp16 (with a scaler)."""
+    """fp32, tf32 (fp32 with TF32 matrix units), or autocast to bf16 or fp16 (with a gradient scaler)."""
     compile: CompileMode = "off"
+    """Mode of torch.compile."""
     channels_last: bool = False
+    """Use the channels-last memory format."""
     parallel: Parallel = "ddp"
-    """How more than one rank trains; inference runs independent replicas."""
+    """How several ranks train. Inference runs independent replicas."""
     backend: Name | None = None
-    """Of the collectives; None: what the device family uses."""
+    """Backend of the collectives, such as nccl; None: the device family's own."""
     deterministic: bool = False
-    """Only algorithms that give the same bits every time."""
+    """Use only deterministic algorithms."""
     threads: Annotated[int, Bound(ge=1, le=4096)] | None = None
-    """CPU threads a rank; None: torch's own choice for one rank, an equal share of the usable CPUs for more."""
+    """CPU threads per rank; None: torch's default for one rank, an equal share of the usable CPUs for several."""
     numa: bool = False
-    """Bind each rank to the CPUs beside its device."""
+    """Bind each rank to the CPUs near its device."""
     loader: Loader = field(default_factory=Loader)
+    """Input pipeline."""
     data: Data | None = None
-    """Real data; None: synthetic."""
+    """Data set; None: synthetic data."""
     quality: Quality | None = None
-    """Evaluate; None: the run measures speed alone."""
+    """Evaluation; None: only speed is measured."""
     epoch_samples: AtLeastOne | None = None
-    """Samples in one epoch of the whole job; None: all of the data set, and synthetic data never ends."""
+    """Samples per epoch of the whole job; None: the whole data set, or no end with synthetic data."""
     last_batch: LastBatch = "drop"
-    """A last step without enough samples: dropped, padded (computed whole, real samples counted) or kept small."""
+    """Last partial batch of an epoch: drop it, pad it (only real samples count) or keep it small."""
     crosscheck_steps: Annotated[int, Bound(ge=0, le=10_000)] = 32
-    """Steps of the second pass that synchronises after each one; fewer where they would take long."""
+    """Steps of the second pass, which synchronises after each step; fewer if they would take long."""
     time_limit_s: Positive | None = None
-    """Wall-clock limit after which the launcher ends the run."""
+    """End the run after this many seconds of wall time."""
     hang_limit_s: Positive = 300.0
-    """A rank that finishes no block of steps for so long hangs; the first step and compilation do not count."""
+    """End the run if a rank finishes no block of steps for this many seconds; the first step and compilation do not
+    count."""
     budget: Budget = field(default_factory=Budget)
+    """When the run stops."""
     energy: Energy = field(default_factory=Energy)
+    """Energy measurement."""
     sim: SimTruth = field(default_factory=SimTruth)
+    """The simulated accelerator, for the workload sim."""
 
     def __post_init__(self) -> None:
         if (self.workload == "sim") != (self.device_family == "sim"):
@@ -169,66 +183,66 @@ class RunSpec(Contract):
                 "with the workload sim"
             )
         if self.mode != "train" and self.accumulation != 1:
-            raise ValueError("accumulation: only training has an optimizer step to accumulate for; valid: 1")
+            raise ValueError("accumulation: only training accumulates gradients; valid: 1")
         self._check_data()
         if self.budget.epochs is not None and self.epoch_samples is None and self.data is None:
-            raise ValueError("epoch_samples: a budget in epochs needs it; valid: an integer of at least 1")
+            raise ValueError("epoch_samples: missing, but budget.epochs needs it; valid: an integer of at least 1")
         if self.last_batch == "drop" and self.epoch_samples is not None and self.epoch_samples < self.step_samples:
             raise ValueError(
-                f"epoch_samples: {self.epoch_samples} do not fill one step of {self.step_samples}, and the last "
-                f"partial batch is dropped; valid: at least {self.step_samples}, or last_batch 'pad' or 'keep'"
+                f"epoch_samples: {self.epoch_samples} are less than one step ({self.step_samples} samples), and the "
+                f"last partial batch is dropped; valid: at least {self.step_samples}, or last_batch 'pad' or 'keep'"
             )
 
         if self.parallel == "fsdp2" and self.last_batch == "keep" and self.accumulation > 1:
             raise ValueError(
-                "last_batch: sharded ranks gather in every micro-batch, and a small last step would give them "
-                "different numbers of those; valid: drop or pad"
+                "last_batch: sharded ranks need the same number of micro-batches, which a small last step does not "
+                "give them; valid: drop or pad"
             )
         rest = self.epoch_samples % self.step_samples if self.epoch_samples is not None else 0
         if self.last_batch == "keep" and 0 < rest < self.ranks:
             raise ValueError(
-                f"epoch_samples: the last step of an epoch has {rest} samples for {self.ranks} ranks, so that some "
-                "would have none; valid: another number, or last_batch 'drop' or 'pad'"
+                f"epoch_samples: the last step of an epoch has {rest} samples for {self.ranks} ranks; "
+                "valid: another number, or last_batch 'drop' or 'pad'"
             )
 
     def _check_data(self) -> None:
         if self.data is not None and self.device_family == "sim":
-            raise ValueError("data: a simulated job reads none; valid: none, with the workload sim")
+            raise ValueError("data: the workload sim reads no data; valid: leave it out, or another workload")
         if self.data is not None and self.loader.place != "host":
             raise ValueError("loader.place: real data is read on the host; valid: host")
         if self.data is not None and self.mode in ("generate", "ceiling"):
-            raise ValueError(f"data: the mode {self.mode!r} makes its own input; valid: none")
+            raise ValueError(f"data: the mode {self.mode!r} makes its own input; valid: leave it out")
         if self.mode == "load" and self.loader.place != "host":
             raise ValueError("loader.place: the input pipeline is measured on the host; valid: host")
         if self.quality is not None and (self.mode != "train" or self.data is None or self.budget.epochs is None):
             raise ValueError(
-                "quality: it is measured when a model trains on real data for a number of epochs; "
+                "quality: evaluation needs training on real data for a number of epochs; "
                 "valid: mode 'train' with data and budget.epochs"
             )
         if self.quality is not None and (self.budget.epochs or 0) // self.quality.every_epochs > MAX_EVALUATIONS:
             raise ValueError(
-                f"quality.every_epochs: {self.budget.epochs} epochs would be evaluated too often; "
+                f"quality.every_epochs: too many evaluations in {self.budget.epochs} epochs; "
                 f"valid: at most {MAX_EVALUATIONS} evaluations"
             )
 
     @property
     def device_family(self) -> str:
-        """The registered device that runs this: `auto` is decided by the workload alone."""
+        """The device family, with `auto` resolved for the workload sim."""
         return "sim" if self.device == "auto" and self.workload == "sim" else self.device
 
     @property
     def processes(self) -> int:
-        """Processes of the job: one a rank, but all simulated ranks live in one."""
+        """Processes of the job: one per rank, but one for all simulated ranks."""
         return 1 if self.device_family == "sim" else self.ranks
 
     @property
     def step_samples(self) -> int:
-        """Samples the whole job takes in one full step."""
+        """Samples per full step of the whole job."""
         return self.batch * self.accumulation * self.ranks
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """Steps of one epoch; None when the data never ends."""
+        """Steps per epoch; None when the data has no end."""
         if self.epoch_samples is None:
             return None
         whole, rest = divmod(self.epoch_samples, self.step_samples)

@@ -1,1 +1,1 @@
-"""Data sets in their true formats: read, checked and made small. Knows numpy and Pillow, no torch; never unpickles."""
+"""Data sets in their published formats: read, checked and made small. Uses numpy and Pillow; never unpickles."""

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in their binary versions: records of label bytes and 32 x 32 pixels. Knows no pickle."""
+"""CIFAR-10 and CIFAR-100 in their binary versions: records of label bytes and 32 x 32 pixels. Nothing is unpickled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cityscapes: street scenes with a class for every pixel, from the fine annotations. Knows no model and no metric."""
+"""Cityscapes: street scenes with a class for every pixel, from the fine annotations."""
 
 from __future__ import annotations
 

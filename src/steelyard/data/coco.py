@@ -1,4 +1,4 @@
-"""COCO detection: pictures with boxes, from the annotation files as they are published. Knows no model and no metric.
+"""COCO detection: pictures with boxes, from the annotation files as they are published.
 
 The annotation file of the training split has 470 MB. It is read as a stream, and of every annotation only the box, the
 category and the picture's id are kept: masks are decoded to nothing more than the text they are, and dropped.

@@ -1,4 +1,4 @@
-"""Pictures as single files: folders of classes as ImageNet has them, and Food-101 with its lists. Knows no archive."""
+"""Pictures as single files: folders of classes as ImageNet has them, and Food-101 with its lists."""
 
 from __future__ import annotations
 
@@ -148,9 +148,7 @@ class ImageFolder:
 
     def _wrong(self, place: Path, problem: str, valid: str) -> InputError:
         problems = (Problem(str(place), problem, valid),)
-        return InputError(
-            "this is no folder of classes", problems=problems, next_step="steelyard data show imagefolder"
-        )
+        return InputError("not a folder of classes", problems=problems, next_step="steelyard data show imagefolder")
 
     def make(self, root: Path, samples: int, seed: int) -> None:
         """JPEGs of many sizes; as many classes as samples / 50, at least 2 and at most 100."""

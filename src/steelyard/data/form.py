@@ -1,7 +1,7 @@
-"""What a data format is: examples by number, a check, a description, a small copy. Knows no format.
+"""The interface of data formats, and helpers that read untrusted files within limits.
 
-Both sides use it: the front side to check and make data sets, the worker to read them. What is read comes from
-strangers: every size has a limit, every name stays below the root, and nothing is unpickled or executed.
+Both sides use it: the front side to check and make data sets, the worker to read them. The files are
+untrusted: every size has a limit, every name stays below the root, and nothing is unpickled or executed.
 """
 
 from __future__ import annotations
@@ -35,70 +35,70 @@ Split = Literal["train", "evaluation"]
 
 
 class Examples(Protocol):
-    """One split of a data set. Opened in a process and used in those that it forks: no open file is kept."""
+    """One split of a data set. It keeps no open file, because forked processes use it."""
 
     classes: int | None
-    """Labels are below this number; None: the kind has no labels."""
+    """Number of classes; None: no labels."""
 
     def __len__(self) -> int:
-        """How many."""
+        """Return the number of examples."""
 
     def __getitem__(self, number: int) -> Any:
-        """One example, decoded; DamagedDataError names the file that is not what it should be."""
+        """Return a decoded example; DamagedDataError names the damaged file."""
 
     def order(self, source: random.Random) -> Sequence[int]:
-        """The numbers of all examples as one epoch of training reads them."""
+        """Return the numbers of all examples in the reading order of one epoch."""
 
     def files(self) -> Iterable[Path]:
-        """Every file that belongs to the split."""
+        """Return every file of the split."""
 
 
 class Format(Protocol):
-    """One data format."""
+    """A data format."""
 
     name: str
     kind: Kind
     needs: tuple[str, ...]
-    """Modules that reading it imports, beside numpy."""
+    """Modules that are needed besides numpy."""
     title: str
     layout: str
-    """What to put where, one file or folder a line."""
+    """Files and folders, one per line."""
     source: str
-    """Where the data set comes from, how large it is and under which terms."""
+    """Origin, size and licence of the data set."""
 
     def open(self, root: Path, split: Split) -> Examples:
-        """A split; DamagedDataError or InputError says what is missing and what would be right."""
+        """Open a split; DamagedDataError or InputError names what is missing and what is valid."""
 
     def make(self, root: Path, samples: int, seed: int) -> None:
-        """A small data set in the true layout, both splits, that a model can learn."""
+        """Write a small data set in this layout, with both splits, that a model can learn."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question on a paragraph."""
+    """A question about a paragraph."""
 
     number: str
     paragraph: str
     question: str
     answers: tuple[tuple[str, int], ...]
-    """Texts and the characters at which they begin; empty: it cannot be answered."""
+    """Answers and their first characters; empty: no answer."""
 
 
 class Tokens(Protocol):
-    """Examples of kind `tokens` are cut from one long row, as long as the model wants them."""
+    """Examples of kind `tokens`: windows of one long row, of the length that the model needs."""
 
     def count(self, length: int) -> int:
-        """How many windows of `length` tokens and one more there are, without overlap."""
+        """Return the number of windows of `length` + 1 tokens, without overlap."""
 
     def window(self, number: int, length: int) -> Any:
-        """`length` + 1 tokens as int64."""
+        """Return `length` + 1 tokens as int64."""
 
     def files(self) -> Iterable[Path]:
-        """Every file of the row."""
+        """Return every file."""
 
 
 def confined(root: Path, name: str) -> Path:
-    """The file of that name below `root`; a name from a data file must not lead elsewhere."""
+    """Return the file of that name below `root`; names in data files are untrusted and must stay inside."""
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "\x00" in name or "\\" in name:
         raise DamagedDataError(f"{root}: the name {name[:100]!r} leads out of the data set")
@@ -106,13 +106,13 @@ def confined(root: Path, name: str) -> Path:
 
 
 def shuffled(count: int, source: random.Random) -> Sequence[int]:
-    """All numbers below `count` in random order. By numpy: a million of them are no stall at an epoch's begin."""
+    """Return all numbers below `count` in random order. numpy does not stall the start of an epoch."""
     numbers: Sequence[int] = np.random.default_rng(source.getrandbits(64)).permutation(count)  # type: ignore[assignment]
     return numbers
 
 
 def walk(folder: Path, endings: tuple[str, ...]) -> Iterator[Path]:
-    """Files below `folder` with such an ending (lower case), sorted; links to folders are followed one level."""
+    """Return the files below `folder` with these endings, sorted; links to folders are followed one level."""
     with os.scandir(folder) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     for entry in found:
@@ -127,7 +127,7 @@ ROW_BYTES = 16
 
 @dataclass(frozen=True)
 class Extent:
-    """Which files a data set has."""
+    """Number, size and identity of the files of a data set."""
 
     files: int
     size_bytes: int
@@ -135,7 +135,7 @@ class Extent:
 
 
 def extent(root: Path, files: Iterable[Path]) -> Extent:
-    """Number, size and digest of the list of files; contents are not read.
+    """Return number, size and digest of the list of files; contents are not read.
 
     The digest is SHA-256 over the sorted BLAKE2b digests (128 bits) of each name below the root and its size: a million
     files take 24 MB, and a file that is listed twice counts once.
@@ -156,7 +156,7 @@ def extent(root: Path, files: Iterable[Path]) -> Extent:
     return Extent(len(rows), total, hashlib.sha256(rows.tobytes()).hexdigest())
 
 
-# The first bytes of what is often found in the place of something else, and what to call it.
+# First bytes of common file types, and their names.
 _PICKLE = "a pickle, which steelyard never loads"
 _BEGINNINGS = (
     (b"\xff\xd8\xff", "a JPEG picture"), (b"\x89PNG\r\n\x1a\n", "a PNG picture"), (b"GIF8", "a GIF picture"),
@@ -171,7 +171,7 @@ _BEGINNINGS = (
 
 
 def begins_like(data: bytes) -> str:
-    """What a file is by its first bytes, for the message that says it is not what it should be."""
+    """Describe a file by its first bytes, for error messages."""
     if not data:
         return "is empty"
     for beginning, name in _BEGINNINGS:
@@ -183,7 +183,7 @@ def begins_like(data: bytes) -> str:
 
 
 def read_at(path: Path, offset: int, size_bytes: int) -> bytes:
-    """So many bytes from there on, fewer at the end; keeps no file open, and does not wait for a pipe."""
+    """Return up to `size` bytes from an offset. Does not wait for a pipe."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -204,17 +204,17 @@ def read_at(path: Path, offset: int, size_bytes: int) -> bytes:
 
 
 def read_whole(path: Path, limit_bytes: int) -> bytes:
-    """A whole file that must not be larger than the limit."""
+    """Read a whole file; refuse one above the limit."""
     try:
-        # Before it is read; and once more behind, for a file that grows.
+        # Checked before and after reading, for a file that grows.
         told_bytes = path.stat().st_size
     except OSError as error:
         raise DamagedDataError(f"{path}: {error.strerror}") from None
     data = b"" if told_bytes > limit_bytes else read_at(path, 0, limit_bytes + 1)
     if max(told_bytes, len(data)) > limit_bytes:
-        raise DamagedDataError(f"{path} is larger than {limit_bytes:,} bytes, the most that is read of such a file")
+        raise DamagedDataError(f"{path} is larger than {limit_bytes:,} bytes, the limit for such a file")
     return data
 
 
-# A request for a terabyte, from a file that lies about its size, must not become a buffer of that size.
+# A wrong size in a file must not become a buffer of a terabyte.
 _READ_BYTES = 16 << 20

@@ -1,4 +1,4 @@
-"""Pictures from strangers: decoded within limits, cut to size, drawn for small data sets. Knows no data format."""
+"""Untrusted pictures: decoded within limits, cropped, and drawn for small data sets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FORMATS = ("JPEG", "PNG")
 SCALE = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
 MIDDLE = 224 / 256
-# So many draws of a crop may fall outside of a narrow picture before the middle is taken.
+# Tries for a random crop of a narrow picture before the middle is used.
 DRAWS = 10
 
 # Colours of classes in made pictures: 5 levels of red, green and blue, far enough apart for noise not to mix them.
@@ -42,7 +42,7 @@ NOISE = 40
 
 
 def pillow() -> ModuleType:
-    """Pillow's Image module, imported only where pictures are read."""
+    """Import Pillow's Image module, only when pictures are read."""
     try:
         from PIL import Image
     except ImportError:
@@ -51,7 +51,7 @@ def pillow() -> ModuleType:
 
 
 def decode(source: bytes | Path, name: str | None = None, limit: int = PIXEL_LIMIT) -> Picture:
-    """A JPEG or PNG as a picture of red, green and blue; `name` is what errors call bytes."""
+    """Decode a JPEG or PNG to RGB; `name` stands for the bytes in errors."""
     picture = load(source, name, limit)
     if picture.mode == "RGB":
         return picture
@@ -66,7 +66,7 @@ def decode(source: bytes | Path, name: str | None = None, limit: int = PIXEL_LIM
 
 
 def load(source: bytes | Path, name: str | None = None, limit: int = PIXEL_LIMIT) -> Picture:
-    """A JPEG or PNG as it is, such as a mask of class numbers: wholly decoded, with no file open."""
+    """Decode a JPEG or PNG unchanged, such as a mask of class numbers; no file is kept open."""
     image = pillow()
     name = name or (str(source) if isinstance(source, Path) else "the picture")
     data = read_whole(source, FILE_LIMIT_BYTES) if isinstance(source, Path) else source
@@ -113,7 +113,7 @@ def _rgb(picture: Picture | NDArray[np.uint8]) -> Picture:
 
 
 def training_crop(picture: Picture | NDArray[np.uint8], size: int, source: np.random.Generator) -> NDArray[np.uint8]:
-    """A random part of the picture, stretched to size x size x 3, mirrored in half of all cases."""
+    """Return a random crop, resized to size x size x 3 and mirrored in half of all cases."""
     whole = _rgb(picture)
     cut = _resized(whole, size, _random_box(*whole.size, source))
     return np.ascontiguousarray(cut[:, ::-1]) if source.random() < 0.5 else cut
@@ -167,7 +167,7 @@ def draw(label: int, height: int, width: int, source: np.random.Generator) -> ND
 
 
 def encode(array: NDArray[np.uint8], form: str = "JPEG") -> bytes:
-    """The bytes of a JPEG or PNG file."""
+    """Return the bytes of a JPEG or PNG file."""
     held = io.BytesIO()
     options: dict[str, Any] = {"quality": 90} if form == "JPEG" else {}
     _from_array(array).save(held, form, **options)
@@ -178,11 +178,11 @@ def classes_for(samples: int, most: int) -> int:
     """How many classes a made data set has: 50 samples each, at least 2 classes, at most those of the real one."""
     if samples < 2:
         raise InputError(
-            "a small data set has two classes at least", problems=(Problem("samples", f"is {samples}", "2"),)
+            "a small data set needs at least two classes", problems=(Problem("samples", f"is {samples}", "2"),)
         )
     return min(most, max(2, samples // 50))
 
 
 def evaluation_samples(samples: int, classes: int) -> int:
-    """A quarter of the training samples, and at least one of each class."""
+    """Return a quarter of the training samples, but at least one per class."""
     return max(samples // 4, classes)

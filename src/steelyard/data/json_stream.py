@@ -1,4 +1,4 @@
-"""Reads JSON from strangers piece by piece, with limits on size, nesting and count. Knows no data format.
+"""Reads untrusted JSON piece by piece, with limits on size, nesting and count.
 
 A file of 470 MB unfolds to gigabytes when it is read whole, and 4 MB of brackets to 200 MB. Here a file is one object;
 the elements of the arrays in it are decoded one after another and dropped when the caller drops them.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 1 << 18
 _FOLLOWS = tuple(",]}: \t\n\r")
 NAMES = 1000
-"""So many values the object at the top may have."""
+"""Largest number of values of the top-level object."""
 _SPACES = re.compile("[ \t\n\r]*")
 # Everything but what opens, closes and quotes.
 _PLAIN = bytes(sorted(set(range(256)) - set(b'[]{}"')))
@@ -230,7 +230,7 @@ class _Reader:
         return found
 
     def _fill(self) -> bool:
-        """Reads on; False at the end of the file. As much as is there already, so that large values are few tries."""
+        """Read on; False at the end of the file. Doubles the window, so that large values need few tries."""
         if self._ended:
             return False
         rest = self._text[self._at :]

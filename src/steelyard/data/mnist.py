@@ -1,4 +1,4 @@
-"""MNIST in its idx files, plain or as gzip. Knows the header of idx and no other data set."""
+"""MNIST in its idx files, plain or as gzip."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GZIP = 16 + zlib.MAX_WBITS
 
 
 class Idx:
-    """One idx file: so many items of one size each, in the file or, if that is packed, in memory."""
+    """One idx file: items of one size, read from the file or, if it is packed, kept in memory."""
 
     def __init__(self, path: Path, magic: int, item: tuple[int, ...]) -> None:
         self.path = path
@@ -58,7 +58,7 @@ class Idx:
     def _count(self, header: bytes, magic: int, item: tuple[int, ...]) -> int:
         if len(header) < self._header_bytes or struct.unpack(">I", header[:4])[0] != magic:
             raise DamagedDataError(
-                f"{self.path} is no idx file of MNIST: it {begins_like(header)}, not with {magic:08x}"
+                f"{self.path} is not an idx file of MNIST: it {begins_like(header)}, not with {magic:08x}"
             )
         count, *size = struct.unpack(f">{1 + len(item)}I", header[4:])
         if tuple(size) != item:
@@ -68,7 +68,7 @@ class Idx:
         return int(count)
 
     def read(self, first: int, count: int) -> NDArray[np.uint8]:
-        """So many items in one row of bytes."""
+        """Return consecutive items as bytes."""
         begin, size_bytes = self._header_bytes + first * self._item_bytes, count * self._item_bytes
         held = self._packed
         data = read_at(self.path, begin, size_bytes) if held is None else held[begin : begin + size_bytes]
@@ -78,12 +78,12 @@ class Idx:
 
 
 def _unpack(path: Path, data: bytes, limit_bytes: int) -> bytes:
-    """The first so many bytes of a gzip file; never more memory than that."""
+    """Return the first bytes of a gzip file, without using more memory than that."""
     machine = zlib.decompressobj(GZIP)
     try:
         unpacked = machine.decompress(data, limit_bytes)
     except zlib.error as error:
-        raise DamagedDataError(f"{path} is no sound gzip file: {error}; it {begins_like(data)}") from None
+        raise DamagedDataError(f"{path} is not a valid gzip file: {error}; it {begins_like(data)}") from None
     if len(unpacked) < limit_bytes and not machine.eof:
         raise DamagedDataError(f"{path}: the gzip file is truncated")
     return unpacked

@@ -1,4 +1,4 @@
-"""SQuAD: questions on paragraphs, from the files as they are published. Knows no tokenizer, no model and no metric."""
+"""SQuAD: questions about paragraphs, from the published files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from steelyard.data.form import Kind, Split
 
 BEGINNINGS = {"train": "train", "evaluation": "dev"}
-# The versions and what the files of each say of themselves.
+# The versions, and the values of `version` in their files.
 VERSIONS = {"v1.1": ("1.1", "v1.1"), "v2.0": ("2.0", "v2.0")}
 # The articles of the real files have 100,000 characters on average, and the largest file 42 MB.
 LIMITS = JsonLimits(file_bytes=256 << 20, element_chars=2 << 20)
@@ -207,7 +207,7 @@ class _Squad:
     layout = (
         "train-v1.1.json, or train-v2.0.json\n"
         "dev-v1.1.json, or dev-v2.0.json\n"
-        "vocab.txt, the word pieces of the model's tokenizer, one a line"
+        "vocab.txt, the word pieces of the model's tokenizer, one per line"
     )
     source = (
         "https://rajpurkar.github.io/SQuAD-explorer: 30 MB and 5 MB (v1.1), 42 MB and 4 MB (v2.0), under CC BY-SA 4.0. "
@@ -219,7 +219,7 @@ class _Squad:
         return SquadExamples(root, split)
 
     def make(self, root: Path, samples: int, seed: int) -> None:
-        """What colour a thing has, asked of paragraphs that say so; v1.1, with a vocabulary of their words."""
+        """Write questions about the colours of things in made paragraphs; v1.1, with a vocabulary of their words."""
         source = np.random.default_rng(seed)
         root.mkdir(parents=True, exist_ok=True)
         _make_split(root / "train-v1.1.json", max(1, samples), source)

@@ -1,4 +1,4 @@
-"""Rows of tokens in the indexed files of Megatron-LM, and how to make them from text. Knows no model.
+"""Rows of tokens in the indexed files of Megatron-LM, and how to make them from text.
 
 NAME.idx says how long every document is and where it lies in NAME.bin; it is checked against the sizes of both files
 before anything of the .bin is touched. Both are mapped, not read: a row may be far larger than memory.
@@ -38,7 +38,7 @@ TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 BEGINNINGS = {"train": ("train",), "evaluation": ("val",)}
 META = "meta.json"
 SHARD_LIMIT = 10_000
-# An index is checked in pieces of so many entries.
+# An index is checked in pieces of this many entries.
 PIECE = 1 << 20
 
 
@@ -208,7 +208,7 @@ TEXT_KEYS = ("text", "content")
 # A line of 16 MB with nothing but small texts takes 200 MB while it is decoded.
 LINE = JsonLimits(element_chars=16 << 20, containers=200_000)
 TOKENIZER_BYTES = 64 << 20
-# A new shard after so many bytes or documents: the lengths of one shard are held in memory until it ends.
+# A new shard starts after this many bytes or documents: the lengths of a shard are kept in memory.
 SHARD_BYTES = 4 << 30
 SHARD_DOCUMENTS = 8_000_000
 EVALUATION_ONE_IN = 100
@@ -441,7 +441,7 @@ class _Tokens:
         return TokensExamples(root, split)
 
     def make(self, root: Path, samples: int, seed: int) -> None:
-        """Short stories of few words, as bytes; at least 200 tokens a sample."""
+        """Short stories of few words, as bytes; at least 200 tokens per sample."""
         _convert(_stories(samples, seed), root, _encoder(None), MADE_ONE_IN)
 
 

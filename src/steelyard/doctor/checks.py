@@ -1,4 +1,4 @@
-"""What this node is and what would go wrong on it, found without privileges and without changing anything."""
+"""All checks of the doctor verb. They need no privileges and change nothing."""
 
 from __future__ import annotations
 
@@ -20,16 +20,14 @@ if TYPE_CHECKING:
 
     from steelyard.contracts.record import RunRecord
 
-# A step of 8 ms is the smallest people report; a clock must be fine against it.
+# The shortest steps that people report take 8 ms; the clock must be much finer.
 CLOCK_LIMIT_S = 1e-5
 TRAINING_LIMIT_S = 120.0
 STEPS = Budget(min_steps=10, max_steps=10, min_seconds=0)
 
 
 def checks(node: HostView, plan: IntendedRun, trial: Callable[[RunSpec], RunRecord], scheduler: str) -> Iterator[Check]:
-    """Everything there is to say, cheap things first. `trial` makes a run and throws it away; `scheduler` names where
-    we are.
-    """
+    """Yield all checks, cheap ones first. `trial` makes a run and discards it; `scheduler` describes the allocation."""
     packages = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("numpy", "scipy", "pydantic"))
     yield Check("python", "ok", f"{platform.python_version()} at {sys.executable}; {packages}")
     yield Check("machine", "ok", f"{node.machine}, {platform.system()} {platform.release()}")
@@ -38,11 +36,11 @@ def checks(node: HostView, plan: IntendedRun, trial: Callable[[RunSpec], RunReco
     if scheduler:
         yield Check("scheduler", "ok", scheduler)
     else:
-        yield Check("scheduler", "note", "none: repeats here speak for this node only")
+        yield Check("scheduler", "note", "none: results cover this node only")
     clock = time.get_clock_info("monotonic")
     if clock.resolution > CLOCK_LIMIT_S:
         found = f"monotonic clock resolves {clock.resolution:g} s"
-        yield Check("clock", "wrong", found, "do not time short steps here")
+        yield Check("clock", "wrong", found, "do not measure short steps here")
     else:
         yield Check("clock", "ok", f"{clock.implementation}, resolution {clock.resolution:g} s")
     yield from place_checks(node, plan)
@@ -68,7 +66,7 @@ def _check_folder(results: Path) -> Check:
 
 
 def _try_worker(trial: Callable[[RunSpec], RunRecord]) -> Check:
-    """A real worker process with a real, tiny run: nothing tells more."""
+    """Start a worker process with a small simulated run."""
     spec = RunSpec(run_id="doctor", configuration="doctor", workload="sim", device="sim", budget=STEPS)
     record, seconds = _time(trial, spec)
     if record.status.code != "completed":
@@ -82,7 +80,7 @@ def _try_worker(trial: Callable[[RunSpec], RunRecord]) -> Check:
 
 
 def _try_training(trial: Callable[[RunSpec], RunRecord], ranks: int) -> Check:
-    """The same with torch on what is there; with several ranks also torchrun and the collectives."""
+    """Make a small training run with torch; with several ranks also with torchrun and collectives."""
     spec = RunSpec(
         run_id="doctor",
         configuration="doctor",
@@ -94,7 +92,7 @@ def _try_training(trial: Callable[[RunSpec], RunRecord], ranks: int) -> Check:
     record, seconds = _time(trial, spec)
     if record.status.code != "completed":
         found = f"10 steps of `tiny` with {ranks} rank(s) ended as {record.status.code}: {record.status.reason}"
-        return Check("training", "wrong", found[:300], f"steelyard run tiny --nproc {ranks} tells more")
+        return Check("training", "wrong", found[:300], f"for details: steelyard run tiny --nproc {ranks}")
     values = record.settings.values if record.settings else {}
     where = f"{ranks} rank(s) on {values.get('device', '?')}, collectives {values.get('backend', '?')}"
     return Check("training", "ok", f"10 steps of `tiny` took {seconds:.1f} s: {where}")

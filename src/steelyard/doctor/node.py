@@ -1,7 +1,6 @@
-"""What of the node would slow or stop a run: CPUs, memory, limits, fabric, file systems.
+"""Checks of the node: CPUs, memory, limits, fabric and file systems that would slow or stop a run.
 
-Knows the kernel's files below a root that tests can replace, and what to do about each trap. Knows nothing of torch
-or of sensors.
+Kernel files are read below a root that tests can replace.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ SLOW_FILESYSTEMS = re.compile(
 PARALLEL_FILESYSTEMS = re.compile(r"lustre|gpfs|beegfs|wekafs|ceph|panfs|pvfs2|orangefs|fuse\.(glusterfs|daos|dfuse)")
 LAYERED_FILESYSTEMS = re.compile(r"overlay|aufs|fuse\.fuse-overlayfs")
 
-# Which of the loader's libraries each fabric needs; any one of a tuple will do.
+# Shared libraries that each fabric needs; one of a tuple is enough.
 FABRIC_LIBRARIES: dict[str, tuple[str, ...]] = {
     "InfiniBand": ("libibverbs",),
     "RoCE": ("libibverbs",),
@@ -42,10 +41,10 @@ FABRIC_LIBRARIES: dict[str, tuple[str, ...]] = {
     "EFA": ("libfabric",),
     "Slingshot": ("libfabric",),
 }
-# In containers the hardware shows in /sys though its device files were not handed in.
+# In containers the hardware is visible in /sys even if its device files were not passed in.
 FABRIC_FILES = {"InfiniBand": "infiniband/uverbs*", "RoCE": "infiniband/uverbs*", "EFA": "infiniband/uverbs*",
                 "Omni-Path": "hfi1*", "Slingshot": "cxi*"}  # fmt: skip
-# NCCL and RCCL speak verbs themselves; for these fabrics they need a plugin.
+# NCCL and RCCL support verbs; for these fabrics they need a plugin.
 PLUGIN_FABRICS = ("EFA", "Slingshot", "Omni-Path")
 PLUGINS = ("libnccl-net", "librccl-net")
 FABRIC_FIXES = {
@@ -62,7 +61,7 @@ def _limit(which: int) -> int | None:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at."""
+    """The result of one check."""
 
     name: str
     verdict: Verdict
@@ -72,7 +71,7 @@ class Check:
 
 @dataclass(frozen=True)
 class HostView:
-    """What checks look at. Tests put another root, other limits and other numbers in."""
+    """The machine as the checks see it. Tests replace the root, limits and numbers."""
 
     root: Path = Path("/")
     variables: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -85,25 +84,25 @@ class HostView:
 
 @dataclass(frozen=True)
 class IntendedRun:
-    """What is to be run here, as far as the user said."""
+    """The run that is planned here, as far as the user said."""
 
     results: Path
     data: Path | None = None
     ranks: int | None = None
     """Processes on this node."""
     loader_workers: int | None = None
-    """Loader processes a rank."""
+    """Loader processes per rank."""
 
     @property
     def processes(self) -> int | None:
-        """Processes that want a CPU each; None when nothing was said."""
+        """Processes that need a CPU each; None: unknown."""
         if self.ranks is None and self.loader_workers is None:
             return None
         return (self.ranks or 1) * (1 + (self.loader_workers or 0))
 
 
 def node_checks(node: HostView, plan: IntendedRun) -> Iterator[Check]:
-    """CPUs, memory, limits, accelerators and fabrics."""
+    """Check CPUs, memory, limits, accelerators and fabrics."""
     yield from _check_cpus(node, plan)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = hostinfo.memory_limit(hostinfo.control_groups("memory", node.root))
@@ -131,7 +130,7 @@ def node_checks(node: HostView, plan: IntendedRun) -> Iterator[Check]:
 
 
 def place_checks(node: HostView, plan: IntendedRun) -> Iterator[Check]:
-    """The file systems that data are read from and results written to."""
+    """Check the file systems of data and results."""
     if plan.data is not None:
         yield _check_data(node, plan.data)
     mount = _find_mount(node, plan.results)
@@ -176,7 +175,7 @@ def _check_cpus(node: HostView, plan: IntendedRun) -> Iterator[Check]:
 
 
 def shared_memory_check(free_bytes: int, plan: IntendedRun) -> Check:
-    """Whether loader workers can hand over their batches; each needs room for the batches it keeps ready."""
+    """Check the shared memory, in which loader workers keep their batches."""
     workers = (plan.ranks or 1) * (plan.loader_workers or 0)
     found = f"{free_bytes / 2**20:,.0f} MiB free in /dev/shm"
     fix = "docker run --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir of medium Memory at /dev/shm"
@@ -205,7 +204,7 @@ def _check_open_files(node: HostView, plan: IntendedRun) -> Iterator[Check]:
 
 
 def accelerator_makers(node: HostView) -> dict[str, bool]:
-    """Makers of the accelerators whose device files are here; True where they are certainly there to compute."""
+    """Return the makers of accelerators with device files; True: certainly meant for computing."""
     dev = node.root / "dev"
     found = {maker: True for maker in ("NVIDIA", "AMD") if any(dev.glob(hostinfo.ACCELERATOR_FILES[maker]))}
     for path in dev.glob("dri/renderD*"):

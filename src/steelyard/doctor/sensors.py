@@ -1,7 +1,4 @@
-"""What of energy can be measured on this node, and how to be allowed to. A process of the measured side is asked.
-
-Knows the answers of `steelyard.worker.sensors.survey`; reads no sensor itself and imports no vendor's library.
-"""
+"""Checks of the energy sensors of this node. A worker process (`steelyard.worker.sensors.survey`) reads them."""
 
 from __future__ import annotations
 
@@ -25,10 +22,10 @@ SHOWN = 8
 
 
 def run_survey(root: Path) -> dict[str, Any]:
-    """The survey's answer; a process that hangs or dies is a finding too."""
+    """Run the survey and return its answer, or an error if the process hangs or dies."""
     command = [sys.executable, "-P", "-m", "steelyard.worker.sensors.survey", str(root)]
     pipe = subprocess.PIPE
-    # Not `with` nor `run`: both wait without end for a killed process that a driver holds.
+    # Neither `with` nor `run`: both wait for ever for a killed process that a driver blocks.
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
     try:
         said, complaints = process.communicate(timeout=SURVEY_LIMIT_S)
@@ -36,7 +33,7 @@ def run_survey(root: Path) -> dict[str, Any]:
         process.kill()
         with suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=KILLED_S)
-        return {"error": f"the sensors gave no answer in {SURVEY_LIMIT_S:g} s: a driver hangs"}
+        return {"error": f"no answer from the sensors in {SURVEY_LIMIT_S:g} s: a driver hangs"}
     try:
         found: dict[str, Any] = json.loads(said)
     except ValueError:
@@ -46,9 +43,9 @@ def run_survey(root: Path) -> dict[str, Any]:
 
 
 def judge_sensors(found: dict[str, Any]) -> Iterator[Check]:
-    """The survey's answer for a person: a line a backend, then what cannot be read, then what only looks like one."""
+    """Yield a check per backend, then unreadable sensors, then events that only look like sensors."""
     if "error" in found:
-        yield Check(NAME, "wrong", found["error"], "dmesg tells of failed devices; runs go on without energy")
+        yield Check(NAME, "wrong", found["error"], "look for failed devices in dmesg; runs continue without energy")
         return
     scopes = {domain["name"]: domain["scope"] for domain in found["domains"]}
     backends = dict.fromkeys(channel["backend"] for channel in found["channels"])
@@ -61,17 +58,17 @@ def judge_sensors(found: dict[str, Any]) -> Iterator[Check]:
     yield from _judge_missing(found["missing"])
     if not backends:
         names = ", ".join(found["backends"])
-        yield Check(NAME, "note", f"none of {names} finds a sensor: energy of runs here is unknown, never guessed")
+        yield Check(NAME, "note", f"No power sensor found ({names}); energy is not reported.")
     if found["cray_counters"]:
-        yield Check(NAME, "note", f"Cray's counters are here and not used yet: {', '.join(found['cray_counters'])}")
+        yield Check(NAME, "note", f"Cray counters are not supported yet: {', '.join(found['cray_counters'])}")
     if found["perf_events"] and not found["powercap"]:
-        # They look like sensors, and other tools take them for such.
+        # Other tools use them as sensors.
         yield Check(
             NAME,
             "note",
-            f"perf has {', '.join(found['perf_events'])} here, and powercap has no counter: such an event is never "
-            "used, because without the counter it reads 0 and says nothing of it",
-            "on a virtual machine: measure on the machine itself; else: modprobe intel_rapl_msr",
+            f"perf has {', '.join(found['perf_events'])}, but powercap has no counter: these events are not used, "
+            "because they read 0 without it",
+            "on a virtual machine: measure on the host; otherwise: modprobe intel_rapl_msr",
         )
 
 
@@ -89,7 +86,7 @@ def _format_channels(channels: list[dict[str, Any]], scopes: dict[str, str]) -> 
 
 
 def _judge_missing(missing: list[dict[str, Any]]) -> Iterator[Check]:
-    """What cannot be read: one line for all that have the same cause."""
+    """Yield one check for all unreadable sensors with the same cause."""
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for entry in missing:
         cause = entry["reason"] if not entry["fix"] else ""
@@ -99,6 +96,6 @@ def _judge_missing(missing: list[dict[str, Any]]) -> Iterator[Check]:
         more = f" (and {len(entries) - 1} more)" if len(entries) > 1 else ""
         text = f"{backend}: {first['what']}{more}: {first['reason']}"
         if first["broken"]:
-            yield Check(NAME, "wrong", text, fix or "nvidia-smi must work here; dmesg tells whether a GPU has failed")
+            yield Check(NAME, "wrong", text, fix or "nvidia-smi must work here; look for a failed GPU in dmesg")
         else:
             yield Check(NAME, "note", text, fix)

@@ -1,7 +1,4 @@
-"""What of torch would stop a run on this node. Never imports torch: a process of the measured side is asked.
-
-Knows the answers of `steelyard.worker.probe`, the header of a shared library, and what to install instead.
-"""
+"""Checks of the torch installation. A worker process (`steelyard.worker.probe`) imports torch; this module does not."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROBE_LIMIT_S = 120.0
-# Of the header of a shared library: e_machine, and what `uname -m` calls it.
+# e_machine of a shared library's header, and its name in `uname -m`.
 ELF_MACHINES = {
     3: "i686", 21: "ppc64le", 22: "s390x", 40: "armv7l", 62: "x86_64", 183: "aarch64", 243: "riscv64",
 }  # fmt: skip
@@ -37,13 +34,13 @@ WHEELS = {"NVIDIA": "CUDA", "AMD": "ROCm", "Intel": "XPU"}
 
 
 def torch_checks(node: HostView) -> Iterator[Check]:
-    """Whether torch is there, for this machine, and can use what is in it."""
+    """Check that torch is installed, fits this machine and can use its devices."""
     folder = torch_folder()
     if folder is None:
         yield Check(
             "torch",
             "note",
-            "not installed: the simulated device works, real ones need it",
+            "not installed: only the simulated device can be used",
             _install(node),
         )
         return
@@ -54,7 +51,7 @@ def torch_checks(node: HostView) -> Iterator[Check]:
 
 
 def torch_folder() -> Path | None:
-    """Where torch is installed; looked up, not imported."""
+    """Return the folder of torch without importing it."""
     try:
         spec = importlib.util.find_spec("torch")
     except (ImportError, ValueError):
@@ -63,7 +60,7 @@ def torch_folder() -> Path | None:
 
 
 def architecture_check(folder: Path, machine: str) -> Check | None:
-    """Wrong when torch's own libraries are for another kind of machine."""
+    """Check that torch's libraries are built for this machine."""
     libraries = [folder / "lib/libtorch_cpu.so", *sorted(folder.glob("_C*.so"))]
     built = next((found for path in libraries if (found := elf_machine(path))), None)
     if built is None or built == machine or {built, machine} <= {"x86_64", "amd64"}:
@@ -77,7 +74,7 @@ def architecture_check(folder: Path, machine: str) -> Check | None:
 
 
 def elf_machine(path: Path) -> str | None:
-    """For which machine a shared library is; None when it is none."""
+    """Return the machine that a shared library is built for; None: not a shared library."""
     try:
         with path.open("rb") as file:
             header = file.read(20)
@@ -91,7 +88,7 @@ def elf_machine(path: Path) -> str | None:
 
 
 def run_probe() -> dict[str, Any]:
-    """What a process of the measured side finds out about torch; a process that dies is a finding too."""
+    """Run the probe and return its answer, or an error if the process dies."""
     command = [sys.executable, "-P", "-m", "steelyard.worker.probe"]
     try:
         done = subprocess.run(
@@ -99,9 +96,9 @@ def run_probe() -> dict[str, Any]:
         )
     except subprocess.TimeoutExpired:
         return _broken(
-            f"import torch and a small product of matrices did not end in {PROBE_LIMIT_S:g} s",
+            f"import torch and a small matrix product did not end in {PROBE_LIMIT_S:g} s",
             "a device or a network file system hangs",
-            "dmesg tells of failed devices; python -X importtime -c 'import torch' tells where the time goes",
+            "look for failed devices in dmesg; python -X importtime -c 'import torch' shows the import times",
         )
     if done.returncode < 0:
         name = signal.Signals(-done.returncode).name
@@ -112,7 +109,7 @@ def run_probe() -> dict[str, Any]:
     except ValueError:
         words = done.stderr.decode("utf-8", "replace").strip().splitlines()
         return _broken(
-            f"the probe said nothing: {words[-1] if words else 'no message'}",
+            f"the probe gave no answer: {words[-1] if words else 'no message'}",
             f"exit code {done.returncode}",
             f"{' '.join(command)} shows the whole error",
         )
@@ -124,7 +121,7 @@ def _broken(text: str, meaning: str, fix: str) -> dict[str, Any]:
 
 
 def judge(found: dict[str, Any], node: HostView) -> Iterator[Check]:
-    """What the probe's answers mean for this node."""
+    """Turn the probe's answers into checks."""
     if found["error"] is not None:
         error = found["error"]
         yield Check("torch", "wrong", f"{error['meaning']}: {_short(error['text'])}", error["fix"])
@@ -137,9 +134,7 @@ def judge(found: dict[str, Any], node: HostView) -> Iterator[Check]:
     if there and not devices:
         yield _explain_unused(found, node, makers, there)
     elif not devices and makers:
-        yield Check(
-            "torch devices", "note", f"torch is built for {' and '.join(sorted(makers))}; there is no such device"
-        )
+        yield Check("torch devices", "note", f"torch is built for {' and '.join(sorted(makers))}; no such device found")
     yield from _check_architectures(devices, facts.get("torch.arch_list", "").split())
     well = [device for device in devices if not device["fault"]]
     for name in sorted({device["name"] for device in well}):
@@ -147,16 +142,16 @@ def judge(found: dict[str, Any], node: HostView) -> Iterator[Check]:
         memory = same[0]["memory_bytes"]
         size = f", {memory / 2**30:.1f} GiB each" if memory else ""
         yield Check(
-            "torch devices", "ok", f"{len(same)} x {name} ({same[0]['family']}{size}): products of matrices are right"
+            "torch devices", "ok", f"{len(same)} x {name} ({same[0]['family']}{size}): matrix products are correct"
         )
     for device in found["devices"]:
         if device["fault"]:
             yield Check(
                 "torch devices",
                 "wrong",
-                f"{device['family']}:{device['index']} ({device['name']}) fails at a small product of matrices: "
+                f"{device['family']}:{device['index']} ({device['name']}) fails at a small matrix product: "
                 f"{_short(device['fault'])}",
-                "another torch, or another device (CUDA_VISIBLE_DEVICES); dmesg tells whether the device has failed",
+                "another torch, or another device (CUDA_VISIBLE_DEVICES); look for a failed device in dmesg",
             )
 
 
@@ -171,7 +166,7 @@ def _describe(facts: dict[str, str]) -> str:
 
 
 def _explain_unused(found: dict[str, Any], node: HostView, makers: set[str], there: dict[str, bool]) -> Check:
-    """Devices are in the node and torch uses none of them: why?"""
+    """Explain why torch uses none of the node's devices."""
     names = " and ".join(sorted(there))
     sure: Verdict = "wrong" if any(there.values()) else "note"
     if not makers & set(there):
@@ -221,7 +216,7 @@ def _check_architectures(devices: list[dict[str, Any]], compiled: list[str]) -> 
             yield Check(
                 "torch devices",
                 "note",
-                f"torch has no code for {name} ({architecture}) and compiles it at first use: that takes long",
+                f"torch has no code for {name} ({architecture}) and compiles it at first use, which takes long",
                 "a torch release that lists it, for the best speed",
             )
 
@@ -248,7 +243,7 @@ def supports(architecture: str, compiled: list[str]) -> str:
 
 
 def _install(node: HostView) -> str:
-    """What to install for the devices of this node."""
+    """Return what to install for the devices of this node."""
     kinds = [WHEELS[maker] for maker in WHEELS if maker in accelerator_makers(node)]
     return f"the {kinds[0]} build of torch; its install command is at {INSTALL_PAGE}" if kinds else "pip install torch"
 

@@ -1,1 +1,1 @@
-"""The front side of specs: validation of what strangers write, studies, and what a study costs."""
+"""Reads and checks what users write: studies, site files, recipes, schemes and their settings."""

@@ -1,4 +1,4 @@
-"""Data sets that people name: which formats there are, and whether a folder holds what its format says."""
+"""Data sets: the registered formats, and the check of a folder."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 SPLITS: tuple[Split, ...] = ("train", "evaluation")
 SAMPLED = 200
-# A data set with more damaged files is not fixed file by file.
+# Nobody fixes more damaged files one by one.
 MOST_PROBLEMS = 1000
-# Tokens have no examples of their own; windows of this length are looked at.
+# Tokens have no examples; windows of this length are checked instead.
 WINDOW = 128
-# A workload that takes the data: by format where that matters, else by kind.
+# A workload that uses the data: by format, or else by kind.
 WORKLOADS = {
     "cifar10": "wideresnet28-10", "cifar100": "wideresnet28-10", "mnist": "autoencoder", "image-class": "resnet50",
     "image-boxes": "fasterrcnn-r50-fpn", "image-mask": "deeplabv3plus-r101", "tokens": "gpt",
@@ -31,13 +31,13 @@ WORKLOADS = {
 
 
 def list_formats() -> list[dict[str, Any]]:
-    """Every format there is, with the modules that it needs and those of them that are not installed."""
+    """Return every format with the modules that it needs and those that are missing."""
     rows: list[dict[str, Any]] = []
     for name in plugins.names("data"):
         try:
             form: Format = plugins.load("data", name)
         except (ImportError, AttributeError) as error:
-            # One that a package adds and that is broken must not hide the others.
+            # A broken format of another package must not hide the others.
             rows.append({"name": name, "kind": "", "title": f"cannot be loaded: {error}", "needs": [], "missing": []})
             continue
         missing = [module for module in form.needs if importlib.util.find_spec(module) is None]
@@ -48,7 +48,7 @@ def list_formats() -> list[dict[str, Any]]:
 
 
 def find_data(text: str) -> tuple[Format, Path]:
-    """The format and folder of FORMAT:PATH."""
+    """Return the format and folder of FORMAT:PATH."""
     name, colon, path = text.partition(":")
     if not colon or not path:
         raise refusal(
@@ -64,13 +64,13 @@ def find_data(text: str) -> tuple[Format, Path]:
 
 
 def require_empty(path: Path) -> None:
-    """A folder that is written to must not hold anything."""
+    """Refuse a folder that is not empty."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise refusal(Problem(str(path), "is not empty", "an empty folder, or one that does not exist yet"))
 
 
 def check_data(form: Format, root: Path, *, every: bool) -> dict[str, Any]:
-    """Both splits of a data set: how much there is, which, and what is wrong with it."""
+    """Check both splits of a data set; return sizes, identity and problems."""
     splits: dict[str, Any] = {}
     problems: list[dict[str, str]] = []
     files: list[Path] = []
@@ -111,7 +111,7 @@ def check_data(form: Format, root: Path, *, every: bool) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _note_problems(problems: list[dict[str, str]], split: str) -> Iterator[None]:
-    """What is wrong inside becomes a line of the report, and the check goes on."""
+    """Turn errors into entries of the report and continue the check."""
     try:
         yield
     except SteelyardError as error:

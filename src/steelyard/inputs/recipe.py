@@ -1,9 +1,8 @@
-"""Recipes: a documented run or study, and the figure it is documented to reach. Knows names and bands; runs nothing.
+"""Recipes: a documented run or study, and the value that it should reach.
 
-A recipe may give its run as the settings of one (`run`), as a study file beside it (`study`), or as the command line
-that the documentation shows (`command`, a list of words). Only `steelyard run` and `steelyard study` are accepted, and
-they are read for their settings, not started as programs: a recipe comes from anybody, and the figure of a foreign
-script has neither window nor scope that could be held against anything.
+A recipe gives its run as settings (`run`), as a study file beside it (`study`), or as the documented command line
+(`command`, a list of words). Only `steelyard run` and `steelyard study` are accepted. They are read for their settings
+and not started as programs: a recipe is untrusted, and the output of another program has no known window and scope.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from steelyard.inputs.validate import (
 if TYPE_CHECKING:
     from steelyard.inputs.study import Configuration
 
-# With five jobs that vary by 2 %, a machine that is 5 % slower is then called a failure in 97 % of cases, and one that
-# does as documented in 0.1 %: see docs/decisions/0008-verify.md.
+# With five jobs that vary by 2 %, a machine that is 5 % slower fails in 97 % of cases, and one that performs as
+# documented in 0.1 %: see docs/decisions/0008-verify.md.
 TOLERANCE = 0.03
-# A recipe has 100 figures at most. All cells of its study are spelled out before those with a figure are chosen.
+# A recipe has at most 100 figures. All configurations of its study are expanded before those with a figure are chosen.
 MAX_CELLS = 1000
 MAX_RUNS = 100_000
 MAX_SHOWN = 200
@@ -45,31 +44,33 @@ Side = Literal["both", "at least", "at most"]
 
 @dataclass(frozen=True, kw_only=True)
 class Expect(Contract):
-    """A documented figure with its band: a value and how far it may be missed, or the edges alone."""
+    """A documented figure: a value with a tolerance, or the limits of a band."""
 
     metric: Name = "throughput_job"
-    """A quantity of a run's record, as `steelyard show RUN_ID` lists them."""
+    """A quantity of a run, as `steelyard show RUN_ID` lists them."""
     at: Annotated[dict[str, bool | int | float | Text], Length(20)] = field(default_factory=dict)
-    """Of a study: the settings of the cell that the figure is documented for, such as batch = 256."""
+    """Settings of the configuration that the figure is documented for, such as batch = 256."""
     value: Positive | None = None
+    """The documented value."""
     tolerance: Annotated[float, Bound(gt=0, lt=1)] | None = None
-    """Share of the value that may be missed; 0.03 where none is given."""
+    """Allowed deviation as a share of the value; None: 0.03."""
     side: Side = "both"
-    """Of a value with a tolerance: which way it may not be missed."""
+    """Which deviations fail: both, or only values below (at least) or above (at most)."""
     low: Positive | None = None
-    """Instead of a value: the edges of the band; one of them is enough."""
+    """Instead of a value: lower limit of the band."""
     high: Positive | None = None
+    """Instead of a value: upper limit of the band."""
     unit: Text | None = None
-    """As the record says it; another unit is refused."""
+    """Unit as in the record; another unit is refused."""
 
     def __post_init__(self) -> None:
         edges = self.low is not None or self.high is not None
         if (self.value is not None) == edges:
             raise ValueError(
-                "value: give the documented figure, or the edges of its band; valid: value, or low and high"
+                "value: give the documented value, or the limits of its band; valid: value, or low and high"
             )
         if edges and (self.tolerance is not None or self.side != "both"):
-            raise ValueError("tolerance: edges are a band already; valid: tolerance and side with a value")
+            raise ValueError("tolerance: low and high are a band already; valid: tolerance and side with a value")
         if self.low is not None and self.high is not None and self.low >= self.high:
             raise ValueError(f"low: {self.low:g} is not below {self.high:g}; valid: low below high")
         low, high = self.edges()
@@ -77,7 +78,7 @@ class Expect(Contract):
             raise ValueError("tolerance: too small to leave a band around the value; valid: such as 0.03")
 
     def edges(self) -> tuple[float | None, float | None]:
-        """The band; None: no edge on that side."""
+        """Return the limits of the band; None: no limit on that side."""
         if self.value is None:
             return self.low, self.high
         share = TOLERANCE if self.tolerance is None else self.tolerance
@@ -93,30 +94,30 @@ class Recipe(Contract):
     schema_version: Literal[1] = SCHEMA_VERSION
     name: Annotated[str, Length(48, r"^[A-Za-z0-9][A-Za-z0-9_-]*$", "letters, digits, '_' and '-'")]
     title: Text = ""
-    """What is documented, in a line."""
+    """One line on what is documented."""
     documents: Text = ""
-    """Where: an address or a page."""
+    """Where it is documented: an address or a page."""
     jobs: Annotated[int, Bound(ge=3, le=1000)] = 5
-    """Fresh launches each time."""
+    """Fresh launches per occasion."""
     level: Annotated[float, Bound(ge=0.5, le=0.9999)] = 0.95
     seed: Seed = 0
     run: Annotated[dict[str, Any], Length(100)] | None = field(default=None, metadata={HOLDS: RunSpec, HIDES: NOT_SET})
     """Settings as in a study file."""
     study: Text | None = None
-    """A study file, in the recipe's folder or below; its repeats are replaced by `jobs`."""
+    """A study file in the recipe's folder or below; `jobs` replaces its repeats."""
     command: Annotated[tuple[Text, ...], Length(200)] | None = None
     """`steelyard run` or `steelyard study` as a list of words."""
     expect: Annotated[tuple[Expect, ...], Length(100)]
 
     def __post_init__(self) -> None:
         if sum(given is not None for given in (self.run, self.study, self.command)) != 1:
-            raise ValueError("run: a recipe says in one way what to run; valid: one of run, study and command")
+            raise ValueError("run: give exactly one of them; valid: one of run, study and command")
         if not self.expect:
-            raise ValueError("expect: a recipe without a figure has nothing to verify; valid: one figure or more")
+            raise ValueError("expect: empty; valid: one table [[expect]] or more")
 
 
 def load_recipe(path: Path) -> Recipe:
-    """Read and validate a recipe file."""
+    """Read and check a recipe file."""
     text = read_bounded(path, MAX_SPEC_BYTES)
     data = parse_toml(text, str(path))
     if isinstance(data.get("expect"), dict):
@@ -132,10 +133,10 @@ def load_recipe(path: Path) -> Recipe:
 
 
 def plan(recipe: Recipe, folder: Path, *, name: str, jobs: int, run: dict[str, Any] | None = None) -> Expansion:
-    """The recipe's runs as a study called `name`: those of the cells that have a documented figure.
+    """Return the runs of the configurations that have a documented figure, as a study called `name`.
 
-    `run` are the settings that the recipe's command was read to. `folder` is where the recipe lies; files that it names
-    must lie there or below.
+    `run` holds the settings of the recipe's command. `folder` is the recipe's folder; files that it names must be
+    there or below.
     """
     settings: dict[str, Any] = {"run": run if run is not None else recipe.run or {}}
     place = folder
@@ -150,18 +151,18 @@ def plan(recipe: Recipe, folder: Path, *, name: str, jobs: int, run: dict[str, A
     source = named(f"recipe {recipe.name}", root=Study, at=("run",), synonyms=SYNONYMS)
     whole = expand(study, place, place=source)
     names = {cell_of(whole, expected).name for expected in recipe.expect}
-    # Cells without a documented figure would cost time and decide nothing.
+    # Other configurations would cost time and decide nothing.
     cells = tuple(cell for cell in whole.cells if cell.name in names)
     return Expansion(whole.study, cells, tuple(spec for spec in whole.runs if spec.configuration in names))
 
 
 def _beside(folder: Path, name: str, source: str) -> Path:
-    """A file that a recipe names; one outside its folder is refused, because a recipe comes from anybody."""
+    """Return a file that a recipe names. A recipe is untrusted: files outside its folder are refused."""
     try:
         path = (folder / name).resolve()
         there = path.is_file()
     except (OSError, ValueError, RuntimeError):
-        # Too long for a name, with characters that no name may have, or links that lead to themselves.
+        # Too long, with characters that no name may have, or a link to itself.
         problem = Problem(
             "study", "is not a file name", "a file beside the recipe", given=show_value(name), file=source
         )
@@ -188,7 +189,7 @@ def _refuse_many(study: Study) -> None:
 
 
 def cell_of(expansion: Expansion, expected: Expect) -> Configuration:
-    """The one cell that a figure is documented for."""
+    """Return the one configuration that a figure is documented for."""
     found = [cell for cell in expansion.cells if all(_has(cell, key, value) for key, value in expected.at.items())]
     if len(found) == 1:
         return found[0]

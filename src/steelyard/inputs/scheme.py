@@ -1,8 +1,7 @@
-"""Schemes of computing time: what each form demands of a benchmark, as data. Knows the form and where files are.
+"""Schemes for computing time: what each application form demands of a benchmark, as data.
 
-What a demand needs of a study is named here by one word; whether a study gives it is for others to say. A site writes
-its own file: the folders that STEELYARD_SCHEMES names, ~/.config/steelyard/schemes and /etc/steelyard/schemes are
-looked into before those that come with the package.
+A site can write its own file. Files are searched in the folders of STEELYARD_SCHEMES, ~/.config/steelyard/schemes and
+/etc/steelyard/schemes, then in the package.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ Need = Literal[
     "production-input",
     "yours",
 ]
-"""What can be looked up in a study and a plan; `yours`: what no measurement tells, and a person must write."""
+"""What a demand needs from a study and a plan; `yours`: text that the applicant must write."""
 Short = Annotated[str, Length(300)]
 Words = Annotated[str, Length(2000)]
 Id = Annotated[str, Length(40, r"^[a-z0-9][a-z0-9-]*$")]
@@ -55,7 +54,7 @@ Id = Annotated[str, Length(40, r"^[a-z0-9][a-z0-9-]*$")]
 
 @dataclass(frozen=True, kw_only=True)
 class Buffer(Contract):
-    """What is to be asked for beyond what was worked out, in per cent of it."""
+    """What to request beyond the computed need, in per cent of it."""
 
     low_percent: NotNegative
     high_percent: NotNegative
@@ -67,37 +66,37 @@ class Buffer(Contract):
 
 @dataclass(frozen=True, kw_only=True)
 class Demand(Contract):
-    """One thing that a form asks for."""
+    """One demand of a form."""
 
     id: Id
     demand: Words
-    """In a sentence, in words of one's own."""
+    """The demand in one sentence."""
     needs: Annotated[tuple[Need, ...], Length(20)]
-    """All of these answer it."""
+    """All of these are needed to meet it."""
     advice: Words = ""
-    """What to do where it is not answered, if that is more than the study can say."""
+    """What to do if it is not met."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme(Contract):
-    """One scheme."""
+    """A scheme."""
 
     schema_version: Annotated[int, Bound(ge=1, le=1)] = 1
     title: Short
     where: Short = ""
-    """Country, or who runs it."""
+    """Country or organisation."""
     source: Short
-    """Which page or document was read."""
+    """Page or document that this is taken from."""
     address: Annotated[str, Length(500, r"^(https?://\S+)?$")] = ""
-    """Empty: not known."""
+    """Address of the source; empty: unknown."""
     seen: Annotated[int, Bound(ge=1990, le=2200)]
-    """The year in which the text was seen: forms change."""
+    """Year in which the source was read."""
     state: Literal["current", "historic"] = "current"
     about: Words = ""
     page_limit: Positive | None = None
-    """Pages of the part on performance; None: no limit is known."""
+    """Page limit of the performance part; None: unknown."""
     axes: Literal["linear", "any"] = "any"
-    """How plots are to be drawn. Ours are linear whatever is asked."""
+    """Axes that plots must have."""
     buffer: Buffer | None = None
     demand: Annotated[tuple[Demand, ...], Length(100)]
 
@@ -105,13 +104,13 @@ class Scheme(Contract):
         ids = [entry.id for entry in self.demand]
         if not ids or len(set(ids)) < len(ids):
             raise ValueError(
-                "demand: none, or two of one id; valid: one table [[demand]] or more, each with its own id"
+                "demand: empty, or two with the same id; valid: one table [[demand]] or more, each with its own id"
             )
 
 
 @dataclass(frozen=True)
 class SchemeFile:
-    """A scheme and where its file is."""
+    """A scheme and the place of its file."""
 
     name: str
     scheme: Scheme
@@ -119,7 +118,7 @@ class SchemeFile:
 
 
 def scheme_folders() -> list[Path]:
-    """Where schemes of one's own are looked for."""
+    """Return the folders with the user's own schemes."""
     named = os.environ.get(SCHEMES_VARIABLE)
     folders = [Path(entry) for entry in named.split(":") if entry] if named else []
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
@@ -127,12 +126,12 @@ def scheme_folders() -> list[Path]:
 
 
 def scheme_names() -> list[str]:
-    """Schemes that can be named."""
+    """Return the names of all schemes."""
     return sorted({*_own(), *_shipped()})
 
 
 def find_scheme(text: str) -> SchemeFile:
-    """The scheme of a name or a file; InputError says which there are."""
+    """Return the scheme with this name or file; InputError lists the known ones."""
     if text.endswith(".toml") or "/" in text:
         return SchemeFile(Path(text).stem, _parsed(read_bounded(Path(text), MAX_SPEC_BYTES), text), text)
     own = _own().get(text)

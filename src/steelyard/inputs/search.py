@@ -1,7 +1,7 @@
-"""The search for the largest batch that fits: which batches are tried, and which of them next. Runs nothing.
+"""The search for the largest batch that fits: the candidates, and which one to try next.
 
-Memory grows with the batch, so what fits lies below what does not. The batch is doubled until it does not fit, then
-the gap is halved: some log2 tries instead of one for every candidate.
+Memory grows with the batch. The batch is doubled until it does not fit, then the gap is halved: about log2 tries
+instead of one for every candidate.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 
 Batch = Annotated[int, Bound(ge=1, le=10**9)]
 Verdict = Literal["fits", "out of memory", "failed"]
-"""Failed: it ended for another reason than memory, which says nothing of what fits."""
+"""failed: the run ended for another reason than memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search(Contract):
-    """The table [search] of a study: the largest batch that fits is sought, for each combination of the sweep."""
+    """Search for the largest batch that fits, for each combination of the sweep."""
 
     first: Batch = 1
+    """Smallest batch to try."""
     last: Batch = 65_536
-    """No larger batch is tried."""
+    """Largest batch to try."""
     per_octave: Annotated[int, Bound(ge=1, le=64)] = 8
-    """Candidates from one batch to its double; below this number every batch is one."""
+    """Candidates from one batch to its double; all batches below this number are candidates."""
 
     def __post_init__(self) -> None:
         if self.first > self.last:
@@ -38,7 +39,7 @@ class Search(Contract):
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """The candidates, rising: first and last, and what lies on the grid between them."""
+        """The candidates in rising order: first, last, and the grid between them."""
         grid = set(range(1, self.per_octave))
         step = 1
         while step * self.per_octave <= self.last:
@@ -49,13 +50,13 @@ class Search(Contract):
 
 @dataclass(frozen=True)
 class SearchGroup:
-    """The candidates of one search: runs that differ in the batch alone, which rises."""
+    """The candidates of one search: runs that differ only in the batch, in rising order."""
 
     runs: tuple[RunSpec, ...]
 
     @property
     def most_tries(self) -> int:
-        """How many of them are made at most: doublings, and halvings of the last gap."""
+        """Largest number of runs: doublings, then halvings of the last gap."""
         batches = [spec.batch for spec in self.runs]
         doublings = math.ceil(math.log2(batches[-1] / batches[0])) + 1
         gaps = (_doubled(batches, index) - index for index in range(len(batches)))
@@ -64,34 +65,34 @@ class SearchGroup:
 
 @dataclass(frozen=True)
 class SearchState:
-    """How far a search is. Indices of candidates."""
+    """The state of a search, as indices of candidates."""
 
     low: int
-    """The largest that is known to fit; -1: none."""
+    """The largest candidate known to fit; -1: none."""
     high: int
-    """The smallest above it that is known not to fit; the number of candidates: none."""
+    """The smallest one above it known not to fit; the number of candidates: none."""
     failed: int | None = None
-    """One that ended for another reason, which ends the search."""
+    """A candidate that failed for another reason; it ends the search."""
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing more to try."""
+        """Whether the search has ended."""
         return self.failed is not None or self.high - self.low <= 1
 
 
 def standing(group: SearchGroup, verdict_of: Callable[[RunSpec], Verdict | None]) -> SearchState:
-    """What is known, from the runs that were made; None: this one was not."""
+    """Return the state from the finished runs; a verdict of None: not run yet."""
     verdicts = [verdict_of(spec) for spec in group.runs]
     low = max((index for index, verdict in enumerate(verdicts) if verdict == "fits"), default=-1)
     above = [index for index, verdict in enumerate(verdicts) if verdict == "out of memory" and index > low]
-    # A failure matters only where the answer is still open.
+    # A failure matters only between the two.
     high = min(above, default=len(verdicts))
     open_failures = (index for index in range(low + 1, high) if verdicts[index] == "failed")
     return SearchState(low, high, next(open_failures, None))
 
 
 def next_try(batches: Sequence[int], known: SearchState) -> int | None:
-    """The candidate to try next; None: the search is over."""
+    """Return the candidate to try next; None: the search has ended."""
     if known.over:
         return None
     if known.high < len(batches):
@@ -100,11 +101,11 @@ def next_try(batches: Sequence[int], known: SearchState) -> int | None:
 
 
 def remaining(group: SearchGroup, known: SearchState) -> tuple[RunSpec, ...]:
-    """The candidates among which the answer still lies: what a search that was broken off goes on with."""
+    """Return the candidates that are still open, with which an interrupted search continues."""
     return () if known.over else group.runs[known.low + 1 : known.high]
 
 
 def _doubled(batches: Sequence[int], index: int) -> int:
-    """The first candidate of at least twice the batch, or the last one."""
+    """Return the first candidate with at least twice the batch, or the last one."""
     wanted = 2 * batches[index]
     return next((later for later in range(index, len(batches)) if batches[later] >= wanted), len(batches) - 1)

@@ -1,4 +1,4 @@
-"""site.toml: what a site is, said once: its scheduler, kinds of node, containers, limits and prices. Runs nothing.
+"""Site files: a site's scheduler, pools of nodes, containers, limits and prices.
 
 A study never names a site, and a site never names a study.
 """
@@ -23,7 +23,7 @@ SITES_VARIABLE: Final = "STEELYARD_SITES"
 Architecture = Literal["x86_64", "aarch64"]
 Runtime = Literal["none", "apptainer", "podman", "docker"]
 Start = Literal["torchrun", "tasks"]
-"""One torchrun a node that starts a process a device, or one task of the scheduler a device."""
+"""torchrun: one torchrun per node starts one process per device; tasks: one scheduler task per device."""
 ChargeUnit = Literal["device-hour", "node-hour", "billing-hour"]
 
 # Part of an #SBATCH line: no character may end the line, the word or the comment.
@@ -54,194 +54,194 @@ Variables = Annotated[dict[Variable, Value], Length(200)]
 
 @dataclass(frozen=True, kw_only=True)
 class Toleration(Contract):
-    """A taint of Kubernetes nodes that jobs bear."""
+    """A Kubernetes toleration."""
 
     key: Label
-    """Of the taint."""
+    """Key of the taint."""
     operator: Literal["Exists", "Equal"] = "Exists"
-    """Whatever the taint's value is, or this one."""
+    """Exists: any value of the taint; Equal: this value."""
     value: LabelValue | None = None
-    """With Equal."""
+    """Value of the taint, with Equal."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    """None: every one."""
+    """Effect of the taint; None: every effect."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pool(Contract):
-    """One kind of node."""
+    """A pool: nodes of one kind."""
 
     architecture: Architecture
-    """Of the compute nodes, as `uname -m` says it there; login nodes may have another."""
+    """Architecture of the compute nodes, as printed by `uname -m` there."""
     devices_per_node: Annotated[int, Bound(ge=1, le=1024)]
-    """Ranks that a full node runs, one device each; on a node without accelerators as many as it shall run."""
+    """Ranks per full node, one device each."""
     device: Name = "auto"
-    """Device family that the nodes have, such as cuda or cpu; auto: any."""
+    """Device family of the nodes, such as cuda or cpu; auto: any."""
     gpus: Word | None = None
-    """Slurm: what to ask devices as, such as gpu or gpu:a100 (--gres=gpu:a100:4); None: they are not asked for."""
+    """Slurm: generic resource to request, such as gpu or gpu:a100 (--gres=gpu:a100:4); None: none."""
     resource: Label | None = None
-    """Kubernetes: the resource a device is, such as nvidia.com/gpu; None: they are not asked for."""
+    """Kubernetes: resource to request per device, such as nvidia.com/gpu; None: none."""
     cpus_per_node: Annotated[int, Bound(ge=1, le=100_000)] | None = None
-    """To ask for; None: what the scheduler gives."""
+    """CPUs to request; None: the scheduler's default."""
     memory_per_node_mib: Annotated[int, Bound(ge=1, le=10**9)] | None = None
-    """To ask for; None: what the scheduler gives."""
+    """Memory to request; None: the scheduler's default."""
     shm_mib: Annotated[int, Bound(ge=1, le=10**9)] = 1024
-    """Kubernetes: shared memory of a pod, which loader processes and collectives need."""
+    """Kubernetes: shared memory of a pod, for loader processes and collectives."""
     partition: Word | None = None
-    """Slurm: the queue; None: the site's default."""
+    """Slurm: partition; None: the site's default."""
     account: Word | None = None
-    """Slurm: who is charged; None: the user's default."""
+    """Slurm: account to charge; None: the user's default."""
     qos: Word | None = None
     """Slurm: quality of service; None: the user's default."""
     constraint: Word | None = None
-    """Slurm: features that nodes must have."""
+    """Slurm: node features."""
     reservation: Word | None = None
-    """Slurm: nodes that are kept for somebody."""
+    """Slurm: reservation."""
     exclusive: bool = False
-    """Whole nodes, whatever is asked of them."""
+    """Request whole nodes."""
     start: Start = "torchrun"
-    """One torchrun a node that starts a process a device, or one task of the scheduler a device."""
+    """torchrun: one torchrun per node starts one process per device; tasks: one scheduler task per device."""
     options: Annotated[tuple[Option, ...], Length(50)] = ()
-    """More options of sbatch, such as --switches=1."""
+    """Further sbatch options, such as --switches=1."""
     node_selector: Annotated[dict[Label, LabelValue], Length(50)] = field(default_factory=dict)
-    """Kubernetes: labels that nodes must have; the architecture is always one of them."""
+    """Kubernetes: labels that nodes must have, besides the architecture."""
     tolerations: Annotated[tuple[Toleration, ...], Length(50)] = ()
-    """Kubernetes: taints of nodes that jobs bear."""
+    """Kubernetes: tolerations."""
     environment: Variables = field(default_factory=dict)
-    """Added to the site's, for these nodes."""
+    """Environment variables for these nodes, added to the site's."""
     image: ImageName | None = None
-    """Instead of the site's image for this architecture."""
+    """Container image, instead of the site's image for this architecture."""
     max_nodes: SomeNodes | None = None
-    """Most nodes that one job may ask for."""
+    """Largest number of nodes per job."""
     max_time_s: Seconds | None = None
-    """Longest job that may be asked for."""
+    """Longest time of a job, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mount(Contract):
-    """A folder of the node as the container sees it."""
+    """A folder that is mounted into the container."""
 
     source: AbsolutePath
-    """On the node."""
+    """Path on the node."""
     target: AbsolutePath | None = None
-    """None: the same path."""
+    """Path in the container; None: the same path."""
     writable: bool = False
-    """Whether runs may write there."""
+    """Whether runs may write to it."""
     claim: (
         Annotated[str, Length(253, r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", "lower-case letters, digits, '-' and '.'")]
         | None
     ) = None
-    """Kubernetes: the PersistentVolumeClaim that `source` is a folder of, instead of the node's own."""
+    """Kubernetes: PersistentVolumeClaim that `source` is a folder of; None: the node's disk."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Container(Contract):
-    """How a worker gets its Python, numpy and torch."""
+    """The container that runs use."""
 
     runtime: Runtime = "none"
-    """What starts it on the nodes; Kubernetes starts its own."""
+    """Container runtime on the nodes; Kubernetes uses its own."""
     images: Annotated[dict[Architecture, ImageName], Length(10)] = field(default_factory=dict)
-    """By architecture; one name for several is an index of several images."""
+    """Image per architecture. A multi-architecture image may be given for each."""
     mounts: Annotated[tuple[Mount, ...], Length(100)] = ()
-    """Data, fabric libraries; our worker and the results are mounted anyway."""
+    """Folders to mount, such as data and fabric libraries. The worker and the results are always mounted."""
     options: Annotated[tuple[Option, ...], Length(50)] = ()
-    """More options of the runtime's run command, such as --nv or --device=nvidia.com/gpu=all."""
+    """Further options of the runtime's run command, such as --nv or --device=nvidia.com/gpu=all."""
     devices: Literal["none", "nvidia", "amd", "intel"] = "none"
-    """Whose devices are passed into it."""
+    """Devices to pass into the container."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Modules(Contract):
-    """Environment modules to load on the compute node before anything else."""
+    """Environment modules to load on the compute node."""
 
     init: AbsolutePath | None = None
-    """A file to source first, where batch jobs have no `module` command."""
+    """File to source first if batch jobs have no `module` command."""
     load: Annotated[tuple[Word, ...], Length(50)] = ()
-    """Names, in the order in which they are loaded."""
+    """Names of modules, in loading order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Charge(Contract):
-    """What an hour costs."""
+    """Price of an hour."""
 
     unit: ChargeUnit = "device-hour"
-    """What the site calls it; the rates below turn time into it."""
+    """Unit of the site's accounting."""
     per_device_hour: NotNegative = 1.0
-    """For each device that a job holds, used or not."""
+    """Units per hour for each device that a job holds."""
     per_node_hour: NotNegative = 0.0
-    """Added, for a whole node or a part of it."""
+    """Units per hour for each node that a job uses, in addition."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits(Contract):
-    """What the site allows one user."""
+    """Limits of the site for one user."""
 
     array_size: Annotated[int, Bound(ge=1, le=4_000_000)] = 1000
-    """Tasks in one array: Slurm's MaxArraySize, or less."""
+    """Largest number of tasks per array: Slurm's MaxArraySize, or less."""
     max_submitted: Annotated[int, Bound(ge=1, le=10**7)] = 1000
-    """Tasks in the queue at one time, all arrays together."""
+    """Largest number of tasks in the queue, all arrays together."""
     max_running: Annotated[int, Bound(ge=1, le=10**7)] | None = None
-    """Tasks that shall run at one time; None: as many as there is room for."""
+    """Largest number of tasks that run at the same time; None: no limit."""
     setup_s: Seconds = 300
-    """Allowed for the start of a run, from the first process to the first step: import, model, compilation."""
+    """Seconds allowed for the start of a run: import, model, compilation."""
     unbounded_s: Seconds = 3600
-    """Time of a run whose budget has no end in seconds (epochs) and which sets no time_limit_s."""
+    """Seconds allowed for a run with a budget in epochs and without time_limit_s."""
     log_mib: Annotated[int, Bound(ge=1, le=100)] = 8
-    """Kubernetes: what a pod may write into its log; results come back through it. Most platforms turn logs at 10."""
+    """Kubernetes: largest log of a pod; results are returned in it. Most platforms rotate logs at 10 MiB."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster(Contract):
-    """Kubernetes: where and as whom."""
+    """Kubernetes: namespace, account and queue."""
 
     namespace: Annotated[str, Length(63, r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", "lower-case letters, digits and '-'")] = (
         "default"
     )
-    """In which jobs are made."""
+    """Namespace of the jobs."""
     context: Value | None = None
-    """Of the kubeconfig; None: the current one."""
+    """Context of the kubeconfig; None: the current one."""
     service_account: (
         Annotated[str, Length(253, r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", "lower-case letters, digits, '-' and '.'")]
         | None
     ) = None
-    """Of the pods; None: the namespace's default."""
+    """Service account of the pods; None: the namespace's default."""
     queue: LabelValue | None = None
-    """Of Kueue, as its label kueue.x-k8s.io/queue-name."""
+    """Kueue queue (label kueue.x-k8s.io/queue-name)."""
     jobset: bool | None = None
-    """JobSet or plain Indexed Jobs; None: JobSet where the platform has it."""
+    """Use JobSet instead of Indexed Jobs; None: if the platform has it."""
     pull_secret: (
         Annotated[str, Length(253, r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", "lower-case letters, digits, '-' and '.'")]
         | None
     ) = None
-    """For a registry that asks for one."""
+    """Secret for the image registry."""
     run_as: Annotated[int, Bound(ge=1, le=2**31 - 1)] | None = None
-    """Number of the user that pods run as, without root and with the runtime's seccomp profile, as namespaces of the
-    `restricted` security standard demand; None: what the image says."""
+    """User id of the pods, without root and with the runtime's seccomp profile, as the `restricted` security standard
+    demands; None: the image's user."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Site(Contract):
-    """One site."""
+    """A site."""
 
     schema_version: Literal[1] = SITE_VERSION
-    """Of this form of file."""
+    """Version of the file format."""
     name: Name
-    """What people call it."""
+    """Name of the site."""
     scheduler: Name
-    """What jobs are given to: slurm, kubernetes, or one that another package adds."""
+    """Scheduler: slurm, kubernetes, or one that another package adds."""
     description: Annotated[str, Length(1000)] = ""
-    """For people."""
+    """Free text."""
     pools: Annotated[dict[Name, Pool], Length(100)]
-    """The first is used where none is named."""
+    """Pools of nodes. The first is the default."""
     container: Container = field(default_factory=Container)
     """The table [container]."""
     modules: Modules = field(default_factory=Modules)
     """The table [modules]."""
     environment: Variables = field(default_factory=dict)
-    """Fabric and library variables for every run, such as NCCL_SOCKET_IFNAME."""
+    """Environment variables for every run, such as NCCL_SOCKET_IFNAME."""
     python: Value | None = None
-    """On the compute node or in the container; None: this one's path without a container, python3 with."""
+    """Python on the compute node or in the container; None: the current one, or python3 in a container."""
     meeting_host: Value | None = None
-    """Name or address at which ranks meet; None: the host name of the first node."""
+    """Host name or address for the rendezvous of the ranks; None: the first node's host name."""
     charge: Charge = field(default_factory=Charge)
     """The table [charge]."""
     limits: Limits = field(default_factory=Limits)
@@ -261,26 +261,26 @@ class Site(Contract):
 
 @dataclass(frozen=True)
 class Place:
-    """A site and the pool of it that runs are to use."""
+    """A site and one of its pools."""
 
     site: Site
     pool_name: str
 
     @property
     def pool(self) -> Pool:
-        """The kind of node."""
+        """The pool."""
         return self.site.pools[self.pool_name]
 
     @property
     def image(self) -> str | None:
-        """The container image for its nodes; None: no container."""
+        """The container image of the pool; None: no container."""
         if self.site.scheduler != "kubernetes" and self.site.container.runtime == "none":
             return None
         return self.pool.image or self.site.container.images.get(self.pool.architecture)
 
 
 def load_site(path: Path) -> Site:
-    """Read and validate a site file."""
+    """Read and check a site file."""
     return parse_file(Site, path, synonyms=SYNONYMS)
 
 
@@ -314,7 +314,7 @@ def _unknown_site(text: str) -> InputError:
 
 
 def site_folders() -> list[Path]:
-    """Where sites are looked for by their name: the user's own first."""
+    """Return the folders with site files, the user's own first."""
     own = os.environ.get(SITES_VARIABLE)
     folders = [Path(entry) for entry in own.split(":") if entry] if own else []
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
@@ -322,20 +322,20 @@ def site_folders() -> list[Path]:
 
 
 def site_names() -> list[str]:
-    """Sites that can be named."""
+    """Return the names of the sites in these folders."""
     return sorted({path.stem for folder in site_folders() if folder.is_dir() for path in folder.glob("*.toml")})
 
 
 def list_sites() -> list[dict[str, str]]:
-    """What can be told of each of them in a line; of two with one name both, the one that is taken first."""
+    """Return a summary of each site. Of two with the same name the first one is used."""
     found = []
     for path in (path for folder in site_folders() for path in sorted(folder.glob("*.toml"))):
         try:
             site = load_site(path)
-            told = {"scheduler": site.scheduler, "pools": ", ".join(site.pools)}
+            about = {"scheduler": site.scheduler, "pools": ", ".join(site.pools)}
         except SteelyardError:
-            told = {"scheduler": "not valid", "pools": ""}
-        found.append({"site": path.stem, **told, "file": str(path)})
+            about = {"scheduler": "not valid", "pools": ""}
+        found.append({"site": path.stem, **about, "file": str(path)})
     return found
 
 

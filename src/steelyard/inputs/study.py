@@ -51,10 +51,11 @@ Seed = Annotated[int, Bound(ge=0, lt=2**63)]
 
 @dataclass(frozen=True, kw_only=True)
 class Study(Contract):
-    """A study file: settings shared by all runs, and lists of values to sweep over."""
+    """A study file: shared settings, and lists of values to sweep over."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     name: Name
+    """Name of the study; results are kept under it."""
     seed: Seed = 0
     """Random seed: decides the order of the runs and the seed of each run."""
     repeats: Repeats = 5
@@ -79,13 +80,13 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Expansion:
-    """A study spelled out: its cells, and its runs in the order in which they will be made."""
+    """An expanded study: its configurations, and its runs in the order of execution."""
 
     study: Study
     cells: tuple[Configuration, ...]
     runs: tuple[RunSpec, ...]
     searches: tuple[SearchGroup, ...] = ()
-    """Runs of which only some are made: those that a search comes to. They are not among `runs`."""
+    """Candidates of searches, of which only some are run. They are not in `runs`."""
 
 
 @dataclass(frozen=True)
@@ -294,7 +295,7 @@ def _bad_options(spec: RunSpec, place: Document) -> list[Problem]:
 
 
 def expand(study: Study, folder: Path | None = None, *, place: Document | None = None) -> Expansion:
-    """All runs, each repeat a random permutation of all cells: no cell sits at one end of a drifting day.
+    """Return all runs. Each repeat is a random permutation of all configurations, so that drift does not favour one.
 
     `folder` is the folder of the study's file: a user's own workload must be there or below. `place` names the source
     of the settings in errors.
@@ -306,7 +307,7 @@ def expand(study: Study, folder: Path | None = None, *, place: Document | None =
         count *= len(values)
     if count > MAX_RUNS:
         raise refusal(Problem("sweep", f"{count:,} runs", f"at most {MAX_RUNS:,} runs in one study"))
-    # The batch last: the candidates of one search are then neighbours, in rising order.
+    # The batch last: the candidates of one search are then adjacent, in rising order.
     spread = dataclasses.replace(study, sweep={**study.sweep, "batch": batches}) if batches else study
     place = place or Document(f"study {study.name}", root=Study, at=("run",), synonyms=SYNONYMS)
     if not isinstance(place, Options):
@@ -342,14 +343,14 @@ def _cells(
 
 
 def label(swept: dict[str, Any]) -> str:
-    """The swept settings in one line."""
+    """Return the swept settings in one line."""
     return ", ".join(f"{key}={value}" for key, value in swept.items()) or "(no sweep)"
 
 
 def cell_name(spec: RunSpec) -> str:
-    """A name that depends on the settings alone; of a user's own workload, on what the file says, not where it lies.
+    """Return a name that depends only on the settings; for a user's workload on the content of its file, not its path.
 
-    Settings at their default are left out, so that a field added to RunSpec later renames no existing cell.
+    Settings with their default are left out, so that a new field of RunSpec does not change existing names.
     """
     chosen = {key: value for key, value in chosen_settings(spec).items() if key != "source.path"}
     digest = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
@@ -357,14 +358,14 @@ def cell_name(spec: RunSpec) -> str:
 
 
 def chosen_settings(spec: RunSpec) -> dict[str, Any]:
-    """What was asked of the run beyond the defaults, nested settings under their dotted names."""
+    """Return the settings that differ from their defaults; nested ones have dotted names."""
     return {key: value for key, value in _not_default(spec).items() if key not in IDENTITY}
 
 
 def single_run(
     settings: dict[str, Any], *, study: str, seed: int, repeats: int, taken: Callable[[str], set[str]]
 ) -> Expansion:
-    """The study that `steelyard run` is: one cell, with repeats numbered on from those `taken` says there are."""
+    """Return the study of `steelyard run`: one configuration, repeats numbered after those that `taken` returns."""
     data = {"name": study, "seed": seed, "repeats": repeats, "run": settings}
     place = Options(root=Study, at=("run",), synonyms=SYNONYMS)
     checked = parse_object(Study, data, dataclasses.replace(place, at=()))
@@ -378,7 +379,7 @@ def single_run(
 
 
 def run_id(cell: str, repeat: int) -> str:
-    """A run's name within its study."""
+    """Return the id of a run within its study."""
     return f"{cell}-r{repeat:04d}"
 
 

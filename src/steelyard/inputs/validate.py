@@ -354,7 +354,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def describe(hint: Any) -> str:
-    """Return what is valid for a type, in words."""
+    """Describe the valid values of a type."""
     origin = get_origin(hint)
     if origin is Annotated:
         inner, *limits = get_args(hint)

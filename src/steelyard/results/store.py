@@ -1,12 +1,11 @@
-"""The result folder on any shared filesystem: a run is written beside, renamed into place, and never changed.
-
-Knows directories and atomic renames; needs neither locks nor a server. Layout:
+"""The result folder, on any shared file system. A run is written in a scratch folder, renamed into place, and never
+changed. Atomic renames replace locks and servers. Layout:
 
     FOLDER/runs/STUDY/RUN_ID/record.json     the record
-                            /raw/...         what it was derived from
-    FOLDER/superseded/STUDY/RUN_ID.N/        a run that was set aside so that it is made again
-    FOLDER/campaigns/STUDY/...               what was sent to a site; see launch/local_study.py
-    FOLDER/.scratch/HOST.PIDS.PID.START.XXXXXXXX.RUN_ID/   a run being made by that process; nobody reads it
+                            /raw/...         the raw files that it was derived from
+    FOLDER/superseded/STUDY/RUN_ID.N/        a run that was set aside and is run again
+    FOLDER/campaigns/STUDY/...               what was submitted to a site; see launch/local_study.py
+    FOLDER/.scratch/HOST.PIDS.PID.START.XXXXXXXX.RUN_ID/   a run in progress by that process; nobody reads it
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 RECORD_FILE = "record.json"
 RAW = "raw"
-# Enough for the last events of a run and for its record, on a disk that the run has filled.
+# Enough for the last events of a run and its record, on a disk that the run has filled.
 RESERVE_BYTES = 1 << 18
 IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST)
 FLUSHES = 8
@@ -47,7 +46,7 @@ NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EM
 
 
 class ResultFolder:
-    """One folder of results."""
+    """A folder of results."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,7 +56,7 @@ class ResultFolder:
     # -- making a run
 
     def prepare(self) -> None:
-        """See to it that results can be written here; what dead launchers of this host left is removed."""
+        """Create the folder and remove what dead launchers of this host left."""
         try:
             self._scratch.mkdir(parents=True, exist_ok=True)
             self._runs.mkdir(exist_ok=True)
@@ -68,11 +67,10 @@ class ResultFolder:
         self.sweep_scratch()
 
     def open_scratch(self, spec: RunSpec) -> Path:
-        """A directory for a run in the making, on the filesystem it will be renamed within."""
-        # The maker is part of the name, so that there is no moment at which a directory has no owner.
+        """Create a scratch directory for a run, on the file system of the results."""
+        # The owner is part of the name: a directory has one from the first moment.
         scratch = Path(tempfile.mkdtemp(prefix=f"{owner()}.", suffix=f".{spec.run_id}", dir=self._scratch))
-        # mkdtemp shuts others out; results are for colleagues too, as far as the user's umask allows. There is no way
-        # to read that but to set it.
+        # mkdtemp excludes other users; results follow the user's umask, which can only be read by setting it.
         mask = os.umask(0o077)
         os.umask(mask)
         scratch.chmod(0o777 & ~mask)
@@ -82,7 +80,7 @@ class ResultFolder:
         return scratch
 
     def commit(self, scratch: Path, record: RunRecord) -> bool:
-        """Put a finished run in its place. False when another launcher was first: its record stands."""
+        """Move a finished run into place. False: another launcher was first, and its record is kept."""
         write_json(scratch / RECORD_FILE, record)
         place = self.run_path(record.spec)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -92,9 +90,9 @@ class ResultFolder:
         return True
 
     def adopt(self, made: Path, spec: RunSpec) -> bool:
-        """Put a run with its record in its place, where others may be putting it at this moment, too.
+        """Move a run with its record into place; other processes may do the same at this moment.
 
-        False: another run's record stands there. FileNotFoundError: somebody else was faster.
+        False: a record exists already. FileNotFoundError: another process moved the run first.
         """
         place = self.run_path(spec)
         try:
@@ -105,21 +103,21 @@ class ResultFolder:
             if self.has(spec):
                 return False
             raise SteelyardError(
-                f"{place} is in the way: it is not empty and holds no record",
-                next_step=f"look into it, then: rm -r {place}",
+                f"{place} is not empty and has no record",
+                next_step=f"check its content, then: rm -r {place}",
             ) from None
         return True
 
     def open_study(self, study: str) -> None:
-        """Make the folder that runs of a study are put into."""
+        """Create the folder for the runs of a study."""
         (self._runs / study).mkdir(parents=True, exist_ok=True)
 
     def sync_study(self, study: str) -> None:
-        """Keep what was put there even if the machine dies now."""
+        """Flush the study's folder to disk."""
         _sync(self._runs / study)
 
     def set_aside(self, run: Path, study: str) -> Path:
-        """Move a run's directory to where nobody counts it, so that it can be made again; where it is now."""
+        """Move a run to `superseded`, so that it can be run again; return its new place."""
         shelf = self.path / "superseded" / study
         shelf.mkdir(parents=True, exist_ok=True)
         for number in itertools.count(1):
@@ -134,7 +132,7 @@ class ResultFolder:
         raise AssertionError
 
     def sweep_scratch(self) -> int:
-        """Remove what dead launchers of this host left; how many. Other hosts' are theirs to remove."""
+        """Remove scratch directories of dead launchers of this host; return their number."""
         removed = 0
         for entry in self._scratch.iterdir():
             if is_gone(entry.name):
@@ -145,29 +143,29 @@ class ResultFolder:
     # -- reading
 
     def run_path(self, spec: RunSpec) -> Path:
-        """Where a run's directory is, or will be."""
+        """Return the directory of a run."""
         return self._runs / spec.study / spec.run_id
 
     def has(self, spec: RunSpec) -> bool:
-        """Whether the run is there already."""
+        """Return whether the run has a record."""
         return (self.run_path(spec) / RECORD_FILE).is_file()
 
     def studies(self) -> list[str]:
-        """Names of the studies with results."""
+        """Return the names of the studies with results."""
         return sorted(entry.name for entry in self._runs.iterdir()) if self._runs.is_dir() else []
 
     def run_ids(self, study: str) -> set[str]:
-        """Ids of the runs a study has, as far as one can see without opening them."""
+        """Return the ids of a study's runs, without opening them."""
         folder = self._runs / study
         return {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
 
     def ids_being_made(self) -> set[str]:
-        """Ids of the runs that somebody is making, of whatever study."""
+        """Return the ids of all runs in progress, in any study."""
         made = self._scratch.iterdir() if self._scratch.is_dir() else ()
         return {entry.name.split(".", 5)[-1] for entry in made}
 
     def records(self, study: str | None = None) -> Iterator[RunRecord]:
-        """All records, or those of one study, by study and run id."""
+        """Yield all records, or those of one study, ordered by study and run id."""
         for name in self.studies() if study is None else [study]:
             folder = self._runs / name
             if folder.is_dir():
@@ -176,7 +174,7 @@ class ResultFolder:
                         yield self.read(run)
 
     def read(self, run: Path) -> RunRecord:
-        """The record in a run's directory, which must be the one its place says."""
+        """Read the record of a run's directory; study and run id must match the path."""
         record = read_record(run / RECORD_FILE)
         if (record.spec.study, record.run_id, record.spec.run_id) != (run.parent.name, run.name, run.name):
             raise InputError(f"{run / RECORD_FILE} is the record of another run: {record.spec.study}/{record.run_id}")
@@ -192,18 +190,18 @@ class ResultFolder:
         return refusal(problem, next_step=None if near else "steelyard show")
 
     def find(self, run_id: str) -> list[Path]:
-        """Directories of runs with this id; several studies may have it."""
+        """Return the directories of runs with this id; several studies may have one."""
         found = [self._runs / name / run_id for name in self.studies() if run_id in self.run_ids(name)]
         return [path for path in found if (path / RECORD_FILE).is_file()]
 
 
 def read_record(path: Path) -> RunRecord:
-    """A record from a file that anybody may have written."""
+    """Read and check a record; the file is untrusted."""
     return parse_json(RunRecord, read_bounded(path, MAX_RECORD_BYTES), str(path))
 
 
 def read_progress(raw: Path) -> dict[str, Any] | None:
-    """How far a run in the making is; None while it has not said."""
+    """Read the progress of a running run; None: none reported yet."""
     try:
         progress = json.loads((raw / PROGRESS_FILE).read_bytes())
     except (OSError, ValueError):
@@ -212,15 +210,15 @@ def read_progress(raw: Path) -> dict[str, Any] | None:
 
 
 def record_text(record: Any) -> str:
-    """The one form in which contracts are written: the same contract gives the same bytes.
+    """Return a contract as text. The same contract always gives the same bytes.
 
-    They are those of `json.dumps(..., indent=1, allow_nan=False)`, which with an indent is four times slower.
+    They are the bytes of `json.dumps(..., indent=1, allow_nan=False)`, which is four times slower with an indent.
     """
     return _json_text(record, "\n") + "\n"
 
 
 def _json_text(value: Any, line: str) -> str:
-    """A value as JSON. `line`: the end of a line and how far the next one is set in."""
+    """Return a value as JSON. `line`: a line break and the indent of the next line."""
     if isinstance(value, str):
         return encode_basestring_ascii(value)
     inner = line + " "
@@ -232,13 +230,13 @@ def _json_text(value: Any, line: str) -> str:
         parts = [_json_text(item, inner) for item in value]
         return f"[{inner}{f',{inner}'.join(parts)}{line}]" if parts else "[]"
     else:
-        # Numbers, true, false, null; and whatever else json knows or refuses.
+        # Numbers, true, false and null; json refuses the rest.
         return json.dumps(value, allow_nan=False)
     return f"{{{inner}{f',{inner}'.join(parts)}{line}}}" if parts else "{}"
 
 
 def _json_key(key: Any) -> str:
-    # Keys that are no texts are rare; json has its own way with them.
+    # Keys that are not text are rare; json converts them.
     return encode_basestring_ascii(key) if isinstance(key, str) else json.dumps({key: 0})[1:-4]
 
 
@@ -248,7 +246,7 @@ def _field_names(kind: type) -> tuple[str, ...]:
 
 
 def write_json(path: Path, contract: Any) -> None:
-    """Write a contract so that a crash of the machine right after leaves it whole."""
+    """Write a contract and flush it to disk."""
     with path.open("w", encoding="utf-8") as file:
         file.write(record_text(contract))
         file.flush()
@@ -256,7 +254,7 @@ def write_json(path: Path, contract: Any) -> None:
 
 
 def replace_text(path: Path, text: str, scratch: Path) -> None:
-    """Make or replace a file, whole. It is written in the folder `scratch` first, and not flushed."""
+    """Create or replace a file atomically, through the folder `scratch`; it is not flushed."""
     beside = scratch / f".{owner()}.{path.name}"
     try:
         beside.write_text(text, encoding="utf-8")
@@ -266,9 +264,7 @@ def replace_text(path: Path, text: str, scratch: Path) -> None:
 
 
 def flush_all(paths: Sequence[Path]) -> None:
-    """Keep files even if the machine dies now. Several at a time: most of it is waiting. Those that are gone are not
-    ours any more.
-    """
+    """Flush files to disk, several at a time. Files that no longer exist are skipped."""
 
     def flush(path: Path) -> None:
         with suppress(FileNotFoundError):
@@ -279,7 +275,7 @@ def flush_all(paths: Sequence[Path]) -> None:
 
 
 def create_once(path: Path, text: str, scratch: Path, *, flush: bool = True) -> bool:
-    """Make a file, whole, if it is not there; False when it is. It is written in the folder `scratch` first."""
+    """Create a file atomically, through the folder `scratch`; False: it exists already."""
     beside = scratch / f".{owner()}.{path.name}"
     with beside.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -289,10 +285,10 @@ def create_once(path: Path, text: str, scratch: Path, *, flush: bool = True) -> 
     try:
         os.link(beside, path)
     except FileExistsError:
-        # A file server may have made the link and lost its answer: asked again, it says that the file is there.
+        # A file server may have made the link and lost its reply; the retry then reports that the file exists.
         return beside.stat().st_nlink > 1
     except OSError as error:
-        # Some file systems have no links; there two at the very same moment both believe that they were first.
+        # Without links, two processes at the same moment may both believe that they were first.
         if error.errno not in NO_LINKS:
             raise
         if path.exists():
@@ -304,7 +300,7 @@ def create_once(path: Path, text: str, scratch: Path, *, flush: bool = True) -> 
 
 
 def own_uid(folder: Path) -> int | None:
-    """Whose files are that we make in a folder: a file server may give us another number. None: we may make none."""
+    """Return the user id of files that we create in a folder, which a file server may map; None: not writable."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             return os.fstat(file.fileno()).st_uid
@@ -315,7 +311,7 @@ def own_uid(folder: Path) -> int | None:
 
 
 def sweep_halves(folder: Path) -> None:
-    """Remove files that dead processes of this host were writing here before they put them in their place."""
+    """Remove unfinished files of dead processes of this host."""
     for path in folder.glob(".*"):
         if is_gone(path.name[1:]):
             path.unlink(missing_ok=True)
@@ -334,7 +330,7 @@ def _host() -> str:
 
 
 def _pid_namespace() -> int:
-    """Which process numbers are meant: a container on this host may have its own."""
+    """Return the pid namespace; containers on this host have their own."""
     try:
         return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
@@ -342,14 +338,14 @@ def _pid_namespace() -> int:
 
 
 def owner() -> str:
-    """This process among all others, as a part of a file's name."""
+    """Return a unique name of this process, for file names."""
     return f"{_host()}.{_pid_namespace()}.{os.getpid()}.{_start_ticks(os.getpid())}"
 
 
 def is_gone(name: str) -> bool:
-    """Whether the process that `owner` called so, at the begin of a name, ran here and runs no more.
+    """Return whether the process in a name made by `owner` ran on this host and has ended.
 
-    False of another host's: nobody knows. Its start time tells it from a later process of that number.
+    False for other hosts, where it is unknown. The start time distinguishes later processes with the same number.
     """
     host, namespace, pid, ticks = [*name.strip().split(".", 4), "", "", "", ""][:4]
     return (host, namespace) == (_host(), str(_pid_namespace())) and str(_start_ticks(pid)) != ticks
