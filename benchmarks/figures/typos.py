@@ -36,7 +36,7 @@ from steelyard.contracts.base import to_json_object
 from steelyard.contracts.observe import Status
 from steelyard.contracts.record import RunRecord
 from steelyard.contracts.spec import RunSpec
-from steelyard.inputs.places import Document, tables_of
+from steelyard.inputs.places import InputFile, tables_of
 from steelyard.inputs.site import Site
 from steelyard.inputs.study import Study
 from steelyard.inputs.synonyms import SITE, STUDY
@@ -200,7 +200,7 @@ def slips_found(count: int) -> tuple[int, int, list[str]]:
         if wrong in table:
             continue
         tried += 1
-        problem = Document("f", root=cls, at=path, synonyms=synonyms).unknown(cls, (wrong,), 1)
+        problem = InputFile("f", root=cls, at=path, synonyms=synonyms).unknown(cls, (wrong,), 1)
         if problem.near == name:
             right += 1
         else:

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 SHOWN_NAME = 80
 # Names of kinds in messages, and the commands that list them.
 TITLES = {"data": "data format", "device": "device family"}
-LISTS = {"workload": "steelyard workloads", "data": "steelyard data", "rule": "steelyard explain"}
+LISTS = {
+    "workload": "steelyard workloads",
+    "data": "steelyard data",
+    "rule": "steelyard explain",
+    "reference table": "steelyard audit --reference",
+}
 # What other tools call these, or the nearest thing that is registered.
 OTHER_NAMES: dict[str, dict[str, str]] = {
     "device": {

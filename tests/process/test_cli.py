@@ -168,7 +168,7 @@ def test_option_errors_have_two_lines(words: list[str], said: str, capsys: pytes
     out = capsys.readouterr()
     first, second = out.err.splitlines()
     assert first.startswith(f"error: {said}")
-    assert second.startswith("try: steelyard ")
+    assert second.startswith("next: steelyard ")
     assert second.endswith(" --help")
     assert out.out == ""
 

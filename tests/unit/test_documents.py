@@ -163,7 +163,7 @@ def test_a_table_with_its_machines(capsys: pytest.CaptureFixture[str], tmp_path:
     table.write_text("system,accelerator,devices,epoch_samples,metric,value,unit\n" + rows)
     machines.write_text("platform,accelerator,tdp_w_per_device,tdp_scope\nS,X,300,device\n")
     assert main(["audit", str(table)]) == 0
-    assert "no findings" in capsys.readouterr().out
+    assert "No findings." in capsys.readouterr().out
     # 4 kWh in 10 h is 400 W.
     code, (found,) = run_json(capsys, str(table), "--platforms", str(machines))
     assert (code, [finding["code"] for finding in found["findings"]]) == (1, ["SY401"])

@@ -7,9 +7,9 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Annotated
 
+from steelyard import plugins
 from steelyard.audit.table import parse_platforms, parse_table
 from steelyard.contracts.base import AtLeastOne, Contract, Length, Text
-from steelyard.errors import InputError, Problem
 from steelyard.inputs.validate import parse_object, parse_toml
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ def names() -> list[str]:
 def provenance(name: str) -> Provenance:
     """Return the provenance of one document; raise InputError if it does not exist."""
     if name not in provenances():
-        problem = Problem("table", f"{name!r} is not a reference table", ", ".join(names()))
-        raise InputError("unknown reference table", problems=(problem,), next_step="steelyard audit --reference")
+        raise plugins.unknown("reference table", name, names())
     return provenances()[name]
 
 

@@ -11,7 +11,7 @@ import shutil
 import textwrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from steelyard.errors import InputError, Problem, printable
+from steelyard.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,11 +26,8 @@ _SHORT = re.compile(r"-[A-Za-z].*", re.DOTALL)
 class OptionError(InputError):
     """An option or argument that is not valid; the second line names the command that lists what is."""
 
-    def __init__(self, what: str, command: str, problems: tuple[Problem, ...] = ()) -> None:
-        super().__init__(what, problems=problems, next_step=f"{command} --help")
-
-    def __str__(self) -> str:
-        return f"{printable(self.what)}\ntry: {self.next_step}"
+    def __init__(self, what: str, command: str) -> None:
+        super().__init__(what, next_step=f"{command} --help")
 
 
 class Parser(argparse.ArgumentParser):
@@ -175,10 +172,8 @@ def place(action: argparse.Action) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean X?` for the nearest known name, or nothing."""
-    import difflib
-
-    near = difflib.get_close_matches(name[:SHOWN_VALUE], [*known], n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    near = nearest(name[:SHOWN_VALUE], known)
+    return f"; did you mean {near}?" if near else ""
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -11,7 +11,6 @@ from steelyard.cli.parser import OptionError
 from steelyard.cli.verb import exit_code
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import RunRecord
-from steelyard.errors import InputError, Problem
 from steelyard.inputs.study import assign, require_registered, single_run
 from steelyard.launch.allocation import launcher_here
 from steelyard.launch.local_study import run_all
@@ -32,12 +31,6 @@ PARTS = {
     "quality": ("target", "every_epochs"),
     "loader": ("prefetch",),
 }
-# Fields whose option has another name.
-OPTION_NAMES = {
-    "quality.every_epochs": "--evaluate-every", "loader.workers": "--loader-workers", "loader.place": "--data",
-    "loader.pin_memory": "--pin-memory", "data.path": "--data", "data.format": "--data", "quality": "--target",
-    "name": "--study", "repeats": "--repeats", "seed": "--seed", "workload": "WORKLOAD",
-}  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -56,16 +49,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def measure(arguments: argparse.Namespace, folder: ResultFolder, chosen: dict[str, Any]) -> list[RunRecord]:
     """Run the repeats here with these settings and return their records."""
-    try:
-        expansion = single_run(
-            chosen,
-            study=arguments.study,
-            seed=arguments.seed,
-            repeats=arguments.repeats,
-            taken=lambda study: folder.run_ids(study) | folder.ids_being_made(),
-        )
-    except InputError as error:
-        raise _about_options(error) from None
+    expansion = single_run(
+        chosen,
+        study=arguments.study,
+        seed=arguments.seed,
+        repeats=arguments.repeats,
+        taken=lambda study: folder.run_ids(study) | folder.ids_being_made(),
+    )
     require_registered(expansion)
     with Progress(loudness(arguments), expansion, folder) as progress:
         return list(run_all(folder, expansion, launcher_here(progress.say), progress).made)
@@ -113,21 +103,3 @@ def _measure_pipeline(arguments: argparse.Namespace, folder: ResultFolder, chose
     told = [(count, rate, forecast(rate, model, overlaps=count > 0 or queued)) for count, rate in rates]
     print(json.dumps(loader_object(model, told)) if arguments.json else "\n".join(loader_lines(model, told)))
     return exit_code([*device, *(record for _, made in rows for record in made)])
-
-
-def _about_options(error: InputError) -> InputError:
-    """The same error, naming options instead of the fields that they set."""
-    if not error.problems:
-        return error
-    problems = tuple(Problem(_option(p.field.removeprefix("run.")), p.problem, p.valid) for p in error.problems)
-    if len(problems) == 1:
-        return OptionError(str(problems[0]), COMMAND, problems)
-    return InputError(f"{len(problems)} options are not valid", problems=problems, next_step=f"{COMMAND} --help")
-
-
-def _option(field: str) -> str:
-    if field in OPTION_NAMES:
-        return OPTION_NAMES[field]
-    name = field.removeprefix("budget.")
-    typed = name in (*SETTINGS, *SWITCHES, *PARTS["budget"], "target")
-    return f"--{name.replace('_', '-')}" if typed else f"--set {field}"

@@ -35,10 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     found = {path: folder.read(path) for path in folder.find(arguments.what)}
     if not found:
-        raise InputError(
-            f"{folder.path} has no study or run {arguments.what!r}; studies: {', '.join(studies)}",
-            next_step="steelyard show",
-        )
+        raise folder.unknown(arguments.what)
     if arguments.json:
         print(json.dumps([to_json_object(record) for record in found.values()]))
     else:
@@ -55,7 +52,7 @@ def _derive(arguments: argparse.Namespace, folder: ResultFolder) -> int:
     direct = Path(arguments.what)
     paths = [direct] if (direct / RECORD_FILE).is_file() else folder.find(arguments.what)
     if not paths:
-        raise InputError(f"no run {arguments.what!r} in {folder.path}", next_step="steelyard show")
+        raise folder.unknown(arguments.what)
     derived = {path: derive(path / RAW) for path in paths}
     same = {
         path: read_bounded(path / RECORD_FILE, MAX_RECORD_BYTES) == record_text(record).encode()

@@ -25,7 +25,7 @@ Where = tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
-class Document:
+class InputFile:
     """A file, or another source of settings: how to name a place in it."""
 
     source: str = ""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from steelyard.contracts.base import Bound, Contract, Length, Name, Positive, Text, to_json_object
 from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec
 from steelyard.errors import Problem, nearest, refusal
-from steelyard.inputs.places import HIDES, HOLDS, Document, tables_of
+from steelyard.inputs.places import HIDES, HOLDS, InputFile, tables_of
 from steelyard.inputs.study import NOT_SET, Expansion, Options, Seed, Study, check_settings, expand, label, load_study
 from steelyard.inputs.synonyms import STUDY as SYNONYMS
 from steelyard.inputs.validate import (
@@ -123,7 +123,7 @@ def load_recipe(path: Path) -> Recipe:
     if isinstance(data.get("expect"), dict):
         # One figure may be written as a plain table.
         data["expect"] = [data["expect"]]
-    document = Document(str(path), text, synonyms=SYNONYMS)
+    document = InputFile(str(path), text, synonyms=SYNONYMS)
     problems = find_problems(Recipe, data, document)
     if isinstance(data.get("run"), dict):
         problems += check_settings(data["run"], document, Recipe, path.parent)
@@ -147,7 +147,7 @@ def plan(recipe: Recipe, folder: Path, *, name: str, jobs: int, run: dict[str, A
     study = parse_object(Study, data, f"recipe {recipe.name}")
     _refuse_many(study)
     # A command's settings are options; others are fields of a file.
-    named = Document if run is None else Options
+    named = InputFile if run is None else Options
     source = named(f"recipe {recipe.name}", root=Study, at=("run",), synonyms=SYNONYMS)
     whole = expand(study, place, place=source)
     names = {cell_of(whole, expected).name for expected in recipe.expect}

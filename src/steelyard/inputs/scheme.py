@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 
 from steelyard.contracts.base import Bound, Contract, Length, NotNegative, Positive
 from steelyard.errors import Problem, nearest, refusal
-from steelyard.inputs.places import Document
+from steelyard.inputs.places import InputFile
 from steelyard.inputs.validate import MAX_SPEC_BYTES, parse_object, parse_toml, read_bounded
 
 SCHEMES_VARIABLE: Final = "STEELYARD_SCHEMES"
@@ -146,7 +146,7 @@ def find_scheme(text: str) -> SchemeFile:
 
 
 def _parsed(content: bytes, source: str) -> Scheme:
-    return parse_object(Scheme, parse_toml(content, source), Document(source, content))
+    return parse_object(Scheme, parse_toml(content, source), InputFile(source, content))
 
 
 def _own() -> dict[str, Path]:

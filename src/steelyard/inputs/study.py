@@ -17,7 +17,7 @@ from steelyard.contracts.base import Bound, Contract, Length, Name, to_json_obje
 from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec
 from steelyard.errors import SHOWN_PROBLEMS, InputError, Problem, nearest, refusal
 from steelyard.inputs.catalogue import usual_options
-from steelyard.inputs.places import HIDES, HOLDS, Document, Where, dotted
+from steelyard.inputs.places import HIDES, HOLDS, InputFile, Where, dotted
 from steelyard.inputs.search import Search, SearchGroup
 from steelyard.inputs.shorthand import spell_out
 from steelyard.inputs.source import find_source, parameters, workload_name
@@ -90,7 +90,7 @@ class Expansion:
 
 
 @dataclass(frozen=True)
-class Settings(Document):
+class SweptFile(InputFile):
     """The settings of runs in a file: those of a table, with values of the sweep in place of some."""
 
     swept: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ class Settings(Document):
                 problem = f"{problem}; put lists of values to try in [sweep]"
             return super().problem(where, problem, **more)
         place = dataclasses.replace(self, at=("sweep",), swept=())
-        return super(Settings, place).problem((key, *where[len(key.split(".")) :]), problem, **more)
+        return super(SweptFile, place).problem((key, *where[len(key.split(".")) :]), problem, **more)
 
     def misplaced(self, where: Where, path: tuple[str, ...]) -> Problem:
         """Return the problem of a field that belongs in another table; a sweep names that by dots."""
@@ -118,7 +118,7 @@ def _overlap(key: tuple[str, ...], where: Where) -> bool:
 
 
 @dataclass(frozen=True)
-class Options(Document):
+class Options(InputFile):
     """The settings of a run on the command line."""
 
     def problem(self, where: Where, problem: str, **more: Any) -> Problem:
@@ -174,7 +174,7 @@ def load_study(path: Path) -> Study:
     """Read and check a study file: its fields, and each value of its run and its sweep."""
     text = read_bounded(path, MAX_SPEC_BYTES)
     data = parse_toml(text, str(path))
-    document = Document(str(path), text, synonyms=SYNONYMS)
+    document = InputFile(str(path), text, synonyms=SYNONYMS)
     problems = find_problems(Study, data, document)
     tables = {name: data.get(name, {}) for name in ("run", "sweep")}
     if all(isinstance(table, dict) for table in tables.values()):
@@ -188,7 +188,7 @@ def load_study(path: Path) -> Study:
     return study
 
 
-def _refuse_contradictions(study: Study, document: Document) -> None:
+def _refuse_contradictions(study: Study, document: InputFile) -> None:
     problems = [
         document.problem(("sweep", key), "the list is empty", valid="one value or more")
         for key, values in study.sweep.items()
@@ -204,14 +204,14 @@ def _refuse_contradictions(study: Study, document: Document) -> None:
 
 
 def check_settings(
-    run: dict[str, Any], document: Document, root: type, folder: Path, sweep: dict[str, list[Any]] | None = None
+    run: dict[str, Any], document: InputFile, root: type, folder: Path, sweep: dict[str, list[Any]] | None = None
 ) -> tuple[Problem, ...]:
     """Return what is wrong with the settings of a file, each value of the sweep with the first of the others.
 
     Combinations are not tried here: a study may have a million.
     """
     sweep = sweep or {}
-    place = Settings(document.source, document.text, root, ("run",), document.synonyms, tuple(sweep))
+    place = SweptFile(document.source, document.text, root, ("run",), document.synonyms, tuple(sweep))
     first = {key: values[0] for key, values in sweep.items()}
     choices = [first, *({**first, key: value} for key, values in sweep.items() for value in values[1:])]
     found: dict[str, Problem] = {}
@@ -229,7 +229,7 @@ def check_settings(
 def _spec(
     run: dict[str, Any],
     swept: dict[str, Any],
-    place: Document,
+    place: InputFile,
     folder: Path | None,
     find: Callable[[str], Source | None],
 ) -> RunSpec:
@@ -249,13 +249,13 @@ def _spec(
     return parse_object(RunSpec, {**settings, "run_id": "x", "configuration": "x"}, place)
 
 
-def _placed(problem: Problem, place: Document) -> Problem:
+def _placed(problem: Problem, place: InputFile) -> Problem:
     """Return a problem found in the settings as a problem of their file or options."""
     more = {"valid": problem.valid, "near": problem.near, "given": problem.given}
     return place.problem(tuple(problem.field.split(".")), problem.problem, **more)
 
 
-def _refuse_names(spec: RunSpec, place: Document) -> None:
+def _refuse_names(spec: RunSpec, place: InputFile) -> None:
     """Refuse a workload, device family or data format that is not registered, and unknown options of the model."""
     named = [("device", "device", spec.device)]
     if spec.source is None:
@@ -275,7 +275,7 @@ def _refuse_names(spec: RunSpec, place: Document) -> None:
         raise refusal(*problems)
 
 
-def _bad_options(spec: RunSpec, place: Document) -> list[Problem]:
+def _bad_options(spec: RunSpec, place: InputFile) -> list[Problem]:
     """Return the options that the workload's model does not take, as far as that is known before it is built."""
     known = parameters(spec.source) if spec.source is not None else usual_options(spec.workload)
     problems: list[Problem] = []
@@ -294,13 +294,13 @@ def _bad_options(spec: RunSpec, place: Document) -> list[Problem]:
     return problems
 
 
-def expand(study: Study, folder: Path | None = None, *, place: Document | None = None) -> Expansion:
+def expand(study: Study, folder: Path | None = None, *, place: InputFile | None = None) -> Expansion:
     """Return all runs. Each repeat is a random permutation of all configurations, so that drift does not favour one.
 
     `folder` is the folder of the study's file: a user's own workload must be there or below. `place` names the source
     of the settings in errors.
     """
-    _refuse_contradictions(study, Document(f"study {study.name}"))
+    _refuse_contradictions(study, InputFile(f"study {study.name}"))
     batches = study.search.batches if study.search is not None else ()
     count = study.repeats if not batches else len(batches)
     for values in study.sweep.values():
@@ -309,9 +309,9 @@ def expand(study: Study, folder: Path | None = None, *, place: Document | None =
         raise refusal(Problem("sweep", f"{count:,} runs", f"at most {MAX_RUNS:,} runs in one study"))
     # The batch last: the candidates of one search are then adjacent, in rising order.
     spread = dataclasses.replace(study, sweep={**study.sweep, "batch": batches}) if batches else study
-    place = place or Document(f"study {study.name}", root=Study, at=("run",), synonyms=SYNONYMS)
+    place = place or InputFile(f"study {study.name}", root=Study, at=("run",), synonyms=SYNONYMS)
     if not isinstance(place, Options):
-        place = Settings(place.source, b"", place.root, place.at, place.synonyms, tuple(spread.sweep))
+        place = SweptFile(place.source, b"", place.root, place.at, place.synonyms, tuple(spread.sweep))
     cells = _cells(spread, place, lambda text: find_source(text, folder, below=folder), folder)
     if batches:
         # One search for each combination of the sweep, in random order.
@@ -328,7 +328,7 @@ def expand(study: Study, folder: Path | None = None, *, place: Document | None =
 
 
 def _cells(
-    study: Study, place: Document, find: Callable[[str], Source | None], folder: Path | None
+    study: Study, place: InputFile, find: Callable[[str], Source | None], folder: Path | None
 ) -> list[Configuration]:
     cells: dict[str, Configuration] = {}
     for values in itertools.product(*study.sweep.values()):
@@ -411,7 +411,7 @@ def _not_default(contract: Any, prefix: str = "") -> dict[str, Any]:
 def require_registered(expansion: Expansion) -> None:
     """Refuse unknown workloads, devices and data formats before anything is launched."""
     for cell in expansion.cells:
-        _refuse_names(cell.spec, Document())
+        _refuse_names(cell.spec, InputFile())
 
 
 def _with_identity(spec: RunSpec, study: Study, cell: str, repeat: int) -> RunSpec:

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from steelyard.contracts.base import Bound, Length
 from steelyard.errors import SHOWN_PROBLEMS, InputError, Problem, nearest, refusal
-from steelyard.inputs.places import Document, Where, bare
+from steelyard.inputs.places import InputFile, Where, bare
 from steelyard.inputs.synonyms import number_in, value_for
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ _NO_QUOTES = re.compile(r"\s*([\w.-]+)\s*=\s*([A-Za-z./][\w./:-]*)\s*(#.*)?")
 _COLON = re.compile(r"\s*([\w.-]+)\s*:\s*(\S.*)")
 
 
-def parse_json(cls: type[T], text: bytes | str, source: str | Document) -> T:
+def parse_json(cls: type[T], text: bytes | str, source: str | InputFile) -> T:
     """Return the contract in `text`, or raise InputError with every problem found."""
     try:
         contract: T = _adapter(cls).validate_json(text)  # type: ignore[arg-type]
@@ -69,12 +69,12 @@ def parse_json(cls: type[T], text: bytes | str, source: str | Document) -> T:
     return contract
 
 
-def parse_object(cls: type[T], data: Any, source: str | Document) -> T:
+def parse_object(cls: type[T], data: Any, source: str | InputFile) -> T:
     """Do the same for data already parsed (TOML, options). It goes through JSON so that the same strict rules hold."""
     return parse_json(cls, to_json(data, source), source)
 
 
-def to_json(data: Any, source: str | Document) -> str:
+def to_json(data: Any, source: str | InputFile) -> str:
     """Return data as JSON; InputError names a value that JSON does not have."""
     document = _document(source)
     try:
@@ -102,7 +102,7 @@ def _odd_value(data: Any) -> tuple[Where, Any]:
     return (), None
 
 
-def find_problems(cls: type, data: Any, source: str | Document) -> tuple[Problem, ...]:
+def find_problems(cls: type, data: Any, source: str | InputFile) -> tuple[Problem, ...]:
     """Return everything that is wrong with data; nothing when it is valid."""
     try:
         parse_object(cls, data, source)
@@ -117,7 +117,7 @@ def parse_file(
     """Read and check a TOML file; errors name its lines. `prepare` may rewrite the data before the check."""
     text = read_bounded(path, MAX_SPEC_BYTES)
     data = parse_toml(text, str(path))
-    return parse_object(cls, prepare(data) if prepare else data, Document(str(path), text, **more))
+    return parse_object(cls, prepare(data) if prepare else data, InputFile(str(path), text, **more))
 
 
 def parse_toml(text: bytes, source: str) -> dict[str, Any]:
@@ -199,8 +199,8 @@ def json_schema(cls: type) -> dict[str, Any]:
     return _adapter(cls).json_schema()
 
 
-def _document(source: str | Document) -> Document:
-    return source if isinstance(source, Document) else Document(source)
+def _document(source: str | InputFile) -> InputFile:
+    return source if isinstance(source, InputFile) else InputFile(source)
 
 
 @cache
@@ -208,7 +208,7 @@ def _adapter(cls: Any) -> TypeAdapter[Any]:
     return TypeAdapter(cls)
 
 
-def _problems(cls: type, error: ValidationError, document: Document) -> list[Problem]:
+def _problems(cls: type, error: ValidationError, document: InputFile) -> list[Problem]:
     found: dict[Any, Problem] = {}
     entries = error.errors(include_url=False, include_context=False)
     for entry in entries[: SHOWN_PROBLEMS + 1]:
@@ -234,13 +234,13 @@ def _problems(cls: type, error: ValidationError, document: Document) -> list[Pro
     return [problem for where, problem in found.items() if problem.problem != "missing" or where not in meant]
 
 
-def _bad_key(document: Document, where: Where, hint: Any) -> Problem:
+def _bad_key(document: InputFile, where: Where, hint: Any) -> Problem:
     name, table = str(where[-1]), str(where[-2]) if len(where) > 1 else ""
     near = value_for(name, table) or _near_value(name, hint, table)
     return document.problem(where, f"the name must be {describe(hint)}", near=near)
 
 
-def _bad_value(document: Document, where: Where, hint: Any, entry: Any) -> Problem:
+def _bad_value(document: InputFile, where: Where, hint: Any, entry: Any) -> Problem:
     value = entry.get("input")
     field = str(next((part for part in reversed(where) if isinstance(part, str)), ""))
     fault = "must be a finite number" if entry["type"] == "finite_number" else _fault(value, hint)
