@@ -226,7 +226,7 @@ def test_figures_that_may_not_be_used_are_never_called_the_highest(folder: Resul
     part = figures_section([next(record for record in folder.records("altered") if record.status.code == "completed")])
     assert part is not None
     assert part.answer.endswith("(not reliable: SY501).")
-    assert "not to be used: SY501 forbids the figures of 6 of 6 cells" in section(page, "energy").answer
+    assert "Do not use it for 6 of 6 configurations: fix SY501 first." in section(page, "energy").answer
 
 
 def test_a_comparison_begins_with_its_verdict(results: ResultFolder, folder: ResultFolder) -> None:
@@ -381,7 +381,7 @@ def test_a_run_has_a_page(results: ResultFolder, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nothing-such"], "nothing selected"),
+        (["nothing-such"], "no such study or run"),
         (["line", "-o", "."], "this format is one file"),
         (["line", "-o", "no/such/folder/x.html"], "does not exist"),
         (["line", "modes", "--factor", "colour"], "unknown factor"),

@@ -155,7 +155,7 @@ def test_a_bad_line_is_named(line, said, tmp_path):
         ("metric,value,unit,unit\n", "line 1, column 4: the column 'unit' occurs twice"),
         (
             "metric,value,unit,device\n",
-            "column 4: the column 'device' is not known (did you mean 'devices'?)",
+            "column 4: unknown column 'device' (did you mean 'devices'?)",
         ),
         ("", "is empty"),
         ("\n\n", "is empty"),

@@ -383,7 +383,7 @@ def test_the_page_tells_what_happens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = (DOCS / "batch-search.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```(?:toml)?\n(.*?)```", page, re.DOTALL)
+    blocks = re.findall(r"```(?:toml|console)?\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("STEELYARD_RESULTS", raising=False)
     Path("largest.toml").write_text(blocks[0])

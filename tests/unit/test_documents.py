@@ -71,7 +71,7 @@ def test_figures_as_printed() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(InputError, match="unknown reference table"):
+    with pytest.raises(InputError, match="no such reference table"):
         documents.load("none")
 
 

@@ -612,9 +612,9 @@ def test_sentences_on_where_to_stop(study: Any) -> None:
     text = shown(records, threshold=between, name="study:batch=32")
     assert "study:batch=32: weak scaling" in text
     assert "8 devices, the largest count measured (" in text
-    assert "The interval of 8 devices lies on both sides of" in text
-    assert "2 devices: one more returns" in text
-    assert "3 devices: 5 more return" in text
+    assert "The CI of 8 devices includes" in text
+    assert "2 to 3 devices: " in text
+    assert "3 to 8 devices: " in text
     # A middle count that is worse than its neighbours is reported.
     worse = [
         dataclasses.replace(point, split=dataclasses.replace(point.split, total=Estimate(0.3)))
