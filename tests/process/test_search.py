@@ -390,7 +390,7 @@ def test_the_page_tells_what_happens(
     assert main(["study", "largest.toml"]) == 0
     assert "$ steelyard study largest.toml\n" + capsys.readouterr().out == blocks[1]
     group = expand(load_study(Path("largest.toml"))).searches[0]
-    assert f"plus the halvings of one doubling, {group.most_tries} here" in page
+    assert f"plus the halvings of one doubling, here {group.most_tries}" in page
     assert main(["study", "largest.toml", "--dry-run"]) == 0
     assert re.search(rf"1 to 4096 +{group.most_tries}\n", capsys.readouterr().out)
     records = tried(ResultFolder(Path("steelyard-results")), [group])
