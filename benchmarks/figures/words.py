@@ -6,20 +6,19 @@ use often would be an ordinary word, and does not belong on the list.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import fnmatch
 import importlib.util
 import io
-import json
 import re
 import subprocess
-import sys
 import tokenize
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from figure import arguments, at_most, finish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,15 +110,14 @@ def count(paths: list[Path], patterns: list[Pattern], *, show: bool) -> tuple[in
     return found, words
 
 
-def main() -> int:
+def main() -> None:
     """Count in our files, then in other people's."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer of other people's packages")
-    parser.add_argument("paths", nargs="*", help="only these files or folders of ours, without the other packages")
-    arguments = parser.parse_args()
+    options = arguments(
+        __doc__, paths={"nargs": "+", "default": [], "help": "only these files or folders of ours, without the rest"}
+    )
     patterns, exempt = read_list()
     listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *arguments.paths],
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *options.paths],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.split("\n")  # fmt: skip
     ours = [
@@ -129,32 +127,20 @@ def main() -> int:
         if (ROOT / name).is_file()
     ]
     found, words = count(ours, patterns, show=True)
-    print(f"ours: {found} matches in {words:,} words of {len(ours)} files")
-    if arguments.paths:
-        return int(found > 0)
-    theirs: list[Path] = []
-    for name in OTHERS[: 3 if arguments.quick else None]:
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.submodule_search_locations:
-            theirs += sorted(Path(next(iter(spec.submodule_search_locations))).rglob("*.py"))
-    their_found, their_words = count(theirs, patterns, show=False)
-    rate = 1e4 * their_found / max(1, their_words)
-    print(f"others: {their_found} matches in {their_words:,} words of {len(theirs)} files, {rate:.2f} per 10,000")
-    holds = found == 0 and rate <= OTHERS_BAR
-    print(
-        json.dumps(
-            {
-                "name": "words",
-                "figure": found,
-                "unit": "matches",
-                "bar": 0,
-                "holds": holds,
-                "others_per_10k": round(rate, 3),
-            }
-        )
-    )
-    return 0 if holds else 1
+    print(f"ours: {words:,} words in {len(ours)} files")
+    figures = [at_most("words: wordings to avoid", found, "matches", 0)]
+    if not options.paths:
+        theirs: list[Path] = []
+        for name in OTHERS[: 3 if options.quick else None]:
+            spec = importlib.util.find_spec(name)
+            if spec is not None and spec.submodule_search_locations:
+                theirs += sorted(Path(next(iter(spec.submodule_search_locations))).rglob("*.py"))
+        their_found, their_words = count(theirs, patterns, show=False)
+        print(f"others: {their_found} matches in {their_words:,} words of {len(theirs)} files")
+        rate = 1e4 * their_found / their_words
+        figures.append(at_most("words: the same wordings in other packages", rate, "per 10,000 words", OTHERS_BAR))
+    finish(figures)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

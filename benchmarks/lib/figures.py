@@ -20,6 +20,7 @@ NAMES = (
     "detection",
     "malformed",
     "typos",
+    "words",
     "steady_state",
     "memory",
     "crash",

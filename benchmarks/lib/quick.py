@@ -16,6 +16,7 @@ TOGETHER = frozenset(
     {
         "malformed",
         "typos",
+        "words",
         "steady_state",
         "flops",
         "same_training",
