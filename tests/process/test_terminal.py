@@ -808,7 +808,8 @@ def test_verbs_fit_a_narrow_terminal(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "study.toml").write_text(STUDY.format(pace=0.0), encoding="utf-8")
     assert main(["study", "study.toml", "--quiet"]) == 1
-    assert main(["run", "sim", "--ranks", "2", "--repeats", "2", "--study", "two", "--quiet"]) == 0
+    sensors = 'sim.sensors=[{"kind": "counter", "period_s": 0.02}]'
+    assert main(["run", "sim", "--ranks", "2", "--repeats", "2", "--study", "two", "--set", sensors, "--quiet"]) == 0
     run = min(ResultFolder(tmp_path / "steelyard-results").run_ids("two"))
     verbs = [
         ["show"], ["show", "forty"], ["show", "two"], ["show", run], ["batch", "forty"], ["energy", "two"],
@@ -823,6 +824,7 @@ def test_verbs_fit_a_narrow_terminal(
             main(verb)
             texts[columns] = out.see() + err.see()
             assert out.terminal.wrapped + err.terminal.wrapped == 0, (verb, columns)
+        assert not re.search(r"(?m)^\|", texts[60]), "a line of a chart is broken"
         # A part of a broken word would be no word of the wide output.
         wide_words = set(words_of(texts[120]))
         assert [word for word in words_of(texts[60]) if word not in wide_words] == [], verb

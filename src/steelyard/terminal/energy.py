@@ -13,6 +13,9 @@ from steelyard.contracts.base import to_json_object
 from steelyard.errors import printable
 from steelyard.terminal.findings import finding_lines
 from steelyard.terminal.text import (
+    LEAST_WIDTH,
+    OUTPUT_COLUMNS,
+    WIDTH,
     interval_notes,
     natural_order,
     number,
@@ -252,8 +255,10 @@ def power_chart(trace: PowerTrace) -> list[str]:
     """Draw the total power over time, and the phases below it."""
     counted = [line for line in trace.lines if line.counted]
     lines = counted or [line for line in trace.lines if line.scope == trace.lines[0].scope]
-    times, power = total(lines, 4 * CHART_COLUMNS)
-    known = [part[np.isfinite(part)] for part in np.array_split(power, CHART_COLUMNS)]
+    # The scale takes the first eleven columns.
+    wide = min(CHART_COLUMNS, max(LEAST_WIDTH, OUTPUT_COLUMNS.get() or WIDTH) - 12)
+    times, power = total(lines, 4 * wide)
+    known = [part[np.isfinite(part)] for part in np.array_split(power, wide)]
     columns = [float(part.mean()) if part.size else None for part in known]
     top = max((value for value in columns if value is not None), default=0.0) or 1.0
     what = "counted" if counted else f"of scope {lines[0].scope}"
@@ -270,7 +275,7 @@ def power_chart(trace: PowerTrace) -> list[str]:
             )
         out.append(f"{mark:>9} |{drawn}".rstrip())
     marks = ""
-    for part in np.array_split(times, CHART_COLUMNS):
+    for part in np.array_split(times, wide):
         inside = [phase.name for phase in trace.phases if phase.start_s <= float(part.mean()) < phase.end_s]
         marks += PHASE_MARKS.get(inside[-1], "?") if inside else " "
     out.append(f"{'phase':>9} |{marks}".rstrip())
