@@ -309,7 +309,7 @@ def test_every_row_of_a_document_stands_in_a_section() -> None:
 
 
 def test_a_name_that_is_not_there_is_refused_before_anything_is_made() -> None:
-    with pytest.raises(InputError, match="unknown reference table"):
+    with pytest.raises(InputError, match="no such reference table"):
         reference_page(["caraml", "nope"])
 
 

@@ -151,8 +151,8 @@ class Options(InputFile):
 # Settings whose option has another name, and tables whose fields have options of their own names.
 _RENAMED = {
     "loader.workers": "--loader-workers", "loader.prefetch": "--prefetch", "loader.pin_memory": "--pin-memory",
-    "quality.target": "--target", "quality.every_epochs": "--evaluate-every", "workload": "WORKLOAD",
-    "loader.place": "--data", "data.path": "--data", "data.format": "--data", "name": "--study",
+    "quality": "--target", "quality.target": "--target", "quality.every_epochs": "--evaluate-every",
+    "workload": "WORKLOAD", "loader.place": "--data", "data.path": "--data", "data.format": "--data", "name": "--study",
 }  # fmt: skip
 _WITH_OPTION = (
     "device", "mode", "ranks", "batch", "accumulation", "learning_rate", "precision", "compile", "parallel", "backend",
