@@ -343,7 +343,7 @@ FOREIGN_STUDY: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "hyperfine (--help)": (
         ("runs = 10", "repeats"), ("parameter_list = [1]", "sweep"), ("warmup = 3", "warm-up"),
-        ("min_runs = 3", "budget.min_steps"),
+        ("min_runs = 3", "repeats"),
     ),
     "sbatch (man page)": (
         ("gpus = 4", "ranks"), ("nodes = 2", "ranks"), ("ntasks = 8", "ranks"), ("time = '01:30:00'", "time_limit_s"),
