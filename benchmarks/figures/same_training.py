@@ -36,7 +36,9 @@ def by_hand(folder: Path, ranks: int, accumulation: int, seed: int) -> None:
     """Run the loop without the harness."""
     words = [str(MODELS / "by_hand.py"), str(seed), str(STEPS), str(BATCH), str(accumulation)]
     starter = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
-    subprocess.run([sys.executable, *starter, *words], env=surroundings(folder), check=True, capture_output=True)
+    command = [sys.executable, *starter, *words]
+    # What it reports on a failure is seen: the standard error is not taken.
+    subprocess.run(command, env=surroundings(folder), check=True, stdout=subprocess.PIPE)
 
 
 def surroundings(folder: Path) -> dict[str, str]:

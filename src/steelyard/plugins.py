@@ -22,19 +22,18 @@ LISTS = {
     "reference table": "steelyard audit --reference",
 }
 # What other tools call these, or the nearest thing that is registered.
-OTHER_NAMES: dict[str, dict[str, str]] = {
-    "device": {
-        "gpu": "cuda", "nvidia": "cuda", "rocm": "cuda", "hip": "cuda", "amd": "cuda", "intel": "xpu", "gaudi": "hpu",
-        "habana": "hpu", "metal": "mps", "apple": "mps", "any": "auto",
-    },
-    "workload": {
-        "resnet": "resnet50", "gpt2": "gpt", "gpt-2": "gpt", "bert": "bert-base", "vit": "vit-l-16", "swin": "swin-t",
-        "efficientnet": "efficientnet-b0", "mobilenet": "mobilenet-v3-large", "wideresnet": "wideresnet28-10",
-        "wrn-28-10": "wideresnet28-10", "gemm": "matmul", "stream": "memory-bandwidth", "nccl": "all-reduce",
-        "bandwidth": "memory-bandwidth", "fasterrcnn": "fasterrcnn-r50-fpn",
-    },
-    "data": {"cifar": "cifar10", "imagenet": "imagefolder", "wds": "webdataset", "text": "tokens"},
+_DEVICES = {
+    "gpu": "cuda", "nvidia": "cuda", "rocm": "cuda", "hip": "cuda", "amd": "cuda", "intel": "xpu", "gaudi": "hpu",
+    "habana": "hpu", "metal": "mps", "apple": "mps", "any": "auto",
 }  # fmt: skip
+_WORKLOADS = {
+    "resnet": "resnet50", "gpt2": "gpt", "gpt-2": "gpt", "bert": "bert-base", "vit": "vit-l-16", "swin": "swin-t",
+    "efficientnet": "efficientnet-b0", "mobilenet": "mobilenet-v3-large", "wideresnet": "wideresnet28-10",
+    "wrn-28-10": "wideresnet28-10", "gemm": "matmul", "stream": "memory-bandwidth", "nccl": "all-reduce",
+    "bandwidth": "memory-bandwidth", "fasterrcnn": "fasterrcnn-r50-fpn",
+}  # fmt: skip
+_DATA = {"cifar": "cifar10", "imagenet": "imagefolder", "wds": "webdataset", "text": "tokens"}
+OTHER_NAMES: dict[str, dict[str, str]] = {"device": _DEVICES, "workload": _WORKLOADS, "data": _DATA}
 
 BUILTIN: dict[str, dict[str, str]] = {
     "device": {
