@@ -112,7 +112,7 @@ class Counts:
 
 def tells_what_is_valid(problem: Problem) -> bool:
     """Whether a problem names valid values, the right field or the right place."""
-    answer = any(word in problem.problem for word in ("must ", "belongs ", "leave it out", "not valid"))
+    answer = any(word in problem.problem for word in ("must ", "belongs ", "leave it out"))
     return bool(problem.problem and (answer or problem.valid or problem.near))
 
 

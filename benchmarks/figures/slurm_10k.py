@@ -159,8 +159,8 @@ def watch(cluster: Cluster) -> float:
     raise TimeoutError(f"not within {LONGEST_S:g} s: {cluster.logs()}")
 
 
-def count(standing: dict[str, object], code: str) -> int:
-    totals = standing["totals"]
+def count(status: dict[str, object], code: str) -> int:
+    totals = status["totals"]
     assert isinstance(totals, dict)
     return int(totals.get(code, 0))
 

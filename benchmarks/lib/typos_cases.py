@@ -284,7 +284,7 @@ COMMANDS: tuple[tuple[list[str], str, str], ...] = (
 TABLE = "accelerator,devices,metric,value,unit\nA,4,throughput,1,images/s\n"
 CLAIMS = 'tables = ["t.csv"]\n[[claim]]\nid = "a"\nkind = "times"\n'
 AUDITS: tuple[tuple[list[str], dict[str, str], str, str], ...] = (
-    (["audit", "t.csv"], {"t.csv": TABLE.replace("devices", "devicse")}, "devicse", "did you mean 'devices'?"),
+    (["audit", "t.csv"], {"t.csv": TABLE.replace("devices", "devicse")}, "devicse", "did you mean devices?"),
     (["audit", "c.toml"], {"c.toml": CLAIMS.replace("tables", "tabels")}, "c.toml", "did you mean tables?"),
     (["audit", "c.toml"], {"c.toml": CLAIMS, "T.csv": TABLE}, "t.csv: no such file", "T.csv?"),
     (["audit", "carmal"], {}, "carmal", "caraml"),

@@ -50,7 +50,7 @@ def nearest(text: str, known: Iterable[str], close: float = CLOSE) -> str:
         if matcher.real_quick_ratio() < close or matcher.quick_ratio() < close:
             return 0.0
         # Letters are swapped more often than replaced, and the first ones are seldom wrong.
-        swapped = 0.1 * (sorted(wanted) == sorted(other))
+        swapped = 0.1 * (wanted != other and sorted(wanted) == sorted(other))
         return matcher.ratio() + swapped + 0.01 * _common_start(wanted, other)
 
     best = ("", 0.0)

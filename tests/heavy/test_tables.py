@@ -155,7 +155,7 @@ def test_a_bad_line_is_named(line, said, tmp_path):
         ("metric,value,unit,unit\n", "line 1, column 4: the column 'unit' occurs twice"),
         (
             "metric,value,unit,device\n",
-            "column 4: unknown column 'device' (did you mean 'devices'?)",
+            "column 4: unknown column 'device'; did you mean devices?",
         ),
         ("", "is empty"),
         ("\n\n", "is empty"),
@@ -188,7 +188,7 @@ def test_other_encodings_are_refused(content, said, tmp_path):
         ("row = 3\n", "(whole file): not a table"),
         ("[[row]]\nfigures = 3\n", "row 1, figures: not a table of figures"),
         ("[[row]]\nfigures = { throughput = 3 }\n", "row 1, 'throughput': '3' is not text with a number and a unit"),
-        ('[[row]]\ndevice = 3\nfigures = { throughput = "1 images/s" }\n', "did you mean 'devices'?"),
+        ('[[row]]\ndevice = 3\nfigures = { throughput = "1 images/s" }\n', "did you mean devices?"),
         ('[[row]]\ndevices = [1]\nfigures = { throughput = "1 images/s" }\n', "a list, a date or a table"),
         ('[[row]]\nfigures = { throughput = "=1 images/s" }\n', "'=1' is not a number"),
         ("[[platform]]\nname = 'A'\npower_limit_w = inf\n", "platform 1, power_limit_w: 'inf'"),

@@ -20,7 +20,7 @@ from steelyard.cli.main import main
 from steelyard.contracts.observe import LEASE_FILE, Launch
 from steelyard.errors import InputError
 from steelyard.inputs.cost import cost
-from steelyard.inputs.search import Search, SearchState, next_try, remaining, standing
+from steelyard.inputs.search import Search, SearchState, next_try, remaining, search_state
 from steelyard.inputs.study import Study, expand, load_study
 from steelyard.launch.local import LocalLauncher
 from steelyard.launch.scripts.task import read_done
@@ -126,7 +126,7 @@ def test_a_search_that_was_broken_off_goes_on_with_what_is_open() -> None:
     group = expand(Study(name="s", search=Search(last=16))).searches[0]
 
     def known(**verdicts: Verdict) -> SearchState:
-        return standing(group, lambda spec: verdicts.get(f"b{spec.batch}"))
+        return search_state(group, lambda spec: verdicts.get(f"b{spec.batch}"))
 
     assert remaining(group, known()) == group.runs
     assert [spec.batch for spec in remaining(group, known(b4="fits", b8="out of memory"))] == [5, 6, 7]

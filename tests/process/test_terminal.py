@@ -45,7 +45,7 @@ from steelyard.terminal.live import following, progress
 from steelyard.terminal.live.following import Following
 from steelyard.terminal.live.pace import Pace, parallel_left_s
 from steelyard.terminal.live.progress import Loudness, Progress
-from steelyard.terminal.status import campaign_lines, standing_lines
+from steelyard.terminal.status import campaign_lines, status_lines
 from steelyard.terminal.step_times import step_time_lines
 from steelyard.terminal.text import OUTPUT_COLUMNS, table
 
@@ -646,12 +646,12 @@ def test_a_study_at_a_site_is_a_grid_with_the_pace(pseudo: Callable[..., Pseudo]
 
 
 def test_what_does_not_fit_is_no_failure_and_is_not_to_be_made_again() -> None:
-    lines = standing_lines(standing(["completed", "out_of_memory"], []))
+    lines = status_lines(standing(["completed", "out_of_memory"], []))
     header = next(line for line in " ".join(lines).splitlines() if "completed" in line)
     assert "out of memory" in header
     assert "not converged" not in header
     assert lines[-1] == "next: steelyard show sweep"
-    lines = standing_lines(standing(["completed", "out_of_memory", "hung"], []))
+    lines = status_lines(standing(["completed", "out_of_memory", "hung"], []))
     assert lines[-1].endswith("--again hung reruns them")
 
 
@@ -697,8 +697,8 @@ def test_candidates_of_a_search_are_not_called_runs(kinds: list[str], said: str,
 def test_verbose_status_has_paths_and_every_job(tmp_path: Path) -> None:
     sent = Sent(tmp_path / "c1", "here", "cpu", jobs=7, tasks=7, runs=7, left=7, ids=tuple("1234567"))
     found = standing([], ["queued"], campaigns=[sent])
-    assert "jobs 1, 2, 3, 4, 5, ..." in " ".join(" ".join(standing_lines(found)).split())
-    said = " ".join(" ".join(standing_lines(found, verbose=True)).split())
+    assert "jobs 1, 2, 3, 4, 5, ..." in " ".join(" ".join(status_lines(found)).split())
+    said = " ".join(" ".join(status_lines(found, verbose=True)).split())
     assert "jobs 1, 2, 3, 4, 5, 6, 7" in said
     assert f"files: {tmp_path / 'c1'}" in said
 

@@ -330,7 +330,7 @@ def test_every_setting_is_the_factor_when_it_is_named() -> None:
 
 def test_unknown_factors_and_figures_are_refused() -> None:
     assert require_factor("ranks") == "devices"
-    with pytest.raises(InputError, match="use 'precision'"):
+    with pytest.raises(InputError, match="did you mean precision"):
         require_factor("precison")
     with pytest.raises(InputError, match="valid: throughput"):
         compare([made([1.0])], [made([2.0], "t/b")], metric="energy")

@@ -82,7 +82,7 @@ def test_a_run_is_that_run_alone(folder: ResultFolder) -> None:
         ("sweep/sim", ["4 configurations begin with it"]),
         ("sweep/", ["no such configuration"]),
         ("sweep:batch=9", ["batch is 32, 8"]),
-        ("sweep:batc=8", ["no such setting", "use 'batch'"]),
+        ("sweep:batc=8", ["no such setting", "did you mean batch?"]),
         ("sweep:batch", ["is not key=value"]),
         ("sweep:=8", ["is not key=value"]),
         ("sweep:", ["is not key=value"]),

@@ -6,10 +6,10 @@ source.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from steelyard import plugins
 from steelyard.analysis.ratios import LEVEL, Ratio, ratios, sense
 from steelyard.errors import InputError, Problem
 from steelyard.rules.rule import check
@@ -127,9 +127,7 @@ def require_factor(name: str) -> str:
     name = ALIASES.get(name, name)
     known = [*(key for key, role in SETTINGS.items() if role != "evidence"), *dict.fromkeys(SETTINGS.values())]
     if name not in known or name == "evidence":
-        near = difflib.get_close_matches(name, known, n=1)
-        problem = Problem("factor", f"{name!r} is not a setting", ", ".join(dict.fromkeys(known)))
-        raise InputError("unknown factor", problems=(problem,), next_step=f"use {near[0]!r}" if near else None)
+        raise plugins.unknown("factor", name, list(dict.fromkeys(known)))
     return name
 
 

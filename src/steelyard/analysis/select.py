@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.summary import CellSummary, summarise
 from steelyard.contracts.base import to_json_object
-from steelyard.errors import InputError, Problem
+from steelyard.errors import InputError, Problem, nearest, refusal
 from steelyard.rules.table.settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -95,11 +94,9 @@ def narrow(entries: list[tuple[T, dict[str, Any]]], name: str, text: str) -> lis
 def _require_key(key: str, name: str, entries: list[tuple[T, dict[str, Any]]]) -> None:
     known = sorted({setting for _, settings in entries for setting in settings})
     if key not in known:
-        near = difflib.get_close_matches(key, known, n=1)
         # Specs have many names; people compare by those of rows.
         some = [setting for setting in known if setting in SETTINGS]
-        problem = _problem(f"{name}:{key}", f"no such setting; settings: {', '.join(some)}")
-        raise InputError("nothing selected", problems=(problem,), next_step=f"use {near[0]!r}" if near else None)
+        raise refusal(Problem(f"{name}:{key}", "no such setting", ", ".join(some), near=nearest(key, known)))
 
 
 def all_settings(cell: CellSummary) -> dict[str, Any]:

@@ -5,7 +5,6 @@ Described with examples in docs/claims.md. A claims file names its tables; a cla
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from steelyard.audit import documents
 from steelyard.audit.table import read_platforms, read_table
 from steelyard.contracts.base import Bound, Contract, Length, Positive, Share, Text
-from steelyard.errors import InputError, Problem
+from steelyard.errors import InputError, Problem, nearest
 from steelyard.inputs.validate import parse_object, parse_toml
 from steelyard.rules.claim import Assertion, Span
 from steelyard.rules.table.settings import SETTINGS
@@ -357,9 +356,8 @@ def _find_unknown_settings(claim: Claim) -> list[Problem]:
     for field_name, value in named.items():
         known = [*SETTINGS, *(sorted(set(SETTINGS.values())) if field_name == "factor" else ())]
         if value not in known:
-            near = difflib.get_close_matches(value, known, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            problems.append(Problem(field_name, f"{value!r} is not a setting{hint}", ", ".join(SETTINGS)))
+            near = nearest(value, known)
+            problems.append(Problem(field_name, f"{value!r} is not a setting", ", ".join(SETTINGS), near=near))
     return problems
 
 

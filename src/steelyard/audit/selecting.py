@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from steelyard.errors import InputError, Problem
+from steelyard.errors import InputError, Problem, nearest
 from steelyard.rules.table.row import Amount, Row
 from steelyard.rules.table.settings import SETTINGS
 from steelyard.rules.table.units import unit_of
@@ -186,12 +185,9 @@ def _has(row: Row, key: str, wanted: object) -> bool:
 def _refuse_unknown(claim: Claim, wanted: Mapping[str, object]) -> None:
     unknown = [key for key in wanted if key not in KEYS]
     if unknown:
-        problems = []
-        for key in unknown:
-            near = difflib.get_close_matches(key, KEYS, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            problems.append(Problem(key, f"not a setting of rows{hint}", ", ".join(KEYS)))
-        raise InputError(f"claim {claim.id} selects by unknown settings", problems=tuple(problems))
+        valid = ", ".join(KEYS)
+        problems = tuple(Problem(key, "not a setting of rows", valid, near=nearest(key, KEYS)) for key in unknown)
+        raise InputError(f"claim {claim.id} selects by unknown settings", problems=problems)
 
 
 def _explain_none(claim: Claim, table: RowTable, wanted: Mapping[str, Setting], metric: str) -> InputError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -15,7 +14,7 @@ from steelyard.audit.check import check_table
 from steelyard.audit.claims import made_claims, parse_claims
 from steelyard.audit.judge import judge
 from steelyard.audit.table import parse_table, read_table
-from steelyard.errors import InputError
+from steelyard.errors import InputError, nearest
 from steelyard.inputs.validate import MAX_SPEC_BYTES, parse_toml, read_bounded
 from steelyard.results.store import RECORD_FILE, ResultFolder, read_record
 from steelyard.rules.rule import check
@@ -67,11 +66,11 @@ def audit(name: str, folder: ResultFolder, platforms: tuple[Platform, ...] = ())
     if runs:
         return _audit_records(name, [folder.read(run) for run in runs])
     known = [*documents.names(), *folder.studies()]
-    near = difflib.get_close_matches(name, known, n=1)
+    near = nearest(name, known)
     raise InputError(
         f"{name!r} is not a file, a result folder, a study or run in {folder.path}, or a built-in document; "
         f"built in: {', '.join(documents.names())}",
-        next_step=f"steelyard audit {near[0]}" if near else "steelyard audit --reference",
+        next_step=f"steelyard audit {near}" if near else "steelyard audit --reference",
     )
 
 

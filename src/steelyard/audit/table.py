@@ -6,14 +6,13 @@ The format is described in docs/tables.md. An empty cell is unknown: not zero, a
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from steelyard.errors import SHOWN_PROBLEMS, InputError, Problem
+from steelyard.errors import SHOWN_PROBLEMS, InputError, Problem, nearest
 from steelyard.inputs.validate import parse_toml, read_bounded
 from steelyard.rules.table.relations import metric_kind
 from steelyard.rules.table.row import Amount, Platform, Row, RowTable
@@ -160,9 +159,8 @@ def _read_header(cells: list[str], name: str, known: tuple[str, ...], required: 
         if column in columns[: number - 1]:
             problems.append(Problem(where, f"the column {_shorten(column)} occurs twice", "each column once"))
         elif column not in known:
-            near = difflib.get_close_matches(column[:MAX_METRIC], known, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            problems.append(Problem(where, f"unknown column {_shorten(column)}{hint}", valid))
+            near = nearest(column[:MAX_METRIC], known)
+            problems.append(Problem(where, f"unknown column {_shorten(column)}", valid, near=near))
     missing = [column for column in required if column not in columns]
     problems += [Problem("line 1", f"the column {column!r} is missing", valid) for column in missing]
     _refuse(name, problems)
@@ -335,10 +333,9 @@ def _take_toml_row(made: _Rows, where: str, row: dict[str, Any]) -> None:
         cells = {key: _format_plain(key, value) for key, value in row.items() if key not in ("url", "title")}
         for key in cells:
             if key not in known:
-                near = difflib.get_close_matches(key[:MAX_METRIC], known, n=1)
-                raise BadCellError(
-                    _shorten(key), f"unknown{f' (did you mean {near[0]!r}?)' if near else ''}", ", ".join(known)
-                )
+                near = nearest(key[:MAX_METRIC], known)
+                hint = f"; did you mean {near}?" if near else ""
+                raise BadCellError(_shorten(key), f"unknown{hint}", ", ".join(known))
         lines = []
         for metric, text in figures.items():
             if not isinstance(text, str):

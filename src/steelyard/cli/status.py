@@ -10,7 +10,7 @@ from steelyard.launch.submit import cancel
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.live.following import Following
 from steelyard.terminal.live.progress import loudness, say
-from steelyard.terminal.status import standing_lines, standing_object
+from steelyard.terminal.status import status_lines, status_object
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -28,11 +28,11 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             statuses.append(look(folder, name))
     if arguments.json:
-        print(json.dumps({"studies": [standing_object(status) for status in statuses]}))
+        print(json.dumps({"studies": [status_object(status) for status in statuses]}))
     elif not statuses:
         print("no study was submitted from here; to submit one: steelyard study FILE --site SITE")
     else:
-        print("\n\n".join("\n".join(standing_lines(status, verbose=arguments.verbose)) for status in statuses))
+        print("\n\n".join("\n".join(status_lines(status, verbose=arguments.verbose)) for status in statuses))
     return 1 if any(status.problems for status in statuses) else 0
 
 

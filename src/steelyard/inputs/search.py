@@ -80,7 +80,7 @@ class SearchState:
         return self.failed is not None or self.high - self.low <= 1
 
 
-def standing(group: SearchGroup, verdict_of: Callable[[RunSpec], Verdict | None]) -> SearchState:
+def search_state(group: SearchGroup, verdict_of: Callable[[RunSpec], Verdict | None]) -> SearchState:
     """Return the state from the finished runs; a verdict of None: not run yet."""
     verdicts = [verdict_of(spec) for spec in group.runs]
     low = max((index for index, verdict in enumerate(verdicts) if verdict == "fits"), default=-1)

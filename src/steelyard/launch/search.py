@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from steelyard.inputs.search import next_try, standing
+from steelyard.inputs.search import next_try, search_state
 from steelyard.launch.local_study import Outcome, make_run, refuse_other_seed, write_study_plan
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def found(folder: ResultFolder, group: SearchGroup) -> SearchResult:
             code = folder.read(folder.run_path(spec)).status.code
             failed: Verdict = "out of memory" if code == "out_of_memory" else "failed"
             verdicts[spec.run_id] = "fits" if code in FITS else failed
-    return SearchResult(group, standing(group, lambda spec: verdicts.get(spec.run_id)), len(verdicts))
+    return SearchResult(group, search_state(group, lambda spec: verdicts.get(spec.run_id)), len(verdicts))
 
 
 def tried(folder: ResultFolder, searches: Sequence[SearchGroup]) -> list[RunRecord]:

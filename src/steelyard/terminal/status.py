@@ -36,71 +36,71 @@ PLACES: Final = {name: place for place, name in enumerate(MARKS)}
 COUNTED: Final = frozenset(state for _, states in COLUMNS for state in states)
 
 
-def standing_lines(standing: StudyStatus, *, verbose: bool = False) -> list[str]:
+def status_lines(status: StudyStatus, *, verbose: bool = False) -> list[str]:
     """Format the state of each configuration, why runs failed, and the next command. `verbose`: also paths and jobs."""
-    cells, labels = standing.cells, standing.labels
-    names = [name for name, count in _counts(standing.totals).items() if count != "-" or name not in SELDOM]
+    cells, labels = status.cells, status.labels
+    names = [name for name, count in _counts(status.totals).items() if count != "-" or name not in SELDOM]
     every = [
         (fit(labels.get(cell, cell), LABEL_CHARACTERS), counts) for cell, counts in list(cells.items())[:SHOWN_CELLS]
     ]
     if len(cells) > 1:
-        every.append(("all" if len(cells) <= SHOWN_CELLS else f"all {len(cells)} configurations", standing.totals))
+        every.append(("all" if len(cells) <= SHOWN_CELLS else f"all {len(cells)} configurations", status.totals))
     rows = [[what, *(_counts(counts)[name] for name in names)] for what, counts in every]
     lines = [
-        printable(f"Study {standing.study}"),
-        *(line for sent in standing.campaigns for line in _sent_lines(sent, verbose=verbose)),
+        printable(f"Study {status.study}"),
+        *(line for sent in status.campaigns for line in _sent_lines(sent, verbose=verbose)),
     ]
     lines += ["", table(["configuration", *names], rows)]
-    lines += _why_lines(standing) + _cause_lines(standing)
-    for problem in standing.problems:
+    lines += _why_lines(status) + _cause_lines(status)
+    for problem in status.problems:
         first, *others = problem.splitlines()
         for line in (f"error: {first}", *others):
             lines += wrapped(line)
-    return [*lines, *_next_lines(standing)]
+    return [*lines, *_next_lines(status)]
 
 
-def progress_line(standing: StudyStatus) -> str:
+def progress_line(status: StudyStatus) -> str:
     """Count the runs by state, in one line."""
-    totals = standing.totals
+    totals = status.totals
     said = ", ".join(f"{count} {name}" for name, count in _counts(totals).items() if count != "-")
-    missing = f"; {standing.problems[0].splitlines()[0]}" if standing.problems else ""
-    return printable(f"{standing.study}: {many(totals.total(), 'run')}: {said or 'none'}{missing}")
+    missing = f"; {status.problems[0].splitlines()[0]}" if status.problems else ""
+    return printable(f"{status.study}: {many(totals.total(), 'run')}: {said or 'none'}{missing}")
 
 
-def grid_cells(standing: StudyStatus) -> dict[str, list[str]]:
+def grid_cells(status: StudyStatus) -> dict[str, list[str]]:
     """Return the states of the runs of each configuration, in the order of the grid."""
     cells: dict[str, list[str]] = {}
-    for cell, counts in standing.cells.items():
+    for cell, counts in status.cells.items():
         states = [state for code, count in counts.items() for state in [state_of(code)] * count]
-        cells[standing.labels.get(cell, cell)] = sorted(states, key=PLACES.__getitem__)
+        cells[status.labels.get(cell, cell)] = sorted(states, key=PLACES.__getitem__)
     return cells
 
 
-def waiting_lines(standing: StudyStatus) -> list[str]:
+def waiting_lines(status: StudyStatus) -> list[str]:
     """List why runs wait, and the jobs that are not finished."""
-    lines = _why_lines(standing)
-    for sent in standing.campaigns:
+    lines = _why_lines(status)
+    for sent in status.campaigns:
         lines += _sent_lines(sent, verbose=True) if sent.left else []
     return lines
 
 
-def standing_object(standing: StudyStatus) -> dict[str, Any]:
+def status_object(status: StudyStatus) -> dict[str, Any]:
     """Return the status of a study as plain data."""
     return {
-        "study": standing.study,
-        "open": len(standing.waiting),
-        "collected": standing.collected,
-        "totals": dict(standing.totals),
+        "study": status.study,
+        "open": len(status.waiting),
+        "collected": status.collected,
+        "totals": dict(status.totals),
         "configurations": [
-            {"configuration": cell, "label": standing.labels.get(cell), "runs": dict(counts)}
-            for cell, counts in standing.cells.items()
+            {"configuration": cell, "label": status.labels.get(cell), "runs": dict(counts)}
+            for cell, counts in status.cells.items()
         ],
         "causes": [
-            {"status": code, "reason": reason, "runs": count} for (code, reason), count in standing.causes.most_common()
+            {"status": code, "reason": reason, "runs": count} for (code, reason), count in status.causes.most_common()
         ],
-        "waits_for": dict(standing.why),
-        "campaigns": [{**vars(sent), "path": str(sent.path), "ids": list(sent.ids)} for sent in standing.campaigns],
-        "problems": standing.problems,
+        "waits_for": dict(status.why),
+        "campaigns": [{**vars(sent), "path": str(sent.path), "ids": list(sent.ids)} for sent in status.campaigns],
+        "problems": status.problems,
     }
 
 
@@ -190,16 +190,16 @@ def _name(job_id: str | None) -> str:
     return (job_id or "-").partition(";")[0]
 
 
-def _why_lines(standing: StudyStatus) -> list[str]:
+def _why_lines(status: StudyStatus) -> list[str]:
     lines = []
-    for why, count in standing.why.most_common(SHOWN_CAUSES):
+    for why, count in status.why.most_common(SHOWN_CAUSES):
         if why:
             lines += wrapped(f"{many(count, 'task')} queued: {why}")
-    planned = sum(state == "planned" for state in standing.waiting.values())
-    unknown = sum(state == "unknown" for state in standing.waiting.values())
+    planned = sum(state == "planned" for state in status.waiting.values())
+    unknown = sum(state == "unknown" for state in status.waiting.values())
     if planned:
         lines += wrapped(f"{many(planned, 'run')} planned but not submitted: repeat the steelyard study command")
-    if unknown and not standing.problems:
+    if unknown and not status.problems:
         lines += wrapped(
             f"{many(unknown, 'run')} unknown to the scheduler: counted as failed if their files do not change for some "
             "minutes"
@@ -207,8 +207,8 @@ def _why_lines(standing: StudyStatus) -> list[str]:
     return lines
 
 
-def _cause_lines(standing: StudyStatus) -> list[str]:
-    causes = standing.causes.most_common()
+def _cause_lines(status: StudyStatus) -> list[str]:
+    causes = status.causes.most_common()
     lines = [""] if causes else []
     for (code, reason), count in causes[:SHOWN_CAUSES]:
         lines += wrapped(f"{count} {code}: {reason}")
@@ -217,11 +217,11 @@ def _cause_lines(standing: StudyStatus) -> list[str]:
     return lines
 
 
-def _next_lines(standing: StudyStatus) -> list[str]:
-    if standing.waiting:
-        return ["", f"next: steelyard status {standing.study} --wait"]
-    codes = sorted({code for code, _ in standing.causes} - {NO_FIT})
+def _next_lines(status: StudyStatus) -> list[str]:
+    if status.waiting:
+        return ["", f"next: steelyard status {status.study} --wait"]
+    codes = sorted({code for code, _ in status.causes} - {NO_FIT})
     if codes:
         again = f"steelyard study FILE --again {','.join(codes)}"
         return ["", f"next: steelyard show RUN_ID explains a failed run; {again} reruns them"]
-    return ["", f"next: steelyard show {standing.study}"]
+    return ["", f"next: steelyard show {status.study}"]

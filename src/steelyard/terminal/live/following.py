@@ -37,26 +37,26 @@ class Following:
         if self._foot.live and self._said:
             self._foot.above(self._said)
 
-    def tell(self, standing: StudyStatus) -> None:
+    def tell(self, status: StudyStatus) -> None:
         """Show a new status."""
-        line = progress_line(standing)
-        if self._loud == "verbose" and (lines := waiting_lines(standing)) != self._detail:
+        line = progress_line(status)
+        if self._loud == "verbose" and (lines := waiting_lines(status)) != self._detail:
             self._detail = lines
             self._foot.above("\n".join(lines)) if lines else None
         if self._foot.live:
             columns, rows = self._foot.console.size
-            lines = textwrap.wrap(f"{line}; {self._left(standing)}", columns - 1)
+            lines = textwrap.wrap(f"{line}; {self._left(status)}", columns - 1)
             height = min(FOOT_ROWS, rows - ROWS_ABOVE) - len(lines)
-            self._foot.show([*lines, *grid(grid_cells(standing), columns, height)])
+            self._foot.show([*lines, *grid(grid_cells(status), columns, height)])
         elif line != self._said and self._loud != "quiet":
             self._foot.above(line)
         self._said = line
 
-    def _left(self, standing: StudyStatus) -> str:
+    def _left(self, status: StudyStatus) -> str:
         """Estimate the time left from the runs that have ended since the first look."""
-        now_s, ended = time.monotonic(), len(standing.runs)
+        now_s, ended = time.monotonic(), len(status.runs)
         begun_s, before = self._first = self._first or (now_s, ended)
-        left_s = parallel_left_s(ended - before, now_s - begun_s, len(standing.waiting))
+        left_s = parallel_left_s(ended - before, now_s - begun_s, len(status.waiting))
         if left_s is None:
             return "time left: known after the next run"
         return f"about {rounded(left_s)} left ({many(ended - before, 'run')} in {duration(now_s - begun_s, parts=1)})"
