@@ -102,7 +102,7 @@ SITE: Final[dict[str, str]] = {
     # containers, Kubernetes
     "volumes": "container.mounts", "binds": "container.mounts", "bind": "container.mounts",
     "volume_mounts": "container.mounts", "host_path": "container.mounts.source",
-    "mount_path": "container.mounts.target", "read_only": "container.mounts.writable",
+    "mount_path": "container.mounts.target", "read_only": "a mount is read-only unless writable is true",
     "images": "container.images", "engine": "container.runtime", "nodeselector": "pools.NAME.node_selector",
     "shm_size": "pools.NAME.shm_mib", "taints": "pools.NAME.tolerations", "ns": "cluster.namespace",
     "image_pull_secrets": "cluster.pull_secret", "image_pull_secret": "cluster.pull_secret",
@@ -135,7 +135,7 @@ VALUES: Final[dict[str, dict[str, str]]] = {
         "arm64": "aarch64", "arm": "aarch64", "arm64v8": "aarch64", "amd64": "x86_64", "x64": "x86_64",
         "x86-64": "x86_64", "x86": "x86_64", "intel": "x86_64",
     },
-    "runtime": {"singularity": "apptainer", "enroot": "podman", "false": "none"},
+    "runtime": {"singularity": "apptainer", "false": "none"},
     "scheduler": {"sbatch": "slurm", "k8s": "kubernetes", "kube": "kubernetes"},
     "unit": {
         "gpu-hour": "device-hour", "gpu-hours": "device-hour", "gpuh": "device-hour", "node-hours": "node-hour",
