@@ -384,7 +384,7 @@ def test_a_run_has_a_page(results: ResultFolder, tmp_path: Path) -> None:
         (["nothing-such"], "no such study or run"),
         (["line", "-o", "."], "this format is one file"),
         (["line", "-o", "no/such/folder/x.html"], "does not exist"),
-        (["line", "modes", "--factor", "colour"], "unknown factor"),
+        (["line", "modes", "--factor", "colour"], "no such factor"),
     ],
 )
 def test_what_cannot_be_done_is_said(
