@@ -37,6 +37,8 @@ class CellSummary:
     """Over the jobs, each with its own seed; None: no target was set."""
     findings: tuple[Finding, ...]
     """Each finding once, even if several runs have it."""
+    unreliable: tuple[str, ...] = ()
+    """Why the throughput is unreliable, in words; empty: it is reliable."""
 
 
 def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
@@ -56,9 +58,21 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
             throughput=job_throughput(runs),
             time_to_quality=time_to_quality(runs),
             findings=tuple(findings[key] for key in sorted(findings)),
+            unreliable=_unreliable(runs),
         )
         summaries.append(summary)
     return summaries
+
+
+def _unreliable(runs: Sequence[RunRecord]) -> tuple[str, ...]:
+    done = [record for record in runs if record.status.code in MEASURED]
+    codes = dict.fromkeys(one.code for record in done for one in record.findings if one.severity == "error")
+    reasons = [f"errors: {', '.join(codes)}"] if codes else []
+    if not done:
+        reasons.append("no completed job")
+    elif len(done) < 3:
+        reasons.append("fewer than three jobs")
+    return tuple(reasons)
 
 
 def list_studies(folder: ResultFolder) -> list[dict[str, Any]]:

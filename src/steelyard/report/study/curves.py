@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from steelyard.analysis.batch import batch_curve
 from steelyard.analysis.scaling import scaling
+from steelyard.analysis.sweep import written
 from steelyard.errors import SteelyardError
 from steelyard.report.charts.batch import batch_chart
 from steelyard.report.charts.heat import heat_chart
@@ -14,7 +15,7 @@ from steelyard.report.charts.loss import loss_chart
 from steelyard.report.charts.scaling import efficiency_chart, throughput_chart
 from steelyard.report.charts.style import error_codes
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study.subject import brief, merged, rate, written
+from steelyard.report.study.subject import brief, merged, rate
 from steelyard.terminal.batch import knee_answer, knee_notes, what_fits
 from steelyard.terminal.scaling import answer, models, where_to_stop
 from steelyard.terminal.text import number, sentence, with_interval

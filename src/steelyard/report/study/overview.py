@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.summary import MEASURED
+from steelyard.analysis.sweep import written
 from steelyard.inputs.study import chosen_settings
 from steelyard.report.charts.style import counted, error_codes, figure_cell, in_time
 from steelyard.report.page import Cell, Column, Prose, Section, Table
@@ -19,7 +20,6 @@ from steelyard.report.study.subject import (
     rate,
     shortened,
     statuses,
-    written,
 )
 from steelyard.terminal.text import capital, number, sentence, with_interval
 
