@@ -18,6 +18,7 @@ from steelyard.rules.rule import check
 from steelyard.rules.table.row import Pair
 from steelyard.rules.table.settings import FOLLOWS, SETTINGS, alike, shown
 from steelyard.stats.quotient import Estimate
+from steelyard.stats.ratio import MIN_JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,7 +43,7 @@ FAMILIES = ("SY2", "SY6")
 HANDLED = ("SY205", "SY207")
 LONGEST_REASON = 120
 MAX_RATIOS = 20_000
-MORE_JOBS = 3
+MORE_JOBS = 2
 MAX_JOBS = 30
 
 
@@ -125,10 +126,11 @@ class Ranking:
         study = self.entries[0].cell.study
         if (above := self.above) is not None:
             codes = [one.code for one in above.cell.findings if one.severity == "error"]
-            return f"steelyard explain {codes[0]}" if codes else _more_jobs([above, *self.tied])
+            return f"steelyard explain {codes[0]}" if codes else more_jobs([above.cell])
         if self.best is None:
             return f"steelyard show {study}"
-        return _more_jobs(self.tied) if len(self.tied) > 1 else None
+        needed = _jobs_to_part(self.tied) if len(self.tied) > 1 else MAX_JOBS + 1
+        return more_jobs([entry.cell for entry in self.tied], needed) if needed <= MAX_JOBS else None
 
 
 def rank(
@@ -157,6 +159,21 @@ def rank(
     return sorted(found, key=lambda ranking: (not ranking.reliable, -len(ranking.entries)))
 
 
+def fastest_first(cells: Sequence[CellSummary]) -> list[CellSummary]:
+    """Return the reliable configurations by throughput; if there are none, all that have a throughput."""
+    known = sorted((cell for cell in cells if cell.throughput.value), key=lambda cell: -(cell.throughput.value or 0.0))
+    return [cell for cell in known if not cell.unreliable] or known
+
+
+def above(used: Sequence[CellSummary], cells: Sequence[CellSummary]) -> CellSummary | None:
+    """Return the configuration with the highest throughput, if it is not among those that an answer rests on."""
+    fastest = max(cells, key=lambda cell: cell.throughput.value or 0.0, default=None)
+    if fastest is None or not used or any(fastest is cell for cell in used):
+        return None
+    most = max(cell.throughput.value or 0.0 for cell in used)
+    return fastest if (fastest.throughput.value or 0.0) > most else None
+
+
 def less_is_better(by: By) -> bool:
     """Return whether the lowest figure is the best."""
     return by in ("cost", "energy")
@@ -166,18 +183,20 @@ def _better(by: By, a: float, b: float) -> bool:
     return a < b if less_is_better(by) else a > b
 
 
-def _more_jobs(entries: Sequence[Ranked]) -> str | None:
-    """Return how to repeat a study with more jobs; None if the tied configurations would need very many."""
-    study = entries[0].cell.study
+def more_jobs(cells: Sequence[CellSummary], needed: int = 0) -> str:
+    """Say how to repeat a study with so many jobs per configuration, and with more than there are."""
+    jobs = max(sum(record.status.code in MEASURED for record in cell.records) for cell in cells)
+    count = max(needed, MIN_JOBS, jobs + MORE_JOBS)
+    return f"set repeats = {count} in the file of study {cells[0].study}, then: steelyard study FILE"
+
+
+def _jobs_to_part(entries: Sequence[Ranked]) -> int:
+    """Return how many jobs would part the first two if their difference and its noise stay as they are."""
     jobs = max(sum(record.status.code in MEASURED for record in entry.cell.records) for entry in entries)
-    needed = jobs + MORE_JOBS
-    for entry in entries[1:2]:
-        if entry.relative is not None and entry.relative.low and entry.relative.high and entry.relative.value != 1:
-            half = abs(math.log(entry.relative.high / entry.relative.low))
-            needed = max(needed, math.ceil(jobs * (half / math.log(entry.relative.value)) ** 2))
-    if needed > MAX_JOBS:
-        return None
-    return f"set repeats = {needed} in the file of study {study}, then: steelyard study FILE"
+    found = entries[1].relative
+    if found is None or not found.low or not found.high or found.value == 1 or found.low == found.high:
+        return jobs
+    return math.ceil(jobs * (math.log(found.high / found.low) / math.log(found.value)) ** 2)
 
 
 # -- what is ranked

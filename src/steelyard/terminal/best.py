@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from steelyard.analysis.best import less_is_better
+from steelyard.analysis.best import above, fastest_first, less_is_better
 from steelyard.analysis.summary import MEASURED
 from steelyard.contracts.base import to_json_object
 from steelyard.terminal.findings import finding_lines
@@ -22,9 +22,11 @@ from steelyard.terminal.text import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from steelyard.analysis.best import By, Ranked, Ranking
+    from steelyard.analysis.summary import CellSummary
+    from steelyard.contracts.record import Quantity
     from steelyard.stats.quotient import Estimate
 
 HEADINGS: dict[By, str] = {
@@ -53,7 +55,7 @@ def ranking_lines(rankings: Sequence[Ranking]) -> list[str]:
 
 def headline(ranking: Ranking) -> str:
     """Name the best configuration, what it is compared with, and what may be better but is unreliable."""
-    best, following, above = ranking.best, ranking.following, ranking.above
+    best, following, higher = ranking.best, ranking.following, ranking.above
     if best is None:
         return _none_reliable(ranking)
     text = "Best reliable: " if ranking.unreliable else "Best: "
@@ -66,10 +68,39 @@ def headline(ranking: Ranking) -> str:
     text += f" ({', '.join(inside)})" if inside else ""
     if following is not None and len(ranking.tied) == 1:
         text += f"; {_compared(ranking.by, following)}"
-    if above is not None and above.relative is not None:
-        text += f"; {above.name} measured {_percent(ranking.by, above.relative)}, {_plain(above)}, but is unreliable: "
-        text += "; ".join(above.reasons)
+    if higher is not None and higher.relative is not None:
+        text += f"; {_but(higher.name, higher.figure, higher.relative.value, higher.reasons)}"
     return text
+
+
+def above_words(name: str, higher: CellSummary, used: Sequence[CellSummary]) -> str:
+    """Say that an unreliable configuration measured a higher throughput than those that an answer rests on."""
+    most = max(cell.throughput.value or 0.0 for cell in used)
+    return _but(name, higher.throughput, (higher.throughput.value or 0.0) / most, higher.unreliable)
+
+
+def extremes(cells: Sequence[CellSummary], names: Mapping[str, str]) -> str:
+    """Name the fastest and the slowest configuration, and one that measured more but is unreliable."""
+    measured = fastest_first(cells)
+    if not measured:
+        return "No configuration has a result."
+    ends = [f"{names[cell.cell]} at {_rate(cell)}" for cell in (measured[0], measured[-1])]
+    unreliable = any(cell.unreliable for cell in cells if cell.throughput.value is not None)
+    word = "" if not unreliable else ", none is reliable" if measured[0].unreliable else " reliable"
+    text = f"Fastest{word}: {ends[0]}. Slowest{word}: {ends[1]}." if len(measured) > 1 else f"One result: {ends[0]}."
+    if (higher := above(measured, cells)) is not None:
+        text += f" {sentence(above_words(names[higher.cell], higher, measured))}"
+    return text
+
+
+def _rate(cell: CellSummary) -> str:
+    return f"{with_interval(cell.throughput)} {cell.throughput.unit}"
+
+
+def _but(name: str, figure: Quantity, relative: float, reasons: Sequence[str]) -> str:
+    change = f"{number(100 * abs(relative - 1), 2)} % {'higher' if relative > 1 else 'lower'}"
+    measured = f"{number(figure.value or 0.0, DIGITS)} {figure.unit}"
+    return f"{name} measured {change}, {measured}, but is unreliable: {'; '.join(reasons)}"
 
 
 def answers(rankings: Sequence[Ranking]) -> str:
@@ -84,15 +115,15 @@ def answers(rankings: Sequence[Ranking]) -> str:
 
 def _none_reliable(ranking: Ranking) -> str:
     count = len(ranking.entries)
-    above = ranking.above
-    if above is None:
+    first = ranking.above
+    if first is None:
         reasons = dict.fromkeys("; ".join(entry.reasons) for entry in ranking.entries)
         return f"no best: {_of(count)} has a result ({'; '.join(list(reasons)[:SHOWN_TIED])})"
     word = "lowest" if less_is_better(ranking.by) else "highest"
     which = "" if len(ranking.unreliable) == 1 else f" {word}"
     return (
-        f"no reliable best: {_of(count)} is reliable; {above.name} measured{which} {_plain(above)}, but is "
-        f"unreliable: {'; '.join(above.reasons)}"
+        f"no reliable best: {_of(count)} is reliable; {first.name} measured{which} {_plain(first)}, but is "
+        f"unreliable: {'; '.join(first.reasons)}"
     )
 
 
@@ -143,10 +174,6 @@ def _compared(by: By, following: Ranked) -> str:
         "cost": "the next, {1}, costs {0} times as much", "energy": "the next, {1}, needs {0} times as much",
     }  # fmt: skip
     return words[by].format(number(value, 3), following.name) + bounds
-
-
-def _percent(by: By, relative: Estimate) -> str:
-    return f"{number(100 * abs(relative.value - 1), 2)} % {'lower' if less_is_better(by) else 'higher'}"
 
 
 def _table(ranking: Ranking) -> list[str]:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from steelyard.analysis.best import fastest_first
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.summary import labels
 from steelyard.analysis.sweep import grouped, in_order, setting, swept_settings
 from steelyard.contracts.spec import RunSpec
-from steelyard.report.charts.style import error_codes, run_ids
+from steelyard.report.charts.style import run_ids
 from steelyard.report.page import Cell
 from steelyard.rules.rule import SEVERITIES
 from steelyard.terminal.text import number
@@ -68,11 +69,17 @@ class Subject:
         return setting(cell.records[0].spec, key)
 
     def groups(self, key: str) -> list[tuple[str, list[CellSummary]]]:
-        """Group the cells that differ only in `key`, with a label of the settings they share; the fastest group first.
+        """Group the cells that differ only in `key`, with a label of the settings they share; fastest reliable first.
 
         The label is empty if no other setting was swept.
         """
-        return sorted(grouped(self.cells, key), key=lambda entry: -max(rate(cell) for cell in entry[1]))
+        return sorted(grouped(self.cells, key), key=lambda entry: _order(entry[1]))
+
+
+def _order(cells: Sequence[CellSummary]) -> tuple[bool, float]:
+    """Sort key of a group: those with a reliable configuration first, by their highest throughput."""
+    first = next(iter(fastest_first(cells)), None)
+    return first is None or bool(first.unreliable), -(first.throughput.value or 0.0) if first is not None else 0.0
 
 
 def subject(text: str, cells: Sequence[CellSummary]) -> Subject:
@@ -85,11 +92,6 @@ def subject(text: str, cells: Sequence[CellSummary]) -> Subject:
 def default(key: str) -> Any:
     """Return the default of a setting."""
     return setting(RunSpec(run_id="x", configuration="x"), key)
-
-
-def rate(cell: CellSummary) -> float:
-    """Return the throughput for sorting; 0 if there is none or it has errors."""
-    return 0.0 if error_codes(cell.findings) else cell.throughput.value or 0.0
 
 
 def counted_statuses(cells: Sequence[CellSummary]) -> dict[str, int]:
