@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from steelyard.analysis.ratios import LEVEL, ratios
+from steelyard.analysis.ratios import LEVEL, RatioQuestion, ratios
 from steelyard.analysis.rows import row_of, scaled
 from steelyard.analysis.summary import MEASURED, labels
 from steelyard.analysis.sweep import factor_of, swept_settings
@@ -399,14 +399,24 @@ def _against_best(entries: list[Ranked], rows: dict[str, Row], by: By) -> list[R
 
 
 def _ratio(a: Row, b: Row, metric: str, level: float) -> Ratio | None:
-    return next((ratio for ratio in ratios(a, b, metric, level) if ratio.scope == "job"), None)
+    found = ratios(a, b, metric, RatioQuestion(level))
+    return next((ratio for ratio in found if ratio.scope == "job" and ratio.answer != "none"), None)
+
+
+def _ends(ratio: Ratio | None) -> tuple[float | None, float | None]:
+    """Return the interval of a ratio; of a bound, only the end that is nearer to 1 counts."""
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return None, None
+    if ratio.answer == "bound":
+        return (ratio.low, None) if ratio.low > 1 else (None, ratio.high)
+    return ratio.low, ratio.high
 
 
 def _union(value: float, against: Sequence[Ratio | None], by: By, *, tied: bool) -> Estimate:
-    lows = [ratio.low if ratio is not None else None for ratio in against]
-    highs = [ratio.high if ratio is not None else None for ratio in against]
-    low: Any = None if None in lows or not lows else min(bound for bound in lows if bound is not None)
-    high: Any = None if None in highs or not highs else max(bound for bound in highs if bound is not None)
+    ends = [_ends(ratio) for ratio in against]
+    lows, highs = [low for low, _ in ends if low is not None], [high for _, high in ends if high is not None]
+    low = min(lows) if lows and len(lows) == len(ends) else None
+    high = max(highs) if highs and len(highs) == len(ends) else None
     if by == "cost":
         # Ratios are those of the work for the same charge.
         low, high = (None if high is None else 1 / high), (None if low is None else 1 / low)

@@ -156,9 +156,8 @@ def _interval(entry: Ranked) -> list[str]:
     found = entry.figure.interval
     if found is None:
         return []
-    bounds = f"{number(found.low, DIGITS)} to {number(found.high, DIGITS)}"
-    if found.high is None:
-        bounds = f"at least {number(found.low, DIGITS)}"
+    low = number(found.low, DIGITS)
+    bounds = f"at least {low}" if found.high is None else f"{low} to {number(found.high, DIGITS)}"
     return [f"{100 * found.level:g} % CI {bounds}"]
 
 
@@ -168,7 +167,9 @@ def _compared(by: By, following: Ranked) -> str:
     value, low, high = following.relative.value, following.relative.low, following.relative.high
     if not less_is_better(by):
         value, low, high = 1 / value, 1 / high if high else None, 1 / low if low else None
-    bounds = f" (95 % CI {number(low, 3)} to {number(high, 3)})" if low is not None and high is not None else ""
+    bounds = ""
+    if low is not None:
+        bounds = f" (95 % CI {number(low, 3)} to {number(high, 3)})" if high else f" (at least {number(low, 3)})"
     words = {
         "throughput": "{} times as fast as the next, {}", "efficiency": "{} times as much per device as the next, {}",
         "cost": "the next, {1}, costs {0} times as much", "energy": "the next, {1}, needs {0} times as much",
@@ -216,10 +217,9 @@ def _remarks(ranking: Ranking, entry: Ranked) -> str:
 
 
 def _relative(relative: Estimate) -> str:
-    text = number(relative.value, 3)
-    if relative.low is None or relative.high is None:
-        return text
-    return f"{text} [{number(relative.low, 3)}, {number(relative.high, 3)}]"
+    low, high = (None if end is None else number(end, 3) for end in (relative.low, relative.high))
+    bounds = f"[{low}, {high}]" if low and high else f"[at least {low}]" if low else f"[at most {high}]"
+    return f"{number(relative.value, 3)} {bounds}" if low or high else number(relative.value, 3)
 
 
 def ranking_object(ranking: Ranking) -> dict[str, Any]:

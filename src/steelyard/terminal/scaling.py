@@ -270,7 +270,7 @@ def _devices(count: int | str) -> str:
 def _rate(found: Quantity, factor: float) -> str:
     rate = Estimate((found.value or 0.0) / factor)
     if found.interval is not None:
-        rate = Estimate(rate.value, found.interval.low / factor, found.interval.high / factor)
+        rate = Estimate(rate.value, found.interval.low / factor, found.interval.top / factor)
     return _interval(rate)
 
 
