@@ -14,6 +14,7 @@ from steelyard.analysis.rows import row_of, scaled
 from steelyard.analysis.summary import MEASURED, labels
 from steelyard.analysis.sweep import factor_of, swept_settings
 from steelyard.contracts.record import Quantity
+from steelyard.estimate.student import student_t
 from steelyard.rules.rule import check
 from steelyard.rules.table.row import Pair
 from steelyard.rules.table.settings import FOLLOWS, SETTINGS, alike, shown
@@ -129,8 +130,8 @@ class Ranking:
             return f"steelyard explain {codes[0]}" if codes else more_jobs([above.cell])
         if self.best is None:
             return f"steelyard show {study}"
-        needed = _jobs_to_part(self.tied) if len(self.tied) > 1 else MAX_JOBS + 1
-        return more_jobs([entry.cell for entry in self.tied], needed) if needed <= MAX_JOBS else None
+        needed = _jobs_to_part(self.tied, len(self.reliable)) if len(self.tied) > 1 else None
+        return None if needed is None else more_jobs([entry.cell for entry in self.tied], needed)
 
 
 def rank(
@@ -190,13 +191,18 @@ def more_jobs(cells: Sequence[CellSummary], needed: int = 0) -> str:
     return f"set repeats = {count} in the file of study {cells[0].study}, then: steelyard study FILE"
 
 
-def _jobs_to_part(entries: Sequence[Ranked]) -> int:
-    """Return how many jobs would part the first two if their difference and its noise stay as they are."""
-    jobs = max(sum(record.status.code in MEASURED for record in entry.cell.records) for entry in entries)
-    found = entries[1].relative
-    if found is None or not found.low or not found.high or found.value == 1 or found.low == found.high:
-        return jobs
-    return math.ceil(jobs * (math.log(found.high / found.low) / math.log(found.value)) ** 2)
+def _jobs_to_part(entries: Sequence[Ranked], count: int) -> int | None:
+    """Return how many jobs would part the first two of `count`, if difference and noise stay; None: too many."""
+    found, jobs = entries[1].relative, sum(record.status.code in MEASURED for record in entries[1].cell.records)
+    far = None if found is None else found.low if found.value < 1 else found.high
+    if found is None or not far or found.value == 1:
+        return None
+    level, half = _level(count), abs(math.log(far / found.value))
+    for more in range(jobs + 1, MAX_JOBS + 1):
+        shrunk = student_t(level, 2.0 * more - 2) / student_t(level, 2.0 * jobs - 2) * math.sqrt(jobs / more)
+        if half * shrunk < abs(math.log(found.value)):
+            return more
+    return None
 
 
 # -- what is ranked
@@ -374,6 +380,10 @@ def _checked(entry: Ranked, best: Ranked, rows: dict[str, Row], metric: str) -> 
     return replace(entry, reasons=errors), telling
 
 
+def _level(count: int) -> float:
+    return 1 - (1 - LEVEL) / (count - 1)
+
+
 def _against_best(entries: list[Ranked], rows: dict[str, Row], by: By) -> list[Ranked]:
     """Add how each configuration compares with the best, whichever that truly is.
 
@@ -384,7 +394,7 @@ def _against_best(entries: list[Ranked], rows: dict[str, Row], by: By) -> list[R
     """
     if len(entries) < 2:
         return [replace(entry, relative=Estimate(1.0), tied=True) for entry in entries]
-    level, metric = 1 - (1 - LEVEL) / (len(entries) - 1), METRICS[by]
+    level, metric = _level(len(entries)), METRICS[by]
     own = [rows[entry.cell.cell] for entry in entries]
     first = [None, *(_ratio(own[0], row, metric, level) for row in own[1:])]
     tied = [n for n, found in enumerate(first) if found is None or found.verdict not in WORSE]

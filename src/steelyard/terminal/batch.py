@@ -9,7 +9,7 @@ from steelyard.analysis.best import more_jobs
 from steelyard.analysis.summary import MEASURED
 from steelyard.contracts.base import to_json_object
 from steelyard.stats.knee import MIN_POINTS
-from steelyard.terminal.best import above_words
+from steelyard.terminal.best import above_words, unreliable_notes
 from steelyard.terminal.findings import finding_lines, tally_lines
 from steelyard.terminal.text import count_statuses, interval_notes, number, sentence, table, with_interval, wrapped
 
@@ -68,6 +68,8 @@ def curve_lines(curve: BatchCurve) -> list[str]:
         for entry in curve.cells
     ]
     lines += ["", *table(heading, rows).splitlines()]
+    names = {entry.cell.cell: f"batch {entry.batch:,}" for entry in curve.cells}
+    lines += unreliable_notes([entry.cell for entry in curve.cells], names)
     lines += interval_notes(
         (entry.throughput.interval, [record for record in entry.cell.records if record.status.code in MEASURED])
         for entry in curve.cells
@@ -80,9 +82,7 @@ def curve_lines(curve: BatchCurve) -> list[str]:
 
 
 def _remark(entry: BatchCell) -> str:
-    if entry.throughput.value is None or not entry.cell.unreliable:
-        return ""
-    return f"unreliable: {'; '.join(entry.cell.unreliable)}"
+    return "unreliable" if entry.throughput.value is not None and entry.cell.unreliable else ""
 
 
 def next_step(curve: BatchCurve) -> str | None:

@@ -79,14 +79,25 @@ def above_words(name: str, higher: CellSummary, used: Sequence[CellSummary]) -> 
     return _but(name, higher.throughput, (higher.throughput.value or 0.0) / most, higher.unreliable)
 
 
+def unreliable_notes(cells: Sequence[CellSummary], names: Mapping[str, str]) -> list[str]:
+    """List the configurations with an unreliable figure, one line per reason."""
+    reasons: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell.throughput.value is not None and cell.unreliable:
+            reasons.setdefault("; ".join(cell.unreliable), []).append(names[cell.cell])
+    return [line for reason, named in reasons.items() for line in wrapped(f"unreliable: {'; '.join(named)}: {reason}")]
+
+
 def extremes(cells: Sequence[CellSummary], names: Mapping[str, str]) -> str:
     """Name the fastest and the slowest configuration, and one that measured more but is unreliable."""
     measured = fastest_first(cells)
     if not measured:
         return "No configuration has a result."
     ends = [f"{names[cell.cell]} at {_rate(cell)}" for cell in (measured[0], measured[-1])]
+    if measured[0].unreliable:
+        return f"No configuration is reliable. Measured: {' to '.join(dict.fromkeys(ends))}."
     unreliable = any(cell.unreliable for cell in cells if cell.throughput.value is not None)
-    word = "" if not unreliable else ", none is reliable" if measured[0].unreliable else " reliable"
+    word = " reliable" if unreliable else ""
     text = f"Fastest{word}: {ends[0]}. Slowest{word}: {ends[1]}." if len(measured) > 1 else f"One result: {ends[0]}."
     if (higher := above(measured, cells)) is not None:
         text += f" {sentence(above_words(names[higher.cell], higher, measured))}"
@@ -114,17 +125,19 @@ def answers(rankings: Sequence[Ranking]) -> str:
 
 
 def _none_reliable(ranking: Ranking) -> str:
-    count = len(ranking.entries)
-    first = ranking.above
+    """Say that nothing is reliable, and what measured best unless its errors make that figure invalid."""
+    count, first = len(ranking.entries), ranking.above
     if first is None:
         reasons = dict.fromkeys("; ".join(entry.reasons) for entry in ranking.entries)
         return f"no best: {_of(count)} has a result ({'; '.join(list(reasons)[:SHOWN_TIED])})"
+    text = f"no reliable best: {_of(count)} is {'unreliable' if count == 1 else 'reliable'}"
+    if any(found.severity == "error" for found in first.cell.findings):
+        return f"{text}: {'; '.join(first.reasons)}"
     word = "lowest" if less_is_better(ranking.by) else "highest"
     which = "" if len(ranking.unreliable) == 1 else f" {word}"
-    return (
-        f"no reliable best: {_of(count)} is reliable; {first.name} measured{which} {_plain(first)}, but is "
-        f"unreliable: {'; '.join(first.reasons)}"
-    )
+    if count == 1:
+        return f"{text}, {_plain(first)}: {'; '.join(first.reasons)}"
+    return f"{text}; {first.name} measured{which} {_plain(first)}, but is unreliable: {'; '.join(first.reasons)}"
 
 
 def _of(count: int) -> str:

@@ -136,9 +136,9 @@ def _figures(found: Scaling) -> list[str]:
             speedup, efficiency = _interval(point.speedup, 3), _interval(point.split.total.scaled(100), 3)
         rows.append([str(point.devices), str(point.jobs), _rate(point.throughput, factor), speedup, efficiency])
     for cell in found.aside:
-        jobs = sum(record.status.code in MEASURED for record in cell.records)
+        measured = sum(record.status.code in MEASURED for record in cell.records)
         rates = _rate(cell.throughput, factor)
-        rows.append([str(cell.records[0].spec.ranks), str(jobs), rates, "unreliable", "unreliable"])
+        rows.append([str(cell.records[0].spec.ranks), str(measured), rates, "unreliable", "unreliable"])
     rows.sort(key=lambda row: int(row[0]))
     lines = table(["devices", "jobs", unit, "speed-up", "efficiency, %"], rows).splitlines()
     jobs = f"{base.jobs} jobs" if base.jobs != 1 else "1 job"

@@ -8,6 +8,7 @@ from steelyard.analysis.summary import MEASURED, CellSummary, labels
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import Finding, RunRecord
 from steelyard.errors import printable
+from steelyard.terminal.best import unreliable_notes
 from steelyard.terminal.findings import finding_lines
 from steelyard.terminal.text import (
     count_statuses,
@@ -33,6 +34,7 @@ def cells_lines(cells: list[CellSummary], *, detail: bool = False) -> list[str]:
         (cell.throughput.interval, [record for record in cell.records if record.status.code in MEASURED])
         for cell in cells
     )
+    lines += unreliable_notes(cells, names) if len(cells) > 1 else []
     for cell in cells:
         if cell.time_to_quality is not None:
             lines += wrapped(_format_time_to_quality(cell, names[cell.cell]))
