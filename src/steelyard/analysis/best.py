@@ -306,11 +306,12 @@ def _groups(
     """Group configurations that do the same work. A run that ended early states less, and joins what it fits."""
     keys = _apart(cells)
     groups: dict[tuple[str, ...], list[CellSummary]] = {}
+    lacking = {cell.cell for cell in cells if cell.throughput.value is None or (scopes and cell.cell not in scopes)}
     # Those with results first.
-    for cell in sorted(cells, key=lambda cell: cell.throughput.value is None):
+    for cell in sorted(cells, key=lambda cell: cell.cell in lacking):
         row = rows[cell.cell]
         mine = [row.get(key) for key in keys] + [scopes.get(cell.cell)]
-        if cell.throughput.value is None or (scopes and cell.cell not in scopes):
+        if cell.cell in lacking:
             fitting = (group for group in groups.values() if _fits(row, rows[group[0].cell], keys))
             if (group := next(fitting, None)) is not None:
                 group.append(cell)
