@@ -100,7 +100,9 @@ def main() -> None:
     """Measure the studies and print the figures."""
     options = arguments(__doc__)
     loads, layers, studies = ((2,), LAYERS[::2], 1) if options.quick else (LOADS, LAYERS, 2)
-    four, two, named, runs = [], [], 0, 0
+    four: list[bool] = []
+    two: list[bool] = []
+    named = runs = 0
     for _ in range(studies):
         for count in loads:
             with tempfile.TemporaryDirectory() as name:
