@@ -50,17 +50,19 @@ def read_load(
     """
     allowed = set(os.sched_getaffinity(0) if cpus is None else cpus)
     busy_s, steal_s = _cpu_times(root, allowed)
+    at_s = time.monotonic()
+    own_s = own_cpu_s(processes(root), os.getpid() if own is None else own)
     load = (read_text(root / "proc/loadavg") or "").split()[:1]
     periods, throttled = _throttling(root)
     return LoadCounters(
         moment=moment,
         node=node,
-        at_s=time.monotonic(),
+        at_s=at_s,
         cpus=f"{sum(1 << cpu for cpu in allowed):x}",
         load_average=_decimal(load[0]) if load else None,
         busy_s=busy_s,
         steal_s=steal_s,
-        own_s=own_cpu_s(processes(root), os.getpid() if own is None else own),
+        own_s=own_s,
         periods=periods,
         throttled_periods=throttled,
         cpu_wait_s=_waited_s(root, "cpu"),

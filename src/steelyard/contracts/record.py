@@ -110,20 +110,20 @@ class LoadShares(Contract):
     """How busy a node was in a part of the run, from counters of its kernel. None: the kernel does not tell."""
 
     seconds: NotNegative
-    load_average: NotNegative | None
+    load_average: NotNegative | None = None
     """Tasks that run or wait to run, averaged over the last minute of this part."""
-    own_cpus: NotNegative | None
+    own_cpus: NotNegative | None = None
     """CPUs that the run used on average, on this node."""
-    other_cpus: NotNegative | None
+    other_cpus: NotNegative | None = None
     """CPUs that other processes used on average, of those that the run may use."""
-    steal_share: Share | None
+    steal_share: Share | None = None
     """Share of the CPU time that the hypervisor gave to other machines."""
-    throttled_share: Share | None
+    throttled_share: Share | None = None
     """Share of the scheduling periods in which a CPU quota stopped the run; None also without a quota."""
-    cpu_wait_share: Share | None
+    cpu_wait_share: Share | None = None
     """Share of the time in which some task of the node waited for a CPU."""
-    memory_wait_share: Share | None
-    io_wait_share: Share | None
+    memory_wait_share: Share | None = None
+    io_wait_share: Share | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +133,9 @@ class HostLoad(Contract):
     node: Text
     cpus: Count
     """CPUs that the job may use there."""
-    before: LoadShares | None
+    before: LoadShares | None = None
     """From the start of the run to its first step."""
-    during: LoadShares | None
+    during: LoadShares | None = None
     """While steps were measured."""
     device_processes: Count | None = None
     """Processes on the job's most used device while steps were measured, with the run's own; None: unknown."""

@@ -62,8 +62,8 @@ def load_between(pairs: Sequence[Pair], *, whole: bool = True) -> LoadShares | N
         seconds=seconds,
         load_average=pairs[0][1].load_average,
         own_cpus=None if own_s is None else own_s / seconds,
-        # Ticks of 10 ms can make the whole slightly less than our own part.
-        other_cpus=None if own_s is None or busy_s is None else max(0.0, busy_s - own_s) / seconds,
+        # Ticks of 10 ms, and readings that are not quite at the same time, can give slightly too little or too much.
+        other_cpus=None if own_s is None or busy_s is None else min(max(0.0, busy_s - own_s) / seconds, float(cpus)),
         steal_share=_share(_grown(sets.values(), "steal_s") if apart else None, seconds * cpus),
         throttled_share=_share(_grown(first, "throttled_periods"), _grown(first, "periods")),
         cpu_wait_share=_share(_grown(first, "cpu_wait_s"), seconds),
