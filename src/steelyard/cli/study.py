@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     _refuse_under_way(folder, expansion.study.name)
     make = search_all if expansion.searches else run_all
     with Progress(loudness(arguments), expansion, folder) as progress:
-        outcome = make(folder, expansion, launcher_here(progress.say), progress)
+        outcome = make(folder, expansion, launcher_here(progress.say, _specs(expansion)), progress)
     return _show(arguments, expansion, folder, outcome)
 
 

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         begin_occasion(folder, name)
     if not arguments.no_run:
         with _Watch(recipe, expansion, loudness(arguments), folder) as watch:
-            run_all(folder, expansion, launcher_here(watch.say), watch)
+            run_all(folder, expansion, launcher_here(watch.say, expansion.runs), watch)
     outcomes = judge_records(recipe, expansion, list(folder.records(name)))
     verdict, past = overall(outcomes), len(occasions(folder, recipe))
     # The command line for this recipe and these results.
