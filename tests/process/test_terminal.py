@@ -591,6 +591,28 @@ def test_quiet_says_nothing_and_verbose_says_where(
     assert f"  record: {scene.folder.run_path(scene.plan.runs[0])}\n" in said
 
 
+def test_a_budget_that_is_too_short_is_said_at_once_and_once(
+    record: RunRecord, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = tmp_path / "s.toml"
+    for file, fix in ((None, "add --max-seconds 750"), (study, f"set run.budget.max_seconds = 750 in {study}")):
+        scene = Scene(record, tmp_path)
+        watch = Progress(plan=scene.plan, folder=scene.folder, file=file)
+        with watch:
+            watch.begin(scene.spec, 0, 20)
+            for needed_s in (300.0, 600.0, 590.0):
+                (tmp_path / PROGRESS_FILE).write_text(f'{{"steps": 4, "seconds": 86.0, "needed_s": {needed_s}}}')
+                watch.tick(tmp_path)
+        begun = f"[1/20] {scene.spec.run_id}"
+        assert capsys.readouterr().err.splitlines() == [
+            f"{begun}: extended: 28 steps, needed to judge the steady state, take about 5 min, longer than max_seconds "
+            "(240 s)",
+            f"{begun}: warning: too short: 28 steps, needed to judge the steady state, take about 10 min; max_seconds "
+            "is 240 s, 480 s with its extension",
+            f"  fix: {fix}",
+        ]
+
+
 def test_an_error_leaves_the_terminal_clean(record: RunRecord, pseudo: Callable[..., Pseudo], tmp_path: Path) -> None:
     there = pseudo()
     scene = Scene(record, tmp_path)

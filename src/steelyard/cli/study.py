@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _at_site(arguments, expansion, folder)
     _refuse_under_way(folder, expansion.study.name)
     make = search_all if expansion.searches else run_all
-    with Progress(loudness(arguments), expansion, folder) as progress:
+    with Progress(loudness(arguments), expansion, folder, file=arguments.file) as progress:
         outcome = make(folder, expansion, launcher_here(progress.say), progress)
     return _show(arguments, expansion, folder, outcome)
 

@@ -158,7 +158,7 @@ _WITH_OPTION = (
     "device", "mode", "ranks", "batch", "accumulation", "learning_rate", "precision", "compile", "parallel", "backend",
     "threads", "epoch_samples", "last_batch", "time_limit_s", "hang_limit_s", "channels_last", "deterministic", "numa",
     "data", "repeats", "seed", "study", "min_steps", "min_seconds", "rel_half_width", "max_steps", "max_seconds",
-    "epochs",
+    "max_extension", "epochs",
 )  # fmt: skip
 
 

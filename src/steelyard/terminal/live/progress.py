@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import textwrap
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from steelyard.analysis.summary import MEASURED
 from steelyard.errors import printable
+from steelyard.estimate.stop import STEPS_TO_JUDGE
 from steelyard.results.store import read_progress
 from steelyard.terminal import console
 from steelyard.terminal.drawing import duration, rounded
@@ -34,6 +36,8 @@ FOOT_ROWS = 16
 """Maximum number of lines of the foot."""
 ROWS_ABOVE = 2
 """Lines of the terminal that are kept for what is printed above the foot."""
+LONGER_ROOM = 1.25
+"""Factor between the time that a run would need, by its first steps, and the budget to recommend."""
 
 
 def loudness(arguments: argparse.Namespace) -> Loudness:
@@ -51,10 +55,18 @@ class Progress:
     """Shows a grid of the runs, the running one and the time left on a terminal, or one line per run elsewhere."""
 
     def __init__(
-        self, loud: Loudness = "normal", plan: Expansion | None = None, folder: ResultFolder | None = None
+        self,
+        loud: Loudness = "normal",
+        plan: Expansion | None = None,
+        folder: ResultFolder | None = None,
+        *,
+        file: Path | None = None,
     ) -> None:
+        """Show the runs of a plan. `file`: where their settings are; None: on the command line."""
         self._loud = loud
         self._folder = folder
+        self._file = file
+        self._foreseen: set[tuple[str, bool]] = set()
         self._foot = Foot(live=loud != "quiet")
         self._board = Board(plan, folder) if plan is not None and folder is not None and self._foot.live else None
         self._pace = Pace()
@@ -90,10 +102,11 @@ class Progress:
         if self._raw is None:
             self._raw = raw
             self._detail(f"{self._line}: temporary files: {raw}")
-        if not self._foot.live and (self._loud != "verbose" or self._stepping):
+        if self._loud == "quiet":
             return
         progress = read_progress(raw)
         if progress:
+            self._foresee(progress.get("needed_s"))
             if not self._stepping:
                 self._stepping = True
                 self._detail(f"{self._line}: first steps after {duration(self._spent_s())}")
@@ -115,6 +128,29 @@ class Progress:
         if self._folder is not None:
             self._detail(f"  record: {self._folder.run_path(record.spec)}")
         self._show("")
+
+    def _foresee(self, needed_s: float | None) -> None:
+        """Print once per configuration that a run extends itself, or that it will be too short to be useful."""
+        if needed_s is None or self._running is None:
+            return
+        budget, cell = self._running.budget, self._running.configuration
+        extends = needed_s <= budget.longest_s
+        if (cell, extends) in self._foreseen:
+            return
+        self._foreseen.add((cell, extends))
+        why = f"{STEPS_TO_JUDGE} steps, needed to judge the steady state, take about {rounded(needed_s)}"
+        if extends:
+            self.say(f"{self._line}: extended: {why}, longer than max_seconds ({budget.max_seconds:g} s)")
+        else:
+            most = "" if budget.max_extension == 1 else f", {budget.longest_s:g} s with its extension"
+            self.say(f"{self._line}: warning: too short: {why}; max_seconds is {budget.max_seconds:g} s{most}")
+            self.say(f"  fix: {self._longer(LONGER_ROOM * needed_s)}")
+
+    def _longer(self, time_s: float) -> str:
+        """Say how to give a run this much time."""
+        if self._file is None:
+            return f"add --max-seconds {math.ceil(time_s)}"
+        return f"set run.budget.max_seconds = {math.ceil(time_s)} in {self._file}"
 
     def _spent_s(self) -> float:
         return time.monotonic() - self._begun_s
@@ -157,6 +193,8 @@ def _outcome(record: RunRecord) -> str:
         mean_s = record.quantities["step_time_mean"].value
         each = seconds(mean_s) if mean_s is not None else "unknown length"
         text = f"{with_interval(rate)} {rate.unit}, {record.steps_seen:,} steps of {each}"
+        if record.stop is not None and record.stop.extended_s:
+            text += f", extended by {duration(record.stop.extended_s)}"
     else:
         text = f"{record.status.code}: {record.status.reason}"
     if record.status.code == "not_converged":
