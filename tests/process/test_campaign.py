@@ -34,6 +34,7 @@ from steelyard.inputs.study import Expansion, Study, expand, load_study
 from steelyard.inputs.validate import parse_object
 from steelyard.launch import follow
 from steelyard.launch.campaign import Campaign, JobArray, TaskState
+from steelyard.launch.collect import RunEnd, read_ended, write_ended
 from steelyard.launch.follow import look, wait
 from steelyard.launch.local_study import set_aside
 from steelyard.launch.plan import campaigns, make_campaign, runs_left, under_way
@@ -1066,3 +1067,9 @@ def test_a_spec_is_written_as_json_would(tmp_path: Path) -> None:
     assert (tmp_path / "x").read_text() == json.dumps(to_json_object(spec), indent=1) + "\n"
     with pytest.raises(ValueError, match="Out of range float"):
         record_text({"a": float("nan")})
+
+
+def test_why_a_run_was_too_short_is_written_down(tmp_path: Path) -> None:
+    made = [RunEnd("a-r0000", "completed", "", "SY202 stopped"), RunEnd("a-r0001", "failed", "it crashed")]
+    write_ended(tmp_path, made)
+    assert list(read_ended(tmp_path).values()) == made

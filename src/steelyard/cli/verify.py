@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import json
-import shlex
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +21,7 @@ from steelyard.analysis.verify import (
 )
 from steelyard.cli import run as run_verb
 from steelyard.cli.parser import OptionError
-from steelyard.cli.verb import make_parser
+from steelyard.cli.verb import command_on_file, make_parser
 from steelyard.contracts.record import RunRecord
 from steelyard.errors import InputError, Problem, printable
 from steelyard.inputs.recipe import Recipe, load_recipe, plan
@@ -76,12 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
             run_all(folder, expansion, launcher_here(watch.say), watch)
     outcomes = judge_records(recipe, expansion, list(folder.records(name)))
     verdict, past = overall(outcomes), len(occasions(folder, recipe))
-    # The command line for this recipe and these results.
-    path = str(arguments.file)
-    words = ["steelyard", "verify", f"./{path}" if path.startswith("-") else path]
-    if arguments.results != arguments.default_results:
-        words += ["--results", str(arguments.results)]
-    again = shlex.join(words)
+    again = command_on_file("verify", arguments)
     lines = verdict_lines(recipe, outcomes, again=again, study=name)
     if past > 1:
         lines.append(printable(f"{past} occasions so far: {again} --history"))

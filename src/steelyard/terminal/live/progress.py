@@ -13,6 +13,7 @@ from steelyard.analysis.summary import MEASURED
 from steelyard.errors import printable
 from steelyard.estimate.stop import STEPS_TO_JUDGE
 from steelyard.results.store import read_progress
+from steelyard.rules.statistics.runs import too_short
 from steelyard.terminal import console
 from steelyard.terminal.drawing import duration, rounded
 from steelyard.terminal.live.board import Board
@@ -61,11 +62,17 @@ class Progress:
         folder: ResultFolder | None = None,
         *,
         file: Path | None = None,
+        later: str = "",
     ) -> None:
-        """Show the runs of a plan. `file`: where their settings are; None: on the command line."""
+        """Show the runs of a plan.
+
+        `file`: where their settings are; None: on the command line. `later`: the command that adds longer runs.
+        """
         self._loud = loud
         self._folder = folder
         self._file = file
+        self._later = later
+        self._warned: set[str] = set()
         self._foreseen: set[tuple[str, bool]] = set()
         self._foot = Foot(live=loud != "quiet")
         self._board = Board(plan, folder) if plan is not None and folder is not None and self._foot.live else None
@@ -123,6 +130,8 @@ class Progress:
         if self._board is not None:
             self._board.end(record)
         self.say(f"[{done}/{total}] {record.run_id}: {_outcome(record)}")
+        if done < total:
+            self._warn(record)
         if record.launch is not None:
             self._detail(f"  command: {shlex.join(record.launch.command)}")
         if self._folder is not None:
@@ -144,13 +153,17 @@ class Progress:
         else:
             most = "" if budget.max_extension == 1 else f", {budget.longest_s:g} s with its extension"
             self.say(f"{self._line}: warning: too short: {why}; max_seconds is {budget.max_seconds:g} s{most}")
-            self.say(f"  fix: {self._longer(LONGER_ROOM * needed_s)}")
+            enough = math.ceil(LONGER_ROOM * needed_s)
+            setting = f"set run.budget.max_seconds = {enough} in {self._file}"
+            self.say(f"  fix: {setting if self._file else f'add --max-seconds {enough}'}")
 
-    def _longer(self, time_s: float) -> str:
-        """Say how to give a run this much time."""
-        if self._file is None:
-            return f"add --max-seconds {math.ceil(time_s)}"
-        return f"set run.budget.max_seconds = {math.ceil(time_s)} in {self._file}"
+    def _warn(self, record: RunRecord) -> None:
+        """Print once per kind of finding that runs are too short to be useful, before the others are made."""
+        for found in too_short(record):
+            if found.code not in self._warned:
+                self._warned.add(found.code)
+                self.say(f"  warning: {found.code} {found.message}")
+                self.say(f"  fix: {self._later or found.fix}")
 
     def _spent_s(self) -> float:
         return time.monotonic() - self._begun_s
