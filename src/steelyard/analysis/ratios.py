@@ -322,7 +322,7 @@ def sentence(ratio: Ratio, a: str, b: str) -> str:
     if ratio.verdict == "equal within margin":
         return f"equal within {100 * (ratio.margin or 0.0):.3g} %{part}: {says}{bounds}"
     if ratio.verdict == "no difference shown":
-        return f"no difference shown{part}: {says}{bounds}, {_chance(ratio)}{_largest(low, high)}"
+        return f"no difference shown{part}: {says}, {_chance(ratio)}{_largest(low, high)}{bounds}"
     if ratio.verdict == "too few jobs":
         return f"not ranked{part}, too few jobs: the figures alone give {b} {speed:.4g} times the speed of {a}{bounds}"
     percent = abs(ratio.percent_faster or 0.0)
@@ -341,11 +341,7 @@ def _largest(low: float | None, high: float | None) -> str:
     if low is None or high is None or low <= 0:
         return ""
     most = max(high, 1 / low)
-    return (
-        f"; if there is one, it is at most {most:.3g}x"
-        if most >= FEW_TIMES
-        else (f"; if there is one, it is at most {100 * (most - 1):.2g} %")
-    )
+    return f"; a difference is at most {f'{most:.2g}x' if most >= FEW_TIMES else f'{100 * (most - 1):.2g} %'}"
 
 
 def _chance(ratio: Ratio) -> str:
@@ -363,7 +359,7 @@ def _no_speed(ratio: Ratio, a: str, b: str, part: str, verb: str) -> str:
     if ratio.verdict == "equal within margin":
         return f"equal within {100 * (ratio.margin or 0.0):.3g} %{part}: {says}{bounds}"
     if ratio.verdict == "no difference shown":
-        return f"no difference shown{part}: {says}{bounds}, {_chance(ratio)}"
+        return f"no difference shown{part}: {says}, {_chance(ratio)}{bounds}"
     return f"{says}{part}{bounds}"
 
 
