@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from steelyard.analysis.rows import scaled
+from steelyard.numbers import short
 from steelyard.rules.table.row import Amount
 from steelyard.rules.table.units import counted, unit_of
 from steelyard.stats.ratio import MIN_JOBS, compare_means
@@ -256,10 +257,12 @@ def sentence(ratio: Ratio, a: str, b: str) -> str:
     percent = abs(ratio.percent_faster or 0.0)
     word = "faster" if (ratio.percent_faster or 0.0) >= 0 else "slower"
     if ratio.verdict == "no difference shown":
-        return f"no difference shown{part}: {b} is {speed:.4g} times as fast as {a}{bounds}, {_chance(ratio)}"
+        return f"no difference shown{part}: {b} is {short(speed)} times as fast as {a}{bounds}, {_chance(ratio)}"
     if ratio.verdict == "too few jobs":
-        return f"not ranked{part}, too few jobs: the figures alone give {b} {speed:.4g} times the speed of {a}{bounds}"
-    return f"{b} is {speed:.4g} times as fast as {a}{part} ({percent:.3g} % {word}){bounds}"
+        return (
+            f"not ranked{part}, too few jobs: the figures alone give {b} {short(speed)} times the speed of {a}{bounds}"
+        )
+    return f"{b} is {short(speed)} times as fast as {a}{part} ({short(percent, 3)} % {word}){bounds}"
 
 
 def _chance(ratio: Ratio) -> str:
@@ -268,7 +271,7 @@ def _chance(ratio: Ratio) -> str:
 
 def _no_speed(ratio: Ratio, a: str, b: str, part: str, verb: str) -> str:
     bounds = _bounds(ratio, ratio.low, ratio.high)
-    says = f"{b} {verb} {ratio.value:.4g} times the {ratio.metric} of {a}"
+    says = f"{b} {verb} {short(ratio.value)} times the {ratio.metric} of {a}"
     if ratio.verdict == "too few jobs":
         return f"not ranked{part}, too few jobs: from the figures alone {says}{bounds}"
     if ratio.verdict == "no difference shown":
@@ -282,7 +285,7 @@ def _bounds(ratio: Ratio, low: float | None, high: float | None) -> str:
             return "; no interval, because the figure of a job is not above zero"
         return f"; no interval with fewer than {MIN_JOBS} jobs per side" if ratio.method in (WELCH, WITH_GAIN) else ""
     says = "printed digits allow" if ratio.level is None else f"{level_percent(ratio.level)} CI"
-    return f", {says} {low:.4g} to {high:.4g}"
+    return f", {says} {short(low)} to {short(high)}"
 
 
 def level_percent(level: float) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.inputs.cost import cost
 from steelyard.inputs.study import label
+from steelyard.numbers import short
 from steelyard.terminal.text import many, table, wrapped
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def plan_lines(expansion: Expansion, there: int) -> list[str]:
         lines = [table(["configuration", "devices", "runs"], rows), ""]
         runs = f"{many(len(expansion.runs), 'run')}, {there} already done"
         lines.append(f"{runs}; random order, seed {expansion.study.seed}")
-    hours = "unknown" if price.device_hours is None else f"at most {price.device_hours:.3g} device-hours"
+    hours = "unknown" if price.device_hours is None else f"at most {short(price.device_hours, 3)} device-hours"
     return [*lines, *wrapped(f"Cost: {hours} ({price.basis})")]
 
 

@@ -8,8 +8,8 @@ import textwrap
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
+from steelyard import numbers
 from steelyard.errors import printable
-from steelyard.rules.table import phrases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -91,7 +91,7 @@ def wrapped(text: str, indent: str = "", deeper: str = "  ") -> list[str]:
 
 def number(value: float, digits: int = DIGITS) -> str:
     """Format a number with `digits` significant digits and separated thousands, without an exponent where possible."""
-    return phrases.number(value, digits, plain_below=9)
+    return numbers.number(value, digits, plain_below=9)
 
 
 def seconds(value: float) -> str:

@@ -10,6 +10,7 @@ from steelyard.errors import printable
 from steelyard.inputs.cost import cost
 from steelyard.inputs.recipe import cell_of
 from steelyard.inputs.study import label
+from steelyard.numbers import change, short
 from steelyard.stats.band import Band
 from steelyard.terminal.findings import finding_lines
 from steelyard.terminal.text import many, number, sentence, table, wrapped
@@ -58,7 +59,7 @@ def _outcome_lines(recipe: Recipe, outcome: FigureVerdict) -> list[str]:
     more = f" ({many(outcome.more_jobs, 'more job')} needed)" if outcome.more_jobs else ""
     lines = [f"{outcome.verdict.upper()}: {subject}: {value}; {against}", f"{sentence(outcome.why)}{more}"]
     if found.low is not None:
-        spread = "" if found.spread is None else f"; jobs vary by {100 * found.spread:.2g} %"
+        spread = "" if found.spread is None else f"; jobs vary by {change(found.spread)}"
         nodes = {record.environment.node for record in outcome.records if record.environment}
         where = f", all on node {nodes.pop()}" if len(nodes) == 1 else f" on {len(nodes)} nodes" if nodes else ""
         lines.append(f"[ ] = {100 * found.level:g} % CI over {found.jobs} jobs{where}{spread}")
@@ -97,7 +98,7 @@ def _job_rows(outcome: FigureVerdict) -> list[list[str]]:
 def plan_lines(recipe: Recipe, expansion: Expansion) -> list[str]:
     """List what would be run, and the expected figures."""
     price = cost(expansion)
-    hours = "unknown" if price.device_hours is None else f"at most {price.device_hours:.3g} device-hours"
+    hours = "unknown" if price.device_hours is None else f"at most {short(price.device_hours, 3)} device-hours"
     cells = many(len(expansion.cells), "configuration")
     runs = f"{many(len(expansion.runs), 'run')}: {cells}, {many(expansion.study.repeats, 'job')} each"
     rows = [

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from steelyard.analysis.compare import compare, require_factor
 from steelyard.analysis.ratios import sentence as says
 from steelyard.errors import InputError, SteelyardError
+from steelyard.numbers import short
 from steelyard.report.charts.ratios import ratio_chart
 from steelyard.report.page import Cell, Column, Prose, Section, Table
 from steelyard.report.study.subject import default, merged, shortened, written
@@ -167,9 +168,9 @@ def _short(pair: _Pair) -> str:
         equal = [entry for entry in made if entry not in best]
         return _counted(equal)
     first = (best or made)[0].ratios[0]
-    bounds = "" if first.low is None or first.high is None else f" [{first.low:.4g}, {first.high:.4g}]"
+    bounds = "" if first.low is None or first.high is None else f" [{short(first.low)}, {short(first.high)}]"
     how = ", best against best" if best else ""
-    return f"{first.value:.4g}{bounds} times the {first.metric}{how} ({first.verdict})"
+    return f"{short(first.value)}{bounds} times the {first.metric}{how} ({first.verdict})"
 
 
 def _counted(entries: Sequence[Comparison]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from steelyard.numbers import change, short
 from steelyard.rules.rule import Example, RunRule
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ class ClocksDisagree(RunRule):
         share = stop.host_seconds / stop.seconds - 1
         if abs(share) > TIMER_TOLERANCE:
             yield self.found(
-                f"device events add up to {stop.seconds:.6g} s, but the host clock measured {stop.host_seconds:.6g} s "
-                f"for the same blocks ({share:+.1%})"
+                f"device events add up to {short(stop.seconds, 6)} s, but the host clock measured "
+                f"{short(stop.host_seconds, 6)} s for the same blocks ({_format_difference(share, 'more', 'less')})"
             )
 
 
@@ -92,6 +93,10 @@ class SynchronisedDiffers(RunRule):
         difference = check.mean_step_s - mean.value
         if abs(difference) > allowed:
             yield self.found(
-                f"a step takes {mean.value:.6g} s in the run, but {check.mean_step_s:.6g} s when each step is "
-                f"synchronised ({difference / mean.value:+.1%})"
+                f"a step takes {short(mean.value, 6)} s in the run, but {short(check.mean_step_s, 6)} s when each step "
+                f"is synchronised ({_format_difference(difference / mean.value, 'longer', 'shorter')})"
             )
+
+
+def _format_difference(share: float, more: str, less: str) -> str:
+    return f"{change(abs(share))} {more if share > 0 else less}"

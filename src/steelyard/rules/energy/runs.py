@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from steelyard.contracts.energy import DEVICES, DISAGREES, HOLDS_HOST, SAMPLER, SPECIAL_REASONS
+from steelyard.numbers import short
 from steelyard.rules.rule import Example, RunRule
 
 if TYPE_CHECKING:
@@ -194,8 +195,10 @@ class RunAboveLimit(RunRule):
         counted = counted or record.spec.ranks
         each_w = power.value / counted
         if each_w > MARGIN * limit_w:
-            message = f"mean power is {each_w:.4g} W per device, but the limit of {device.name!r} is {limit_w:.4g} W"
-            yield self.found(message, evidence=f"{power.value:.4g} W over {counted} device(s) or card(s)")
+            message = (
+                f"mean power is {short(each_w)} W per device, but the limit of {device.name!r} is {short(limit_w)} W"
+            )
+            yield self.found(message, evidence=f"{short(power.value)} W over {counted} device(s) or card(s)")
 
 
 class WindowMismatch(RunRule):

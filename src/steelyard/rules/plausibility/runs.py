@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
+from steelyard.numbers import short
 from steelyard.rules.rule import Example, RunRule
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class DoesNotLearn(RunRule):
         flat = trace.learnable and len(finite) >= LOSSES_TO_STAND and last >= first > 0
         if last > first + spread or flat:
             yield self.found(
-                f"the loss does not decrease: {first:.4g} at the start, {last:.4g} at the end "
+                f"the loss does not decrease: {short(first)} at the start, {short(last)} at the end "
                 f"({trace.steps[-1]:,} steps)"
             )
 

@@ -9,6 +9,7 @@ import json
 import math
 from typing import TYPE_CHECKING, ClassVar
 
+from steelyard.numbers import short
 from steelyard.rules.rule import Example, PairRule
 from steelyard.rules.table.settings import (
     SETTINGS,
@@ -355,7 +356,7 @@ def _format_per_device(pair: Pair) -> str:
     each = [row.figures.get(f"{pair.metric}_per_device") for row in (pair.a, pair.b)]
     one, other = (amount.value if amount is not None else math.nan for amount in each)
     ratio = other / one if one > 0 and other > 0 else whole * first / second
-    return f"ratio of the jobs {whole:.4g}, per device {ratio:.4g}"
+    return f"ratio of the jobs {short(whole)}, per device {short(ratio)}"
 
 
 class OtherSoftware(_OtherSettings):

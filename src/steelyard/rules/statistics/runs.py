@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from steelyard.numbers import change, short
 from steelyard.rules.rule import Example, RunRule
 
 if TYPE_CHECKING:
@@ -130,10 +131,10 @@ class FirstEpoch(RunRule):
         data = record.data
         cause = "the first one includes the first step and compilation"
         if data is not None:
-            cause += f", and may include reading {data.size_bytes / 1e9:.3g} GB from disk"
+            cause += f", and may include reading {short(data.size_bytes / 1e9, 3)} GB from disk"
         if data is not None and data.fits_in_memory:
             cause += "; the data fits in memory, so later epochs may read from the page cache"
-        yield self.found(f"later epochs are {share:.0%} faster than the first: {cause}")
+        yield self.found(f"later epochs are {change(share)} faster than the first: {cause}")
 
 
 def _find_unmet(record: RunRecord) -> list[str]:
@@ -143,11 +144,11 @@ def _find_unmet(record: RunRecord) -> list[str]:
     if steady_steps < budget.min_steps:
         unmet.append(f"{steady_steps} of {budget.min_steps} requested steps")
     if record.stop is not None and record.stop.seconds < budget.min_seconds:
-        unmet.append(f"{record.stop.seconds:.3g} of {budget.min_seconds:g} requested seconds")
+        unmet.append(f"{short(record.stop.seconds, 3)} of {budget.min_seconds:g} requested seconds")
     mean = record.quantities.get("step_time_mean")
     interval = mean.interval if mean else None
     if mean is None or mean.value is None or interval is None:
         unmet.append("no CI")
     elif (width := (interval.high - interval.low) / 2 / mean.value) > budget.rel_half_width:
-        unmet.append(f"the CI's half-width is {width:.2%} of the mean, {budget.rel_half_width:.2%} was requested")
+        unmet.append(f"the CI's half-width is {change(width)} of the mean, {change(budget.rel_half_width)} was requested")
     return unmet

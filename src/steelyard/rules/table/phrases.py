@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
+from steelyard.numbers import number
 from steelyard.rules.table.settings import SETTINGS
 from steelyard.rules.table.units import unit_of
 
@@ -23,30 +23,9 @@ MAX_LISTED = 6
 MAX_SETTING = 40
 
 
-def number(value: float, digits: int = 4, plain_below: int = 12) -> str:
-    """Format a number with `digits` significant digits and thousands separators; larger numbers with an exponent."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    # The magnitude after rounding: 9.99999 is shown as 10.000, not as 10.0000.
-    magnitude = int(f"{value:.{digits - 1}e}".partition("e")[2])
-    if -4 <= magnitude < plain_below:
-        return f"{value:,.{max(0, digits - 1 - magnitude)}f}"
-    return f"{value:.{digits - 1}e}"
-
-
 def whole(value: float) -> str:
     """Format a count without decimals, unless it is small."""
     return f"{round(value):,}" if value >= 1000 else number(value)
-
-
-def times(ratio: float) -> str:
-    """Format a ratio, such as `14.2x`."""
-    return f"{number(ratio, 3)}x"
-
-
-def percent(share: float) -> str:
-    """Format a share as a percentage."""
-    return f"{number(100 * share, 3)} %"
 
 
 def printed(metric: str, amount: Amount) -> str:
