@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MEASURED = ("completed", "not_converged")
 """Statuses of runs whose speed counts."""
+OF_ONE_JOB = "SY203"
+"""The finding on the interval of a single job."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +48,18 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
         cells.setdefault((record.spec.study, record.spec.configuration), []).append(record)
     summaries = []
     for (study, cell), runs in cells.items():
+        rate = job_throughput(runs)
         findings = {(found.code, found.severity): found for record in reversed(runs) for found in record.findings}
+        if rate.interval is not None and not rate.interval.approximate:
+            # The interval over jobs replaces those of single jobs.
+            findings = {key: found for key, found in findings.items() if found.code != OF_ONE_JOB}
         summary = CellSummary(
             study=study,
             cell=cell,
             records=tuple(runs),
             statuses=dict(Counter(record.status.code for record in runs)),
             nodes=tuple(sorted({record.environment.node for record in runs if record.environment})),
-            throughput=job_throughput(runs),
+            throughput=rate,
             time_to_quality=time_to_quality(runs),
             findings=tuple(findings[key] for key in sorted(findings)),
         )

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 from steelyard.analysis.summary import summarise
@@ -26,7 +27,7 @@ from steelyard.terminal.tables import cells_lines, cells_object
 
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing; exit code 0 when every run of the study completed, or was submitted."""
-    expansion = expand(load_study(arguments.file), arguments.file.parent)
+    expansion = expand(load_study(arguments.file), arguments.file.parent, arguments=_arguments(arguments))
     require_registered(expansion)
     folder = ResultFolder(arguments.results)
     if arguments.dry_run:
@@ -47,6 +48,20 @@ def run(arguments: argparse.Namespace) -> int:
     with Progress(loudness(arguments), expansion, folder) as progress:
         outcome = make(folder, expansion, launcher_here(progress.say), progress)
     return _show(arguments, expansion, folder, outcome)
+
+
+def _arguments(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return the arguments that name this study and its site again. Findings show them: no path leads out of here."""
+    site = arguments.site or ""
+    words = [_inside(str(arguments.file)), *(["--site", _inside(site) if "/" in site else site] if site else [])]
+    return tuple(words)
+
+
+def _inside(path: str) -> str:
+    """Return a path relative to this folder; of a file elsewhere, only the name."""
+    found = Path(path).resolve()
+    inside = found.relative_to(Path.cwd()) if found.is_relative_to(Path.cwd()) else found.name
+    return f"./{inside}" if str(inside).startswith("-") else str(inside)
 
 
 def _at_site(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:

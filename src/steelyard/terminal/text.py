@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 OUTPUT_COLUMNS: ContextVar[int | None] = ContextVar("OUTPUT_COLUMNS", default=None)
 """Columns of the terminal that is written to; None for a file or a pipe, where table rows are not wrapped."""
+RESULTS: ContextVar[str | None] = ContextVar("RESULTS", default=None)
+"""The results folder to name in commands; None: the usual one."""
 DIGITS: Final = 5
 WIDTH: Final = 80
 """Columns of text, even on a wider terminal."""
@@ -150,6 +152,13 @@ def sentence(text: str) -> str:
 def many(count: int, what: str) -> str:
     """Format a count of things: 1 job, 2 jobs."""
     return f"{count} {what}" + ("" if count == 1 else "s")
+
+
+def shortened(names: Sequence[str], shown: int = 4) -> str:
+    """List the first names and count the others."""
+    listed = list(dict.fromkeys(name for name in names if name))
+    more = f" and {len(listed) - shown:,} more" if len(listed) > shown else ""
+    return "; ".join(listed[:shown]) + more
 
 
 def count_statuses(statuses: Mapping[str, int]) -> str:

@@ -13,8 +13,9 @@ from steelyard.errors import InputError, SteelyardError
 from steelyard.numbers import short
 from steelyard.report.charts.ratios import ratio_chart
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study.subject import default, merged, shortened, written
-from steelyard.terminal.text import capital, sentence
+from steelyard.report.study.subject import default, written
+from steelyard.terminal.findings import merged
+from steelyard.terminal.text import capital, sentence, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

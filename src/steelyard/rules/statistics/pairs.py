@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from steelyard.inputs.command import extend, join
 from steelyard.rules.rule import Example, PairRule, find_rule
 from steelyard.rules.table.settings import about_rate, alike, nodes_of, shown, stated
 
@@ -52,14 +53,16 @@ class TooFewJobs(PairRule):
         "system,model,jobs,metric,value,unit\nA,ResNet50,5,throughput,1000,images/s\nB,ResNet50,5,throughput,1030,images/s\n",
         "Five jobs on each side.",
     )
-    fix = "run each side at least three times (--repeats 3), better five times, on different nodes"
+    fix = "run each side at least three times, better five times, on different nodes"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """Yield one finding for both sides."""
         a, b = job_count(pair.a, pair.metric), job_count(pair.b, pair.metric)
         if min(a, b) < MIN_JOBS:
             message = f"{a} and {b} jobs; a ranking needs at least {MIN_JOBS} on each side"
-            yield self.found(message, place=pair.b.place)
+            sides = [(row.spec, MIN_JOBS - jobs) for row, jobs in ((pair.a, a), (pair.b, b)) if jobs < MIN_JOBS]
+            command = join(*(extend(spec, repeats=missing) for spec, missing in sides if spec is not None))
+            yield self.found(message, place=pair.b.place, command=command)
 
 
 class OneNodeOnly(PairRule):
@@ -119,7 +122,7 @@ class UnsoundRuns(PairRule):
         "A,ResNet50,,throughput,1000,images/s\nB,ResNet50,,throughput,1030,images/s\n",
         "The runs of both sides have no errors.",
     )
-    fix = "fix the errors, then rerun that side; `steelyard show STUDY` has the details"
+    fix = "fix the errors, then rerun that side"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """Yield one finding per side whose runs have errors."""
@@ -131,7 +134,8 @@ class UnsoundRuns(PairRule):
                 yield self.found(
                     f"its runs have errors: {', '.join(named)}",
                     place=row.place,
-                    fix=f"fix {' and '.join(codes)}, then rerun that side; `steelyard show STUDY` has the details",
+                    fix=f"fix {' and '.join(codes)}, then rerun that side",
+                    command=_show_study(row),
                     severity="warning" if tolerable else "error",
                 )
 
@@ -195,7 +199,7 @@ class JobsLost(PairRule):
         "A,ResNet50,5,,throughput,1000,images/s\nB,ResNet50,5,,throughput,1300,images/s\n",
         "All jobs of both sides completed.",
     )
-    fix = "find out why they failed (`steelyard show STUDY`), and report their number with the ratio"
+    fix = "find out why they failed, run them again, and report how many failed with the ratio"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """Yield one finding per side with failed jobs."""
@@ -203,4 +207,10 @@ class JobsLost(PairRule):
             lost = row.get("jobs_lost")
             if lost is not None:
                 message = f"jobs that did not complete: {shown(lost)}; completed: {job_count(row, pair.metric)}"
-                yield self.found(message, place=row.place)
+                command = extend(row.spec) if row.spec is not None and row.spec.study_arguments else _show_study(row)
+                yield self.found(message, place=row.place, command=command)
+
+
+def _show_study(row: Row) -> str:
+    """Return the command that shows a study with its findings; empty for a published row."""
+    return f"steelyard show {row.spec.study}" if row.spec is not None else ""
