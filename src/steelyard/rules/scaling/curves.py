@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from steelyard.inputs.command import run_again
 from steelyard.rules.rule import Example, TableRule
+from steelyard.stats.ratio import MIN_JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,7 +24,6 @@ PROJECTED = ("projected_", "expected_")
 REACH = 2.0
 """A projection may go up to this many times the largest measured device count without a finding."""
 GAP = 4.0
-MIN_JOBS = 3
 FEW_COUNTS = 2
 # Settings that may change with the number of devices. The batch is checked separately.
 GROWS = ("devices", "nodes", "batch_per_device", "global_batch", "grad_accumulation", "parallelism", "backend")

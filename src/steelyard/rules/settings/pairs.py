@@ -30,6 +30,7 @@ from steelyard.rules.table.settings import (
     unclear,
 )
 from steelyard.rules.table.units import counted, unit_of
+from steelyard.stats.ratio import MIN_JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +53,6 @@ OPTIONS = {
     "deterministic": "deterministic", "threads": "threads", "numa": "numa", "epoch_samples": "epoch_samples",
     "last_batch": "last_batch",
 }  # fmt: skip
-REPEATS = 3
 SHOWN = 60
 MOST_PARTS = 8
 
@@ -110,7 +110,7 @@ def _run_alike(pair: Pair, found: list[Difference]) -> str:
         return ""
     names = dict.fromkeys(OPTIONS[entry.key] for entry in found)
     changes = {name: attrgetter(name)(a) for name in names if attrgetter(name)(a) != attrgetter(name)(b)}
-    return run_again(b, changes, repeats=REPEATS) if changes else ""
+    return run_again(b, changes, repeats=MIN_JOBS) if changes else ""
 
 
 class OtherWork(_OtherSettings):

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 from steelyard.inputs.command import extend
 from steelyard.numbers import change, short
 from steelyard.rules.rule import Example, RunRule
+from steelyard.stats.intervals import MIN_STEPS
+from steelyard.stats.ratio import MIN_JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from steelyard.contracts.record import Finding, RunRecord
 
-MIN_STEPS = 900
-"""Steps from which the coverage of the CI of one job was verified (`stats.intervals`)."""
-MIN_JOBS = 3
 LONGER = 4.0
 """How many times longer to run if it is not known how long is enough."""
 ROOM = 1.5
@@ -30,14 +29,16 @@ class NotSteady(RunRule):
 
     code = "SY201"
     name = "no-steady-state"
-    severity = "error"
+    severity = "warning"
     why = (
         "A rate predicts longer runs only if step times are stable. While steps still get faster, slower or drift, the "
-        "mean depends on when the run was stopped, and two runs differ for that reason alone."
+        "mean depends on when the run was stopped. The spread between three jobs or more shows how much; one or two "
+        "jobs do not."
     )
     detected = (
         "The step times are searched for change points and trends. The result is one of: steady, warming up "
-        "throughout, slowing down, no steady state. Anything but steady is a finding."
+        "throughout, slowing down, no steady state. Anything but steady is a finding. Comparisons need three such jobs "
+        "on a side (SY213)."
     )
     bad = Example(
         'steady.answer = "slowing down"\nsteady.reason = "the last tenth of 4,000 steps is 12 % slower"\n',
@@ -49,8 +50,12 @@ class NotSteady(RunRule):
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield a finding unless the run is steady."""
         if record.steady is not None and record.steady.answer != "steady":
-            message = f"{record.steady.answer}: {record.steady.reason}; the figures include all steps"
-            yield self.found(message, command=_run_longer(record, LONGER, at_least=True))
+            first = f" after the first {record.steady.start_step:,}" if record.steady.start_step else ""
+            yield self.found(
+                f"{record.steady.answer}: {record.steady.reason}; the figures are for jobs of this length and include "
+                f"all steps{first}",
+                command=_run_longer(record, LONGER, at_least=True),
+            )
 
 
 class StoppedEarly(RunRule):
@@ -164,7 +169,7 @@ def _find_unmet(record: RunRecord) -> dict[str, float]:
     interval = mean.interval if mean else None
     if mean is None or mean.value is None or interval is None:
         unmet["no CI"] = LONGER
-    elif (width := (interval.high - interval.low) / 2 / mean.value) > budget.rel_half_width:
+    elif (width := (interval.top - interval.low) / 2 / mean.value) > budget.rel_half_width:
         wanted = change(budget.rel_half_width)
         # The width falls with the root of the length.
         factor = (width / budget.rel_half_width) ** 2

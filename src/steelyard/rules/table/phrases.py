@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from steelyard.numbers import number
+from steelyard.numbers import change, number
 from steelyard.rules.table.settings import SETTINGS
 from steelyard.rules.table.units import unit_of
 
@@ -71,3 +72,9 @@ def listed(parts: Sequence[str], most: int = MAX_LISTED) -> str:
     """Join the first `most` parts, and say how many more there are."""
     more = [f"{len(parts) - most} more"] if len(parts) > most else []
     return "; ".join([*parts[:most], *more])
+
+
+def describe_trend(trend: float) -> str:
+    """Describe a trend of log step times."""
+    way = "slower" if trend > 0 else "faster"
+    return f"its jobs get {way} by {change(abs(math.expm1(trend)))} from their first third to their last"

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from steelyard.contracts.spec import RunSpec
+    from steelyard.stats.ratio import JobTime
 
 Setting = str | float | int | bool
 Scope = Literal["job", "node", "module", "device", "die"]
@@ -55,6 +56,8 @@ class Row:
     """`completed`, or why there are no figures, such as `out_of_memory`."""
     spec: RunSpec | None = None
     """Settings of the runs, to name a command that repeats them; None: a published row."""
+    jobs: tuple[JobTime, ...] = ()
+    """Where and when each job ran, in the order of the figures' jobs; published rows have none."""
 
     def get(self, key: str) -> Setting | None:
         """Return a setting, or None if it is unknown."""
