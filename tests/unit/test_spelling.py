@@ -14,7 +14,7 @@ from steelyard.errors import InputError, Problem, nearest, refusal
 from steelyard.inputs.places import tables_of
 from steelyard.inputs.site import Site, find_place, load_site
 from steelyard.inputs.source import defined_names, find_source
-from steelyard.inputs.study import Study, option_of, load_study
+from steelyard.inputs.study import Study, load_study, option_of
 from steelyard.inputs.synonyms import SITE, STUDY, VALUES, number_in
 from steelyard.inputs.toml_lines import line_of
 from steelyard.inputs.validate import read_bounded

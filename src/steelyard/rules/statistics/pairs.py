@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from steelyard.contracts.record import Finding
     from steelyard.rules.table.row import Pair, Row
 
-# The windows that records use for rates: both are without the slow first steps. Jobs of one row may differ.
 LONGER = 4
 """How many times longer to run jobs with a trend."""
+# The windows that records use for rates: both are without the slow first steps. Jobs of one row may differ.
 STEP_WINDOWS = {"steady", "after start-up", "after start-up or steady"}
 
 
