@@ -22,6 +22,14 @@ def short(value: float, digits: int = 4) -> str:
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
+def seconds(value: float, digits: int = 4) -> str:
+    """Format a duration in s, ms, us or ns."""
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if abs(value) >= factor:
+            return f"{number(value / factor, digits)} {unit}"
+    return f"{number(value * 1e9, digits)} ns" if value else "0 s"
+
+
 def times(ratio: float, digits: int = 3) -> str:
     """Format a ratio, such as `14.2x`."""
     return f"{number(ratio, digits)}x"

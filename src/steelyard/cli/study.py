@@ -107,7 +107,7 @@ def _send(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
         print("\n".join(campaign_lines(made, sent=True)))
     if missing > 0:
         print(f"{missing} runs do not fit into the queue; repeat the command when these have ended")
-    print(f"\nnext: steelyard status {study}" + ("" if out else ", or steelyard show"))
+    print(f"\nnext: steelyard {'status' if out else 'show'} {study}")
     return made
 
 

@@ -86,12 +86,13 @@ def finding_lines(findings: Sequence[Finding], *, fixes: bool = True) -> list[st
     lines = []
     for group in by_code(findings):
         head, inner = f"{group.code} {group.rule} ({group.severity}):", "    "
-        if len(group.findings) == 1:
-            found = group.findings[0]
-            place = f"{found.place}: " if found.place else ""
-            lines += wrapped(f"{place}{head} {found.message}", "", inner)
-            lines += wrapped(f"evidence: {found.evidence}", inner) if found.evidence else []
+        first = group.findings[0]
+        if len(group.findings) == 1 and len(first.place) <= LONG_PLACE:
+            place = f"{first.place}: " if first.place else ""
+            lines += wrapped(f"{place}{head} {first.message}", "", inner)
+            lines += wrapped(f"evidence: {first.evidence}", inner) if first.evidence else []
         else:
+            # A code is found at the beginning of a line.
             lines += wrapped(head)
             for found in group.findings:
                 place = f"{found.place}: " if found.place else ""

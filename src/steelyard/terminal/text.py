@@ -81,14 +81,16 @@ def wrapped(text: str, indent: str = "", deeper: str = "  ") -> list[str]:
     Names of rules contain hyphens and are searched for, and paths are copied: no line breaks inside a word.
     """
     columns = min(WIDTH, OUTPUT_COLUMNS.get() or WIDTH)
-    return textwrap.wrap(
-        printable(text),
+    lines = textwrap.wrap(
+        # Nor between a number and its percent sign.
+        re.sub(r"(?<=\d) %", "\u00a0%", printable(text)),
         max(columns, LEAST_WIDTH),
         initial_indent=indent,
         subsequent_indent=indent + deeper,
         break_on_hyphens=False,
         break_long_words=False,
     )
+    return [line.replace("\u00a0%", " %") for line in lines]
 
 
 def number(value: float, digits: int = DIGITS) -> str:
@@ -98,10 +100,7 @@ def number(value: float, digits: int = DIGITS) -> str:
 
 def seconds(value: float) -> str:
     """Format a duration in s, ms, us or ns."""
-    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if abs(value) >= factor:
-            return f"{number(value / factor)} {unit}"
-    return f"{number(value * 1e9)} ns" if value else "0 s"
+    return numbers.seconds(value, DIGITS)
 
 
 def with_interval(quantity: Quantity) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from steelyard.numbers import change, short
+from steelyard.numbers import change, seconds
 from steelyard.rules.rule import Example, RunRule
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class ClocksDisagree(RunRule):
         share = stop.host_seconds / stop.seconds - 1
         if abs(share) > TIMER_TOLERANCE:
             yield self.found(
-                f"device events add up to {short(stop.seconds, 6)} s, but the host clock measured "
-                f"{short(stop.host_seconds, 6)} s for the same blocks ({_format_difference(share, 'more', 'less')})"
+                f"device events add up to {seconds(stop.seconds)}, but the host clock measured "
+                f"{seconds(stop.host_seconds)} for the same blocks ({_format_difference(share, 'more', 'less')})"
             )
 
 
@@ -92,9 +92,11 @@ class SynchronisedDiffers(RunRule):
         allowed = SYNCHRONISED_TOLERANCE * mean.value + SYNCHRONISED_ERRORS * check.sem_step_s + width
         difference = check.mean_step_s - mean.value
         if abs(difference) > allowed:
+            longer = "expect that time in scripts that wait after each step"
             yield self.found(
-                f"a step takes {short(mean.value, 6)} s in the run, but {short(check.mean_step_s, 6)} s when each step "
-                f"is synchronised ({_format_difference(difference / mean.value, 'longer', 'shorter')})"
+                f"a step takes {seconds(mean.value)} in the run, but {seconds(check.mean_step_s)} when each step "
+                f"is synchronised ({_format_difference(difference / mean.value, 'longer', 'shorter')})",
+                fix=longer if difference > 0 else "do not use the figure",
             )
 
 

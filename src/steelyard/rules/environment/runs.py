@@ -69,8 +69,8 @@ class TooFewCpus(RunRule):
             yield self.found(
                 f"{needed} processes share {usable:g} usable CPUs (ranks: {ranks}, loader workers per rank: "
                 f"{spec.loader.workers})",
-                fix=f"use at most {(most := max(0, int(usable // ranks) - 1))} loader workers per rank, or request "
-                "more CPUs",
+                fix=f"use at most {(most := max(0, int(usable // ranks) - 1))} loader "
+                f"worker{'s' * (most != 1)} per rank, or request more CPUs",
                 command=run_again(spec, {"loader.workers": most}),
             )
 

@@ -110,10 +110,11 @@ class ApproximateInterval(RunRule):
         rate = record.quantities.get("throughput_job")
         if rate is not None and rate.interval is not None and rate.interval.approximate:
             steps = record.steady.stop_step - record.steady.start_step if record.steady else 0
-            command = extend(record.spec, repeats=MIN_JOBS)
+            fix, command = None, extend(record.spec, repeats=MIN_JOBS)
             if 0 < steps < MIN_STEPS:
+                fix = f"run at least {MIN_STEPS} steps, or repeat the job and use the spread between jobs"
                 command = _run_longer(record, ROOM * MIN_STEPS / steps, at_least=True)
-            yield self.found("the CI is approximate: " + "; ".join(rate.interval.approximate), command=command)
+            yield self.found("the CI is approximate: " + "; ".join(rate.interval.approximate), fix=fix, command=command)
 
 
 class FirstEpoch(RunRule):
