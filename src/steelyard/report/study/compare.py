@@ -11,10 +11,12 @@ from steelyard.analysis.compare import compare, require_factor
 from steelyard.analysis.ratios import bounded
 from steelyard.analysis.ratios import sentence as says
 from steelyard.errors import InputError, SteelyardError
+from steelyard.numbers import short
 from steelyard.report.charts.ratios import ratio_chart
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study.subject import default, merged, shortened, written
-from steelyard.terminal.text import capital, sentence
+from steelyard.report.study.subject import default, written
+from steelyard.terminal.findings import merged
+from steelyard.terminal.text import capital, sentence, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -171,8 +173,8 @@ def _short(pair: _Pair) -> str:
     how = ", best against best" if best else ""
     if first.bound is not None:
         return f"{bounded(first.bound)} times the {first.metric}{how} ({first.verdict})"
-    bounds = "" if first.low is None or first.high is None else f" [{first.low:.4g}, {first.high:.4g}]"
-    return f"{first.value:.4g}{bounds} times the {first.metric}{how} ({first.verdict})"
+    bounds = "" if first.low is None or first.high is None else f" [{short(first.low)}, {short(first.high)}]"
+    return f"{short(first.value)}{bounds} times the {first.metric}{how} ({first.verdict})"
 
 
 def _counted(entries: Sequence[Comparison]) -> str:

@@ -14,8 +14,9 @@ from steelyard.report.charts.loss import loss_chart
 from steelyard.report.charts.scaling import efficiency_chart, throughput_chart
 from steelyard.report.charts.style import error_codes
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study.subject import brief, merged, rate, written
+from steelyard.report.study.subject import brief, rate, written
 from steelyard.terminal.batch import knee_answer, knee_notes, what_fits
+from steelyard.terminal.findings import merged
 from steelyard.terminal.scaling import answer, models, where_to_stop
 from steelyard.terminal.text import number, sentence, with_interval
 

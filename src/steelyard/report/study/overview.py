@@ -10,18 +10,9 @@ from steelyard.analysis.summary import MEASURED
 from steelyard.inputs.study import chosen_settings
 from steelyard.report.charts.style import counted, error_codes, figure_cell, in_time
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study.subject import (
-    OTHER_NUMBERS,
-    brief,
-    counted_statuses,
-    default,
-    merged,
-    rate,
-    shortened,
-    statuses,
-    written,
-)
-from steelyard.terminal.text import capital, number, sentence, with_interval
+from steelyard.report.study.subject import brief, counted_statuses, default, rate, statuses, written
+from steelyard.terminal.findings import OTHER_NUMBERS, merged
+from steelyard.terminal.text import capital, number, sentence, shortened, with_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
