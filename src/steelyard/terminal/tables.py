@@ -8,6 +8,7 @@ from steelyard.analysis.bound import seen
 from steelyard.analysis.summary import MEASURED, CellSummary, labels
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import Finding, RunRecord
+from steelyard.terminal.best import unreliable_notes
 from steelyard.terminal.findings import finding_lines, merged, tally_lines
 from steelyard.terminal.text import (
     count_statuses,
@@ -34,6 +35,7 @@ def cells_lines(cells: list[CellSummary], *, detail: bool = False) -> list[str]:
         (cell.throughput.interval, [record for record in cell.records if record.status.code in MEASURED])
         for cell in cells
     )
+    lines += unreliable_notes(cells, names) if len(cells) > 1 else []
     for cell in cells:
         if cell.shorter:
             lines += wrapped(f"{names[cell.cell]}: {many(cell.shorter, 'shorter job')} not counted")
