@@ -369,7 +369,7 @@ def _over(
     if not measured:
         return Estimate(found.value)
     if single is not None and single.interval is not None:
-        ends = (1 / single.interval.high, 1 / single.interval.low) if single.interval.low > 0 else (None, None)
+        ends = (1 / single.interval.top, 1 / single.interval.low) if single.interval.low > 0 else (None, None)
         if ends[0] is not None and ends[1] is not None:
             return Estimate(found.value, ends[0] * scale + shift, ends[1] * scale + shift)
     if found.low is None or found.high is None:
@@ -488,7 +488,7 @@ def _energy(plan: WorkPlan, basis: Basis, energies: Sequence[CellEnergy]) -> tup
     each = found.figures["energy_per_sample"]
     if each.value is None or found.verdict == "invalid":
         return (), each.reason or "the energy is invalid"
-    low, high = (each.interval.low, each.interval.high) if each.interval else (None, None)
+    low, high = (each.interval.low, each.interval.top) if each.interval else (None, None)
     sample = Estimate(each.value, low, high)
     runs = tuple(record.run_id for record in basis.cell.records)
     whole = sample.scaled(plan.samples * plan.trainings / JOULES_PER_KWH)

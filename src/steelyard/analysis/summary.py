@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.record import Interval, Quantity
 from steelyard.inputs.study import chosen_settings
-from steelyard.stats.intervals import across_jobs, concerns_tail
+from steelyard.rules.rule import find_rule
+from steelyard.rules.table.phrases import describe_trend
+from steelyard.stats.intervals import across_jobs, concerns_tail, two_groups
+from steelyard.stats.ratio import MIN_JOBS, TREND_LIMIT, JobTime, shown_trend
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from steelyard.contracts.record import Finding, RunRecord
     from steelyard.contracts.spec import RunSpec
@@ -37,6 +42,8 @@ class CellSummary:
     """Over the jobs, each with its own seed; None: no target was set."""
     findings: tuple[Finding, ...]
     """Each finding once, even if several runs have it."""
+    unreliable: tuple[str, ...] = ()
+    """Why the throughput must not be ranked; empty: it is reliable."""
 
 
 def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
@@ -56,9 +63,46 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
             throughput=job_throughput(runs),
             time_to_quality=time_to_quality(runs),
             findings=tuple(findings[key] for key in sorted(findings)),
+            unreliable=tuple(_unreliable(runs)),
         )
         summaries.append(summary)
     return summaries
+
+
+def _unreliable(runs: Sequence[RunRecord]) -> Iterator[str]:
+    """Yield why the throughput of these runs must not be ranked."""
+    measured = [record for record in runs if record.status.code in MEASURED]
+    if not any(rate.value for record in measured if (rate := record.quantities.get("throughput_job"))):
+        codes = Counter(record.status.code.replace("_", " ") for record in runs)
+        yield "no figure: " + ", ".join(f"{count} {code}" for code, count in codes.items())
+        return
+    errors = {found.code for record in measured for found in record.findings if found.severity == "error"}
+    if errors:
+        named = [f"{code} {known.name}" if (known := find_rule(code)) is not None else code for code in sorted(errors)]
+        yield f"errors in its runs: {', '.join(named)}"
+    if len(measured) < MIN_JOBS:
+        unsteady = sum(not is_steady(record) for record in measured)
+        says = f"{unsteady} without a steady state" if unsteady else "their spread is not known"
+        yield f"{len(measured)} of the {MIN_JOBS} jobs that a ranking needs; {says}"
+    if (trend := shown_trend([job_of(record) for record in measured])) is not None and abs(trend) > TREND_LIMIT:
+        yield describe_trend(trend)
+
+
+def is_steady(record: RunRecord) -> bool:
+    """Return whether the run has a steady state."""
+    return record.steady is not None and record.steady.answer == "steady"
+
+
+def job_of(record: RunRecord) -> JobTime:
+    """Return where and when a job ran, and its trend. Simulated time does not depend on the node or the time of day."""
+    trend = record.steady.trend if record.steady is not None else None
+    start_s = end_s = None
+    simulated = record.spec.device_family == "sim"
+    if record.launch is not None and not simulated:
+        with suppress(ValueError):
+            start_s = datetime.fromisoformat(record.launch.started_at).timestamp()
+            end_s = start_s + record.launch.wall_s
+    return JobTime(1.0, record.environment.node if record.environment else "", start_s, end_s, trend)
 
 
 def list_studies(folder: ResultFolder) -> list[dict[str, Any]]:
@@ -90,16 +134,16 @@ def job_throughput(records: Sequence[RunRecord]) -> Quantity:
         return first
     across = across_jobs([1.0 / value for _, value in known])
     interval = None
-    if across.low is not None and across.high is not None and across.low > 0:
+    if across.low is not None and across.high is not None and across.at_most is not None:
         interval = Interval(
-            low=1.0 / across.high,
-            high=1.0 / across.low,
+            low=1.0 / (across.high if across.low > 0 else across.at_most),
+            high=1.0 / across.low if across.low > 0 else None,
             level=across.level,
             method=across.method,
             covers=_covers(whole, len(known)),
             approximate=(*across.approximate, *_doubts(whole)),
         )
-    window = "steady" if all(rate.window == "steady" for rate, _ in known) else "all steps"
+    window = "steady" if all(rate.window == "steady" for rate, _ in known) else "after start-up"
     return Quantity(
         value=1.0 / across.value,
         unit=first.unit,
@@ -182,6 +226,12 @@ def _doubts(records: Sequence[RunRecord]) -> tuple[str, ...]:
     nodes = {record.environment.node for record in records if record.environment}
     if 1 < len(nodes) < len(records):
         doubts.append(f"{len(records)} jobs on {len(nodes)} nodes: jobs on the same node are not independent")
+    values = sorted(rate.value for rate in rates if rate.value)
+    if (slow := two_groups(values)) is not None:
+        doubts.append(
+            f"{slow} of {len(values)} jobs are slower than the others (smallest {values[0]:.4g}, largest "
+            f"{values[-1]:.4g}); the CI assumes that jobs vary alike"
+        )
     return tuple(doubts)
 
 

@@ -15,7 +15,7 @@ from steelyard.inputs.study import chosen_settings
 from steelyard.report.charts.style import error_codes, run_ids
 from steelyard.report.page import Cell
 from steelyard.rules.rule import SEVERITIES
-from steelyard.terminal.text import number
+from steelyard.terminal.text import brackets, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -159,9 +159,7 @@ def brief(quantity: Quantity, runs: tuple[str, ...] = (), codes: tuple[str, ...]
     interval, text = quantity.interval, number(quantity.value, DIGITS)
     if interval is None:
         return Cell(text, quantity.value, runs=runs, codes=codes)
-    text += f" [{number(interval.low, DIGITS)}, {number(interval.high, DIGITS)}]" + (
-        " ~" if interval.approximate else ""
-    )
+    text += f" {brackets(interval, DIGITS)}"
     return Cell(text, quantity.value, interval.low, interval.high, runs, codes)
 
 
