@@ -1,8 +1,8 @@
 """Families of jobs for comparisons of two machines: the noise of real machines, and runs that never settle.
 
-`draw(name, rng, jobs, steps)` returns one row of relative step times for each job. Times are relative to the machine's
-level: the mean over all jobs of a usable family is exactly 1, so the true ratio of two machines is that of their levels.
-A step takes 0.1 s where seconds matter. Jobs also differ from each other as a whole (`job_effects`).
+Each family returns one row of step times for every job, relative to the level of the machine. The mean over all jobs of
+a usable family is 1, so the true ratio of two machines is that of their levels. A step takes 0.1 s where seconds
+matter. Jobs also differ from each other as a whole (`job_effects`).
 
 Usable: a mean over the job is a fair figure of the machine.
 
@@ -18,7 +18,7 @@ Usable: a mean over the job is a fair figure of the machine.
 | slow loader | every 2nd to 16th batch waits, by a random 10 % to 100 % |
 | log-normal tail | sigma 0.3 to 1 |
 | public logs | stalls as in published training logs, see `public_logs` |
-| recorded | stretches of real runs on a machine at rest and on a busy one, see `recorded` |
+| recorded | pieces of real runs on an overloaded machine, see `recorded` |
 
 Not usable: every job of one machine, or of both, changes in the same direction. Noise: 1 %, white or AR(1) up to 0.8.
 
@@ -47,10 +47,13 @@ if TYPE_CHECKING:
 
     Jobs = NDArray[np.float64]
     Family = Callable[[np.random.Generator, int, int], Jobs]
+    Changing = tuple[Jobs, float]
+    """Jobs whose level is 1 at the start, and their level at the end."""
 
 JOB_SD = 0.01
 NOISE = 0.01
 PERIOD_STEPS = 300
+PIECE_STEPS = 100
 RECORDED = Path(__file__).with_name("recorded_steps.csv")
 
 
@@ -135,10 +138,9 @@ def long_tail(rng: np.random.Generator, jobs: int, steps: int) -> Jobs:
 def public_logs(rng: np.random.Generator, jobs: int, steps: int) -> Jobs:
     """Stalls with the periods and sizes of training logs on eight GPUs.
 
-    Source: github.com/KellerJordan/modded-nanogpt, records/track_1_short, differences of the logged `train_time`. Runs
-    of October and November 2024 have two steps 2.1 times as long in every 190, 189 steps apart from their like
-    (2024-11-06_ShortcutsTweaks), or every 10th step 3.4 or 6.3 times as long (2024-10-29_Optimizers); the others vary by
-    1 %, with a negative correlation of neighbours, because the logs are in whole milliseconds of a running total.
+    Source: github.com/KellerJordan/modded-nanogpt, records/track_1_short, differences of the logged `train_time`.
+    Either one step in 189 and one in 190 take 2.1 times as long (2024-11-06_ShortcutsTweaks), or every 10th step takes
+    3.4 or 6.3 times as long (2024-10-29_Optimizers). The others vary by 1 %; the logs are in whole milliseconds.
     """
     ticks = np.diff(rng.uniform(-0.5, 0.5, (jobs, steps + 1)), axis=1) / 143
     noise = 1 + 0.01 * rng.standard_normal((jobs, steps)) + ticks
@@ -150,32 +152,41 @@ def public_logs(rng: np.random.Generator, jobs: int, steps: int) -> Jobs:
 
 
 def recorded(rng: np.random.Generator, jobs: int, steps: int) -> Jobs:
-    """Stretches of recorded runs, continued at their start where they end."""
+    """Pieces of 100 steps of a recorded run in random order (block bootstrap); a piece may go on at the run's start.
+
+    Each of four rows of the file is 500 steps, in ms, of `steelyard run` with `autoencoder` or `mobilenet-v3-small` on
+    one thread of a machine with two cores that other processes used as well; means over 50 steps differ by 20 %.
+    """
     runs = np.loadtxt(RECORDED, delimiter=",", ndmin=2)
-    runs /= runs.mean(axis=1, keepdims=True)
-    begin = rng.integers(runs.shape[1], size=(jobs, 1))
-    return runs[int(rng.integers(len(runs)))][(begin + np.arange(steps)) % runs.shape[1]]
+    run = runs[int(rng.integers(len(runs)))]
+    place = np.arange(steps)[None, :] + rng.integers(PIECE_STEPS, size=(jobs, 1))
+    begins = rng.integers(run.size, size=(jobs, 1 + (steps + PIECE_STEPS) // PIECE_STEPS))
+    begin = np.take_along_axis(begins, place // PIECE_STEPS, axis=1)
+    return np.asarray(run[(begin + place) % run.size] / run.mean())
 
 
 def changing_noise(rng: np.random.Generator, jobs: int, steps: int) -> Jobs:
     return correlated(rng, jobs, steps, rng.choice([0.0, 0.5, 0.8]))
 
 
-def step(rng: np.random.Generator, jobs: int, steps: int, size: float) -> Jobs:
+def step(rng: np.random.Generator, jobs: int, steps: int, size: float) -> Changing:
     place = rng.uniform(1 / 3, 2 / 3, (jobs, 1)) * steps
-    return (1 + rng.choice([-size, size]) * (np.arange(steps) >= place)) * changing_noise(rng, jobs, steps)
+    change = float(rng.choice([-size, size]))
+    return (1 + change * (np.arange(steps) >= place)) * changing_noise(rng, jobs, steps), 1 + change
 
 
-def drift(rng: np.random.Generator, jobs: int, steps: int, size: float) -> Jobs:
-    return (1 + rng.choice([-size, size]) * np.arange(steps) / steps) * changing_noise(rng, jobs, steps)
+def drift(rng: np.random.Generator, jobs: int, steps: int, size: float) -> Changing:
+    change = float(rng.choice([-size, size]))
+    return (1 + change * np.arange(steps) / steps) * changing_noise(rng, jobs, steps), 1 + change
 
 
-def long_warm_up(rng: np.random.Generator, jobs: int, steps: int) -> Jobs:
+def long_warm_up(rng: np.random.Generator, jobs: int, steps: int) -> Changing:
     """An exponential fall with a time constant of 0.2 to 1.5 jobs."""
     fall = np.exp(-np.arange(steps) / steps / log_uniform(rng, 0.2, 1.5))
     third = steps // 3
     fall *= 0.05 / (fall[:third].mean() - fall[-third:].mean())
-    return (1 + fall - fall[-third:].mean()) * changing_noise(rng, jobs, steps)
+    course = 1 + fall - fall[0]
+    return course * changing_noise(rng, jobs, steps), float(course[-1])
 
 
 USABLE: dict[str, Family] = {
@@ -191,7 +202,7 @@ USABLE: dict[str, Family] = {
     "public logs": public_logs,
     "recorded": recorded,
 }
-CHANGING: dict[str, Family] = {
+CHANGING: dict[str, Callable[[np.random.Generator, int, int], Changing]] = {
     "step of 3 %": lambda rng, jobs, steps: step(rng, jobs, steps, 0.03),
     "step of 10 %": lambda rng, jobs, steps: step(rng, jobs, steps, 0.10),
     "drift of 5 %": lambda rng, jobs, steps: drift(rng, jobs, steps, 0.05),

@@ -69,7 +69,8 @@ LEAD_SHARE = 0.2
 LEAD_LONG = 20.0
 """A slow first step may follow fast ones if it has at least this share of the longest one, or this many steps."""
 RARE = 0.05
-"""If fewer later steps are spikes, any slow step next to the slow first ones belongs to them."""
+LEAST_NEARBY = 0.1
+"""If fewer later steps are spikes, any step next to the slow first ones that is slow, by 10 % or more, belongs to them."""
 LEAD_DROP = 0.5
 """After the last slow first step, the deviation must fall below this share of it."""
 LARGEST_LOG = 700.0
@@ -325,7 +326,8 @@ def _compile_steps(y: Series) -> int:
     if not far.size:
         return 0
     end = int(far[-1]) + 1
-    nearby = float(np.expm1(limit)) if np.mean(off[reach:] > limit) < RARE else least
+    rare = y.size >= FEWEST and np.mean(off[reach:] > limit) < RARE
+    nearby = max(float(np.expm1(limit)), LEAST_NEARBY) if rare else least
     while end < reach and excess[end] > nearby:
         end += 1
     # A gradual fall is a warm-up.
