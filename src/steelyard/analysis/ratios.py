@@ -78,6 +78,13 @@ class Ratio:
     findings: tuple[Finding, ...] = ()
     """Findings to show wherever this ratio is shown; errors come first."""
 
+    @property
+    def bound(self) -> float | None:
+        """Return the end of the interval that is nearer to 1 if only this bound counts."""
+        if self.answer != "bound" or self.low is None or self.high is None:
+            return None
+        return self.low if self.low > 1 else self.high
+
 
 def sense(unit: str) -> Sense:
     """Return which direction is better for a figure in this unit."""
@@ -308,13 +315,14 @@ def sentence(ratio: Ratio, a: str, b: str) -> str:
     speed, low, high = _own_way("rate" if way == "time" else "time", ratio.value, ratio.low, ratio.high)
     bounds = _bounds(ratio, low, high)
     says = f"{b} is {speed:.4g} times as fast as {a}"
-    if ratio.answer == "bound" and low is not None and high is not None:
-        most = f"at least {low:.4g}" if low > 1 else f"at most {high:.4g}"
-        return f"{b} is {most} times as fast as {a}{part}, {_level(ratio)} bound{_allowing(ratio)}"
+    if ratio.bound is not None:
+        # A bound on the time of B over that of A is one on its speed, turned round.
+        fast = ratio.bound if way == "rate" else 1 / ratio.bound
+        return f"{b} is {bounded(fast)} times as fast as {a}{part}, {_level(ratio)} bound{_allowing(ratio)}"
     if ratio.verdict == "equal within margin":
         return f"equal within {100 * (ratio.margin or 0.0):.3g} %{part}: {says}{bounds}"
     if ratio.verdict == "no difference shown":
-        return f"no difference shown{part}: {says}{bounds}, {_chance(ratio)}{_largest(low, high)}"
+        return f"no difference shown{part}: {says}, {_chance(ratio)}{_largest(low, high)}{bounds}"
     if ratio.verdict == "too few jobs":
         return f"not ranked{part}, too few jobs: the figures alone give {b} {speed:.4g} times the speed of {a}{bounds}"
     percent = abs(ratio.percent_faster or 0.0)
@@ -323,16 +331,17 @@ def sentence(ratio: Ratio, a: str, b: str) -> str:
     return f"{says}{part}{by}{bounds}"
 
 
+def bounded(value: float) -> str:
+    """Format a bound on a ratio."""
+    return f"at {'least' if value > 1 else 'most'} {value:.4g}"
+
+
 def _largest(low: float | None, high: float | None) -> str:
     """Say how large a difference that was not shown may be."""
     if low is None or high is None or low <= 0:
         return ""
     most = max(high, 1 / low)
-    return (
-        f"; if there is one, it is at most {most:.3g}x"
-        if most >= FEW_TIMES
-        else (f"; if there is one, it is at most {100 * (most - 1):.2g} %")
-    )
+    return f"; a difference is at most {f'{most:.2g}x' if most >= FEW_TIMES else f'{100 * (most - 1):.2g} %'}"
 
 
 def _chance(ratio: Ratio) -> str:
@@ -342,15 +351,15 @@ def _chance(ratio: Ratio) -> str:
 def _no_speed(ratio: Ratio, a: str, b: str, part: str, verb: str) -> str:
     bounds = _bounds(ratio, ratio.low, ratio.high)
     says = f"{b} {verb} {ratio.value:.4g} times the {ratio.metric} of {a}"
-    if ratio.answer == "bound" and ratio.low is not None and ratio.high is not None:
-        most = f"at least {ratio.low:.4g}" if ratio.low > 1 else f"at most {ratio.high:.4g}"
+    if ratio.bound is not None:
+        most = bounded(ratio.bound)
         return f"{b} {verb} {most} times the {ratio.metric} of {a}{part}, {_level(ratio)} bound{_allowing(ratio)}"
     if ratio.verdict == "too few jobs":
         return f"not ranked{part}, too few jobs: from the figures alone {says}{bounds}"
     if ratio.verdict == "equal within margin":
         return f"equal within {100 * (ratio.margin or 0.0):.3g} %{part}: {says}{bounds}"
     if ratio.verdict == "no difference shown":
-        return f"no difference shown{part}: {says}{bounds}, {_chance(ratio)}"
+        return f"no difference shown{part}: {says}, {_chance(ratio)}{bounds}"
     return f"{says}{part}{bounds}"
 
 

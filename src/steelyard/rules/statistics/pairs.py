@@ -254,7 +254,7 @@ class TrendInJobs(PairRule):
     )
     detected = (
         "The mean log step time of the last third of each job is compared with that of its first third, without the "
-        "slow first steps and with clipped spikes. If Student's t over the jobs shows a trend at the 1 % level, the "
+        "slow first steps and with clipped spikes. If Student's t over the jobs shows a trend at the 2 % level, the "
         f"interval of a ratio is widened by it (a warning). Above {100 * TREND_LIMIT:g} % there is no ratio, only a "
         "bound if the difference is larger than the trend (an error)."
     )
