@@ -70,7 +70,7 @@ LEAD_LONG = 20.0
 """A slow first step may follow fast ones if it has at least this share of the longest one, or this many steps."""
 RARE = 0.05
 LEAST_NEARBY = 0.1
-"""If fewer later steps are spikes, any step next to the slow first ones that is slow, by 10 % or more, belongs to them."""
+"""If fewer later steps are spikes, a step next to the slow first ones that is slow, by 10 % or more, is one of them."""
 LEAD_DROP = 0.5
 """After the last slow first step, the deviation must fall below this share of it."""
 LARGEST_LOG = 700.0
