@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PACKAGE: Final = Path(__file__).resolve().parent.parent
 MEASURED_SIDE: Final = ("worker", "contracts", "estimate", "data")
-MEASURED_FILES: Final = ("__init__.py", "errors.py", "hostinfo.py", "plugins.py", "version.py")
+MEASURED_FILES: Final = ("__init__.py", "errors.py", "hostinfo.py", "hostload.py", "plugins.py", "version.py")
 SOURCES: Final = (".py", ".json")
 STUDY_FILE: Final = "study.json"
 """The study as parsed, and the swept values of each configuration."""

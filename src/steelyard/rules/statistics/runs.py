@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from steelyard.estimate.stop import STEPS_TO_JUDGE
 from steelyard.rules.rule import Example, RunRule
 
 if TYPE_CHECKING:
@@ -140,6 +141,12 @@ class FirstEpoch(RunRule):
         if data is not None and data.fits_in_memory:
             cause += "; the data fits in memory, so later epochs may read from the page cache"
         yield self.found(f"later epochs are {share:.0%} faster than the first: {cause}")
+
+
+def too_short(record: RunRecord) -> tuple[Finding, ...]:
+    """Return the findings that a longer run would not have: too few steps for a steady state, stopped by a limit."""
+    few = record.steps_seen < STEPS_TO_JUDGE
+    return tuple(found for found in record.findings if found.code == "SY202" or (few and found.code == "SY201"))
 
 
 def _find_unmet(record: RunRecord) -> list[str]:
