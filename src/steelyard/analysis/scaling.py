@@ -499,7 +499,7 @@ def _make_table(sizes: Sequence[_Size], points: Sequence[Point], projections: Se
         # Without the throughput: the rules would compute speed-ups from bounds that are not rounding.
         figures = {"efficiency": _amount(point.split.total), "speedup": _amount(point.speedup)}
         settings = {key: value for key, value in size.row.settings.items() if key in GROWS}
-        rows.append(Row(size.row.place, settings, figures))
+        rows.append(Row(size.row.place, settings, figures, spec=size.row.spec))
     for entry in projections[:1]:
         rate = Amount(entry.throughput, entry.throughput, entry.throughput, points[0].throughput.unit)
         rows.append(Row("projection", {"devices": entry.devices}, {"projected_throughput": rate}))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from steelyard.analysis.best import more_jobs
 from steelyard.analysis.summary import MEASURED
 from steelyard.contracts.base import to_json_object
+from steelyard.numbers import change, short
 from steelyard.stats.knee import MIN_POINTS
 from steelyard.terminal.best import above_words, unreliable_notes
 from steelyard.terminal.findings import finding_lines, tally_lines
@@ -162,7 +163,7 @@ def _knee_words(curve: BatchCurve) -> str:
 
 
 def _format_batch(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+    return f"{value:,.0f}" if value >= 10 else short(value, 2)
 
 
 def what_fits(curve: BatchCurve) -> str:
@@ -194,10 +195,10 @@ def knee_notes(curve: BatchCurve) -> list[str]:
         if found.low is not None and found.method == "swept batches alone":
             lines.append(f"[ ] of the knee = the last batch clearly below it and the first clearly above, at {level}")
         return lines
-    misfit = f"{100 * (found.misfit or 0.0):.2g} %"
+    misfit = change(found.misfit or 0.0)
     form = (
-        f"knee: model of the step time = {found.fixed_s * 1e3:.4g} ms + {found.sample_s * 1e6:.4g} us per sample; "
-        f"measured times deviate by {misfit}; [ ] of the knee = {level} CI"
+        f"knee: model of the step time = {short(found.fixed_s * 1e3)} ms + {short(found.sample_s * 1e6)} us per "
+        f"sample; measured times deviate by {misfit}; [ ] of the knee = {level} CI"
     )
     spec = curve.cells[0].cell.records[0].spec
     if spec.step_samples == spec.batch:

@@ -92,10 +92,7 @@ def energy_lines(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> list[
     for entry in cells:
         lines += _list_doubts(entry, "" if len(cells) == 1 else f"{names[entry.cell.cell]}: ")
     if not shown:
-        lines += [
-            "",
-            "next: steelyard doctor lists the power sensors and missing permissions",
-        ]
+        lines += ["", "next: steelyard doctor"]
     return lines
 
 

@@ -10,6 +10,7 @@ from steelyard.analysis.loss import FACTORS
 from steelyard.analysis.scaling import USABLE_ERROR_PERCENT
 from steelyard.analysis.summary import MEASURED
 from steelyard.contracts.base import to_json_object
+from steelyard.numbers import change
 from steelyard.stats.quotient import Estimate
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.stats.scaling_fit import CurveFit
@@ -181,7 +182,7 @@ def _about_factors(found: Scaling, others: list[Point], *, rest: bool) -> list[s
         lines += _wrapped(f"rest = {' x '.join(parts)}: {'; '.join(filter(None, reasons))}.")
     for point in others:
         if point.slowest is not None and point.slowest > NOTICED:
-            longer = f"{100 * (point.slowest - 1):.0f} % longer than the mean"
+            longer = f"{change(point.slowest - 1)} longer than the mean"
             lines += _wrapped(f"{_devices(point.devices)}: the slowest computes {longer}.")
     own = [f for f in found.base.split.factors if f.own is not None and f.own < OWN_LOSS]
     if own:

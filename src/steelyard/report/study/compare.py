@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.compare import compare
+from steelyard.analysis.ratios import bounded
 from steelyard.analysis.ratios import sentence as says
 from steelyard.analysis.sweep import factor_of, written
 from steelyard.errors import SteelyardError
+from steelyard.numbers import short
 from steelyard.report.charts.ratios import ratio_chart
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study.subject import default, merged, shortened
-from steelyard.terminal.text import capital, sentence
+from steelyard.report.study.subject import default
+from steelyard.terminal.findings import merged
+from steelyard.terminal.text import capital, sentence, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -148,9 +151,11 @@ def _short(pair: _Pair) -> str:
         equal = [entry for entry in made if entry not in best]
         return _counted(equal)
     first = (best or made)[0].ratios[0]
-    bounds = "" if first.low is None or first.high is None else f" [{first.low:.4g}, {first.high:.4g}]"
     how = ", best against best" if best else ""
-    return f"{first.value:.4g}{bounds} times the {first.metric}{how} ({first.verdict})"
+    if first.bound is not None:
+        return f"{bounded(first.bound)} times the {first.metric}{how} ({first.verdict})"
+    bounds = "" if first.low is None or first.high is None else f" [{short(first.low)}, {short(first.high)}]"
+    return f"{short(first.value)}{bounds} times the {first.metric}{how} ({first.verdict})"
 
 
 def _counted(entries: Sequence[Comparison]) -> str:
@@ -178,7 +183,7 @@ def pair_answer(compared: Compared, a: str, b: str) -> str:
 
 def _blocking(entries: Sequence[Comparison]) -> str:
     codes = dict.fromkeys(found.code for entry in entries for found in entry.findings if found.severity == "error")
-    return f"fix {', '.join(codes)} first" if codes else "the value is zero on one side"
+    return f"errors {', '.join(codes)}" if codes else "the value is zero on one side"
 
 
 def _summary(pairs: Sequence[_Pair], name: str) -> Table:

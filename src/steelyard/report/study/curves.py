@@ -16,9 +16,10 @@ from steelyard.report.charts.loss import loss_chart
 from steelyard.report.charts.scaling import efficiency_chart, throughput_chart
 from steelyard.report.charts.style import error_codes
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study.subject import brief, merged
+from steelyard.report.study.subject import brief
 from steelyard.terminal.batch import knee_answer, knee_notes, knee_short, what_fits
 from steelyard.terminal.best import answers
+from steelyard.terminal.findings import merged
 from steelyard.terminal.scaling import answer, models, where_to_stop
 from steelyard.terminal.text import number, sentence
 

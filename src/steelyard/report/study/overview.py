@@ -12,17 +12,10 @@ from steelyard.analysis.sweep import written
 from steelyard.inputs.study import chosen_settings
 from steelyard.report.charts.style import counted, error_codes, figure_cell, in_time, marked
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study.subject import (
-    OTHER_NUMBERS,
-    brief,
-    counted_statuses,
-    default,
-    merged,
-    shortened,
-    statuses,
-)
+from steelyard.report.study.subject import brief, counted_statuses, default, statuses
 from steelyard.terminal.best import answers
-from steelyard.terminal.text import capital, number, sentence, with_interval
+from steelyard.terminal.findings import OTHER_NUMBERS, merged
+from steelyard.terminal.text import capital, number, sentence, shortened, with_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

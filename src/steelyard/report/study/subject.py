@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,21 +13,16 @@ from steelyard.analysis.sweep import grouped, in_order, setting, swept_settings
 from steelyard.contracts.spec import RunSpec
 from steelyard.report.charts.style import run_ids
 from steelyard.report.page import Cell
-from steelyard.rules.rule import SEVERITIES
 from steelyard.terminal.text import brackets, number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from steelyard.analysis.summary import CellSummary
-    from steelyard.contracts.record import Finding, Quantity, RunRecord
+    from steelyard.contracts.record import Quantity, RunRecord
     from steelyard.rules.table.row import Row
 
-SHOWN_PLACES = 4
-LONG_PLACE = 30
 DIGITS = 4
-OTHER_NUMBERS = "more with other numbers"
-_DIGITS = re.compile(r"\d[\d.,]*")
 
 
 @dataclass(frozen=True)
@@ -66,7 +59,7 @@ class Subject:
 
     def value(self, cell: CellSummary, key: str) -> Any:
         """Return the value of a setting in a cell."""
-        return setting(cell.records[0].spec, key)
+        return setting(cell.spec, key)
 
     def groups(self, key: str) -> list[tuple[str, list[CellSummary]]]:
         """Group the cells that differ only in `key`, with a label of the settings they share; fastest reliable first.
@@ -117,29 +110,3 @@ def brief(quantity: Quantity, runs: tuple[str, ...] = (), codes: tuple[str, ...]
         return Cell(text, quantity.value, runs=runs, codes=codes)
     text += f" {brackets(interval, DIGITS)}"
     return Cell(text, quantity.value, interval.low, interval.high, runs, codes)
-
-
-def shortened(names: Sequence[str], shown: int = SHOWN_PLACES) -> str:
-    """List the first names and count the others."""
-    listed = list(dict.fromkeys(name for name in names if name))
-    more = f" and {len(listed) - shown:,} more" if len(listed) > shown else ""
-    return "; ".join(listed[:shown]) + more
-
-
-def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Merge findings of several places into one, with the text of the first; errors first.
-
-    Findings that differ only in numbers are merged: hundreds of cells each have their own number of steps.
-    """
-    same: dict[tuple[str, str, str], list[Finding]] = {}
-    for found in findings:
-        same.setdefault((found.code, found.severity, _DIGITS.sub("0", found.message)), []).append(found)
-    once = [dataclasses.replace(group[0], place=_places(group)) for group in same.values()]
-    return tuple(sorted(once, key=lambda found: (list(SEVERITIES).index(found.severity), found.code)))
-
-
-def _places(group: Sequence[Finding]) -> str:
-    places = list(dict.fromkeys(found.place for found in group if found.place))
-    if len({found.message for found in group}) == 1 or len(places) < 2:
-        return shortened(places, SHOWN_PLACES if max(map(len, places), default=0) <= LONG_PLACE else 1)
-    return f"{places[0]}, and {len(places) - 1:,} {OTHER_NUMBERS}"
