@@ -15,6 +15,7 @@ from steelyard.analysis.summary import MEASURED, labels
 from steelyard.analysis.sweep import factor_of, swept_settings
 from steelyard.contracts.record import Quantity
 from steelyard.estimate.student import student_t
+from steelyard.inputs.command import extend, join, run_again
 from steelyard.rules.rule import check
 from steelyard.rules.table.row import Pair
 from steelyard.rules.table.settings import FOLLOWS, SETTINGS, alike, shown
@@ -44,7 +45,6 @@ FAMILIES = ("SY2", "SY6")
 HANDLED = ("SY205", "SY207")
 LONGEST_REASON = 120
 MAX_RATIOS = 20_000
-MORE_JOBS = 2
 MAX_JOBS = 30
 
 
@@ -131,7 +131,10 @@ class Ranking:
         if self.best is None:
             return f"steelyard show {study}"
         needed = _jobs_to_part(self.tied, len(self.reliable)) if len(self.tied) > 1 else None
-        return None if needed is None else more_jobs([entry.cell for entry in self.tied], needed)
+        cells = [entry.cell for entry in self.tied[:2]]
+        if needed is None:
+            return None
+        return join(*(run_again(cell.records[0].spec, repeats=max(1, needed - _jobs(cell))) for cell in cells))
 
 
 def rank(
@@ -184,16 +187,22 @@ def _better(by: By, a: float, b: float) -> bool:
     return a < b if less_is_better(by) else a > b
 
 
-def more_jobs(cells: Sequence[CellSummary], needed: int = 0) -> str:
-    """Say how to repeat a study with so many jobs per configuration, and with more than there are."""
-    jobs = max(sum(record.status.code in MEASURED for record in cell.records) for cell in cells)
-    count = max(needed, MIN_JOBS, jobs + MORE_JOBS)
-    return f"set repeats = {count} in the file of study {cells[0].study}, then: steelyard study FILE"
+def more_jobs(cells: Sequence[CellSummary]) -> str:
+    """Return the command that gives these unreliable configurations the jobs that they lack.
+
+    Without a study file each needs a command of its own; the first of them is enough to go on.
+    """
+    spec = cells[0].records[0].spec
+    return extend(spec, repeats=max(1, MIN_JOBS - _jobs(cells[0])))
+
+
+def _jobs(cell: CellSummary) -> int:
+    return sum(record.status.code in MEASURED for record in cell.records)
 
 
 def _jobs_to_part(entries: Sequence[Ranked], count: int) -> int | None:
     """Return how many jobs would part the first two of `count`, if difference and noise stay; None: too many."""
-    found, jobs = entries[1].relative, sum(record.status.code in MEASURED for record in entries[1].cell.records)
+    found, jobs = entries[1].relative, _jobs(entries[1].cell)
     far = None if found is None else found.low if found.value < 1 else found.high
     if found is None or not far or found.value == 1:
         return None
