@@ -59,7 +59,7 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "batch": (8, 16, 32, 64, 128, 1024), "ranks": (1, 2, 4, 8), "precision": ("bf16", "fp32"),
     "compile": ("default", "off"),
 }  # fmt: skip
-MOST = 24
+MOST = 12
 LOST = ("out_of_memory", "failed", "time_limit")
 STEADY = ("steady", "steady", "steady", "no steady state")
 # Needs of a scheme that a provisional or unreliable curve does not meet.

@@ -185,7 +185,9 @@ def _check_higher(text: str, best: Shown, doubtful: Sequence[Shown], sign: int) 
         return
     percent = 100 * abs((top.value or 0.0) / (best.value or 1.0) - 1)
     said = float(found["percent"].replace(",", ""))
-    if plain(found["name"]) != top.name or not near_text(found["value"], top):
+    named = next((row for row in better if row.name == plain(found["name"])), None)
+    # Two rows may be equal in the digits of the table.
+    if named is None or not near(named.value or 0.0, top.value or 0.0) or not near_text(found["value"], named):
         yield f"{found['name']} with {found['value']} is not the best unreliable row, {top.name} with {top.value}"
     if abs(said - percent) > 0.06 * percent + 0.15:
         yield f"{said} % is not the difference to {top.name}, {percent:.3g} %"

@@ -433,6 +433,8 @@ def _ends(ratio: Ratio | None) -> tuple[float | None, float | None]:
 
 
 def _union(value: float, against: Sequence[Ratio | None], by: By, *, tied: bool) -> Estimate:
+    if not against:
+        return Estimate(value)
     ends = [_ends(ratio) for ratio in against]
     lows, highs = [low for low, _ in ends if low is not None], [high for _, high in ends if high is not None]
     low = min(lows) if lows and len(lows) == len(ends) else None
