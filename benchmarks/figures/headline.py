@@ -264,21 +264,23 @@ def report_problems(cells: list[CellSummary]) -> Iterator[str]:
         yield from check_knee(
             batch.answer, [Shown(plain(row[0]), number(row[2]), row[2].endswith("unreliable"), row) for row in part]
         )
-        yield from _check_curve(batch.answer, rows)
+        yield from _check_curve(batch.answer, rows, "batch")
     curve = scaling_section(entry)
     if curve is not None and "not reported" not in curve.answer:
         part = table_named(curve, "scaling-throughput-data")
         yield from check_scaling(
             curve.answer, [Shown(row[0], number(row[2]), row[2].endswith("unreliable")) for row in part], {}
         )
-        yield from _check_curve(curve.answer, rows)
+        yield from _check_curve(curve.answer, rows, "ranks")
     yield from _energy_section(entry, energies)
 
 
-def _check_curve(answer: str, rows: Sequence[Shown]) -> Iterator[str]:
-    """The curve that is said to have the highest reliable throughput has it."""
+def _check_curve(answer: str, rows: Sequence[Shown], along: str) -> Iterator[str]:
+    """The curve that is said to have the highest reliable throughput of all curves has it."""
     found = re.search(r"highest reliable throughput \(([^)]*)\)", answer)
-    sound = [row for row in rows if row.value is not None and not row.unreliable]
+    fixed = [frozenset(part for part in row.name.split(", ") if not part.startswith(along)) for row in rows]
+    on_curves = [row for row, mine in zip(rows, fixed, strict=True) if fixed.count(mine) > 1]
+    sound = [row for row in on_curves if row.value is not None and not row.unreliable]
     if found and sound:
         top = max(row.value or 0.0 for row in sound)
         of_curve = [row for row in sound if set(found[1].split(", ")) <= set(row.name.split(", "))]

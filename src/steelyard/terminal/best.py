@@ -65,7 +65,7 @@ def headline(ranking: Ranking) -> str:
     else:
         text += f"{best.name} at {_plain(best)}"
         inside = [*_interval(best), *inside]
-    text += f" ({', '.join(inside)})" if inside else ""
+    text += f" ({'; '.join(inside)})" if inside else ""
     if following is not None and len(ranking.tied) == 1:
         text += f"; {_compared(ranking.by, following)}"
     if higher is not None and higher.relative is not None:
