@@ -307,7 +307,8 @@ def during(cpus: int = 2, seconds: float = 10.0, **shares: float) -> HostLoad:
         # Idle CPUs were left: the run could have used them.
         (during(64, own_cpus=4.0, other_cpus=30.0), ""),
         # Alone on the machine: the waiting is that of its own threads.
-        (during(own_cpus=2.0, other_cpus=0.05, cpu_wait_share=0.9, load_average=30.0), ""),
+        (during(own_cpus=1.9, other_cpus=0.05, cpu_wait_share=0.9, load_average=30.0), ""),
+        (during(own_cpus=1.8, other_cpus=0.12), "other processes used 0.1 of 2 CPUs"),
         (during(own_cpus=2.0, other_cpus=0.0, throttled_share=0.009, steal_share=0.009), ""),
         # Ticks of 10 ms are too coarse.
         (during(seconds=0.5, own_cpus=0.1, other_cpus=1.9), ""),
