@@ -96,7 +96,7 @@ def study(kind: Kind, seed: int) -> Tally:
 
 
 def holds(interval: Interval | None, truth: float) -> bool:
-    return interval is not None and interval.low <= truth <= interval.high
+    return interval is not None and interval.low <= truth <= interval.top
 
 
 def is_approximate(interval: Interval | None) -> bool:

@@ -66,5 +66,5 @@ def _scaled(quantity: Quantity, factor: float, ranks: int) -> Quantity:
     by = factor if quantity.scope == "job" else factor / ranks
     interval = quantity.interval
     if interval is not None:
-        interval = replace(interval, low=interval.low * by, high=interval.high * by)
+        interval = replace(interval, low=interval.low * by, high=interval.top * by)
     return replace(quantity, value=quantity.value * by, interval=interval)

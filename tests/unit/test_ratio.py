@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from steelyard.stats.ratio import compare_means
+from steelyard.stats.intervals import across_jobs, two_groups
+from steelyard.stats.ratio import JobTime, compare_jobs, compare_means
 
 TIMES = st.lists(st.floats(0.1, 10), min_size=3, max_size=12)
 OPPOSITE = {"faster": "slower", "slower": "faster", "no difference shown": "no difference shown"}
@@ -68,3 +69,79 @@ def test_every_bad_time_is_named():
         compare_means([1.0, 0.0], [math.nan, math.inf])
     with pytest.raises(ValueError, match="0 jobs in a"):
         compare_means([], [1.0])
+
+
+# -- trend, order in time, nodes, margin
+
+
+def jobs(times, **common):
+    return [JobTime(time, **common) for time in times]
+
+
+def test_a_shown_trend_widens_the_interval_and_a_large_one_leaves_a_bound():
+    a = jobs([1.0, 1.01, 0.99])
+    plain = compare_jobs(a, jobs([1.2, 1.21, 1.19]))
+    small = compare_jobs(
+        a, [JobTime(t, trend=d) for t, d in zip((1.2, 1.21, 1.19), (0.0099, 0.01, 0.0101), strict=True)]
+    )
+    assert (small.answer, small.trends) == ("ratio", (None, pytest.approx(0.01)))
+    assert small.high / plain.high == pytest.approx(math.exp(0.01))
+    large = [JobTime(t, trend=d) for t, d in zip((1.2, 1.21, 1.19), (0.029, 0.03, 0.031), strict=True)]
+    assert (compare_jobs(a, large).answer, compare_jobs(a, large).verdict) == ("bound", "slower")
+    assert compare_jobs(jobs([1.19, 1.2, 1.21]), large).answer == "none"
+    # Trends that differ between jobs are noise, which is in the spread.
+    mixed = [JobTime(t, trend=d) for t, d in zip((1.2, 1.21, 1.19), (0.03, -0.03, 0.03), strict=True)]
+    assert compare_jobs(a, mixed).high == plain.high
+
+
+def test_sides_one_after_the_other_on_a_node_are_ranked_only_beyond_the_drift():
+    def side(times, begin):
+        return [JobTime(t, "n1", begin + 10 * n, begin + 10 * n + 9) for n, t in enumerate(times)]
+
+    base = side([1.0, 1.001, 0.999], 0)
+    near, far = side([0.97, 0.971, 0.969], 100), side([0.5, 0.501, 0.499], 100)
+    assert (compare_jobs(base, near).verdict, compare_jobs(base, near).drift) == ("no difference shown", 0.05)
+    assert (compare_jobs(base, far).verdict, compare_jobs(base, far).answer) == ("faster", "bound")
+    assert compare_jobs(base, near, drift=0.01).verdict == "faster"
+    mixed = compare_jobs(base, side([0.97, 0.971, 0.969], 5))
+    assert (mixed.verdict, mixed.answer, mixed.drift) == ("faster", "ratio", None)
+    elsewhere = [JobTime(job.time, "n2", job.start_s, job.end_s) for job in near]
+    assert (compare_jobs(base, elsewhere).verdict, compare_jobs(base, elsewhere).drift) == ("faster", None)
+
+
+def test_the_node_is_the_unit_if_both_sides_have_several():
+    a = [JobTime(t, node) for node, t in zip("xxyy", (1.0, 1.0, 1.1, 1.1), strict=True)]
+    b = [JobTime(t, node) for node, t in zip("xxyy", (0.9, 0.9, 0.99, 0.99), strict=True)]
+    other = [JobTime(job.time, {"x": "u", "y": "v"}[job.node]) for job in b]
+    paired, apart = compare_jobs(a, b), compare_jobs(a, other)
+    assert (paired.unit, apart.unit, compare_jobs(a, jobs([1, 1, 1.0], node="x")).unit) == (
+        "node, paired", "node", "job",
+    )  # fmt: skip
+    assert (paired.verdict, apart.verdict) == ("faster", "no difference shown")
+    assert paired.high - paired.low < 1e-9 < apart.high - apart.low
+
+
+def test_equal_within_a_margin_needs_both_tests():
+    a, b = [1.0, 1.004, 0.996, 1.0, 1.002], [1.006, 1.002, 1.01, 1.004, 1.005]
+    assert compare_jobs(jobs(a), jobs(b), margin=0.02).verdict == "equal within margin"
+    assert compare_jobs(jobs(a), jobs(b), margin=0.006).verdict != "equal within margin"
+    noisy = [1.0, 1.1, 0.9, 1.05, 0.95]
+    assert compare_jobs(jobs(noisy), jobs(a), margin=0.02).verdict == "no difference shown"
+
+
+def test_normal_jobs_rarely_form_two_groups_and_slow_ones_do():
+    rng = np.random.default_rng(5)
+    for count in (3, 5, 8):
+        normal = [two_groups(values) is not None for values in np.exp(0.03 * rng.standard_normal((2000, count)))]
+        assert np.mean(normal) < 0.08, count
+        slow = np.exp(0.003 * rng.standard_normal((500, count)))
+        slow[:, 0] *= 0.9
+        assert np.mean([two_groups(values) == 1 for values in slow]) > 0.75
+
+
+def test_a_mean_whose_interval_reaches_zero_has_an_upper_bound():
+    found = across_jobs([1.0, 1.0, 4.0])
+    assert found.low < 0 < found.at_most < found.high
+    rng = np.random.default_rng(6)
+    means = rng.standard_normal((4000, 4)) + 3
+    assert np.mean([across_jobs(values).at_most >= 3 for values in means.tolist()]) == pytest.approx(0.95, abs=0.012)

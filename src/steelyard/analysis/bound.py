@@ -64,7 +64,7 @@ def forecast(pipeline: Quantity, device: Quantity, *, overlaps: bool) -> Forecas
 def _ends(rate: Quantity) -> tuple[float, float]:
     """Return the lowest and highest possible rate."""
     assert rate.value is not None
-    return (rate.interval.low, rate.interval.high) if rate.interval else (rate.value, rate.value)
+    return (rate.interval.low, rate.interval.top) if rate.interval else (rate.value, rate.value)
 
 
 def _wait_share(pipeline: float, device: float, *, overlaps: bool) -> float:

@@ -7,10 +7,11 @@ source.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from steelyard import plugins
-from steelyard.analysis.ratios import LEVEL, Ratio, ratios, sense
+from steelyard.analysis.ratios import Ratio, RatioQuestion, ratios, sense
 from steelyard.errors import InputError, Problem
 from steelyard.rules.rule import check
 from steelyard.rules.table.row import Pair
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from steelyard.contracts.record import Finding
     from steelyard.rules.table.row import Row
 
-Verdict = Literal["comparable", "comparable with warnings", "not comparable"]
+Verdict = Literal["comparable", "comparable with warnings", "only a bound", "not comparable"]
 How = Literal["as selected", "equal settings", "best against best", "nearest settings"]
 
 # Names of options of `steelyard run` and fields of a spec.
@@ -44,6 +45,8 @@ ALIASES = {
 GROUPED = ("work", "data", "amount", "arithmetic", "training")
 # Settings that people do not choose for a run.
 UNCHOSEN = ("system", "software", "environment", "evidence")
+# The rule on trends: a difference that is larger than the trend is still shown by a bound.
+TREND = "SY211"
 MAX_ROWS = 5000
 MAX_PAIRS = 10_000
 MAX_SAME = 100
@@ -88,10 +91,17 @@ class Compared:
 
 
 def compare(
-    a: Sequence[Row], b: Sequence[Row], *, factor: str = "system", metric: str = "throughput", force: bool = False
+    a: Sequence[Row],
+    b: Sequence[Row],
+    *,
+    factor: str = "system",
+    metric: str = "throughput",
+    force: bool = False,
+    asked: RatioQuestion = RatioQuestion(),  # noqa: B008
 ) -> Compared:
     """Compare B with A, the base. With several rows per side: equal settings, and also best against best."""
     factor = require_factor(factor)
+    judge = partial(_judge, force=force, asked=asked)
     left_out: list[str] = []
     first, second = _with_figure(a, b, metric, left_out)
     if len(first) == len(second) == 1 and _same_row(first[0], second[0]):
@@ -100,12 +110,12 @@ def compare(
         )
         raise InputError("there is nothing to compare", problems=(problem,))
     if len(first) == len(second) == 1:
-        made = [_judge("as selected", Pair(first[0], second[0], factor, metric), force=force)]
+        made = [judge("as selected", Pair(first[0], second[0], factor, metric))]
         return Compared(factor, metric, tuple(made), tuple(left_out))
-    made = [_judge(how, pair, force=force) for how, pair in _partners(first, second, factor, metric, left_out)]
+    made = [judge(how, pair) for how, pair in _partners(first, second, factor, metric, left_out)]
     made += [
         replace(
-            _judge("best against best", pair, force=force, counts=counts),
+            judge("best against best", pair, counts=counts),
             chosen_from=counts,
             chosen=tuple(key for key in SETTINGS if key in pair.tuned),
         )
@@ -116,7 +126,7 @@ def compare(
         # The pair with the fewest errors, to show its reasons.
         pairs = [Pair(row_a, row_b, factor, metric) for row_a in first for row_b in second]
         nearest = min(pairs, key=lambda pair: (len(blocking(pair)), len(confounders(pair))))
-        made = [_judge("nearest settings", nearest, force=force)]
+        made = [judge("nearest settings", nearest)]
         told = tuple(f"{row.place} (" for row in (nearest.a, nearest.b))
         left_out = [text for text in left_out if not text.startswith(told)]
     return Compared(factor, metric, tuple(_tell_apart(made)), tuple(left_out))
@@ -152,25 +162,28 @@ def _with_figure(a: Sequence[Row], b: Sequence[Row], metric: str, left_out: list
     return sides[0], sides[1]
 
 
-def _judge(how: How, pair: Pair, *, force: bool, counts: tuple[int, int] = (1, 1)) -> Comparison:
+def _judge(how: How, pair: Pair, *, force: bool, asked: RatioQuestion, counts: tuple[int, int] = (1, 1)) -> Comparison:
     """Judge one pair, and compute its ratios if the verdict allows."""
     findings = check("pair", pair)
     severe = {found.severity for found in findings}
-    verdict: Verdict = "comparable"
-    if "error" in severe:
-        verdict = "not comparable"
-    elif "warning" in severe:
-        verdict = "comparable with warnings"
+    errors = {found.code for found in findings if found.severity == "error"}
     made: list[Ratio] = []
-    if verdict == "not comparable" and not force:
-        # Warnings may mention the ratio, which is not shown.
-        findings = tuple(found if found.severity == "error" else replace(found, evidence="") for found in findings)
-    else:
+    if errors <= {TREND} or force:
         attached = tuple(found for found in findings if found.severity != "note")
         # Any of these pairs might have been the best one. If all their intervals hold together, that of the chosen
         # pair holds as well (Bonferroni).
-        level = 1 - (1 - LEVEL) / (counts[0] * counts[1])
-        made = [replace(ratio, findings=attached) for ratio in ratios(pair.a, pair.b, pair.metric, level)]
+        level = 1 - (1 - asked.level) / (counts[0] * counts[1])
+        found = ratios(pair.a, pair.b, pair.metric, replace(asked, level=level))
+        made = [replace(ratio, findings=attached) for ratio in found if ratio.answer != "none" or force]
+    verdict: Verdict = "comparable"
+    if errors:
+        bound = errors == {TREND} and any(ratio.answer == "bound" for ratio in made)
+        verdict = "only a bound" if bound else "not comparable"
+    elif "warning" in severe:
+        verdict = "comparable with warnings"
+    if not made:
+        # Warnings may mention the ratio, which is not shown.
+        findings = tuple(found if found.severity == "error" else replace(found, evidence="") for found in findings)
     forced = force and verdict == "not comparable"
     return Comparison(how, pair.a, pair.b, pair.factor, pair.metric, verdict, findings, tuple(made), forced)
 

@@ -130,11 +130,11 @@ def _cell(cell: CellSummary, scopes: dict[str, tuple[DomainScope, ...]]) -> Cell
 
 
 def _with_warmup(record: RunRecord) -> RunRecord:
-    """Add the energy of the warm-up: that of all steps minus that of the steady window at their end."""
+    """Add the energy of the warm-up: that of all steps minus that of the window at their end."""
     everything, steady = record.quantities.get("energy_all_steps"), record.quantities.get(MAIN)
     if everything is None or steady is None or everything.value is None or steady.value is None:
         return record
-    if "energy_warmup" in record.quantities or record.steady is None or steady.window != "steady":
+    if "energy_warmup" in record.quantities or record.steady is None or not record.steady.start_step:
         return record
     if record.steady.stop_step < record.steps_seen or everything.value <= steady.value:
         return record
@@ -231,7 +231,7 @@ def common_share(quantities: Sequence[Quantity]) -> float:
     each job, and thus not larger than the smallest of them.
     """
     shares = [
-        (quantity.interval.high - quantity.interval.low) / 2 / abs(quantity.value)
+        (quantity.interval.top - quantity.interval.low) / 2 / abs(quantity.value)
         for quantity in quantities
         if quantity.interval is not None and quantity.value
     ]
@@ -247,7 +247,7 @@ def _turned(energy: Quantity, unit: str) -> Quantity:
     interval = energy.interval
     if interval is not None:
         # An interval that reaches zero has no finite inverse.
-        low, high = JOULES_PER_WH / interval.high, JOULES_PER_WH / interval.low if interval.low > 0 else None
+        low, high = JOULES_PER_WH / interval.top, JOULES_PER_WH / interval.low if interval.low > 0 else None
         interval = None if high is None else replace(interval, low=low, high=high)
     return replace(energy, value=JOULES_PER_WH / energy.value, unit=unit, interval=interval)
 

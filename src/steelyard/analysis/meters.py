@@ -264,7 +264,7 @@ def ours(quantity: Quantity, scope: DomainScope | None, start_s: float | None, s
     if quantity.value is None:
         return MeteredEnergy(name, scope, None, start_s=start_s, stop_s=stop_s, reasons=(quantity.reason or "unknown",))
     low_j, high_j = (
-        (quantity.interval.low, quantity.interval.high) if quantity.interval else (quantity.value, quantity.value)
+        (quantity.interval.low, quantity.interval.top) if quantity.interval else (quantity.value, quantity.value)
     )
     reasons = quantity.validity.reasons if quantity.validity else ()
     return MeteredEnergy(name, scope, quantity.value, low_j, high_j, start_s, stop_s, reasons)

@@ -5,8 +5,9 @@ For plots only: energy is never computed from these points.
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -252,6 +253,8 @@ class _Counter:
 def _choose_phases(phases: Sequence[Phase]) -> tuple[Phase, ...]:
     """Return the phases by time. If steps are split into warm-up and steady, the whole is left out."""
     names = {phase.name for phase in phases}
+    warm = max((phase.end_s for phase in phases if phase.name == "warmup"), default=-math.inf)
+    phases = [replace(phase, start_s=max(phase.start_s, warm)) if phase.name == "steps" else phase for phase in phases]
     shown = [
         phase
         for phase in phases

@@ -12,22 +12,31 @@ from typing import TYPE_CHECKING, Literal
 from steelyard.analysis.rows import scaled
 from steelyard.rules.table.row import Amount
 from steelyard.rules.table.units import counted, unit_of
-from steelyard.stats.ratio import MIN_JOBS, compare_means
+from steelyard.stats.ratio import DRIFT, MIN_JOBS, JobTime, compare_jobs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from steelyard.contracts.record import Finding
     from steelyard.rules.table.row import Row
+    from steelyard.stats.ratio import Answer, TimeRatio, Unit
 
-Verdict = Literal["faster", "slower", "more", "less", "no difference shown", "too few jobs"]
+Verdict = Literal[
+    "faster", "slower", "more", "less", "equal within margin", "no difference shown", "too few jobs"
+]  # fmt: skip
 """B compared with A: faster or slower for rates and times, more or less for everything else."""
 Sense = Literal["rate", "time", "energy", "other"]
 """rate: more is faster; time: less is faster; energy: less is better; other: neither."""
 
 LEVEL = 0.95
-WELCH = "Welch's t on jobs"
-WITH_GAIN = "Welch's t on jobs, plus the sensor error common to the jobs of each side"
+FEW_TIMES = 3.0
+"""From this factor on, percentages say less than "x times"."""
+METHODS: dict[Unit, str] = {
+    "job": "Welch's t on jobs",
+    "node": "Welch's t on nodes",
+    "node, paired": "Student's t on nodes that both sides ran on",
+}
+GAIN = ", plus the sensor error common to the jobs of each side"
 NOT_POSITIVE = "none, because the figure of a job is not above zero"
 # Figures per device, whatever the number of devices.
 PER_DEVICE = ("_device", "bandwidth", "utilisation")
@@ -60,8 +69,21 @@ class Ratio:
     """B does this many percent more work in the same time than A; negative: slower. None if it is not a speed."""
     jobs_a: int
     jobs_b: int
+    answer: Answer = "ratio"
+    """bound: only the end of the interval that is nearer to 1 counts, because `allows` says what may be different."""
+    allows: tuple[str, ...] = ()
+    """What the interval allows for, besides the spread between jobs or nodes."""
+    margin: float | None = None
+    """Sides that differ by less than this share count as equal; None: not asked."""
     findings: tuple[Finding, ...] = ()
     """Findings to show wherever this ratio is shown; errors come first."""
+
+    @property
+    def bound(self) -> float | None:
+        """Return the end of the interval that is nearer to 1 if only this bound counts."""
+        if self.answer != "bound" or self.low is None or self.high is None:
+            return None
+        return self.low if self.low > 1 else self.high
 
 
 def sense(unit: str) -> Sense:
@@ -84,14 +106,25 @@ def base_unit(unit: str) -> str:
     return bases[known[0]]
 
 
-def ratios(a: Row, b: Row, metric: str, level: float = LEVEL) -> list[Ratio]:
+@dataclass(frozen=True)
+class RatioQuestion:
+    """What to answer about two sides."""
+
+    level: float = LEVEL
+    margin: float | None = None
+    """Sides that differ by less than this share count as equal."""
+    drift: float = DRIFT
+    """Change of a node to allow for if the sides ran on it one after the other."""
+
+
+def ratios(a: Row, b: Row, metric: str, asked: RatioQuestion = RatioQuestion()) -> list[Ratio]:  # noqa: B008
     """Return the ratio of the whole job and those per device, module, node and watt, if both sides have them."""
     a, b = _by_one_energy(a, b)
     found = []
     for scope, make in _SCOPES.items():
         first, second = make(a, metric), make(b, metric)
         if first is not None and second is not None and min(first.value, second.value) > 0:
-            found.append(divide(scope, metric, first, second, level))
+            found.append(_divide(scope, metric, (first, a.jobs), (second, b.jobs), asked))
     # With one device on one node on each side, all are equal.
     different: list[Ratio] = []
     for ratio in found:
@@ -131,41 +164,69 @@ def _of_one_sensor(a: Row, b: Row) -> tuple[Row, Row]:
     return first, second
 
 
-def divide(scope: str, metric: str, a: Amount, b: Amount, level: float = LEVEL) -> Ratio:
-    """Return B over A. With jobs on both sides Welch's interval; a printed figure counts as one job with its digits."""
+def _divide(
+    scope: str,
+    metric: str,
+    side_a: tuple[Amount, tuple[JobTime, ...]],
+    side_b: tuple[Amount, tuple[JobTime, ...]],
+    asked: RatioQuestion,
+) -> Ratio:
+    """Return B over A. With jobs on both sides an interval; a printed figure counts as one job with its digits."""
+    (a, at_a), (b, at_b) = side_a, side_b
     way = sense(a.unit)
-    jobs_a, jobs_b = max(1, len(a.jobs)), max(1, len(b.jobs))
-    speed = way in ("rate", "time")
+    base = Ratio(
+        scope, metric, base_unit(a.unit), a.value, b.value, b.value / a.value, None, None, None, DIGITS, "too few jobs",
+        _percent_faster(way, b.value / a.value), max(1, len(a.jobs)), max(1, len(b.jobs)),
+    )  # fmt: skip
     if a.jobs and b.jobs and min(*a.jobs, *b.jobs) <= 0:
         # Shares and qualities of single jobs may be zero; the interval uses logarithms.
-        percent = _percent_faster(way, b.value / a.value)
-        return Ratio(
-            scope, metric, base_unit(a.unit), a.value, b.value, b.value / a.value, None, None, None, NOT_POSITIVE,
-            "too few jobs" if min(jobs_a, jobs_b) < MIN_JOBS else "no difference shown", percent, jobs_a, jobs_b,
-        )  # fmt: skip
+        few = min(base.jobs_a, base.jobs_b) < MIN_JOBS
+        return replace(base, method=NOT_POSITIVE, verdict="too few jobs" if few else "no difference shown")
     if a.jobs and b.jobs:
-        turn: Callable[[float], float] = (lambda x: 1 / x) if way == "rate" else (lambda x: x)
-        found = compare_means([turn(x) for x in a.jobs], [turn(x) for x in b.jobs], level)
-        value, low, high = _own_way(way, found.value, found.low, found.high)
-        percent = found.percent_faster if speed else None
-        verdict: Verdict = found.verdict if speed else _OTHER_WORDS.get(found.verdict, found.verdict)
-        method = WELCH
-        if (common := a.common + b.common) and low is not None and high is not None:
-            method, low, high = WITH_GAIN, low * (1 - common), high * (1 + common)
-            if low <= 1 <= high and verdict != "too few jobs":
-                verdict = "no difference shown"
-        return Ratio(
-            scope, metric, base_unit(a.unit), a.value, b.value, value, low, high, level, method, verdict, percent,
-            jobs_a, jobs_b,
-        )  # fmt: skip
-    value = b.value / a.value
+        return _by_jobs(base, way, (_placed(a, at_a, way), _placed(b, at_b, way)), a.common + b.common, asked)
     low, high = (b.low / a.high, b.high / a.low) if min(a.low, b.low) > 0 else (None, None)
-    percent = _percent_faster(way, value)
-    method = MIXED if a.jobs or b.jobs else DIGITS
-    return Ratio(
-        scope, metric, base_unit(a.unit), a.value, b.value, value, low, high, None, method, "too few jobs", percent,
-        jobs_a, jobs_b,
+    return replace(base, low=low, high=high, method=MIXED if a.jobs or b.jobs else DIGITS)
+
+
+def _placed(amount: Amount, jobs: tuple[JobTime, ...], way: Sense) -> list[JobTime]:
+    """Return the jobs of a figure with where and when they ran; rates as times.
+
+    Memory and quality do not change with the time of day or during a job.
+    """
+    values = [1 / value if way == "rate" else value for value in amount.jobs]
+    if len(jobs) != len(values):
+        return [JobTime(value) for value in values]
+    if way == "other":
+        return [JobTime(value, job.node) for value, job in zip(values, jobs, strict=True)]
+    return [replace(job, time=value) for value, job in zip(values, jobs, strict=True)]
+
+
+def _by_jobs(
+    base: Ratio, way: Sense, sides: tuple[list[JobTime], list[JobTime]], common: float, asked: RatioQuestion
+) -> Ratio:
+    """Return the ratio with its interval over jobs; `common`: the error that all jobs of a side share."""
+    found = compare_jobs(*sides, asked.level, margin=asked.margin, drift=asked.drift)
+    value, low, high = _own_way(way, found.value, found.low, found.high)
+    speed = way in ("rate", "time")
+    verdict: Verdict = found.verdict if speed else _OTHER_WORDS.get(found.verdict, found.verdict)
+    answer, method = found.answer, METHODS[found.unit]
+    if common and low is not None and high is not None:
+        method, low, high = method + GAIN, low * (1 - common), high * (1 + common)
+        if low <= 1 <= high and verdict != "too few jobs":
+            verdict, answer = "no difference shown", "none" if answer == "none" else "ratio"
+    return replace(
+        base, value=value, low=low, high=high, level=asked.level, method=method, verdict=verdict, answer=answer,
+        allows=tuple(_allows(found)), percent_faster=found.percent_faster if speed else None, margin=asked.margin,
     )  # fmt: skip
+
+
+def _allows(found: TimeRatio) -> Iterator[str]:
+    """Yield what widens the interval."""
+    for name, trend in zip("AB", found.trends, strict=True):
+        if trend is not None:
+            yield f"a trend of {abs(100 * math.expm1(trend)):.2g} % in the jobs of {name}"
+    if found.drift is not None:
+        yield f"a drift of {100 * found.drift:.2g} %, because A and B ran one after the other"
 
 
 # For times, less is faster; for what is not a speed, it is just less.
@@ -253,26 +314,52 @@ def sentence(ratio: Ratio, a: str, b: str) -> str:
         return _no_speed(ratio, a, b, part, "needs" if way == "energy" else "has")
     speed, low, high = _own_way("rate" if way == "time" else "time", ratio.value, ratio.low, ratio.high)
     bounds = _bounds(ratio, low, high)
-    percent = abs(ratio.percent_faster or 0.0)
-    word = "faster" if (ratio.percent_faster or 0.0) >= 0 else "slower"
+    says = f"{b} is {speed:.4g} times as fast as {a}"
+    if ratio.bound is not None:
+        # A bound on the time of B over that of A is one on its speed, turned round.
+        fast = ratio.bound if way == "rate" else 1 / ratio.bound
+        return f"{b} is {bounded(fast)} times as fast as {a}{part}, {_level(ratio)} bound{_allowing(ratio)}"
+    if ratio.verdict == "equal within margin":
+        return f"equal within {100 * (ratio.margin or 0.0):.3g} %{part}: {says}{bounds}"
     if ratio.verdict == "no difference shown":
-        return f"no difference shown{part}: {b} is {speed:.4g} times as fast as {a}{bounds}, {_chance(ratio)}"
+        return f"no difference shown{part}: {says}, {_chance(ratio)}{_largest(low, high)}{bounds}"
     if ratio.verdict == "too few jobs":
         return f"not ranked{part}, too few jobs: the figures alone give {b} {speed:.4g} times the speed of {a}{bounds}"
-    return f"{b} is {speed:.4g} times as fast as {a}{part} ({percent:.3g} % {word}){bounds}"
+    percent = abs(ratio.percent_faster or 0.0)
+    word = "faster" if (ratio.percent_faster or 0.0) >= 0 else "slower"
+    by = f" ({percent:.3g} % {word})" if speed < FEW_TIMES else ""
+    return f"{says}{part}{by}{bounds}"
+
+
+def bounded(value: float) -> str:
+    """Format a bound on a ratio."""
+    return f"at {'least' if value > 1 else 'most'} {value:.4g}"
+
+
+def _largest(low: float | None, high: float | None) -> str:
+    """Say how large a difference that was not shown may be."""
+    if low is None or high is None or low <= 0:
+        return ""
+    most = max(high, 1 / low)
+    return f"; a difference is at most {f'{most:.2g}x' if most >= FEW_TIMES else f'{100 * (most - 1):.2g} %'}"
 
 
 def _chance(ratio: Ratio) -> str:
-    return "which may be chance or sensor error" if ratio.method == WITH_GAIN else "which may be chance"
+    return "which may be chance or sensor error" if ratio.method.endswith(GAIN) else "which may be chance"
 
 
 def _no_speed(ratio: Ratio, a: str, b: str, part: str, verb: str) -> str:
     bounds = _bounds(ratio, ratio.low, ratio.high)
     says = f"{b} {verb} {ratio.value:.4g} times the {ratio.metric} of {a}"
+    if ratio.bound is not None:
+        most = bounded(ratio.bound)
+        return f"{b} {verb} {most} times the {ratio.metric} of {a}{part}, {_level(ratio)} bound{_allowing(ratio)}"
     if ratio.verdict == "too few jobs":
         return f"not ranked{part}, too few jobs: from the figures alone {says}{bounds}"
+    if ratio.verdict == "equal within margin":
+        return f"equal within {100 * (ratio.margin or 0.0):.3g} %{part}: {says}{bounds}"
     if ratio.verdict == "no difference shown":
-        return f"no difference shown{part}: {says}{bounds}, {_chance(ratio)}"
+        return f"no difference shown{part}: {says}, {_chance(ratio)}{bounds}"
     return f"{says}{part}{bounds}"
 
 
@@ -280,9 +367,17 @@ def _bounds(ratio: Ratio, low: float | None, high: float | None) -> str:
     if low is None or high is None:
         if ratio.method == NOT_POSITIVE:
             return "; no interval, because the figure of a job is not above zero"
-        return f"; no interval with fewer than {MIN_JOBS} jobs per side" if ratio.method in (WELCH, WITH_GAIN) else ""
-    says = "printed digits allow" if ratio.level is None else f"{level_percent(ratio.level)} CI"
-    return f", {says} {low:.4g} to {high:.4g}"
+        return "" if ratio.method in (DIGITS, MIXED) else f"; no interval with fewer than {MIN_JOBS} jobs per side"
+    says = "printed digits allow" if ratio.level is None else f"{_level(ratio)} CI"
+    return f", {says} {low:.4g} to {high:.4g}{_allowing(ratio)}"
+
+
+def _allowing(ratio: Ratio) -> str:
+    return f", allowing for {' and '.join(ratio.allows)}" if ratio.allows else ""
+
+
+def _level(ratio: Ratio) -> str:
+    return level_percent(ratio.level or LEVEL)
 
 
 def level_percent(level: float) -> str:

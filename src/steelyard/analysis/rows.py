@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.energy import common_share, scope_words
-from steelyard.analysis.summary import MEASURED, job_throughput
+from steelyard.analysis.summary import MEASURED, is_steady, job_of, job_throughput
 from steelyard.contracts.base import to_json_object
 from steelyard.rules.table.row import Amount, Row
 from steelyard.rules.table.settings import SETTINGS
@@ -90,6 +91,7 @@ def row_of(cell: CellSummary) -> Row:
         figures=_figures(measured, settings),
         table=cell.study,
         status="completed" if measured else next(iter(cell.statuses), "no run"),
+        jobs=tuple(job_of(record) for record in measured),
     )
 
 
@@ -255,6 +257,7 @@ def _evidence(cell: CellSummary, measured: Sequence[RunRecord]) -> Settings:
     rates = [record.quantities.get("throughput_job") for record in measured]
     return {
         "jobs": len(measured),
+        "unsteady_jobs": sum(not is_steady(record) for record in measured if record.steady is not None) or None,
         "node": ", ".join(nodes) or None,
         "window": _common([rate.window for rate in rates if rate is not None]),
         "findings": " ".join(sorted(blocking)) or None,
@@ -309,7 +312,7 @@ def _figures(records: Sequence[RunRecord], settings: Settings) -> dict[str, Amou
     if rate is not None:
         whole = job_throughput(records).interval
         if whole is not None:
-            low, high = min(whole.low, rate.value), max(whole.high, rate.value)
+            low, high = min(whole.low, rate.value), max(whole.top, rate.value)
             figures["throughput"] = rate = Amount(rate.value, low, high, rate.unit, rate.text, rate.jobs)
         if isinstance(nodes := settings.get("nodes"), int):
             figures["throughput_per_node"] = scaled(rate, 1 / nodes)
@@ -352,9 +355,12 @@ def _over_jobs(quantities: Sequence[Quantity], values: Sequence[float]) -> Amoun
     across = across_jobs([turn(value) for value in values])
     value = turn(across.value)
     if len(values) == 1 and first.interval is not None:
-        low, high = first.interval.low, first.interval.high
-    elif across.low is None or across.high is None or (across.low <= 0 < min(values)):
+        low, high = first.interval.low, first.interval.top
+    elif across.low is None or across.high is None or across.at_most is None:
         low, high = min(values), max(values)
+    elif across.low <= 0 < min(values):
+        # An interval that reaches zero is a bound on one side.
+        low, high = (1 / across.at_most, math.inf) if turn(2.0) < 1 else (0.0, across.at_most)
     else:
         low, high = sorted((turn(across.low), turn(across.high)))
     # Repeats of a step time show all of its error; those of an energy do not show the gain of the sensor.

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.record import Interval, Quantity
 from steelyard.inputs.study import chosen_settings
-from steelyard.stats.intervals import across_jobs, concerns_tail
+from steelyard.rules.rule import find_rule
+from steelyard.rules.table.phrases import describe_trend
+from steelyard.stats.intervals import across_jobs, concerns_tail, two_groups
+from steelyard.stats.ratio import MIN_JOBS, TREND_LIMIT, JobTime, shown_trend
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from steelyard.contracts.record import Finding, RunRecord
     from steelyard.contracts.spec import RunSpec
@@ -28,7 +33,10 @@ class CellSummary:
 
     study: str
     cell: str
+    spec: RunSpec
+    """The settings of the configuration, with the budget before `steelyard study --extend`."""
     records: tuple[RunRecord, ...]
+    """Those with the longest budget: --extend may have added longer ones."""
     statuses: dict[str, int]
     nodes: tuple[str, ...]
     throughput: Quantity
@@ -37,6 +45,10 @@ class CellSummary:
     """Over the jobs, each with its own seed; None: no target was set."""
     findings: tuple[Finding, ...]
     """Each finding once, even if several runs have it."""
+    unreliable: tuple[str, ...] = ()
+    """Why the throughput must not be ranked; empty: it is reliable."""
+    shorter: int = 0
+    """Runs with a shorter budget, which are not counted."""
 
 
 def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
@@ -45,20 +57,69 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
     for record in records:
         cells.setdefault((record.spec.study, record.spec.configuration), []).append(record)
     summaries = []
-    for (study, cell), runs in cells.items():
+    for (study, cell), every in cells.items():
+        runs = _longest(every)
         findings = {(found.code, found.severity): found for record in reversed(runs) for found in record.findings}
         summary = CellSummary(
             study=study,
             cell=cell,
+            spec=min(every, key=lambda record: record.spec.budget.max_seconds).spec,
             records=tuple(runs),
             statuses=dict(Counter(record.status.code for record in runs)),
             nodes=tuple(sorted({record.environment.node for record in runs if record.environment})),
             throughput=job_throughput(runs),
             time_to_quality=time_to_quality(runs),
             findings=tuple(findings[key] for key in sorted(findings)),
+            unreliable=tuple(_unreliable(runs)),
+            shorter=len(every) - len(runs),
         )
         summaries.append(summary)
     return summaries
+
+
+def _longest(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return the runs with the longest budget of a measured run, or with a longer one.
+
+    Runs of different lengths are not repeats of each other.
+    """
+    least = max((record.spec.budget.max_seconds for record in runs if record.status.code in MEASURED), default=0.0)
+    return [record for record in runs if record.spec.budget.max_seconds >= least]
+
+
+def _unreliable(runs: Sequence[RunRecord]) -> Iterator[str]:
+    """Yield why the throughput of these runs must not be ranked."""
+    measured = [record for record in runs if record.status.code in MEASURED]
+    if not any(rate.value for record in measured if (rate := record.quantities.get("throughput_job"))):
+        codes = Counter(record.status.code.replace("_", " ") for record in runs)
+        yield "no figure: " + ", ".join(f"{count} {code}" for code, count in codes.items())
+        return
+    errors = {found.code for record in measured for found in record.findings if found.severity == "error"}
+    if errors:
+        named = [f"{code} {known.name}" if (known := find_rule(code)) is not None else code for code in sorted(errors)]
+        yield f"errors in its runs: {', '.join(named)}"
+    if len(measured) < MIN_JOBS:
+        unsteady = sum(not is_steady(record) for record in measured)
+        says = f"{unsteady} without a steady state" if unsteady else "their spread is not known"
+        yield f"{len(measured)} of the {MIN_JOBS} jobs that a ranking needs; {says}"
+    if (trend := shown_trend([job_of(record) for record in measured])) is not None and abs(trend) > TREND_LIMIT:
+        yield describe_trend(trend)
+
+
+def is_steady(record: RunRecord) -> bool:
+    """Return whether the run has a steady state."""
+    return record.steady is not None and record.steady.answer == "steady"
+
+
+def job_of(record: RunRecord) -> JobTime:
+    """Return where and when a job ran, and its trend. Simulated time does not depend on the node or the time of day."""
+    trend = record.steady.trend if record.steady is not None else None
+    start_s = end_s = None
+    simulated = record.spec.device_family == "sim"
+    if record.launch is not None and not simulated:
+        with suppress(ValueError):
+            start_s = datetime.fromisoformat(record.launch.started_at).timestamp()
+            end_s = start_s + record.launch.wall_s
+    return JobTime(1.0, record.environment.node if record.environment else "", start_s, end_s, trend)
 
 
 def list_studies(folder: ResultFolder) -> list[dict[str, Any]]:
@@ -90,16 +151,16 @@ def job_throughput(records: Sequence[RunRecord]) -> Quantity:
         return first
     across = across_jobs([1.0 / value for _, value in known])
     interval = None
-    if across.low is not None and across.high is not None and across.low > 0:
+    if across.low is not None and across.high is not None and across.at_most is not None:
         interval = Interval(
-            low=1.0 / across.high,
-            high=1.0 / across.low,
+            low=1.0 / (across.high if across.low > 0 else across.at_most),
+            high=1.0 / across.low if across.low > 0 else None,
             level=across.level,
             method=across.method,
             covers=_covers(whole, len(known)),
             approximate=(*across.approximate, *_doubts(whole)),
         )
-    window = "steady" if all(rate.window == "steady" for rate, _ in known) else "all steps"
+    window = "steady" if all(rate.window == "steady" for rate, _ in known) else "after start-up"
     return Quantity(
         value=1.0 / across.value,
         unit=first.unit,
@@ -150,7 +211,7 @@ def labels(cells: Sequence[CellSummary]) -> dict[str, str]:
     """Label configurations by the settings in which they differ; a single one by its workload."""
     chosen = {}
     for cell in cells:
-        settings = dict(chosen_settings(cell.records[0].spec))
+        settings = dict(chosen_settings(cell.spec))
         if isinstance(settings.get("model"), dict):
             # Options of the model are settings of their own.
             settings |= {f"model.{name}": value for name, value in settings.pop("model").items()}
@@ -158,8 +219,7 @@ def labels(cells: Sequence[CellSummary]) -> dict[str, str]:
     keys = sorted({key for settings in chosen.values() for key in settings})
     differing = [key for key in keys if len({repr(settings.get(key)) for settings in chosen.values()}) > 1]
     return {
-        cell.cell: ", ".join(f"{key}={_read_setting(cell.records[0].spec, key)}" for key in differing)
-        or cell.records[0].spec.workload
+        cell.cell: ", ".join(f"{key}={_read_setting(cell.spec, key)}" for key in differing) or cell.spec.workload
         for cell in cells
     }
 
@@ -182,6 +242,12 @@ def _doubts(records: Sequence[RunRecord]) -> tuple[str, ...]:
     nodes = {record.environment.node for record in records if record.environment}
     if 1 < len(nodes) < len(records):
         doubts.append(f"{len(records)} jobs on {len(nodes)} nodes: jobs on the same node are not independent")
+    values = sorted(rate.value for rate in rates if rate.value)
+    if (slow := two_groups(values)) is not None:
+        doubts.append(
+            f"{slow} of {len(values)} jobs are slower than the others (smallest {values[0]:.4g}, largest "
+            f"{values[-1]:.4g}); the CI assumes that jobs vary alike"
+        )
     return tuple(doubts)
 
 

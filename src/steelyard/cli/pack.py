@@ -83,7 +83,8 @@ def _make_plan(arguments: argparse.Namespace, schemes: list[SchemeFile]) -> Work
         epochs=arguments.epochs,
         epoch_samples=arguments.epoch_samples,
         buffer_percent=middle if arguments.buffer is None else arguments.buffer,
-        failed_percent=arguments.failed,
+        failures=arguments.failures,
+        checkpoint_s=None if arguments.checkpoint is None else 60 * arguments.checkpoint,
         job_limit_s=None if limit_h is None else limit_h * 3600,
     )
 

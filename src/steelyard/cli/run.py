@@ -27,7 +27,7 @@ SETTINGS = (
 )  # fmt: skip
 SWITCHES = ("channels_last", "deterministic", "numa")
 PARTS = {
-    "budget": ("min_steps", "min_seconds", "rel_half_width", "max_steps", "max_seconds", "epochs"),
+    "budget": ("min_steps", "min_seconds", "rel_half_width", "max_steps", "max_seconds", "max_extension", "epochs"),
     "quality": ("target", "every_epochs"),
     "loader": ("prefetch",),
 }

@@ -95,6 +95,8 @@ class Stop(Contract):
     """Sum of the step times by device events, on the deciding rank."""
     host_seconds: NotNegative
     """The same blocks by the host's clock, from the first enqueue to the synchronisation."""
+    extended_s: NotNegative = 0.0
+    """Seconds beyond `budget.max_seconds`, which was too short to judge the steady state; 0: not extended."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -33,6 +34,7 @@ Window = Literal[
     "later epochs",
     "warmup",
     "steady",
+    "after start-up",
     "all steps",
     "to quality",
     "evaluation",
@@ -49,13 +51,19 @@ class Interval(Contract):
     """A confidence interval, what it covers, and why it may be only approximate."""
 
     low: float
-    high: float
+    high: float | None
+    """None: there is no upper bound, and `low` is a bound at the level on its own side."""
     level: Annotated[float, Bound(gt=0, lt=1)] = 0.95
     method: Text
     covers: Text
     """What the interval covers: this job, this node, or jobs across nodes."""
     approximate: Annotated[tuple[Text, ...], Length(20)] = ()
     """Reasons why the interval is approximate; empty: its coverage has been verified."""
+
+    @property
+    def top(self) -> float:
+        """Return the upper end; infinity if there is none."""
+        return math.inf if self.high is None else self.high
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +110,9 @@ class Steady(Contract):
     stop_step: Count
     """First step after the window."""
     reason: Text
+    trend: float | None = None
+    """Change of the log step time from the first third of the steps to the last, without the slow first steps; above 0
+    the job got slower. None: too few steps."""
     change_steps: Annotated[tuple[Count, ...], Length(5000)] = ()
 
 

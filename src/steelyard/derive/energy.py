@@ -492,7 +492,7 @@ def _turned(energy: Quantity, unit: str) -> Quantity:
         return replace(energy, value=None, unit=unit, interval=None, reason=reason)
     interval = energy.interval
     if interval is not None:
-        turned = replace(interval, low=JOULES_PER_WH / interval.high, high=JOULES_PER_WH / max(interval.low, 1e-300))
+        turned = replace(interval, low=JOULES_PER_WH / interval.top, high=JOULES_PER_WH / max(interval.low, 1e-300))
         interval = turned if interval.low > 0 else None
     return replace(energy, value=JOULES_PER_WH / energy.value, unit=unit, interval=interval)
 

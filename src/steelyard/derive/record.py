@@ -110,13 +110,13 @@ def _derive_steps(observed: Observations) -> _StepFigures:
         raise DamagedDataError("no step has processed a sample")
     steady = _find_steady(trace, samples.steps)
     sums, first = samples.sums(steady.start_step, steady.stop_step), samples.sums(0, 1)
-    window: Window = "all steps"
+    window: Window = "after start-up"
     phases = []
+    # Split the phase of the steps where the window begins.
+    if sums.start_s > first.start_s:
+        phases.append(Phase(name="warmup", start_s=first.start_s, end_s=sums.start_s))
     if steady.answer == "steady":
         window = "steady"
-        # Split the phase of the steps where the steady window begins.
-        if sums.start_s > first.start_s:
-            phases.append(Phase(name="warmup", start_s=first.start_s, end_s=sums.start_s))
         phases.append(Phase(name="steady", start_s=sums.start_s, end_s=sums.end_s))
     return _StepFigures(
         steps=samples.steps,
@@ -139,6 +139,7 @@ def _find_steady(trace: Trace, steps: int) -> Steady:
         start_step=found.start * per_bin,
         stop_step=stop,
         reason=found.reason,
+        trend=found.trend,
         change_steps=tuple(point * per_bin for point in found.change_points),
     )
 

@@ -58,7 +58,7 @@ def scaled(quantity: Quantity, factor: float, unit: str) -> Quantity:
     """Convert a quantity and its interval to another unit."""
     interval: Interval | None = quantity.interval
     if interval is not None:
-        interval = replace(interval, low=interval.low * factor, high=interval.high * factor)
+        interval = replace(interval, low=interval.low * factor, high=interval.top * factor)
     value = None if quantity.value is None else quantity.value * factor
     return replace(quantity, value=value, unit=unit, interval=interval)
 

@@ -130,7 +130,7 @@ def _prove_coverage(name: str, noise: Noise) -> Iterator[Proof]:
 
 
 def _contains(interval: Interval | None, truth: float) -> bool:
-    return interval is not None and interval.low <= truth <= interval.high
+    return interval is not None and interval.low <= truth <= interval.top
 
 
 def _share(what: str, hits: Sequence[bool]) -> Proof:

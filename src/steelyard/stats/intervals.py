@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,6 +36,8 @@ CORRELATION_LIMIT_BINS = 1.5
 HEAVY_TAIL = "step times have a heavy tail"
 RARE_STEPS = "rare long steps dominate the variance"
 
+LEAST_GAP = 0.03
+GAP_FACTOR = 20.0
 MIN_EXCEEDANCES = 10
 TAIL_QUANTILE = 0.97
 """Quantile to use as the threshold of `hill_tail_index`."""
@@ -82,6 +85,8 @@ class JobsInterval:
     """Standard deviation between jobs, as a share of the value."""
     approximate: tuple[str, ...]
     """Why there is no CI, or why its coverage may be below its level."""
+    at_most: float | None = None
+    """Upper bound of the mean on its own, at the level: the answer if the CI reaches zero."""
 
 
 def within_job(times: Floats, work: Floats, *, steps_per_bin: int = 1, tail_index: float | None = None) -> JobInterval:
@@ -138,7 +143,23 @@ def across_jobs(means: Sequence[float], level: float = LEVEL) -> JobsInterval:
         jobs=n,
         spread=deviation / abs(value) if value else None,
         approximate=doubts if n == 2 else (),
+        at_most=value + student_t(2 * level - 1, float(n - 1)) * deviation / math.sqrt(n),
     )
+
+
+def two_groups(values: Sequence[float]) -> int | None:
+    """Return how many of the smallest values are a group of their own; None if the values do not form two groups.
+
+    The gap between the groups must be far larger than either group; the fewer values, the larger, because two of three
+    values are often close by chance. Normal values form groups in about 5 % of cases.
+    """
+    logs = sorted(math.log(value) for value in values)
+    if len(logs) < 3:
+        return None
+    gaps = [high - low for low, high in pairwise(logs)]
+    at = gaps.index(max(gaps)) + 1
+    within = max(logs[at - 1] - logs[0], logs[-1] - logs[at])
+    return at if gaps[at - 1] > max(LEAST_GAP, GAP_FACTOR * within / (len(logs) - 2)) else None
 
 
 def hill_tail_index(times: Iterable[Floats], threshold: float, center: float = 0.0) -> float | None:

@@ -40,6 +40,10 @@ FEWEST = 20
 """With fewer steps, autocorrelation cannot be distinguished from a change."""
 LATEST_START = 0.64
 """The steady state must be at least about a third of the series."""
+LATEST_WARMUP = 0.3
+"""A warm-up that takes longer is part of the trend: a change in the middle third of a job must not pass as warm-up."""
+FEWEST_OF_THIRD = 3
+"""Least number of steps in a third for a trend."""
 CHANGE_Z = 3.5
 """Threshold for the largest of many level changes: 1 to 2 % of constant series exceed it by chance."""
 REFINE_Z = 2.0
@@ -107,13 +111,15 @@ class SteadyAnswer:
 
     answer: Answer
     start: int
-    """First index of the steady window; 0 if there is none."""
+    """First index of the window to use: the steady one, else all that follows the slow first steps."""
     stop: int
-    """One past the last index of the steady window; the length of the series if there is none."""
+    """One past the last index of the window."""
     change_points: tuple[int, ...]
     """Indices at which the level changes, in order; a gradual change has several."""
     reason: str
     """One sentence with the numbers behind the answer."""
+    trend: float | None = None
+    """Mean log step time of the last third minus that of the first, with clipped spikes; None: too few steps."""
 
 
 @dataclass(frozen=True)
@@ -168,13 +174,25 @@ def find_steady(step_s: Series) -> SteadyAnswer:
     if step_s.size < FEWEST:
         return _of_short(step_s)
     levels = _levels(step_s)
+    found = _classify(levels)
+    warm = found.start if found.answer == "steady" and found.start <= LATEST_WARMUP * step_s.size else levels.lead
+    return replace(found, trend=_trend(levels.values[warm - levels.lead :]))
+
+
+def _trend(values: Series) -> float | None:
+    """Return the change of the mean from the first third to the last."""
+    third = values.size // 3
+    return float(values[-third:].mean() - values[:third].mean()) if third >= FEWEST_OF_THIRD else None
+
+
+def _classify(levels: _Levels) -> SteadyAnswer:
     course = _course(levels.values)
     first = _first_change(levels.values, course.noise)
     if _wanders(course, changes=first.significant):
         return _calm_tail(levels, course, first) or _of_wandering(levels, course, first)
     if first.significant:
         return _of_changed(levels, course, first)
-    lead, n = levels.lead, step_s.size
+    lead, n = levels.lead, levels.lead + levels.values.size
     reason = f"no significant level change or trend in {n - lead} steps: the largest is "
     reason += f"{_percent(abs(first.size))}, {first.z:.1f} standard errors"
     if lead:
@@ -190,7 +208,7 @@ def _of_wandering(levels: _Levels, course: _Course, first: _Change) -> SteadyAns
         reason += f"the autocorrelation of batches of {course.size} steps is {score:.1f} standard errors too high"
     else:
         reason += f"the autocorrelation decays by a factor of only {course.noise.fade:.2f} per step"
-    return SteadyAnswer("no steady state", 0, n, (levels.lead + first.at,), reason)
+    return SteadyAnswer("no steady state", levels.lead, n, (levels.lead + first.at,), reason)
 
 
 def _of_changed(levels: _Levels, course: _Course, first: _Change) -> SteadyAnswer:
@@ -204,7 +222,7 @@ def _of_changed(levels: _Levels, course: _Course, first: _Change) -> SteadyAnswe
     if rising:
         slower = _percent(tenths[-1] - tenths.min())
         reason = f"the last tenth of {n} steps is {slower} slower than the fastest tenth"
-        return SteadyAnswer("slowing down", 0, n, points, reason)
+        return SteadyAnswer("slowing down", lead, n, points, reason)
     if settled and not _unending(rest, cuts, course.noise.long_run_var):
         at = cuts[-1].at
         slower = _percent(rest[:at].mean() - rest[at:].mean())
@@ -212,7 +230,7 @@ def _of_changed(levels: _Levels, course: _Course, first: _Change) -> SteadyAnswe
         return SteadyAnswer("steady", points[-1], n, points, reason)
     reason = f"steps still get faster at the end: compared with the last tenth of {n}, the first tenth is "
     reason += f"{_percent(tenths[0] - tenths[-1])} slower and the ninth {_percent(tenths[-2] - tenths[-1])}"
-    return SteadyAnswer("warming up throughout", 0, n, points, reason)
+    return SteadyAnswer("warming up throughout", lead, n, points, reason)
 
 
 def _checked(step_s: Series) -> Series:
@@ -236,9 +254,9 @@ def _of_short(step_s: Series) -> SteadyAnswer:
     slower_first = bool(np.all(step_s[:start] > step_s[-1]))
     if n - start >= 2 and start <= LATEST_START * n and slower_first:
         reason = f"all {n - start} steps from step {start} on are equal within {_percent(TOLERANCE / 2)}"
-        return SteadyAnswer("steady", start, n, (start,) if start else (), reason)
+        return SteadyAnswer("steady", start, n, (start,) if start else (), reason, _trend(np.log(step_s[start:])))
     reason = f"{n} steps are too few to distinguish noise from a change; at least {FEWEST} are needed"
-    return SteadyAnswer("no steady state", 0, n, (), reason)
+    return SteadyAnswer("no steady state", 0, n, (), reason, _trend(np.log(step_s)))
 
 
 def _levels(step_s: Series) -> _Levels:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from steelyard.analysis.ratios import level_percent, sense, sentence
+from steelyard.analysis.ratios import bounded, level_percent, sense, sentence
 from steelyard.audit.beside import REFERENCE
 from steelyard.audit.documents import provenance
 from steelyard.rules.table.settings import shown
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SHOWN_LEFT_OUT = 6
 # What the column `B is` shows for a verdict.
 SAYS = {"too few jobs": "not ranked"}
-OF_ONE_SIDE = ("SY115", "SY207", "SY209")
+OF_ONE_SIDE = ("SY115", "SY207", "SY209", "SY211", "SY213")
 
 
 def lines(compared: Compared, name_a: str, name_b: str) -> list[str]:
@@ -89,7 +89,8 @@ def _describe_pairs(entries: Sequence[Comparison], told: dict[tuple[str, ...], F
     if units:
         out += wrapped(f"A and B in {', '.join(units)}; base of every ratio: A.")
     if any(ratio.level is not None and ratio.low is not None for ratio in ratios):
-        out += wrapped("Intervals: 95 % CI per pair, Welch's t over jobs.")
+        methods = dict.fromkeys(ratio.method for ratio in ratios if ratio.level is not None)
+        out += wrapped(f"Intervals: 95 % CI per pair, {' or '.join(methods)}.")
     for method in dict.fromkeys(ratio.method for ratio in ratios if ratio.level is None and ratio.low is not None):
         out += wrapped(f"Bounds: {method}. They do not test for chance.")
     if any(ratio.verdict == "too few jobs" for ratio in ratios):
@@ -146,15 +147,20 @@ def _make_row(ratio: Ratio) -> list[str]:
     bounds = "-" if ratio.low is None or ratio.high is None else f"{ratio.low:.4g} to {ratio.high:.4g}"
     scope = "job" if ratio.scope == "job" else f"per {ratio.scope}"
     jobs = f"{ratio.jobs_a}, {ratio.jobs_b}"
-    return [scope, number(ratio.a), number(ratio.b), ratio.unit, f"{ratio.value:.4g}", bounds, jobs]
+    value = f"{ratio.value:.4g}"
+    if ratio.bound is not None:
+        value, bounds = bounded(ratio.bound), "-"
+    return [scope, number(ratio.a), number(ratio.b), ratio.unit, value, bounds, jobs]
 
 
 def _answer_lines(entry: Comparison) -> list[str]:
     """Say what the ratios mean, each different one in a sentence, or why there is none."""
     if not entry.ratios:
-        zero = entry.verdict != "not comparable"
-        why = "the figure is zero on one side" if zero else "fix the errors first (--force prints it anyway)"
-        return wrapped(f"No ratio: {why}.")
+        errors = [found for found in entry.findings if found.severity == "error"]
+        if not errors:
+            return wrapped("No ratio: the figure is zero on one side.")
+        more = f"; {len(errors) - 1} more below" if len(errors) > 1 else ""
+        return wrapped(f"No ratio: {errors[0].message} ({errors[0].code}{more}). --force prints it anyway.")
     others = [ratio for ratio in entry.ratios[1:] if abs(ratio.value / entry.ratios[0].value - 1) > 1e-9]
     shown = [*entry.ratios[:1], *others]
     return [line for ratio in shown for line in wrapped(capital(sentence(ratio, "A", "B")) + ".")]

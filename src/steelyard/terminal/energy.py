@@ -133,7 +133,7 @@ def _name_least(cells: Sequence[CellEnergy], names: dict[str, str]) -> str:
         entry
         for cost, entry in costs
         if entry is not best
-        and (least.interval is None or cost.interval is None or cost.interval.low <= least.interval.high)
+        and (least.interval is None or cost.interval is None or cost.interval.low <= least.interval.top)
     ]
     told = f"{names[best.cell.cell]}, {answer(best)}"
     if not rivals:

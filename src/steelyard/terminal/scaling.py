@@ -220,7 +220,7 @@ def _rate(point: Point, factor: float) -> str:
     value, interval = point.throughput.value, point.throughput.interval
     rate = Estimate((value or 0.0) / factor)
     if interval is not None:
-        rate = Estimate(rate.value, interval.low / factor, interval.high / factor)
+        rate = Estimate(rate.value, interval.low / factor, interval.top / factor)
     return _interval(rate)
 
 

@@ -108,9 +108,14 @@ def with_interval(quantity: Quantity) -> str:
         return f"unknown: {quantity.reason}"
     if quantity.interval is None:
         return number(quantity.value)
-    low, high = quantity.interval.low, quantity.interval.high
-    mark = " ~" if quantity.interval.approximate else ""
-    return f"{number(quantity.value)} [{number(low)}, {number(high)}]{mark}"
+    return f"{number(quantity.value)} {brackets(quantity.interval)}"
+
+
+def brackets(interval: Interval, digits: int = 5) -> str:
+    """Format an interval as `[95.1, 103]`, or `[at least 95.1]`, with a ~ if it is approximate."""
+    low, high = number(interval.low, digits), interval.high
+    text = f"[at least {low}]" if high is None else f"[{low}, {number(high, digits)}]"
+    return text + (" ~" if interval.approximate else "")
 
 
 def interval_notes(intervals: Iterable[tuple[Interval | None, Sequence[RunRecord]]]) -> list[str]:

@@ -4,8 +4,10 @@ $ steelyard compare old new --factor batch
 $ steelyard compare reference:NAME:devices=8 STUDY:devices=8
 """
 
-from steelyard.cli.arguments import SELECTION, add_common
+from steelyard.cli.arguments import SELECTION, add_common, number, within
 from steelyard.cli.parser import Parser
+
+PERCENT = within(number, gt=0, lt=100)
 
 
 def configure(parser: Parser) -> None:
@@ -24,5 +26,14 @@ def configure(parser: Parser) -> None:
     parser.add_argument(
         "--metric", default="throughput", metavar="NAME", help="metric to compare (default %(default)s)"
     )
+    parser.add_argument(
+        "--margin", type=PERCENT, metavar="PERCENT",
+        help="call the sides equal if tests show that they differ by less than this",
+    )  # fmt: skip
+    parser.add_argument(
+        "--drift", type=PERCENT, metavar="PERCENT",
+        help="change of a node to allow for if the sides ran on it one after the other (default: what its other runs "
+        "show, else 5)",
+    )  # fmt: skip
     parser.add_argument("--force", action="store_true", help="print the ratio in spite of errors, together with them")
     add_common(parser)

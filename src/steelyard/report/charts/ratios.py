@@ -5,11 +5,12 @@ A pair that is not comparable has a line with the reason and no dot. If no pair 
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from steelyard.analysis.ratios import level_percent, sense
+from steelyard.analysis.ratios import bounded, level_percent, sense
 from steelyard.errors import InputError
 from steelyard.report.charts.style import (
     BLUE,
@@ -64,6 +65,8 @@ class _Line:
         if self.ratio is None:
             codes = ", ".join(error_codes(self.entry.findings)[:3])
             return f"not comparable: {codes}" if codes else "no ratio: a value is zero"
+        if self.ratio.bound is not None:
+            return bounded(self.ratio.bound)
         text = ("FORCED " if self.entry.forced else "") + number(self.ratio.value, 4)
         if self.ratio.low is None or self.ratio.high is None:
             return f"{text}, no CI"
@@ -153,7 +156,10 @@ def _spec(lines: Sequence[_Line], compared: Compared, *, logarithmic: bool) -> d
     for line in lines:
         if line.ratio is not None:
             colour, shape, filled = _look(line)
-            value = {"x": line.ratio.value, "y": line.name, "low": line.ratio.low, "high": line.ratio.high}
+            ratio, bound = line.ratio, line.ratio.bound
+            value = {"x": ratio.value, "y": line.name, "low": ratio.low, "high": ratio.high}
+            if bound is not None:
+                value |= {"x": bound, "low": None, "high": None}
             make = points if filled else hollow
             layers += [*bars_along([value], axes, colour), make([value], axes.at(), colour, shape)]
     layers.append(right)
@@ -169,14 +175,17 @@ def _look(line: _Line) -> tuple[str, str, bool]:
     assert line.ratio is not None
     if line.entry.forced:
         return RED, "square", False
+    if line.ratio.bound is not None:
+        return BLUE, "triangle-right" if line.ratio.bound > 1 else "triangle-left", True
     if line.ratio.verdict in SHOWN:
         return BLUE, "circle", True
-    return (BLUE, "circle", False) if line.ratio.verdict == "no difference shown" else (INK, "diamond", False)
+    return (INK, "diamond", False) if line.ratio.verdict == "too few jobs" else (BLUE, "circle", False)
 
 
 def _signs(lines: Sequence[_Line]) -> list[Sign]:
     words = {
-        (BLUE, "circle", True): "difference shown", (BLUE, "circle", False): "no difference shown",
+        (BLUE, "circle", True): "difference shown", (BLUE, "circle", False): "equal, or no difference shown",
+        (BLUE, "triangle-right", True): "at least this", (BLUE, "triangle-left", True): "at most this",
         (INK, "diamond", False): "not ranked: too few jobs", (RED, "square", False): "forced despite errors",
     }  # fmt: skip
     looks = dict.fromkeys(_look(line) for line in lines if line.ratio is not None)
@@ -267,7 +276,7 @@ def _plain(compared: Compared, name: str, title: str, runs: Runs) -> Chart:
     values: list[dict[str, Any]] = []
     for label, (_, row) in drawn.items():
         amount = row.figures[metric]
-        low, high = (amount.low, amount.high) if amount.high > amount.low else (None, None)
+        low, high = (amount.low, amount.high) if amount.low < amount.high < math.inf else (None, None)
         values.append({"x": amount.value, "y": label, "low": low, "high": high})
     unit = next(iter(rows.values()))[1].figures[metric].unit
     top = 1.08 * max([value["high"] or value["x"] for value in values] + [1e-12])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.compare import compare, require_factor
+from steelyard.analysis.ratios import bounded
 from steelyard.analysis.ratios import sentence as says
 from steelyard.errors import InputError, SteelyardError
 from steelyard.report.charts.ratios import ratio_chart
@@ -167,8 +168,10 @@ def _short(pair: _Pair) -> str:
         equal = [entry for entry in made if entry not in best]
         return _counted(equal)
     first = (best or made)[0].ratios[0]
-    bounds = "" if first.low is None or first.high is None else f" [{first.low:.4g}, {first.high:.4g}]"
     how = ", best against best" if best else ""
+    if first.bound is not None:
+        return f"{bounded(first.bound)} times the {first.metric}{how} ({first.verdict})"
+    bounds = "" if first.low is None or first.high is None else f" [{first.low:.4g}, {first.high:.4g}]"
     return f"{first.value:.4g}{bounds} times the {first.metric}{how} ({first.verdict})"
 
 
@@ -197,7 +200,7 @@ def pair_answer(compared: Compared, a: str, b: str) -> str:
 
 def _blocking(entries: Sequence[Comparison]) -> str:
     codes = dict.fromkeys(found.code for entry in entries for found in entry.findings if found.severity == "error")
-    return f"fix {', '.join(codes)} first" if codes else "the value is zero on one side"
+    return f"errors {', '.join(codes)}" if codes else "the value is zero on one side"
 
 
 def _summary(pairs: Sequence[_Pair], name: str) -> Table:

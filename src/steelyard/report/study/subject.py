@@ -15,7 +15,7 @@ from steelyard.inputs.study import chosen_settings
 from steelyard.report.charts.style import error_codes, run_ids
 from steelyard.report.page import Cell
 from steelyard.rules.rule import SEVERITIES
-from steelyard.terminal.text import number
+from steelyard.terminal.text import brackets, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -66,7 +66,7 @@ class Subject:
 
     def value(self, cell: CellSummary, key: str) -> Any:
         """Return the value of a setting in a cell."""
-        return setting(cell.records[0].spec, key)
+        return setting(cell.spec, key)
 
     def groups(self, key: str) -> list[tuple[str, list[CellSummary]]]:
         """Group the cells that differ only in `key`, with a label of the settings they share; the fastest group first.
@@ -87,12 +87,12 @@ class Subject:
 
 def subject(text: str, cells: Sequence[CellSummary]) -> Subject:
     """Make a Subject from the cells of a selection: find the swept settings and sort by them."""
-    chosen = [_spread(chosen_settings(cell.records[0].spec)) for cell in cells]
+    chosen = [_spread(chosen_settings(cell.spec)) for cell in cells]
     keys = dict.fromkeys(key for settings in chosen for key in settings)
-    differing = [key for key in keys if len({repr(setting(cell.records[0].spec, key)) for cell in cells}) > 1]
-    swept = {key: ordered([setting(cell.records[0].spec, key) for cell in cells]) for key in sorted(differing)}
+    differing = [key for key in keys if len({repr(setting(cell.spec, key)) for cell in cells}) > 1]
+    swept = {key: ordered([setting(cell.spec, key) for cell in cells]) for key in sorted(differing)}
     places = {key: {repr(value): place for place, value in enumerate(values)} for key, values in swept.items()}
-    in_order = sorted(cells, key=lambda cell: [places[key][repr(setting(cell.records[0].spec, key))] for key in swept])
+    in_order = sorted(cells, key=lambda cell: [places[key][repr(setting(cell.spec, key))] for key in swept])
     return Subject(text, tuple(in_order), swept, labels(in_order))
 
 
@@ -159,9 +159,7 @@ def brief(quantity: Quantity, runs: tuple[str, ...] = (), codes: tuple[str, ...]
     interval, text = quantity.interval, number(quantity.value, DIGITS)
     if interval is None:
         return Cell(text, quantity.value, runs=runs, codes=codes)
-    text += f" [{number(interval.low, DIGITS)}, {number(interval.high, DIGITS)}]" + (
-        " ~" if interval.approximate else ""
-    )
+    text += f" {brackets(interval, DIGITS)}"
     return Cell(text, quantity.value, interval.low, interval.high, runs, codes)
 
 

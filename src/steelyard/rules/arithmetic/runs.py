@@ -87,7 +87,7 @@ class SynchronisedDiffers(RunRule):
             return
         if record.steady is None or record.steady.answer != "steady":
             return
-        width = (mean.interval.high - mean.interval.low) / 2 if mean.interval else 0.0
+        width = (mean.interval.top - mean.interval.low) / 2 if mean.interval else 0.0
         allowed = SYNCHRONISED_TOLERANCE * mean.value + SYNCHRONISED_ERRORS * check.sem_step_s + width
         difference = check.mean_step_s - mean.value
         if abs(difference) > allowed:

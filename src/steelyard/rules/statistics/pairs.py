@@ -1,11 +1,15 @@
-"""Pair rules on the jobs of two rows (SY205 to SY209): how many, on which nodes, with which errors."""
+"""Pair rules on the jobs of two rows (SY205 to SY213): how many, where and when, how steady, with which errors."""
 
 from __future__ import annotations
 
+import math
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from steelyard.rules.rule import Example, PairRule, find_rule
+from steelyard.rules.table.phrases import describe_trend
 from steelyard.rules.table.settings import about_rate, alike, nodes_of, shown, stated
+from steelyard.stats.ratio import DRIFT, MIN_JOBS, TREND_LIMIT, JobTime, apart, one_after_the_other, shown_trend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,11 +17,8 @@ if TYPE_CHECKING:
     from steelyard.contracts.record import Finding
     from steelyard.rules.table.row import Pair, Row
 
-# The windows that records use for rates, and the findings that concern only these windows.
-STEP_WINDOWS = {"steady", "all steps", "all steps or steady"}
-OF_STEPS = ("SY201",)
-MIN_JOBS = 3
-"""Least number of jobs per side for a ranking."""
+# The windows that records use for rates: both are without the slow first steps. Jobs of one row may differ.
+STEP_WINDOWS = {"steady", "after start-up", "after start-up or steady"}
 
 
 def job_count(row: Row, metric: str) -> int:
@@ -102,17 +103,14 @@ class UnsoundRuns(PairRule):
     name = "runs-with-errors"
     severity = "error"
     why = (
-        "A run without a steady state, with wrong clocks or with missing ranks has no valid figure. A ratio with that "
+        "A run with wrong clocks, with missing ranks or with impossible figures has no valid figure. A ratio with that "
         "figure is not valid either."
     )
-    detected = (
-        "A run of one side has an error, such as SY201, SY501 or SY601. A missing steady state (SY201) is only a "
-        "warning for figures that do not depend on it, such as a time to quality or a memory peak."
-    )
+    detected = "A run of one side has an error, such as SY501 or SY601."
     bad = Example(
         "system,model,findings,metric,value,unit\n"
-        "A,ResNet50,,throughput,1000,images/s\nB,ResNet50,SY201,throughput,1030,images/s\n",
-        "B never reached a steady state: a longer run would give another figure.",
+        "A,ResNet50,,throughput,1000,images/s\nB,ResNet50,SY501,throughput,1030,images/s\n",
+        "The parts of B's step times do not add up: its figure is not valid.",
     )
     good = Example(
         "system,model,findings,metric,value,unit\n"
@@ -126,13 +124,11 @@ class UnsoundRuns(PairRule):
         for row in (pair.a, pair.b):
             codes = shown(row.get("findings")).split() if row.get("findings") is not None else []
             if codes:
-                tolerable = not about_rate(pair) and all(code in OF_STEPS for code in codes)
                 named = [f"{code} {known.name}" if (known := find_rule(code)) is not None else code for code in codes]
                 yield self.found(
                     f"its runs have errors: {', '.join(named)}",
                     place=row.place,
                     fix=f"fix {' and '.join(codes)}, then rerun that side; `steelyard show STUDY` has the details",
-                    severity="warning" if tolerable else "error",
                 )
 
 
@@ -147,8 +143,8 @@ class OtherWindow(PairRule):
         "steps includes them, a figure from the steady state does not."
     )
     detected = (
-        "Both sides state which part of the run their figure comes from, and these differ. Steady state against all "
-        "steps is not a finding for figures that do not come from single steps, such as a time to quality."
+        "Both sides state which part of the run their figure comes from, and these differ. `steady` and `after "
+        "start-up`, the windows of our own records, are both without the slow first steps."
     )
     bad = Example(
         "system,model,window,metric,value,unit\n"
@@ -165,8 +161,7 @@ class OtherWindow(PairRule):
     def check(self, pair: Pair) -> Iterator[Finding]:
         """Yield one finding with both windows."""
         a, b = stated(pair.a, "window"), stated(pair.b, "window")
-        of_steps = {shown(a), shown(b)} <= STEP_WINDOWS
-        if a is None or b is None or (of_steps and not about_rate(pair)):
+        if a is None or b is None or {shown(a), shown(b)} <= STEP_WINDOWS:
             return
         if alike("window", a, b) == "different":
             yield self.found(
@@ -204,3 +199,142 @@ class JobsLost(PairRule):
             if lost is not None:
                 message = f"jobs that did not complete: {shown(lost)}; completed: {job_count(row, pair.metric)}"
                 yield self.found(message, place=row.place)
+
+
+class UnsteadyJobs(PairRule):
+    """Too few jobs to compare runs without a steady state."""
+
+    code = "SY213"
+    name = "unsteady-jobs"
+    severity = "warning"
+    why = (
+        "The mean of a run that wanders, or that has few steps, depends on when it was stopped. From three jobs on, "
+        "the spread between the jobs shows by how much, and the interval contains it. One or two jobs do not show it."
+    )
+    detected = (
+        f"Jobs of one side have no steady state: a warning with at least {MIN_JOBS} jobs on that side, an error with "
+        "fewer. Figures that do not depend on the steady state, such as a memory peak, have a warning at most."
+    )
+    bad = Example(
+        "system,model,jobs,unsteady_jobs,metric,value,unit\n"
+        "A,ResNet50,3,,throughput,1000,images/s\nB,ResNet50,2,2,throughput,1030,images/s\n",
+        "B has two jobs, and neither has a steady state: the 3 % may come from when they were stopped.",
+    )
+    good = Example(
+        "system,model,jobs,unsteady_jobs,metric,value,unit\n"
+        "A,ResNet50,3,,throughput,1000,images/s\nB,ResNet50,3,,throughput,1030,images/s\n",
+        "All jobs of both sides have a steady state.",
+    )
+    fix = "run each side at least three times (--repeats 3)"
+
+    def check(self, pair: Pair) -> Iterator[Finding]:
+        """Yield one finding per side with such jobs."""
+        for row in (pair.a, pair.b):
+            unsteady = row.number("unsteady_jobs")
+            if unsteady:
+                jobs = job_count(row, pair.metric)
+                few = jobs < MIN_JOBS and about_rate(pair)
+                then = f"{MIN_JOBS} jobs would show how much that matters" if few else "the interval over jobs shows it"
+                yield self.found(
+                    f"{unsteady:g} of {jobs} jobs without a steady state; {then}",
+                    place=row.place,
+                    severity="error" if few else "warning",
+                )
+
+
+class TrendInJobs(PairRule):
+    """All jobs of a side get slower or faster during each run."""
+
+    code = "SY211"
+    name = "trend-in-jobs"
+    severity = "error"
+    why = (
+        "If every job gets slower from its beginning to its end, the mean depends on the length of the job: a longer "
+        "one gives another figure. The spread between jobs of one length does not show this."
+    )
+    detected = (
+        "The mean log step time of the last third of each job is compared with that of its first third, without the "
+        "slow first steps and with clipped spikes. If Student's t over the jobs shows a trend at the 1 % level, the "
+        f"interval of a ratio is widened by it (a warning). Above {100 * TREND_LIMIT:g} % there is no ratio, only a "
+        "bound if the difference is larger than the trend (an error)."
+    )
+    bad = Example(
+        "system,model,jobs,trend_percent,metric,value,unit\n"
+        "A,ResNet50,5,,throughput,1000,images/s\nB,ResNet50,5,3.4,throughput,1030,images/s\n",
+        "B gets slower by 3.4 % during each job: a longer job would not be 3 % faster than A.",
+    )
+    good = Example(
+        "system,model,jobs,trend_percent,metric,value,unit\n"
+        "A,ResNet50,5,,throughput,1000,images/s\nB,ResNet50,5,,throughput,1030,images/s\n",
+        "No trend is shown on either side.",
+    )
+    fix = "run longer jobs until the trend ends, or find out what changes during the run (clocks, memory, input)"
+
+    def check(self, pair: Pair) -> Iterator[Finding]:
+        """Yield one finding per side with a trend."""
+        for row, other in ((pair.a, pair.b), (pair.b, pair.a)):
+            trend = shown_trend(row.jobs, other.jobs) if row.jobs else _stated_trend(row)
+            if trend is None or not about_rate(pair):
+                continue
+            far = abs(trend) > TREND_LIMIT
+            then = "a ratio would depend on the length of the jobs" if far else "the interval is widened by this"
+            yield self.found(
+                f"{describe_trend(trend)}; {then}", place=row.place, severity="error" if far else "warning"
+            )
+
+
+def _stated_trend(row: Row) -> float | None:
+    percent = row.number("trend_percent")
+    return math.log1p(percent / 100) if percent else None
+
+
+class OneAfterTheOther(PairRule):
+    """The jobs of one side ran before those of the other."""
+
+    code = "SY212"
+    name = "one-after-the-other"
+    severity = "warning"
+    why = (
+        "A node changes with temperature, other users and updates. If one side is measured in the morning and the "
+        "other in the afternoon, this change looks like a difference between the sides. Jobs in mixed order share it."
+    )
+    detected = (
+        "All jobs of one side ended before the first job of the other began. On the same node the interval allows for "
+        f"a drift, {100 * DRIFT:g} % unless another is given or the history of the node shows one, and the sides are "
+        "ranked only beyond it. On different nodes there is only this warning."
+    )
+    bad = Example(
+        "system,model,jobs,node,began,ended,metric,value,unit\n"
+        "A,ResNet50,5,n1,2026-11-02T08:00,2026-11-02T09:00,throughput,1000,images/s\n"
+        "B,ResNet50,5,n1,2026-11-02T15:00,2026-11-02T16:00,throughput,1030,images/s\n",
+        "A ran in the morning, B in the afternoon: the node may have changed by 3 %.",
+    )
+    good = Example(
+        "system,model,jobs,node,began,ended,metric,value,unit\n"
+        'A,ResNet50,5,"n1,n2",2026-11-02T08:00,2026-11-02T16:00,throughput,1000,images/s\n'
+        'B,ResNet50,5,"n1,n2",2026-11-02T08:10,2026-11-02T16:10,throughput,1030,images/s\n',
+        "The jobs of both sides ran in mixed order.",
+    )
+    fix = "measure both sides in one study, which runs their jobs in mixed order"
+
+    def check(self, pair: Pair) -> Iterator[Finding]:
+        """Yield one finding for both sides."""
+        a, b = _jobs(pair.a), _jobs(pair.b)
+        if one_after_the_other(a, b):
+            names = ", ".join(sorted({job.node for job in a} & {job.node for job in b}))
+            yield self.found(
+                f"the sides ran one after the other on {names}, which may have changed", place=pair.b.place
+            )
+        elif a and b and apart(a, b):
+            yield self.found("the sides ran at different times, on different nodes", place=pair.b.place)
+
+
+def _jobs(row: Row) -> list[JobTime]:
+    """Return when and where the jobs of a row ran; of a printed row, its nodes with the whole time."""
+    if row.jobs:
+        return list(row.jobs)
+    try:
+        began, ended = (datetime.fromisoformat(str(row.get(key))).timestamp() for key in ("began", "ended"))
+    except (ValueError, OverflowError, OSError):
+        return []
+    return [JobTime(1.0, node, began, ended) for node in sorted(nodes_of(row)) or [""]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from steelyard.estimate.stop import STEPS_TO_JUDGE
 from steelyard.rules.rule import Example, RunRule
 
 if TYPE_CHECKING:
@@ -20,14 +21,16 @@ class NotSteady(RunRule):
 
     code = "SY201"
     name = "no-steady-state"
-    severity = "error"
+    severity = "warning"
     why = (
         "A rate predicts longer runs only if step times are stable. While steps still get faster, slower or drift, the "
-        "mean depends on when the run was stopped, and two runs differ for that reason alone."
+        "mean depends on when the run was stopped. The spread between three jobs or more shows how much; one or two "
+        "jobs do not."
     )
     detected = (
         "The step times are searched for change points and trends. The result is one of: steady, warming up "
-        "throughout, slowing down, no steady state. Anything but steady is a finding."
+        "throughout, slowing down, no steady state. Anything but steady is a finding. Comparisons need three such jobs "
+        "on a side (SY213)."
     )
     bad = Example(
         'steady.answer = "slowing down"\nsteady.reason = "the last tenth of 4,000 steps is 12 % slower"\n',
@@ -39,7 +42,11 @@ class NotSteady(RunRule):
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield a finding unless the run is steady."""
         if record.steady is not None and record.steady.answer != "steady":
-            yield self.found(f"{record.steady.answer}: {record.steady.reason}; the figures include all steps")
+            first = f" after the first {record.steady.start_step:,}" if record.steady.start_step else ""
+            yield self.found(
+                f"{record.steady.answer}: {record.steady.reason}; the figures are for jobs of this length and include "
+                f"all steps{first}"
+            )
 
 
 class StoppedEarly(RunRule):
@@ -136,6 +143,12 @@ class FirstEpoch(RunRule):
         yield self.found(f"later epochs are {share:.0%} faster than the first: {cause}")
 
 
+def too_short(record: RunRecord) -> tuple[Finding, ...]:
+    """Return the findings that a longer run would not have: too few steps for a steady state, stopped by a limit."""
+    few = record.steps_seen < STEPS_TO_JUDGE
+    return tuple(found for found in record.findings if found.code == "SY202" or (few and found.code == "SY201"))
+
+
 def _find_unmet(record: RunRecord) -> list[str]:
     """Return the minima of the budget that a run did not reach."""
     budget, unmet = record.spec.budget, []
@@ -148,6 +161,6 @@ def _find_unmet(record: RunRecord) -> list[str]:
     interval = mean.interval if mean else None
     if mean is None or mean.value is None or interval is None:
         unmet.append("no CI")
-    elif (width := (interval.high - interval.low) / 2 / mean.value) > budget.rel_half_width:
+    elif (width := (interval.top - interval.low) / 2 / mean.value) > budget.rel_half_width:
         unmet.append(f"the CI's half-width is {width:.2%} of the mean, {budget.rel_half_width:.2%} was requested")
     return unmet

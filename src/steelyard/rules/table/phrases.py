@@ -92,3 +92,9 @@ def listed(parts: Sequence[str], most: int = MAX_LISTED) -> str:
     """Join the first `most` parts, and say how many more there are."""
     more = [f"{len(parts) - most} more"] if len(parts) > most else []
     return "; ".join([*parts[:most], *more])
+
+
+def describe_trend(trend: float) -> str:
+    """Describe a trend of log step times."""
+    way = "slower" if trend > 0 else "faster"
+    return f"its jobs get {way} by {abs(100 * math.expm1(trend)):.2g} % from their first third to their last"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from steelyard.stats.ratio import JobTime
+
 Setting = str | float | int | bool
 Scope = Literal["job", "node", "module", "device", "die"]
 
@@ -51,6 +53,8 @@ class Row:
     note: str = ""
     status: str = "completed"
     """`completed`, or why there are no figures, such as `out_of_memory`."""
+    jobs: tuple[JobTime, ...] = ()
+    """Where and when each job ran, in the order of the figures' jobs; published rows have none."""
 
     def get(self, key: str) -> Setting | None:
         """Return a setting, or None if it is unknown."""
