@@ -11,7 +11,7 @@ from steelyard.derive.load import load_between
 from steelyard.doctor.node import Check, HostView
 from steelyard.errors import printable
 from steelyard.hostload import own_numbers, processes, read_load
-from steelyard.rules.environment.load import OWN_NODE, describe_others, disturbances
+from steelyard.rules.environment.load import describe_others, disturbances
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,8 +61,7 @@ def _disturbances(load: LoadShares, node: HostView) -> Iterator[tuple[str, str]]
     cpus = len(node.cpu_numbers)
     # A run to come may want every CPU.
     wanted = replace(load, own_cpus=float(cpus))
-    fix = f"wait until they have ended, or measure on {OWN_NODE}"
-    return disturbances(wanted, cpus, fix=fix, crowded=CROWDED, lost=LOST)
+    return disturbances(wanted, cpus, crowded=CROWDED, lost=LOST)
 
 
 def _busiest(before: dict[int, ProcessTime], after: dict[int, ProcessTime], seconds: float) -> list[str]:
