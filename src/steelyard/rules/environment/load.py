@@ -9,7 +9,7 @@ from steelyard.rules.rule import Example, RunRule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steelyard.contracts.record import Finding, LoadShares, RunRecord
+    from steelyard.contracts.record import Finding, HostLoad, LoadShares, RunRecord
 
 CROWDED = 0.1
 # CPU time is counted in ticks of 10 ms, so a shorter time gives no useful share.
@@ -51,8 +51,7 @@ class BusyMachine(RunRule):
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield a finding on the busiest node."""
-        measured = [(node, node.during) for node in record.load if node.during and node.during.seconds >= LEAST_S]
-        busy = [(node, load) for node, load in measured if any(disturbances(load, node.cpus))]
+        busy = list(busy_nodes(record))
         if not busy:
             return
         node, load = max(busy, key=lambda found: (found[1].other_cpus or 0.0) / max(1, found[0].cpus))
@@ -64,6 +63,13 @@ class BusyMachine(RunRule):
             fix="; ".join(told.values()),
             evidence="" if before is None else f"before the first step, other processes used {before:.1f} CPUs",
         )
+
+
+def busy_nodes(record: RunRecord) -> Iterator[tuple[HostLoad, LoadShares]]:
+    """Yield the nodes on which something else used the CPUs while the steps were measured."""
+    for node in record.load:
+        if node.during and node.during.seconds >= LEAST_S and any(disturbances(node.during, node.cpus)):
+            yield node, node.during
 
 
 def disturbances(load: LoadShares, cpus: int, fix: str = OTHERS_FIX, lost: float = LOST) -> Iterator[tuple[str, str]]:
