@@ -169,7 +169,7 @@ def test_a_campaign_is_files_that_a_person_can_run(folder: ResultFolder, hand: H
     assert f"bash {made.path}/jobs/000/job.sh 0" in text
     code = sorted(path.name for path in (made.path / "worker" / "steelyard").iterdir())
     assert code == sorted(["worker", "contracts", "estimate", "data", "__init__.py", "errors.py", "hostinfo.py",
-                           "plugins.py", "version.py"])  # fmt: skip
+                           "hostload.py", "plugins.py", "version.py"])  # fmt: skip
     done = start(made)
     assert done.returncode == 0, done.stderr
     # By hand, without any scheduler: the same command counts them as under way, and collecting finds them.

@@ -79,7 +79,7 @@ def find_extension(expansion: Expansion, records: Iterable[RunRecord]) -> Extens
     for cell in expansion.cells:
         runs = found[cell.name]
         if not any(record.status.code in MEASURED for record in runs):
-            lost.append((cell, Counter(record.status.code for record in runs)))
+            lost.append((cell, Counter[str](record.status.code for record in runs)))
             continue
         first = max(expansion.study.repeats, *(record.spec.repeat + 1 for record in runs))
         counted = summarise(runs)[0].records

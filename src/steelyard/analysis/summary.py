@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.record import Interval, Quantity
 from steelyard.inputs.study import chosen_settings
+from steelyard.numbers import short
 from steelyard.rules.rule import find_rule
 from steelyard.rules.table.phrases import describe_trend
 from steelyard.stats.intervals import across_jobs, concerns_tail, two_groups
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 MEASURED = ("completed", "not_converged")
 """Statuses of runs whose speed counts."""
+OF_ONE_JOB = "SY203"
+"""The finding on the interval of a single job."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,11 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
     summaries = []
     for (study, cell), every in cells.items():
         runs = _longest(every)
+        rate = job_throughput(runs)
         findings = {(found.code, found.severity): found for record in reversed(runs) for found in record.findings}
+        if rate.interval is not None and not rate.interval.approximate:
+            # The interval over jobs replaces those of single jobs.
+            findings = {key: found for key, found in findings.items() if found.code != OF_ONE_JOB}
         summary = CellSummary(
             study=study,
             cell=cell,
@@ -67,7 +74,7 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
             records=tuple(runs),
             statuses=dict(Counter(record.status.code for record in runs)),
             nodes=tuple(sorted({record.environment.node for record in runs if record.environment})),
-            throughput=job_throughput(runs),
+            throughput=rate,
             time_to_quality=time_to_quality(runs),
             findings=tuple(findings[key] for key in sorted(findings)),
             unreliable=tuple(_unreliable(runs)),
@@ -245,8 +252,8 @@ def _doubts(records: Sequence[RunRecord]) -> tuple[str, ...]:
     values = sorted(rate.value for rate in rates if rate.value)
     if (slow := two_groups(values)) is not None:
         doubts.append(
-            f"{slow} of {len(values)} jobs are slower than the others (smallest {values[0]:.4g}, largest "
-            f"{values[-1]:.4g}); the CI assumes that jobs vary alike"
+            f"{slow} of {len(values)} jobs are slower than the others (smallest {short(values[0])}, largest "
+            f"{short(values[-1])}); the CI assumes that jobs vary alike"
         )
     return tuple(doubts)
 

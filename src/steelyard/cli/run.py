@@ -58,7 +58,7 @@ def measure(arguments: argparse.Namespace, folder: ResultFolder, chosen: dict[st
     )
     require_registered(expansion)
     with Progress(loudness(arguments), expansion, folder) as progress:
-        return list(run_all(folder, expansion, launcher_here(progress.say), progress).made)
+        return list(run_all(folder, expansion, launcher_here(progress.say, expansion.runs), progress).made)
 
 
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 from steelyard.analysis.extension import find_extension
@@ -34,7 +35,7 @@ from steelyard.terminal.tables import cells_lines, cells_object
 
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing; exit code 0 when every run of the study completed, or was submitted."""
-    expansion = expand(load_study(arguments.file), arguments.file.parent)
+    expansion = expand(load_study(arguments.file), arguments.file.parent, arguments=_arguments(arguments))
     require_registered(expansion)
     folder = ResultFolder(arguments.results)
     if arguments.extend:
@@ -60,7 +61,7 @@ def _here(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
     make = search_all if expansion.searches else run_all
     later = "" if expansion.searches else f"{command_on_file('study', arguments)} --extend"
     with Progress(loudness(arguments), expansion, folder, file=arguments.file, later=later) as progress:
-        outcome = make(folder, expansion, launcher_here(progress.say), progress)
+        outcome = make(folder, expansion, launcher_here(progress.say, _specs(expansion)), progress)
     return _show(arguments, expansion, folder, outcome)
 
 
@@ -89,6 +90,20 @@ def _extend(arguments: argparse.Namespace, expansion: Expansion, folder: ResultF
         say(line, loudness(arguments))
     further = extension.runs(expansion)
     return _at_site(arguments, further, folder) if arguments.site else _here(arguments, further, folder)
+
+
+def _arguments(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return the arguments that name this study and its site again. Findings show them: no path leads out of here."""
+    site = arguments.site or ""
+    words = [_inside(str(arguments.file)), *(["--site", _inside(site) if "/" in site else site] if site else [])]
+    return tuple(words)
+
+
+def _inside(path: str) -> str:
+    """Return a path relative to this folder; of a file elsewhere, only the name."""
+    found = Path(path).resolve()
+    inside = found.relative_to(Path.cwd()) if found.is_relative_to(Path.cwd()) else found.name
+    return f"./{inside}" if str(inside).startswith("-") else str(inside)
 
 
 def _at_site(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
@@ -134,7 +149,7 @@ def _send(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
         print("\n".join(campaign_lines(made, sent=True)))
     if missing > 0:
         print(f"{missing} runs do not fit into the queue; repeat the command when these have ended")
-    print(f"\nnext: steelyard status {study}" + ("" if out else ", or steelyard show"))
+    print(f"\nnext: steelyard {'status' if out else 'show'} {study}")
     return made
 
 

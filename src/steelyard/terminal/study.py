@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from steelyard.contracts.base import to_json_object
 from steelyard.inputs.cost import cost
 from steelyard.inputs.study import label
+from steelyard.numbers import short
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.terminal.drawing import duration, rounded
 from steelyard.terminal.text import count_statuses, many, number, table, wrapped
@@ -69,7 +70,7 @@ def plan_lines(expansion: Expansion, there: int) -> list[str]:
         lines = [table(["configuration", "devices", "runs"], rows), ""]
         runs = f"{many(len(expansion.runs), 'run')}, {there} already done"
         lines.append(f"{runs}; random order, seed {expansion.study.seed}")
-    hours = "unknown" if price.device_hours is None else f"at most {price.device_hours:.3g} device-hours"
+    hours = "unknown" if price.device_hours is None else f"at most {short(price.device_hours, 3)} device-hours"
     return [*lines, *wrapped(f"Cost: {hours} ({price.basis})")]
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from steelyard.analysis.summary import MEASURED
 from steelyard.errors import printable
 from steelyard.estimate.stop import STEPS_TO_JUDGE
+from steelyard.numbers import change
 from steelyard.results.store import read_progress
 from steelyard.rules.statistics.runs import too_short
 from steelyard.terminal import console
@@ -118,7 +119,7 @@ class Progress:
                 self._stepping = True
                 self._detail(f"{self._line}: first steps after {duration(self._spent_s())}")
             width = progress.get("rel_half_width")
-            precision = "" if width is None else f", mean ±{100 * width:.2g} %"
+            precision = "" if width is None else f", mean ±{change(width)}"
             self._show(f"{progress['steps']:,.0f} steps, {progress['seconds']:,.1f} s measured{precision}")
         else:
             self._show(f"starting, {duration(int(self._spent_s()), parts=1)}")
