@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from steelyard.analysis.scaling import Projection, Scaling
     from steelyard.analysis.summary import CellSummary
     from steelyard.contracts.record import Quantity, RunRecord
+    from steelyard.inputs.site import Place
 
 HOUR_S = 3600.0
 JOULES_PER_KWH = 3.6e6
@@ -99,6 +100,22 @@ class Tariff:
     whole_nodes: bool
     """All devices of a node are charged, even unused ones."""
     source: str
+
+    def hourly(self, devices: int) -> float:
+        """Return the charge of one hour of a job on so many devices."""
+        each = self.devices_per_node
+        nodes = math.ceil(devices / each) if each else 0
+        held = nodes * each if self.whole_nodes and each else devices
+        return held * self.per_device_hour + nodes * self.per_node_hour
+
+
+def tariff_of(place: Place) -> Tariff:
+    """Return how a site charges for a pool."""
+    charge, pool = place.site.charge, place.pool
+    source = f"site {place.site.name}, pool {place.pool_name}"
+    return Tariff(
+        charge.unit, charge.per_device_hour, charge.per_node_hour, pool.devices_per_node, pool.exclusive, source
+    )
 
 
 @dataclass(frozen=True)
@@ -553,8 +570,7 @@ def _charged(plan: WorkPlan, tariff: Tariff, hours: Estimate) -> list[Term]:
     if tariff.per_node_hour:
         terms.append(Term("q", f"{tariff.unit} per node-hour", "", Estimate(tariff.per_node_hour), "", tariff.source))
         parts.append("{A} / {N} x {M} x {q}")
-    rate = held * tariff.per_device_hour + nodes * tariff.per_node_hour
-    charge = hours.scaled(rate / plan.devices)
+    charge = hours.scaled(tariff.hourly(plan.devices) / plan.devices)
     return [*terms, Term("C", "charge", " + ".join(parts) or "0", charge, tariff.unit, "calculated")]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.record import Interval, Quantity
 from steelyard.inputs.study import chosen_settings
+from steelyard.numbers import short
 from steelyard.rules.rule import find_rule
 from steelyard.rules.table.phrases import describe_trend
 from steelyard.stats.intervals import across_jobs, concerns_tail, two_groups
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 MEASURED = ("completed", "not_converged")
 """Statuses of runs whose speed counts."""
+OF_ONE_JOB = "SY203"
+"""The finding on the interval of a single job."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,10 @@ class CellSummary:
 
     study: str
     cell: str
+    spec: RunSpec
+    """The settings of the configuration, with the budget before `steelyard study --extend`."""
     records: tuple[RunRecord, ...]
+    """Those with the longest budget: --extend may have added longer ones."""
     statuses: dict[str, int]
     nodes: tuple[str, ...]
     throughput: Quantity
@@ -44,6 +50,8 @@ class CellSummary:
     """Each finding once, even if several runs have it."""
     unreliable: tuple[str, ...] = ()
     """Why the throughput must not be ranked; empty: it is reliable."""
+    shorter: int = 0
+    """Runs with a shorter budget, which are not counted."""
 
 
 def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
@@ -52,21 +60,37 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
     for record in records:
         cells.setdefault((record.spec.study, record.spec.configuration), []).append(record)
     summaries = []
-    for (study, cell), runs in cells.items():
+    for (study, cell), every in cells.items():
+        runs = _longest(every)
+        rate = job_throughput(runs)
         findings = {(found.code, found.severity): found for record in reversed(runs) for found in record.findings}
+        if rate.interval is not None and not rate.interval.approximate:
+            # The interval over jobs replaces those of single jobs.
+            findings = {key: found for key, found in findings.items() if found.code != OF_ONE_JOB}
         summary = CellSummary(
             study=study,
             cell=cell,
+            spec=min(every, key=lambda record: record.spec.budget.max_seconds).spec,
             records=tuple(runs),
             statuses=dict(Counter(record.status.code for record in runs)),
             nodes=tuple(sorted({record.environment.node for record in runs if record.environment})),
-            throughput=job_throughput(runs),
+            throughput=rate,
             time_to_quality=time_to_quality(runs),
             findings=tuple(findings[key] for key in sorted(findings)),
             unreliable=tuple(_unreliable(runs)),
+            shorter=len(every) - len(runs),
         )
         summaries.append(summary)
     return summaries
+
+
+def _longest(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return the runs with the longest budget of a measured run, or with a longer one.
+
+    Runs of different lengths are not repeats of each other.
+    """
+    least = max((record.spec.budget.max_seconds for record in runs if record.status.code in MEASURED), default=0.0)
+    return [record for record in runs if record.spec.budget.max_seconds >= least]
 
 
 def _unreliable(runs: Sequence[RunRecord]) -> Iterator[str]:
@@ -194,7 +218,7 @@ def labels(cells: Sequence[CellSummary]) -> dict[str, str]:
     """Label configurations by the settings in which they differ; a single one by its workload."""
     chosen = {}
     for cell in cells:
-        settings = dict(chosen_settings(cell.records[0].spec))
+        settings = dict(chosen_settings(cell.spec))
         if isinstance(settings.get("model"), dict):
             # Options of the model are settings of their own.
             settings |= {f"model.{name}": value for name, value in settings.pop("model").items()}
@@ -202,8 +226,7 @@ def labels(cells: Sequence[CellSummary]) -> dict[str, str]:
     keys = sorted({key for settings in chosen.values() for key in settings})
     differing = [key for key in keys if len({repr(settings.get(key)) for settings in chosen.values()}) > 1]
     return {
-        cell.cell: ", ".join(f"{key}={_read_setting(cell.records[0].spec, key)}" for key in differing)
-        or cell.records[0].spec.workload
+        cell.cell: ", ".join(f"{key}={_read_setting(cell.spec, key)}" for key in differing) or cell.spec.workload
         for cell in cells
     }
 
@@ -229,8 +252,8 @@ def _doubts(records: Sequence[RunRecord]) -> tuple[str, ...]:
     values = sorted(rate.value for rate in rates if rate.value)
     if (slow := two_groups(values)) is not None:
         doubts.append(
-            f"{slow} of {len(values)} jobs are slower than the others (smallest {values[0]:.4g}, largest "
-            f"{values[-1]:.4g}); the CI assumes that jobs vary alike"
+            f"{slow} of {len(values)} jobs are slower than the others (smallest {short(values[0])}, largest "
+            f"{short(values[-1])}); the CI assumes that jobs vary alike"
         )
     return tuple(doubts)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shlex
 import signal
 import sys
 from contextlib import nullcontext
@@ -15,6 +16,7 @@ from steelyard.cli.parser import OptionError, Parser, did_you_mean
 from steelyard.errors import SteelyardError, printable
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Collection, Sequence
     from types import FrameType, ModuleType
 
@@ -39,11 +41,12 @@ def run_verb(name: str, words: list[str], known: Collection[str]) -> int:
     try:
         if name not in known:
             raise OptionError(f"{name}: unknown verb{did_you_mean(name, known)}", "steelyard")
-        arguments = make_parser(name).parse_args(words)
+        parser = make_parser(name)
+        arguments = parser.parse_args(words)
         signal.signal(signal.SIGTERM, _interrupt)
         signal.signal(signal.SIGINT, _interrupt)
         module = importlib.import_module(f"steelyard.cli.{name}")
-        with nullcontext() if arguments.json else _console().output():
+        with nullcontext() if arguments.json else _console().output(_other_results(parser, arguments)):
             code: int = module.run(arguments)
         sys.stdout.flush()
     except SteelyardError as error:
@@ -61,16 +64,31 @@ def run_verb(name: str, words: list[str], known: Collection[str]) -> int:
     return code
 
 
+def _other_results(parser: Parser, arguments: argparse.Namespace) -> str | None:
+    """Return the results folder, if it is not the one that a command without --results uses."""
+    folder = getattr(arguments, "results", None)
+    return None if folder is None or folder == parser.get_default("results") else str(folder)
+
+
 def _console() -> ModuleType:
     # Imported where something is written: it imports rich, which takes time that `--help` and `--json` can do without.
     return importlib.import_module("steelyard.terminal.console")
 
 
+def command_on_file(verb: str, arguments: argparse.Namespace) -> str:
+    """Return the command line of a verb for this file and these results."""
+    path = str(arguments.file)
+    words = ["steelyard", verb, f"./{path}" if path.startswith("-") else path]
+    if arguments.results != arguments.default_results:
+        words += ["--results", str(arguments.results)]
+    return shlex.join(words)
+
+
 def exit_code(records: Sequence[RunRecord]) -> int:
     """0 when every run completed; else 1, after a line that says how many did not."""
-    missing = sum(record.status.code != "completed" for record in records)
+    missing = [record.run_id for record in records if record.status.code != "completed"]
     if missing:
-        _console().say(f"\n{missing} of {len(records)} runs did not complete; steelyard show RUN_ID says why")
+        _console().say(f"\n{len(missing)} of {len(records)} runs did not complete\nnext: steelyard show {missing[0]}")
     return FAILED if missing else DONE
 
 

@@ -3,9 +3,9 @@
 import argparse
 import dataclasses
 import json
-import shlex
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from steelyard.analysis.verify import (
@@ -22,7 +22,7 @@ from steelyard.analysis.verify import (
 from steelyard.cli import run as run_verb
 from steelyard.cli.exit_codes import DONE, FAILED, UNDECIDED
 from steelyard.cli.parser import OptionError
-from steelyard.cli.verb import make_parser
+from steelyard.cli.verb import command_on_file, make_parser
 from steelyard.contracts.record import RunRecord
 from steelyard.errors import InputError, Problem, printable
 from steelyard.inputs.recipe import Recipe, load_recipe, plan
@@ -74,16 +74,11 @@ def run(arguments: argparse.Namespace) -> int:
     elif not arguments.no_run:
         begin_occasion(folder, name)
     if not arguments.no_run:
-        with _Watch(recipe, expansion, loudness(arguments), folder) as watch:
-            run_all(folder, expansion, launcher_here(watch.say), watch)
+        with _Watch(recipe, expansion, loudness(arguments), folder, arguments.file) as watch:
+            run_all(folder, expansion, launcher_here(watch.say, expansion.runs), watch)
     outcomes = judge_records(recipe, expansion, list(folder.records(name)))
     verdict, past = overall(outcomes), len(occasions(folder, recipe))
-    # The command line for this recipe and these results.
-    path = str(arguments.file)
-    words = ["steelyard", "verify", f"./{path}" if path.startswith("-") else path]
-    if arguments.results != arguments.default_results:
-        words += ["--results", str(arguments.results)]
-    again = shlex.join(words)
+    again = command_on_file("verify", arguments)
     lines = verdict_lines(recipe, outcomes, again=again, study=name)
     if past > 1:
         lines.append(printable(f"{past} occasions so far: {again} --history"))
@@ -95,8 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
 class _Watch(Progress):
     """Show progress, and stop after the first job if the recipe names a metric that no job has."""
 
-    def __init__(self, recipe: Recipe, expansion: Expansion, loud: Loudness, folder: ResultFolder) -> None:
-        super().__init__(loud, expansion, folder)
+    def __init__(self, recipe: Recipe, expansion: Expansion, loud: Loudness, folder: ResultFolder, file: Path) -> None:
+        super().__init__(loud, expansion, folder, file=file)
         self._recipe, self._expansion = recipe, expansion
 
     def end(self, record: RunRecord, done: int, total: int) -> None:

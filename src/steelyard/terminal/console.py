@@ -7,6 +7,7 @@ rich takes tens of milliseconds to import, so import this module where something
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -16,7 +17,7 @@ from rich.console import Console
 from rich.highlighter import RegexHighlighter
 from rich.theme import Theme
 
-from steelyard.terminal.text import OUTPUT_COLUMNS
+from steelyard.terminal.text import OUTPUT_COLUMNS, RESULTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +35,8 @@ STATUSES = {
     "refused": "red",
     "cancelled": "red",
 }
+COMMAND = re.compile(r" *(?:next: )?steelyard \S+")
+"""A line that is a command, which people copy."""
 _STATUS = "|".join(f"(?P<{code}>{code})" for code in STATUSES)
 _STYLES = {
     **STATUSES,
@@ -87,7 +90,8 @@ def print_folded(console: Console, text: str, end: str = "\n") -> None:
 
 
 def _folded(line: str, columns: int) -> str:
-    if cell_len(line) <= columns:
+    if cell_len(line) <= columns or COMMAND.match(line):
+        # A command is copied: the terminal may break its line, but no line break may come into it.
         return line
     indent = " " * (len(line) - len(line.lstrip()) + 2)
     return textwrap.fill(line, columns, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
@@ -115,15 +119,22 @@ class _Output:
 
 
 @contextlib.contextmanager
-def output() -> Iterator[None]:
-    """Send what is printed to standard output through a console, laid out for its terminal if it has one."""
+def output(results: str | None = None) -> Iterator[None]:
+    """Send what is printed to standard output through a console, laid out for its terminal if it has one.
+
+    `results`: the results folder to name in commands, if it is not the usual one.
+    """
     console = console_of(sys.stdout)
-    if not console.is_terminal:
-        yield
-        return
+    named = RESULTS.set(results)
     before = OUTPUT_COLUMNS.set(console.width if sys.stdout.isatty() else None)
+    through = (
+        contextlib.redirect_stdout(cast("TextIO", _Output(console)))
+        if console.is_terminal
+        else contextlib.nullcontext()
+    )
     try:
-        with contextlib.redirect_stdout(cast("TextIO", _Output(console))):
+        with through:
             yield
     finally:
         OUTPUT_COLUMNS.reset(before)
+        RESULTS.reset(named)

@@ -11,7 +11,7 @@ from steelyard.errors import printable
 from steelyard.inputs.cost import cost
 from steelyard.inputs.recipe import cell_of
 from steelyard.inputs.study import label
-from steelyard.rules.table.phrases import times
+from steelyard.numbers import short, times
 from steelyard.stats.band import MAX_NEEDED, Band
 from steelyard.terminal.drawing import rounded
 from steelyard.terminal.findings import finding_lines
@@ -169,7 +169,7 @@ def _job_rows(outcome: FigureVerdict) -> list[list[str]]:
 def plan_lines(recipe: Recipe, expansion: Expansion) -> list[str]:
     """List what would be run, and the expected figures."""
     price = cost(expansion)
-    hours = "unknown" if price.device_hours is None else f"at most {price.device_hours:.3g} device-hours"
+    hours = "unknown" if price.device_hours is None else f"at most {short(price.device_hours, 3)} device-hours"
     cells = many(len(expansion.cells), "configuration")
     runs = f"{many(len(expansion.runs), 'run')}: {cells}, {many(expansion.study.repeats, 'job')} each"
     rows = [
