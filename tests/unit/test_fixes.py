@@ -98,6 +98,7 @@ def test_changes_are_options_and_impossible_ones_give_no_command() -> None:
     assert command == "steelyard run sim --data host --max-seconds 480 --repeats 3"
     assert run_again(spec, {"loader.workers": 3}) == ""
     assert join("a", "", "b", "a") == "a && b"
+    assert run_again(make_spec(model={f"option{n}": "x" * 60 for n in range(50)})) == ""
 
 
 def test_a_study_is_extended_by_its_file_and_site() -> None:

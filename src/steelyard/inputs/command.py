@@ -18,6 +18,8 @@ from steelyard.inputs.study import chosen_settings, option_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+MAX_COMMAND = 1500
+"""Longer commands are left out: nobody reads them, and two must fit into a finding."""
 USUAL_BATCH = {"ceiling": 1}
 """The batch of a mode in which it is not that of the contract; `inputs.shorthand` sets it."""
 # Settings that one option of `steelyard run` sets together with others.
@@ -27,7 +29,7 @@ _TOGETHER = ("workload", "source", "data", "loader.place", "mode", "batch", "mod
 def run_again(spec: RunSpec, changes: Mapping[str, Any] | None = None, *, repeats: int = 1) -> str:
     """Return the `steelyard run` command with the settings of a run, some of them changed.
 
-    `changes`: new values by dotted name. Empty if no run can have these settings.
+    `changes`: new values by dotted name. Empty if no run can have these settings, or if the command is too long.
     """
     try:
         spec = _changed(spec, changes or {})
@@ -38,19 +40,24 @@ def run_again(spec: RunSpec, changes: Mapping[str, Any] | None = None, *, repeat
         if not setting.startswith(_TOGETHER):
             words += _write(setting, value)
     words += ["--study", spec.study] if spec.study != RunSpec.study else []
-    return shlex.join([*words, *(["--repeats", str(repeats)] if repeats > 1 else [])])
+    return _join_words([*words, *(["--repeats", str(repeats)] if repeats > 1 else [])])
 
 
 def extend(spec: RunSpec, changes: Mapping[str, Any] | None = None, *, repeats: int = 1) -> str:
     """Return the command that extends the study of a run; for a run without a study file, `run_again`."""
     if spec.study_arguments:
-        return shlex.join(["steelyard", "study", *spec.study_arguments, "--extend"])
+        return _join_words(["steelyard", "study", *spec.study_arguments, "--extend"])
     return run_again(spec, changes, repeats=repeats)
 
 
 def join(*commands: str) -> str:
     """Return commands as one, each once."""
     return " && ".join(dict.fromkeys(filter(None, commands)))
+
+
+def _join_words(words: list[str]) -> str:
+    command = shlex.join(words)
+    return command if len(command) <= MAX_COMMAND else ""
 
 
 def _changed(contract: Any, changes: Mapping[str, Any]) -> Any:

@@ -97,9 +97,9 @@ def _read_study(campaign: Path) -> dict[str, Any]:
 
 def read_cells(campaign: Path) -> dict[str, dict[str, Any]]:
     """Return the swept values of each configuration by name; empty if the file cannot be read."""
-    cells = _read_study(campaign).get("configurations")
+    cells = _read_study(campaign).get("configurations", {})
     good = isinstance(cells, dict) and all(isinstance(swept, dict) for swept in cells.values())
-    return cells if good else {}
+    return dict(cells) if good else {}
 
 
 def write_campaign_plan(campaign: Campaign) -> None:
