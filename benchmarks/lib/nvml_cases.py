@@ -406,10 +406,25 @@ def throttled(bench: Bench) -> None:
     bench.same("limit", facts["gpu1.power_limit_w"], "350")
 
 
+def shared(bench: Bench) -> None:
+    """Processes on the job's devices; unknown for MIG instances, and if the job's devices are unknown."""
+    devices = [
+        Device(processes=2),
+        Device(),
+        Device(processes=3, mig=("MIG-1",)),
+        Device(errors=(("processes", 4, 0.0),)),
+    ]
+    facts = bench.ask(devices, "0", "1", "2", "3")["conditions"]
+    counts = {name: value for name, value in facts.items() if name.endswith(".processes")}
+    bench.same("counted", counts, {"gpu0.processes": "2", "gpu1.processes": "0"})
+    facts = bench.ask(devices)["conditions"]
+    bench.same("devices unknown", [name for name in facts if name.endswith(".processes")], [])
+
+
 CASES: tuple[Callable[[Bench], None], ...] = (
     several_devices, running_clock, natures, chosen_devices, unlike_devices, mig, grace_hopper,
     grace_hopper_one_counter, two_on_a_module, module_not_known, vanishes, stuck, unsupported, forbidden, blocks,
-    zero, old_driver, no_library, throttled,
+    zero, old_driver, no_library, throttled, shared,
 )  # fmt: skip
 
 

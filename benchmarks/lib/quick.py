@@ -24,6 +24,7 @@ TOGETHER = frozenset(
         "claims",
         "injected_faults",
         "verdicts",
+        "order",
         "knee",
         "energy_truth",
         "report_safe",

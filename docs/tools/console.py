@@ -111,11 +111,11 @@ def steelyard(words: list[str], folder: Path) -> str:
 
 
 def output(program: list[str], folder: Path, typed: str, **more: str) -> str:
-    """Return what a program prints in `folder`. Exit code 1 is a valid answer, such as a failed check; 2 is not."""
+    """Return what a program prints in `folder`. Exit codes 1 and 3 are answers, such as a failed check."""
     kept = {name: value for name, value in os.environ.items() if name not in OTHER_PLACES}
     environment = kept | {"NODE_NAME": "NODE", "HOME": str(folder), "NO_COLOR": "1"} | more
     done = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 1) or "Traceback" in done.stderr:
+    if done.returncode not in (0, 1, 3) or "Traceback" in done.stderr:
         raise PageError(f"{typed}: exit code {done.returncode}\n{done.stderr}")
     # The folder has another name each time.
     return done.stdout.replace(str(folder), "/home/you")

@@ -102,6 +102,8 @@ BUILTIN: dict[str, dict[str, str]] = {
         "SY601": "steelyard.rules.environment.runs:RanksMissing",
         "SY602": "steelyard.rules.environment.runs:TooFewCpus",
         "SY603": "steelyard.rules.environment.runs:FellBack",
+        "SY609": "steelyard.rules.environment.load:BusyMachine",
+        "SY610": "steelyard.rules.environment.load:SharedDevice",
         "SY701": "steelyard.rules.plausibility.runs:RanAway",
         "SY702": "steelyard.rules.plausibility.runs:DoesNotLearn",
     },

@@ -34,6 +34,7 @@ from steelyard.inputs.study import Expansion, Study, expand, load_study
 from steelyard.inputs.validate import parse_object
 from steelyard.launch import follow
 from steelyard.launch.campaign import Campaign, JobArray, TaskState
+from steelyard.launch.collect import RunEnd, read_ended, write_ended
 from steelyard.launch.follow import look, wait
 from steelyard.launch.local_study import set_aside
 from steelyard.launch.plan import campaigns, make_campaign, runs_left, under_way
@@ -168,7 +169,7 @@ def test_a_campaign_is_files_that_a_person_can_run(folder: ResultFolder, hand: H
     assert f"bash {made.path}/jobs/000/job.sh 0" in text
     code = sorted(path.name for path in (made.path / "worker" / "steelyard").iterdir())
     assert code == sorted(["worker", "contracts", "estimate", "data", "__init__.py", "errors.py", "hostinfo.py",
-                           "plugins.py", "version.py"])  # fmt: skip
+                           "hostload.py", "plugins.py", "version.py"])  # fmt: skip
     done = start(made)
     assert done.returncode == 0, done.stderr
     # By hand, without any scheduler: the same command counts them as under way, and collecting finds them.
@@ -218,7 +219,8 @@ def test_what_the_place_cannot_give(
     ("run", "site", "limits"),
     [
         ({"time_limit_s": 95.0}, {}, (95, 155)),
-        ({"budget": {"max_seconds": 100.0}}, {"limits": {"setup_s": 50}}, (180, 240)),
+        ({"budget": {"max_seconds": 100.0}}, {"limits": {"setup_s": 50}}, (300, 360)),
+        ({"budget": {"max_seconds": 100.0, "max_extension": 1.0}}, {"limits": {"setup_s": 50}}, (180, 240)),
         ({"budget": {"epochs": 3}, "epoch_samples": 64}, {"limits": {"unbounded_s": 500}}, (540, 600)),
         ({"budget": {"max_seconds": 1e5}}, {"pools": {"cpu": {"max_time_s": 900}}}, (840, 900)),
     ],
@@ -246,7 +248,7 @@ def test_a_cell_that_was_measured_here_sets_its_own_limit(folder: ResultFolder, 
     # What was measured at another place says nothing of this one.
     other = Place(replace(place().site, name="other"), "cpu")
     third = plan(folder, study(repeats=3, **few), hand, other)
-    assert [job.shape.run_limit_s for job in third.plan.jobs] == [600]
+    assert [job.shape.run_limit_s for job in third.plan.jobs] == [900]
 
 
 @pytest.mark.parametrize(
@@ -290,7 +292,7 @@ def test_simulated_runs_are_packed(folder: ResultFolder, hand: Hand) -> None:
     # Those that take our time are not.
     slow = expand(parse_object(Study, {"name": "t", "run": {"sim": {"wall_s_per_s": 1.0}}, "repeats": 3}, "a study"))
     (job,) = plan(folder, slow, hand).plan.jobs
-    assert (job.kind, len(job.tasks), job.shape.run_limit_s) == ("runs", 3, 600)
+    assert (job.kind, len(job.tasks), job.shape.run_limit_s) == ("runs", 3, 900)
 
 
 def test_a_planner_that_died_leaves_nothing(folder: ResultFolder, hand: Hand) -> None:
@@ -1065,3 +1067,9 @@ def test_a_spec_is_written_as_json_would(tmp_path: Path) -> None:
     assert (tmp_path / "x").read_text() == json.dumps(to_json_object(spec), indent=1) + "\n"
     with pytest.raises(ValueError, match="Out of range float"):
         record_text({"a": float("nan")})
+
+
+def test_why_a_run_was_too_short_is_written_down(tmp_path: Path) -> None:
+    made = [RunEnd("a-r0000", "completed", "", "SY202 stopped"), RunEnd("a-r0001", "failed", "it crashed")]
+    write_ended(tmp_path, made)
+    assert list(read_ended(tmp_path).values()) == made

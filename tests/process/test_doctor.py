@@ -48,6 +48,7 @@ def make_node(root: Path, **settings: Any) -> HostView:
     """A node of 8 CPUs with generous limits, and no variables but a path."""
     (root / "dev/shm").mkdir(parents=True, exist_ok=True)
     given = {"variables": {"PATH": "/usr/bin:/bin"}, "machine": "x86_64", "usable_cpus": 8} | settings
+    given.setdefault("cpu_numbers", frozenset(range(8)))
     return HostView(root=root, **({"locked_memory_bytes": None, "open_files": 65536} | given))
 
 
@@ -97,6 +98,9 @@ def gpu_node(tmp_path: Path, **settings: Any) -> HostView:
 
 HEALTHY = {
     "proc/self/cgroup": "0::/job\n",
+    # Nobody but us uses CPU time.
+    "proc/stat": "".join(f"cpu{number} 5 0 0 900 0 0 0 0 0 0\n" for number in range(8)),
+    f"proc/{os.getpid()}/stat": f"{os.getpid()} (pytest) S 1 1 1 0 -1 0 0 0 0 0 5 0 0 0 20 0 1 0 1 1 1",
     "proc/self/mountinfo": "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:5 / /lustre rw - lustre mds:/x rw\n",
     "sys/fs/cgroup/job/cpu.max": "max 100000\n",
     "sys/fs/cgroup/job/memory.max": "max\n",
@@ -125,6 +129,7 @@ def test_a_healthy_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert found["torch devices"].found.startswith("1 x NVIDIA H100 (cuda, 80.0 GiB each)")
     assert found["energy"].found == "rapl: cpu package-0 (counter)"
     assert found["worker"].verdict == "ok"
+    assert found["load"].found == "other processes used 0.0 of 8 CPUs"
 
 
 def test_a_quota_below_the_cpus(tmp_path: Path) -> None:

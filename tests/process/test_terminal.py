@@ -24,6 +24,7 @@ import pytest
 from conftest import make_spec
 from steelyard.cli.main import main
 from steelyard.contracts.observe import PROGRESS_FILE, Status, StatusCode
+from steelyard.contracts.record import Finding
 from steelyard.inputs.search import Search
 from steelyard.inputs.study import Study, expand
 from steelyard.launch.collect import RunEnd
@@ -416,6 +417,10 @@ def record(simulate: Callable[[RunSpec], RunRecord], tmp_path: Path) -> RunRecor
     return made
 
 
+def finding(code: str, message: str) -> Finding:
+    return Finding(code=code, severity="warning", message=message, fix="run longer")
+
+
 class Scene:
     """A study of five configurations and four repeats; each run ends as the test says."""
 
@@ -591,6 +596,57 @@ def test_quiet_says_nothing_and_verbose_says_where(
     assert f"  record: {scene.folder.run_path(scene.plan.runs[0])}\n" in said
 
 
+def test_a_budget_that_is_too_short_is_said_at_once_and_once(
+    record: RunRecord, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = tmp_path / "s.toml"
+    for file, fix in ((None, "add --max-seconds 750"), (study, f"set run.budget.max_seconds = 750 in {study}")):
+        scene = Scene(record, tmp_path)
+        watch = Progress(plan=scene.plan, folder=scene.folder, file=file)
+        with watch:
+            watch.begin(scene.spec, 0, 20)
+            for needed_s in (300.0, 600.0, 590.0):
+                (tmp_path / PROGRESS_FILE).write_text(f'{{"steps": 4, "seconds": 86.0, "needed_s": {needed_s}}}')
+                watch.tick(tmp_path)
+        begun, need = f"[1/20] {scene.spec.run_id}", "28 steps, needed to judge the steady state, take about"
+        assert capsys.readouterr().err.splitlines() == [
+            f"{begun}: extended: {need} 5 min, longer than max_seconds (240 s)",
+            f"{begun}: warning: too short: {need} 10 min; max_seconds is 240 s, 480 s with its extension",
+            f"  fix: {fix}",
+        ]
+
+
+def test_a_study_warns_after_its_first_useless_run_once_per_kind(
+    record: RunRecord, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = (finding("SY201", "no steady state: 12 steps"), finding("SY202", "stopped by max_seconds"))
+    scene = Scene(dataclasses.replace(record, findings=short, steps_seen=12), tmp_path)
+    scene.progress = Progress(plan=scene.plan, folder=scene.folder, later="steelyard study s.toml --extend")
+    with scene.progress:
+        for _ in range(3):
+            scene.begin()
+            scene.end()
+    assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("  ")] == [
+        "  warning: SY201 no steady state: 12 steps",
+        "  fix: steelyard study s.toml --extend",
+        "  warning: SY202 stopped by max_seconds",
+        "  fix: steelyard study s.toml --extend",
+    ]
+
+
+def test_a_run_that_ends_the_study_or_was_long_enough_gets_no_warning(
+    record: RunRecord, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unsteady = dataclasses.replace(record, findings=(finding("SY201", "slowing down"),))
+    for made, done in ((unsteady, 1), (dataclasses.replace(unsteady, steps_seen=12), 20)):
+        scene = Scene(made, tmp_path)
+        scene.done = done - 1
+        with scene.progress:
+            scene.begin()
+            scene.end()
+    assert "warning" not in capsys.readouterr().err
+
+
 def test_an_error_leaves_the_terminal_clean(record: RunRecord, pseudo: Callable[..., Pseudo], tmp_path: Path) -> None:
     there = pseudo()
     scene = Scene(record, tmp_path)
@@ -622,6 +678,19 @@ def test_a_terminal_that_is_closed_ends_nothing(
 
 
 # -- a study at a site
+
+
+def test_a_study_at_a_site_warns_of_short_runs_once(capsys: pytest.CaptureFixture[str]) -> None:
+    status = standing(["completed", "completed"], ["running"])
+    status.runs["a-r0000"] = RunEnd("a-r0000", "completed", "", "SY202 stopped by max_seconds")
+    with Following() as shown:
+        shown.tell(status)
+        shown.tell(status)
+    said = capsys.readouterr().err
+    warning = "warning: 1 run too short, such as a-r0000: SY202 stopped by max_seconds"
+    assert said.count(warning) == 1
+    assert warning in status_lines(status)
+    assert "  fix: steelyard study FILE --extend" in status_lines(status)
 
 
 def standing(ended: Sequence[str], waiting: Sequence[str], **more: Any) -> StudyStatus:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,17 +16,20 @@ import pytest
 from steelyard.analysis import verify as analysis
 from steelyard.audit.table import parse_table
 from steelyard.cli.main import main
+from steelyard.contracts.record import Finding
 from steelyard.errors import InputError
 from steelyard.inputs.recipe import Expect, load_recipe, plan
 from steelyard.report.study.page import study_page
 from steelyard.results.store import ResultFolder, write_json
 from steelyard.rules.statistics.history import Drifted
 from steelyard.rules.table.row import Amount, Row, RowTable
-from steelyard.stats.band import Band, judge
+from steelyard.stats.band import MOST_JOBS, Band, judge
 from steelyard.stats.drift import _step, changes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from steelyard.contracts.record import RunRecord
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "recipes"
 QUICK = "crosscheck_steps = 0\nbudget = { min_steps = 50, max_steps = 50, min_seconds = 0.0 }\n"
@@ -86,7 +90,30 @@ def test_fewer_than_three_jobs_cannot_tell(jobs: int) -> None:
 
 def test_on_the_edge_no_number_of_jobs_tells() -> None:
     found = judge([94.0, 96.0, 95.0], Band(95.0, None, 95.0), rate=False)
-    assert (found.verdict, found.more_jobs) == ("cannot tell", None)
+    assert (found.verdict, found.needed, found.more_jobs) == ("cannot tell", None, None)
+
+
+def test_too_many_jobs_are_counted_but_not_suggested() -> None:
+    found = judge([90.0, 100.0, 110.0, 98.0], Band(99.0, 101.0, 100.0), rate=False)
+    assert found.needed is not None
+    assert found.needed > 1000
+    assert found.more_jobs is None
+
+
+@pytest.mark.parametrize(("truth", "spread"), [(100.0, 0.02), (97.0, 0.02), (100.0, 0.05), (98.0, 0.2), (100.0, 0.8)])
+def test_adding_the_jobs_asked_for_always_ends(truth: float, spread: float) -> None:
+    """Also for a machine on the edge of the band, and for one whose jobs vary by more than the band is wide."""
+    rng = np.random.default_rng(round(1000 * spread + truth))
+    band = Band(97.0, 103.0, 100.0)
+    for _ in range(50):
+        values: list[float] = []
+        looks, more = 0, 5
+        while more:
+            values += (truth * np.exp(spread * rng.standard_normal(more))).tolist()
+            found = judge(values, band, rate=True)
+            more, looks = found.more_jobs or 0, looks + 1
+        assert len(values) <= MOST_JOBS
+        assert looks <= 8
 
 
 def test_the_number_of_jobs_asked_for_by_hand() -> None:
@@ -482,7 +509,7 @@ def test_more_jobs_join_the_latest_occasion(tmp_path: Path, capsys: pytest.Captu
     write(tmp_path, noisy)
     code, text = verify(capsys, tmp_path, "--json")
     found = json.loads(text)
-    assert (code, found["verdict"]) == (1, "cannot tell")
+    assert (code, found["verdict"]) == (3, "cannot tell")
     assert found["figures"][0]["more_jobs"] >= 1
     code, text = verify(capsys, tmp_path, "--more", "2", "--json")
     again = json.loads(text)
@@ -493,6 +520,80 @@ def test_more_jobs_join_the_latest_occasion(tmp_path: Path, capsys: pytest.Captu
     # The command can be copied: with the results that were named, in one line.
     (line,) = [line for line in text.splitlines() if line.startswith("next: ")]
     assert f"{tmp_path / 'node.toml'} --results {tmp_path / 'results'} --more " in line
+    assert re.search(r"\d+ more jobs? (should|may) be enough \(about \d+ s\)\.", text)
+
+
+def test_where_jobs_do_not_decide_it_says_why_and_which_band_they_would(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noisy = RECIPE.replace("between_jobs_cv = 0.005", "between_jobs_cv = 0.15")
+    write(tmp_path, noisy + "tolerance = 0.001\n")
+    verify(capsys, tmp_path)
+    _set_rates(tmp_path, [2800.0, 3200.0, 3700.0, 3180.0])
+    code, text = verify(capsys, tmp_path, "--no-run")
+    text = " ".join(text.split())
+    assert code == 3
+    assert "next:" not in text
+    assert re.search(r"More jobs are not suggested: .* would be needed .*jobs vary by 1[0-9] %", text)
+    (tolerance,) = re.findall(r"\(tolerance = ([0-9.]+)\)", text)
+    # What it prints holds: these jobs pass with that tolerance, and not with a narrower one.
+    write(tmp_path, noisy + f"tolerance = {tolerance}\n")
+    assert verify(capsys, tmp_path, "--no-run")[0] == 0
+    write(tmp_path, noisy + f"tolerance = {float(tolerance) - 0.002}\n")
+    assert verify(capsys, tmp_path, "--no-run")[0] == 3
+
+
+def test_large_differences_are_factors_and_jobs_that_are_not_steady_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, RECIPE)
+    verify(capsys, tmp_path)
+    _set_rates(tmp_path, [11000.0, 11200.0, 11400.0, 11200.0], answer="slowing down")
+    code, text = verify(capsys, tmp_path, "--no-run")
+    text = " ".join(text.split())
+    assert code == 1
+    assert "; 3.50x the documented 3,200.0" in text
+    assert "4 of 4 jobs had no steady state (SY201)" in text
+    # So far apart that the interval of a rate has no upper end.
+    _set_rates(tmp_path, [3200.0, 100.0, 3200.0, 3200.0])
+    text = " ".join(verify(capsys, tmp_path, "--no-run")[1].split())
+    assert "no limit]" in text
+    assert "jobs vary by 1.8x" in text
+    assert "inf" not in text
+    assert "e+" not in text
+
+
+def test_errors_of_jobs_are_not_answered_with_more_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, RECIPE)
+    verify(capsys, tmp_path)
+    found = Finding(code="SY501", severity="error", message="wrong", fix="fix")
+    _change_records(tmp_path, lambda _number, record: dataclasses.replace(record, findings=(found,)))
+    code, text = verify(capsys, tmp_path, "--no-run")
+    assert code == 3
+    assert "steelyard explain SY501" in " ".join(text.split())
+    assert "--more" not in text
+    assert f"next: steelyard verify {tmp_path / 'node.toml'}" in text
+
+
+def _set_rates(folder: Path, rates: Sequence[float], answer: Any = "steady") -> None:
+    """Give the jobs of the latest occasion these throughputs, and this answer on their steady state."""
+
+    def change(number: int, record: RunRecord) -> RunRecord:
+        assert record.steady is not None
+        rate = dataclasses.replace(record.quantities["throughput_job"], value=rates[number])
+        quantities = {**record.quantities, "throughput_job": rate}
+        return dataclasses.replace(
+            record, quantities=quantities, findings=(), steady=dataclasses.replace(record.steady, answer=answer)
+        )
+
+    _change_records(folder, change)
+
+
+def _change_records(folder: Path, change: Callable[[int, RunRecord], RunRecord]) -> None:
+    results = ResultFolder(folder / "results")
+    study = analysis.latest_occasion(results, load_recipe(folder / "node.toml"))
+    for number, record in enumerate(list(results.records(study))):
+        write_json(results.path / "runs" / study / record.run_id / "record.json", change(number, record))
 
 
 def test_jobs_that_run_out_of_memory_fail_the_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -541,7 +642,7 @@ def test_a_share_of_nothing_and_a_figure_that_is_unknown(occasions: Path, capsys
     assert main(["verify", str(occasions / "share.toml"), "--history", *shared[1:]]) == 0
     assert "no change shown" in capsys.readouterr().out
     memory = RECIPE.replace("value = 3200.0", 'metric = "memory_peak"\nhigh = 5.0')
-    assert main(["verify", str(write(occasions, memory, "memory.toml")), *shared]) == 1
+    assert main(["verify", str(write(occasions, memory, "memory.toml")), *shared]) == 3
     assert "CANNOT TELL: node: no job has memory_peak: " in capsys.readouterr().out
 
 

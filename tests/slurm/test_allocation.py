@@ -208,7 +208,7 @@ def test_what_slurm_says_of_the_allocation(allocate: Callable[..., str]) -> None
         f"inside Slurm allocation {job}: 2 nodes (n1, n2) with 3 device(s) each; runs start on these nodes with srun"
     )
     said: list[str] = []
-    assert isinstance(launcher_here(said.append), AllocationLauncher)
+    assert isinstance(launcher_here(said.append, [make_spec(workload="tiny")]), AllocationLauncher)
     assert said == [words]
 
 

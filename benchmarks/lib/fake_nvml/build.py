@@ -42,6 +42,8 @@ class Device:
     gain: float = 1.0
     limit_w: float = 400.0
     reasons: int = 0
+    processes: int = 0
+    """Processes that compute on it."""
     module_power_w: Points = ()
     """Power of its superchip, including the CPU; empty: no superchip."""
     module_limit_w: float = 0.0
@@ -150,6 +152,7 @@ def _facts(device: Device) -> list[str]:
         f"gain {device.gain!r}",
         f"limit {device.limit_w!r} {device.module_limit_w!r}",
         f"reasons {device.reasons}",
+        f"processes {device.processes}",
         f"c2c {int(device.c2c)}",
         f"total_is_module {int(device.total_is_module)}",
     ]

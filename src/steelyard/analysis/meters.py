@@ -330,7 +330,7 @@ def _windows(own: MeteredEnergy, other: MeteredEnergy) -> tuple[str, str]:
     early_s, late_s = own.start_s - other.start_s, other.stop_s - own.stop_s
     if abs(early_s) + abs(late_s) <= slack_s:
         return "same", ""
-    theirs, ours = short(other.stop_s - other.start_s, 5), short(own.stop_s - own.start_s, 5)
+    theirs, ours = (short(length, 5) for length in (other.stop_s - other.start_s, own.stop_s - own.start_s))
     text = f"the other's window is {theirs} s, ours is {ours} s"
     if early_s >= -slack_s and late_s >= -slack_s:
         return "more", f"{text} and inside it"

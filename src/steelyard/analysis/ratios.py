@@ -323,7 +323,7 @@ def sentence(ratio: Ratio, a: str, b: str) -> str:
     if ratio.verdict == "equal within margin":
         return f"equal within {short(100 * (ratio.margin or 0.0), 3)} %{part}: {says}{bounds}"
     if ratio.verdict == "no difference shown":
-        return f"no difference shown{part}: {says}{bounds}, {_chance(ratio)}{_largest(low, high)}"
+        return f"no difference shown{part}: {says}, {_chance(ratio)}{_largest(low, high)}{bounds}"
     if ratio.verdict == "too few jobs":
         return (
             f"not ranked{part}, too few jobs: the figures alone give {b} {short(speed)} times the speed of {a}{bounds}"
@@ -343,7 +343,7 @@ def _largest(low: float | None, high: float | None) -> str:
     """Say how large a difference that was not shown may be."""
     if low is None or high is None or low <= 0:
         return ""
-    return f"; if there is one, it is at most {change(max(high, 1 / low) - 1)}"
+    return f"; a difference is at most {change(max(high, 1 / low) - 1)}"
 
 
 def _chance(ratio: Ratio) -> str:
@@ -361,7 +361,7 @@ def _no_speed(ratio: Ratio, a: str, b: str, part: str, verb: str) -> str:
     if ratio.verdict == "equal within margin":
         return f"equal within {short(100 * (ratio.margin or 0.0), 3)} %{part}: {says}{bounds}"
     if ratio.verdict == "no difference shown":
-        return f"no difference shown{part}: {says}{bounds}, {_chance(ratio)}"
+        return f"no difference shown{part}: {says}, {_chance(ratio)}{bounds}"
     return f"{says}{part}{bounds}"
 
 

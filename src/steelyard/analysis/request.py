@@ -4,16 +4,20 @@ Each measured job gives one estimate of a whole training, rate and set-up togeth
 things are uncertain: the mean is known only from a few jobs, and future jobs will vary as these did. With n measured
 and m future jobs, Student's interval of the mean widens by sqrt(1 + n / m): the prediction interval of the mean of m
 further jobs.
+
+Failures are counted per device-hour, not per run: a rate from runs of minutes says little about jobs of days. A failed
+job repeats its work since the last checkpoint, or all of it; jobs that ended before stay done.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from steelyard.analysis.summary import MEASURED
 from steelyard.errors import InputError, Problem
+from steelyard.stats.failures import most_rate, time_with_failures
 from steelyard.stats.intervals import across_jobs
 from steelyard.stats.quotient import Estimate
 
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from steelyard.analysis.scaling import Projection, Scaling
     from steelyard.analysis.summary import CellSummary
     from steelyard.contracts.record import Quantity, RunRecord
+    from steelyard.inputs.site import Place
 
 HOUR_S = 3600.0
 JOULES_PER_KWH = 3.6e6
@@ -32,7 +37,16 @@ LOST = ("failed", "hung", "killed", "node_failure", "preempted", "time_limit")
 SETUP = ("setup", "data", "compile")
 MAX_SAMPLES, MAX_TRAININGS, MAX_DEVICES = 1e18, 10**7, 10**7
 MAX_PERCENT = 1000.0
-CERTAIN = 0.95
+MAX_FAILURES = 1e6
+# The training of Llama 3 (arXiv 2407.21783): 419 unexpected interruptions in 54 days on 16,384 GPUs are 1.97e-5 per
+# device-hour.
+ASSUMED_RATE = 2e-5
+# A study tells about failures if it ran for at least this share of the planned hours. Without a failure it then bounds
+# them to 30 in the whole plan.
+TELLING_SHARE = 0.1
+TOLD = {"given": "given", "counted": "counted: failures of the study", "assumed": "assumed: see below"}
+# Beyond this exponent a job needs e^3 = 20 times its own time.
+MAX_EXPONENT = 3.0
 
 
 @dataclass(frozen=True)
@@ -48,8 +62,10 @@ class WorkPlan:
     epoch_samples: float | None = None
     """Both are set if the samples are their product."""
     buffer_percent: float = 0.0
-    failed_percent: float | None = None
-    """None: as many as failed in the study."""
+    failures: float | None = None
+    """Failures per 1,000 device-hours; None: as in the study, or assumed if it ran too short a time."""
+    checkpoint_s: float | None = None
+    """Work between two checkpoints; 0: none within a job. None: not said, none is assumed."""
     job_limit_s: float | None = None
     """The time limit of the site; None: a training is one job."""
 
@@ -62,7 +78,8 @@ class WorkPlan:
                 ("--runs", self.trainings, "1 or more", 1 <= self.trainings <= MAX_TRAININGS),
                 ("--devices", self.devices, "1 or more", 1 <= self.devices <= MAX_DEVICES),
                 ("--buffer", self.buffer_percent, "0 to 1000 %", 0 <= self.buffer_percent <= MAX_PERCENT),
-                ("--failed", self.failed_percent or 0.0, "0 to 90 %", 0 <= (self.failed_percent or 0.0) <= 90),
+                ("--failures", self.failures or 0.0, "0 or more", 0 <= (self.failures or 0.0) <= MAX_FAILURES),
+                ("--checkpoint", self.checkpoint_s or 0.0, "0 or more", 0 <= (self.checkpoint_s or 0.0) <= 1e9),
                 ("--job-hours", self.job_limit_s or 1.0, "above 0", 0 < (self.job_limit_s or 1.0) <= 1e9),
             )
             if not holds
@@ -83,6 +100,22 @@ class Tariff:
     whole_nodes: bool
     """All devices of a node are charged, even unused ones."""
     source: str
+
+    def hourly(self, devices: int) -> float:
+        """Return the charge of one hour of a job on so many devices."""
+        each = self.devices_per_node
+        nodes = math.ceil(devices / each) if each else 0
+        held = nodes * each if self.whole_nodes and each else devices
+        return held * self.per_device_hour + nodes * self.per_node_hour
+
+
+def tariff_of(place: Place) -> Tariff:
+    """Return how a site charges for a pool."""
+    charge, pool = place.site.charge, place.pool
+    source = f"site {place.site.name}, pool {place.pool_name}"
+    return Tariff(
+        charge.unit, charge.per_device_hour, charge.per_node_hour, pool.devices_per_node, pool.exclusive, source
+    )
 
 
 @dataclass(frozen=True)
@@ -121,6 +154,45 @@ class Basis:
 
 
 @dataclass(frozen=True)
+class JobParts:
+    """One job of a training: set-up, then work up to each checkpoint and to its end, in seconds."""
+
+    setup_s: float
+    checkpoints: int
+    between_s: float
+    last_s: float
+
+    @property
+    def longest_s(self) -> float:
+        """The most that one failure loses."""
+        return self.setup_s + max(self.last_s, self.between_s if self.checkpoints else 0.0)
+
+    def time_s(self, rate: float) -> float:
+        """Return the expected time until the job is complete, at this many failures per second."""
+        return time_with_failures(rate, self.setup_s, self.checkpoints, self.between_s, self.last_s)
+
+
+@dataclass(frozen=True)
+class Failures:
+    """The failures that the study saw, and the rate that the plan uses."""
+
+    lost_runs: int
+    counted_runs: int
+    device_hours: float
+    """Observed: of all counted runs."""
+    rate: float
+    """Per device-hour, as used for the plan."""
+    origin: Literal["given", "counted", "assumed"]
+    most_hours: float | None = None
+    """Device-hours of the plan with as many failures as the study does not exclude; None if it ran too short a time."""
+
+    @property
+    def most(self) -> float:
+        """Return the failures per device-hour that the study does not exclude, at 95 % confidence."""
+        return most_rate(self.lost_runs, self.device_hours)
+
+
+@dataclass(frozen=True)
 class Request:
     """The resources for a plan."""
 
@@ -128,10 +200,7 @@ class Request:
     basis: Basis
     terms: tuple[Term, ...]
     jobs_a_training: int
-    lost_runs: int
-    counted_runs: int
-    most_lost: float
-    """The share of runs that may fail, at 95 % confidence, given the runs counted."""
+    failures: Failures
     measured_jobs: int
     approximate: tuple[str, ...]
     """Why the interval is only approximate, or missing."""
@@ -185,11 +254,9 @@ def request(
     records = [record for record in basis.cell.records if record.status.code in MEASURED and _rate(record)]
     jobs = _jobs_a_training(plan, basis, records)
     terms, approximate = _terms(plan, basis, records, jobs)
-    codes = [record.status.code for cell in cells for record in cell.records]
-    lost = sum(code in LOST for code in codes)
-    counted = lost + sum(code in MEASURED for code in codes)
-    failed = plan.failed_percent / 100 if plan.failed_percent is not None else (lost / counted if counted else 0.0)
-    terms += _overhead(plan, terms[-1].amount, failed)
+    hours, parts = terms[-1].amount, _job_parts(plan, terms)
+    failures = count_failures(plan, cells, hours.value, parts)
+    terms += _overhead(plan, hours, parts, failures.rate, TOLD[failures.origin])
     if tariff is not None:
         terms += _charged(plan, tariff, terms[-1].amount)
     energy, reason = _energy(plan, basis, energies)
@@ -198,9 +265,7 @@ def request(
         basis=basis,
         terms=tuple(terms),
         jobs_a_training=jobs,
-        lost_runs=lost,
-        counted_runs=counted,
-        most_lost=most_lost(lost, counted),
+        failures=failures,
         measured_jobs=len(records),
         approximate=approximate,
         tariff=tariff,
@@ -389,55 +454,87 @@ def predicted(values: Sequence[float], further: int) -> Estimate:
 # -- failures, buffer and charge
 
 
-def _overhead(plan: WorkPlan, hours: Estimate, failed: float) -> list[Term]:
-    """Return failed runs and buffer. A failed training is repeated from its start: the highest cost."""
-    with_failed = hours.scaled(1 / (1 - failed))
-    asked = with_failed.scaled(1 + plan.buffer_percent / 100)
-    told = "given" if plan.failed_percent is not None else "counted: runs of the study that failed"
+def count_failures(plan: WorkPlan, cells: Sequence[CellSummary], planned_h: float, parts: JobParts) -> Failures:
+    """Return the rate of failures for a plan: the given one, that of the study if it ran long enough, or assumed.
+
+    A study without a failure does not show that there are none: the rate is then the assumed one, or the study's upper
+    limit if that is lower.
+    """
+    runs = [record for cell in cells for record in cell.records if record.status.code in (*LOST, *MEASURED)]
+    lost = sum(record.status.code in LOST for record in runs)
+    hours = math.fsum(_held_s(record) * record.spec.ranks for record in runs) / HOUR_S
+    found = Failures(lost, len(runs), hours, ASSUMED_RATE, "assumed")
+    telling = hours >= TELLING_SHARE * planned_h
+    most = found.most * plan.devices / HOUR_S
+    if telling and most * parts.longest_s <= MAX_EXPONENT:
+        found = replace(found, most_hours=planned_h * parts.time_s(most) / parts.time_s(0))
+    if plan.failures is not None:
+        return replace(found, rate=plan.failures / 1000, origin="given")
+    if lost and telling:
+        return replace(found, rate=lost / hours, origin="counted")
+    if not lost and found.most < ASSUMED_RATE:
+        return replace(found, rate=found.most, origin="counted")
+    return found
+
+
+def _held_s(record: RunRecord) -> float:
+    """Return how long a run held its devices; the clock of a simulated device is that of its phases."""
+    if record.launch is not None and record.spec.device_family != "sim":
+        return record.launch.wall_s
+    return max((phase.end_s for phase in record.phases), default=0.0)
+
+
+def _job_parts(plan: WorkPlan, terms: Sequence[Term]) -> JobParts:
+    known = {term.symbol: term.amount.value for term in terms}
+    work_s = known["T"] / known["J"] - known["t"]
+    between_s = plan.checkpoint_s or 0.0
+    checkpoints = max(0, math.ceil(work_s / between_s) - 1) if between_s else 0
+    return JobParts(known["t"], checkpoints, between_s, work_s - checkpoints * between_s)
+
+
+def _overhead(plan: WorkPlan, hours: Estimate, parts: JobParts, per_device_hour: float, origin: str) -> list[Term]:
+    """Return the terms for failures and buffer."""
+    rate = per_device_hour * plan.devices / HOUR_S
+    longest_s = parts.longest_s
+    if rate * longest_s > MAX_EXPONENT:
+        problem = Problem(
+            "--checkpoint",
+            f"a failure loses up to {longest_s / HOUR_S:.3g} h, and there is one every {1 / rate / HOUR_S:.3g} h",
+            "checkpoints closer together, or shorter jobs (--job-hours)",
+        )
+        raise InputError("with so many failures the plan would hardly ever finish", problems=(problem,))
+    job_s = parts.time_s(rate)
+    with_failures = hours.scaled(job_s / parts.time_s(0))
+    lost = Estimate(1 - hours.value / with_failures.value)
+    asked = with_failures.scaled(1 + plan.buffer_percent / 100)
     return [
-        Term("f", "share of runs that fail", "", Estimate(failed), "", told, digits=3),
+        Term("l", "failures per device-hour", "", Estimate(per_device_hour), "", origin),
+        Term("g", "failures of the running job per s", "{l} x {N} / 3600", Estimate(rate), "", "calculated"),
+        *_part_terms(parts, job_s, failing=rate > 0),
         Term(
-            "F",
-            "device-hours with failed runs repeated",
-            "{H} / (1 - {f})",
-            with_failed,
-            "device-hours",
-            "calculated",
+            "F", "device-hours with lost work repeated", "{K} x {J} x {X} x {N} / 3600", with_failures,
+            "device-hours", "calculated",
         ),
+        Term("f", "share of the device-hours lost to failures", "1 - {H} / {F}", lost, "", "calculated", digits=3),
         Term("b", "buffer", "", Estimate(plan.buffer_percent), "%", "given", digits=3),
         Term("A", "device-hours to request", "{F} x (1 + {b} / 100)", asked, "device-hours", "calculated"),
-    ]
+    ]  # fmt: skip
 
 
-def most_lost(lost: int, counted: int) -> float:
-    """Return the upper 95 % confidence limit of the share of failures (Clopper and Pearson)."""
-    if counted == 0 or lost >= counted:
-        return 1.0
-    low, high = lost / counted, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        if _at_most(lost, counted, middle) > 1 - CERTAIN:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-def _at_most(lost: int, counted: int, share: float) -> float:
-    if not 0 < share < 1:
-        return 1.0 if share <= 0 else float(lost >= counted)
-    whole = math.lgamma(counted + 1)
-    # With logarithms: the binomial coefficients of thousands of runs exceed the range of a float.
-    return math.fsum(
-        math.exp(
-            whole
-            - math.lgamma(k + 1)
-            - math.lgamma(counted - k + 1)
-            + k * math.log(share)
-            + (counted - k) * math.log1p(-share)
-        )
-        for k in range(lost + 1)
-    )
+def _part_terms(parts: JobParts, job_s: float, *, failing: bool) -> list[Term]:
+    """Return the parts of a job between checkpoints, and its time with failures."""
+    made, left, end = [], "{T} / {J} - {t}", "work of one job"
+    formula = "(exp({g} x ({t} + {u})) - 1) / {g}" if failing else "{t} + {u}"
+    if parts.checkpoints:
+        count = Estimate(float(parts.checkpoints))
+        made.append(Term("c", "work between two checkpoints", "", Estimate(parts.between_s), "s", "given"))
+        made.append(Term("n", "checkpoints within one job", "", count, "", "counted", digits=9))
+        left, end = "{T} / {J} - {t} - {n} x {c}", "work of one job after its last checkpoint"
+        formula = "(exp({g} x {t}) x ({n} x (exp({g} x {c}) - 1) + exp({g} x {u})) - 1) / {g}"
+        formula = formula if failing else "{t} + {n} x {c} + {u}"
+    made.append(Term("u", end, left, Estimate(parts.last_s), "s", "calculated"))
+    made.append(Term("X", "time of one job, lost work repeated", formula, Estimate(job_s), "s", "calculated"))
+    return made
 
 
 def _charged(plan: WorkPlan, tariff: Tariff, hours: Estimate) -> list[Term]:
@@ -473,8 +570,7 @@ def _charged(plan: WorkPlan, tariff: Tariff, hours: Estimate) -> list[Term]:
     if tariff.per_node_hour:
         terms.append(Term("q", f"{tariff.unit} per node-hour", "", Estimate(tariff.per_node_hour), "", tariff.source))
         parts.append("{A} / {N} x {M} x {q}")
-    rate = held * tariff.per_device_hour + nodes * tariff.per_node_hour
-    charge = hours.scaled(rate / plan.devices)
+    charge = hours.scaled(tariff.hourly(plan.devices) / plan.devices)
     return [*terms, Term("C", "charge", " + ".join(parts) or "0", charge, tariff.unit, "calculated")]
 
 
@@ -506,7 +602,8 @@ def _uncounted(plan: WorkPlan, records: Sequence[RunRecord]) -> tuple[str, ...]:
         found.append("evaluation: these runs had none")
     elif plan.epochs is None:
         found.append("evaluation: the runs had some, but the plan gives samples, not epochs")
-    found.append("checkpoints, unless the measured steps wrote them")
+    found.append("writing of checkpoints, unless the measured steps wrote them")
+    found.append("devices that a job holds while it hangs")
     if all(record.data is None for record in records):
         found.append("reading of real data: these runs generated their samples")
     return tuple(found)

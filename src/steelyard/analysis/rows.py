@@ -16,7 +16,6 @@ from steelyard.contracts.base import to_json_object
 from steelyard.rules.table.row import Amount, Row
 from steelyard.rules.table.settings import SETTINGS
 from steelyard.stats.intervals import across_jobs
-from steelyard.stats.ratio import shown_trend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -257,11 +256,9 @@ def _evidence(cell: CellSummary, measured: Sequence[RunRecord]) -> Settings:
     lost = {code: count for code, count in sorted(cell.statuses.items()) if code not in MEASURED}
     nodes = sorted({record.environment.node for record in measured if record.environment})
     rates = [record.quantities.get("throughput_job") for record in measured]
-    trend = shown_trend([job_of(record) for record in measured])
     return {
         "jobs": len(measured),
         "unsteady_jobs": sum(not is_steady(record) for record in measured if record.steady is not None) or None,
-        "trend_percent": 100 * math.expm1(trend) if trend is not None else None,
         "node": ", ".join(nodes) or None,
         "window": _common([rate.window for rate in rates if rate is not None]),
         "findings": " ".join(sorted(blocking)) or None,

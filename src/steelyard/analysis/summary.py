@@ -36,7 +36,10 @@ class CellSummary:
 
     study: str
     cell: str
+    spec: RunSpec
+    """The settings of the configuration, with the budget before `steelyard study --extend`."""
     records: tuple[RunRecord, ...]
+    """Those with the longest budget: --extend may have added longer ones."""
     statuses: dict[str, int]
     nodes: tuple[str, ...]
     throughput: Quantity
@@ -47,6 +50,8 @@ class CellSummary:
     """Each finding once, even if several runs have it."""
     unreliable: tuple[str, ...] = ()
     """Why the throughput must not be ranked; empty: it is reliable."""
+    shorter: int = 0
+    """Runs with a shorter budget, which are not counted."""
 
 
 def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
@@ -55,7 +60,8 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
     for record in records:
         cells.setdefault((record.spec.study, record.spec.configuration), []).append(record)
     summaries = []
-    for (study, cell), runs in cells.items():
+    for (study, cell), every in cells.items():
+        runs = _longest(every)
         rate = job_throughput(runs)
         findings = {(found.code, found.severity): found for record in reversed(runs) for found in record.findings}
         if rate.interval is not None and not rate.interval.approximate:
@@ -64,6 +70,7 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
         summary = CellSummary(
             study=study,
             cell=cell,
+            spec=min(every, key=lambda record: record.spec.budget.max_seconds).spec,
             records=tuple(runs),
             statuses=dict(Counter(record.status.code for record in runs)),
             nodes=tuple(sorted({record.environment.node for record in runs if record.environment})),
@@ -71,9 +78,19 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
             time_to_quality=time_to_quality(runs),
             findings=tuple(findings[key] for key in sorted(findings)),
             unreliable=tuple(_unreliable(runs)),
+            shorter=len(every) - len(runs),
         )
         summaries.append(summary)
     return summaries
+
+
+def _longest(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return the runs with the longest budget of a measured run, or with a longer one.
+
+    Runs of different lengths are not repeats of each other.
+    """
+    least = max((record.spec.budget.max_seconds for record in runs if record.status.code in MEASURED), default=0.0)
+    return [record for record in runs if record.spec.budget.max_seconds >= least]
 
 
 def _unreliable(runs: Sequence[RunRecord]) -> Iterator[str]:
@@ -201,7 +218,7 @@ def labels(cells: Sequence[CellSummary]) -> dict[str, str]:
     """Label configurations by the settings in which they differ; a single one by its workload."""
     chosen = {}
     for cell in cells:
-        settings = dict(chosen_settings(cell.records[0].spec))
+        settings = dict(chosen_settings(cell.spec))
         if isinstance(settings.get("model"), dict):
             # Options of the model are settings of their own.
             settings |= {f"model.{name}": value for name, value in settings.pop("model").items()}
@@ -209,8 +226,7 @@ def labels(cells: Sequence[CellSummary]) -> dict[str, str]:
     keys = sorted({key for settings in chosen.values() for key in settings})
     differing = [key for key in keys if len({repr(settings.get(key)) for settings in chosen.values()}) > 1]
     return {
-        cell.cell: ", ".join(f"{key}={_read_setting(cell.records[0].spec, key)}" for key in differing)
-        or cell.records[0].spec.workload
+        cell.cell: ", ".join(f"{key}={_read_setting(cell.spec, key)}" for key in differing) or cell.spec.workload
         for cell in cells
     }
 

@@ -57,10 +57,36 @@ class FigureVerdict:
     statuses: dict[str, int]
     records: tuple[RunRecord, ...]
 
+    errors: tuple[str, ...] = ()
+    """Codes of errors of the jobs, which leave no verdict."""
+
+    @property
+    def open(self) -> BandJudgement | None:
+        """The judgement that further jobs could decide; None if there is a verdict, or if they could not."""
+        return self.judgement if self.verdict == "cannot tell" and not self.errors else None
+
     @property
     def more_jobs(self) -> int | None:
-        """Number of further jobs needed for a verdict."""
-        return self.judgement.more_jobs if self.judgement and self.verdict == "cannot tell" else None
+        """Number of jobs to add next; None if they would not decide, or too many would be needed."""
+        return self.open.more_jobs if self.open else None
+
+    @property
+    def not_steady(self) -> int:
+        """Number of measured jobs without a steady state."""
+        return sum(
+            record.steady is not None and record.steady.answer != "steady"
+            for record in self.records
+            if record.status.code in MEASURED
+        )
+
+
+@dataclass(frozen=True)
+class JobsPrice:
+    """What further jobs cost, if they take as long as those before."""
+
+    wall_s: float
+    device_hours: float | None
+    """None on a simulated device, which has no hours."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +124,21 @@ class History:
 def overall(outcomes: Sequence[FigureVerdict]) -> Verdict:
     """Return the worst verdict of several figures."""
     return max((outcome.verdict for outcome in outcomes), key=ORDER.index)
+
+
+def price(outcomes: Sequence[FigureVerdict], jobs: int) -> JobsPrice | None:
+    """Return the price of adding `jobs` jobs to each configuration; None if it is not known how long jobs take."""
+    cells = {outcome.cell: outcome.records for outcome in outcomes}
+    wall_s = device_s = 0.0
+    for records in cells.values():
+        walls = [record.launch.wall_s for record in records if record.launch and record.status.code in MEASURED]
+        if not walls:
+            return None
+        each_s = jobs * sum(walls) / len(walls)
+        wall_s += each_s
+        device_s += each_s * records[0].spec.ranks
+    simulated = all(record.spec.device_family == "sim" for records in cells.values() for record in records)
+    return JobsPrice(wall_s, None if simulated else device_s / 3600)
 
 
 def new_occasion(folder: ResultFolder, recipe: Recipe, now: datetime) -> str:
@@ -166,21 +207,27 @@ def _judge(recipe: Recipe, expected: Expect, cell: str, all_records: Sequence[Ru
     band = Band(*expected.edges(), expected.value)
     values, unit = figures(records, expected)
     judgement = judge(values, band, rate=is_rate(unit), level=recipe.level) if values else None
-    verdict, why = _verdict(records, judgement, expected)
+    errors = tuple(sorted({found.code for record in records for found in record.findings if found.severity == "error"}))
+    verdict, why = _verdict(records, judgement, expected, errors)
     statuses: dict[str, int] = dict(Counter(str(record.status.code) for record in records))
-    return FigureVerdict(expected, band, cell, verdict, why, unit, judgement, statuses, records)
+    return FigureVerdict(expected, band, cell, verdict, why, unit, judgement, statuses, records, errors)
 
 
-def _verdict(records: Sequence[RunRecord], judgement: BandJudgement | None, expected: Expect) -> tuple[Verdict, str]:
+def _verdict(
+    records: Sequence[RunRecord], judgement: BandJudgement | None, expected: Expect, errors: tuple[str, ...]
+) -> tuple[Verdict, str]:
     lost = Counter(record.status.code for record in records if record.status.code not in (*MEASURED, *INTERRUPTED))
     if lost:
         said = ", ".join(f"{count} {code}" for code, count in sorted(lost.items()))
         return "fail", f"{lost.total()} of {len(records)} jobs did not complete: {said}"
     if judgement is None:
         return "cannot tell", _no_figure(records, expected)
-    blocking = sorted({found.code for record in records for found in record.findings if found.severity == "error"})
-    if blocking:
-        return "cannot tell", f"the jobs have errors; fix them first: {', '.join(blocking)}"
+    if errors:
+        told = ", ".join(f"steelyard explain {code}" for code in errors)
+        return (
+            "cannot tell",
+            f"the jobs have errors, which more jobs do not remove; fix them, then verify again: {told}",
+        )
     if judgement.verdict == "pass":
         return "pass", "the whole interval is inside the band"
     if judgement.verdict == "fail" and expected.value is None:
@@ -204,8 +251,6 @@ def _why_open(judgement: BandJudgement, band: Band) -> str:
     if judgement.jobs < MIN_JOBS:
         jobs = "one job does" if judgement.jobs == 1 else f"{judgement.jobs} jobs do"
         return f"{jobs} not show how much jobs vary; at least {MIN_JOBS} are needed"
-    if judgement.more_jobs is None:
-        return "the figure is too close to the edge of the band: even 1,000 more jobs would not be enough"
     if band.holds(judgement.value):
         return "the figure is inside the band, but its interval is not"
     what = "the documented figure" if band.documented is not None else "part of the band"

@@ -1,10 +1,11 @@
 """The exit codes of all verbs, in one table."""
 
-DONE, FAILED, INVALID, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, INVALID, UNDECIDED, INTERRUPTED = 0, 1, 2, 3, 130
 
 MEANINGS = {
     DONE: "success",
     FAILED: "a run, check, comparison or the command itself failed",
     INVALID: "invalid option, name or file; nothing was run",
+    UNDECIDED: "cannot tell: more jobs are needed for pass or fail",
     INTERRUPTED: "interrupted; finished runs are kept",
 }

@@ -27,7 +27,7 @@ SETTINGS = (
 )  # fmt: skip
 SWITCHES = ("channels_last", "deterministic", "numa")
 PARTS = {
-    "budget": ("min_steps", "min_seconds", "rel_half_width", "max_steps", "max_seconds", "epochs"),
+    "budget": ("min_steps", "min_seconds", "rel_half_width", "max_steps", "max_seconds", "max_extension", "epochs"),
     "quality": ("target", "every_epochs"),
     "loader": ("prefetch",),
 }
@@ -58,7 +58,7 @@ def measure(arguments: argparse.Namespace, folder: ResultFolder, chosen: dict[st
     )
     require_registered(expansion)
     with Progress(loudness(arguments), expansion, folder) as progress:
-        return list(run_all(folder, expansion, launcher_here(progress.say), progress).made)
+        return list(run_all(folder, expansion, launcher_here(progress.say, expansion.runs), progress).made)
 
 
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -5,8 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from steelyard.analysis.extension import find_extension
 from steelyard.analysis.summary import summarise
-from steelyard.cli.verb import exit_code
+from steelyard.cli.verb import command_on_file, exit_code
 from steelyard.errors import InputError
 from steelyard.inputs.site import find_place
 from steelyard.inputs.study import Expansion, expand, load_study, require_registered
@@ -21,7 +22,14 @@ from steelyard.results.store import ResultFolder
 from steelyard.terminal.live.following import Following
 from steelyard.terminal.live.progress import Progress, loudness, say
 from steelyard.terminal.status import campaign_lines, campaign_object
-from steelyard.terminal.study import plan_lines, plan_object, search_lines, search_object
+from steelyard.terminal.study import (
+    extension_lines,
+    extension_object,
+    plan_lines,
+    plan_object,
+    search_lines,
+    search_object,
+)
 from steelyard.terminal.tables import cells_lines, cells_object
 
 
@@ -30,6 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
     expansion = expand(load_study(arguments.file), arguments.file.parent, arguments=_arguments(arguments))
     require_registered(expansion)
     folder = ResultFolder(arguments.results)
+    if arguments.extend:
+        return _extend(arguments, expansion, folder)
     if arguments.dry_run:
         show = _show_sending if arguments.site else _show_plan
         return show(arguments, expansion, folder)
@@ -43,11 +53,42 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"{count} runs moved to {folder.path}/superseded, to run again", loudness(arguments))
     if arguments.site or arguments.wait:
         return _at_site(arguments, expansion, folder)
+    return _here(arguments, expansion, folder)
+
+
+def _here(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
     _refuse_under_way(folder, expansion.study.name)
     make = search_all if expansion.searches else run_all
-    with Progress(loudness(arguments), expansion, folder) as progress:
-        outcome = make(folder, expansion, launcher_here(progress.say), progress)
+    later = "" if expansion.searches else f"{command_on_file('study', arguments)} --extend"
+    with Progress(loudness(arguments), expansion, folder, file=arguments.file, later=later) as progress:
+        outcome = make(folder, expansion, launcher_here(progress.say, _specs(expansion)), progress)
     return _show(arguments, expansion, folder, outcome)
+
+
+def _extend(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
+    """Make the jobs that findings of a finished study ask for, after printing their price."""
+    study, again = expansion.study.name, command_on_file("study", arguments)
+    if arguments.again or expansion.searches or (arguments.wait and not arguments.site):
+        raise InputError(
+            "--extend: not together with --again, with --wait but without --site, or for a study with [search]",
+            next_step=f"{again} --extend",
+        )
+    if study in studies(folder):
+        for problem in look(folder, study).problems:
+            say(problem)
+    _refuse_under_way(folder, study)
+    missing = sum(not folder.has(spec) for spec in expansion.runs)
+    if missing:
+        raise InputError(f"--extend: {missing} runs of {study!r} have no result yet", next_step=again)
+    extension = find_extension(expansion, folder.records(study))
+    lines = "\n".join(extension_lines(extension, again))
+    if not extension.needs or arguments.dry_run:
+        print(json.dumps(extension_object(extension)) if arguments.json else lines)
+        return 0
+    for line in lines.splitlines():
+        say(line, loudness(arguments))
+    further = extension.runs(expansion)
+    return _at_site(arguments, further, folder) if arguments.site else _here(arguments, further, folder)
 
 
 def _arguments(arguments: argparse.Namespace) -> tuple[str, ...]:
@@ -140,7 +181,11 @@ def _show(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
     records = [folder.read(folder.run_path(spec)) for spec in expansion.runs if folder.has(spec)]
     records += tried(folder, expansion.searches)
     order = {cell.name: number for number, cell in enumerate(expansion.cells)}
-    cells = sorted(summarise(records), key=lambda cell: order.get(cell.cell, len(order)))
+    # All runs of the study, with those that --extend has added.
+    every = records if expansion.searches else folder.records(expansion.study.name)
+    cells = sorted(
+        summarise(record for record in every if record.spec.configuration in order), key=lambda cell: order[cell.cell]
+    )
     searches = [found(folder, group) for group in expansion.searches]
     if arguments.json:
         shown = {"made": len(outcome.made), "skipped": outcome.skipped, "configurations": cells_object(cells)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shlex
 import signal
 import sys
 from contextlib import nullcontext
@@ -72,6 +73,15 @@ def _other_results(parser: Parser, arguments: argparse.Namespace) -> str | None:
 def _console() -> ModuleType:
     # Imported where something is written: it imports rich, which takes time that `--help` and `--json` can do without.
     return importlib.import_module("steelyard.terminal.console")
+
+
+def command_on_file(verb: str, arguments: argparse.Namespace) -> str:
+    """Return the command line of a verb for this file and these results."""
+    path = str(arguments.file)
+    words = ["steelyard", verb, f"./{path}" if path.startswith("-") else path]
+    if arguments.results != arguments.default_results:
+        words += ["--results", str(arguments.results)]
+    return shlex.join(words)
 
 
 def exit_code(records: Sequence[RunRecord]) -> int:

@@ -3,9 +3,9 @@
 import argparse
 import dataclasses
 import json
-import shlex
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from steelyard.analysis.verify import (
@@ -20,8 +20,9 @@ from steelyard.analysis.verify import (
     require_figures,
 )
 from steelyard.cli import run as run_verb
+from steelyard.cli.exit_codes import DONE, FAILED, UNDECIDED
 from steelyard.cli.parser import OptionError
-from steelyard.cli.verb import make_parser
+from steelyard.cli.verb import command_on_file, make_parser
 from steelyard.contracts.record import RunRecord
 from steelyard.errors import InputError, Problem, printable
 from steelyard.inputs.recipe import Recipe, load_recipe, plan
@@ -31,6 +32,7 @@ from steelyard.launch.local_study import run_all
 from steelyard.report.charts.history import verified_chart
 from steelyard.report.render.draw import svg
 from steelyard.results.store import ResultFolder
+from steelyard.stats.band import Verdict
 from steelyard.terminal.live.progress import Loudness, Progress, loudness
 from steelyard.terminal.verify import (
     history_lines,
@@ -43,10 +45,11 @@ from steelyard.terminal.verify import (
 
 # Options of `steelyard run` that verify decides itself.
 OWN = ("repeats", "study", "seed", "results", "json")
+EXIT: dict[Verdict, int] = {"pass": DONE, "fail": FAILED, "cannot tell": UNDECIDED}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run and judge; exit code 0 for a pass, 1 for a fail or when it cannot tell."""
+    """Run and judge; exit code 0 for a pass, 1 for a fail, 3 when it cannot tell."""
     _check_options(arguments)
     recipe = load_recipe(arguments.file)
     recipe, settings = _read_command(recipe)
@@ -71,29 +74,24 @@ def run(arguments: argparse.Namespace) -> int:
     elif not arguments.no_run:
         begin_occasion(folder, name)
     if not arguments.no_run:
-        with _Watch(recipe, expansion, loudness(arguments), folder) as watch:
-            run_all(folder, expansion, launcher_here(watch.say), watch)
+        with _Watch(recipe, expansion, loudness(arguments), folder, arguments.file) as watch:
+            run_all(folder, expansion, launcher_here(watch.say, expansion.runs), watch)
     outcomes = judge_records(recipe, expansion, list(folder.records(name)))
     verdict, past = overall(outcomes), len(occasions(folder, recipe))
-    # The command line for this recipe and these results.
-    path = str(arguments.file)
-    words = ["steelyard", "verify", f"./{path}" if path.startswith("-") else path]
-    if arguments.results != arguments.default_results:
-        words += ["--results", str(arguments.results)]
-    again = shlex.join(words)
+    again = command_on_file("verify", arguments)
     lines = verdict_lines(recipe, outcomes, again=again, study=name)
     if past > 1:
         lines.append(printable(f"{past} occasions so far: {again} --history"))
     data = {"recipe": recipe.name, "occasion": name, "verdict": verdict, "figures": outcomes_object(outcomes)}
     _say(arguments, data, lines)
-    return 0 if verdict == "pass" else 1
+    return EXIT[verdict]
 
 
 class _Watch(Progress):
     """Show progress, and stop after the first job if the recipe names a metric that no job has."""
 
-    def __init__(self, recipe: Recipe, expansion: Expansion, loud: Loudness, folder: ResultFolder) -> None:
-        super().__init__(loud, expansion, folder)
+    def __init__(self, recipe: Recipe, expansion: Expansion, loud: Loudness, folder: ResultFolder, file: Path) -> None:
+        super().__init__(loud, expansion, folder, file=file)
         self._recipe, self._expansion = recipe, expansion
 
     def end(self, record: RunRecord, done: int, total: int) -> None:

@@ -61,6 +61,8 @@ StatusCode = Literal[
 PhaseName = Literal["idle", "setup", "data", "compile", "steps", "warmup", "steady", "evaluation", "crosscheck"]
 """idle: sensors are read and no device is used yet, for the baseline; it may be inside setup."""
 StopReason = Literal["interval", "max_steps", "max_seconds", "epochs", "quality"]
+LoadMoment = Literal["start", "steps", "end"]
+"""start: the run starts; steps, end: the measured steps begin and end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +95,8 @@ class Stop(Contract):
     """Sum of the step times by device events, on the deciding rank."""
     host_seconds: NotNegative
     """The same blocks by the host's clock, from the first enqueue to the synchronisation."""
+    extended_s: NotNegative = 0.0
+    """Seconds beyond `budget.max_seconds`, which was too short to judge the steady state; 0: not extended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +234,36 @@ class Environment(Contract):
     timing: Text
     """Timing method on this device."""
     facts: Annotated[dict[str, Text], Length(1000)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadCounters(Contract):
+    """Counters of the kernel at one moment, read by each process of a job: the load between two is their difference.
+
+    None: the kernel does not tell. Seconds of CPU time and of waiting count from the start of the machine.
+    """
+
+    moment: LoadMoment
+    node: Text
+    at_s: float
+    """On the monotonic clock of the node."""
+    cpus: Annotated[str, Length(4000, r"^[0-9a-f]+$", "hexadecimal digits")]
+    """The CPUs that this process may use, as a bit mask."""
+    load_average: NotNegative | None = None
+    """Tasks that run or wait to run, averaged over a minute."""
+    busy_s: NotNegative | None = None
+    """CPU time used on these CPUs, by any process."""
+    steal_s: NotNegative | None = None
+    """Time in which the hypervisor ran other machines on these CPUs."""
+    own_s: NotNegative | None = None
+    """CPU time used by this process and those that it started."""
+    periods: Count | None = None
+    """Scheduling periods of the control groups with a CPU quota, and in how many the quota stopped them."""
+    throttled_periods: Count | None = None
+    cpu_wait_s: NotNegative | None = None
+    """Time in which some task of the node waited for a CPU, for memory or for a disk (pressure stall information)."""
+    memory_wait_s: NotNegative | None = None
+    io_wait_s: NotNegative | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from steelyard.contracts.base import Bound, Contract, Count, Length, Name, NotNegative, Text
+from steelyard.contracts.base import Bound, Contract, Count, Length, Name, NotNegative, Share, Text
 from steelyard.contracts.observe import (
     CrossCheck,
     DataFacts,
@@ -117,6 +117,42 @@ class Steady(Contract):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoadShares(Contract):
+    """How busy a node was in a part of the run, from counters of its kernel. None: the kernel does not tell."""
+
+    seconds: NotNegative
+    load_average: NotNegative | None = None
+    """Tasks that run or wait to run, averaged over the last minute of this part."""
+    own_cpus: NotNegative | None = None
+    """CPUs that the run used on average, on this node."""
+    other_cpus: NotNegative | None = None
+    """CPUs that other processes used on average, of those that the run may use."""
+    steal_share: Share | None = None
+    """Share of the CPU time that the hypervisor gave to other machines."""
+    throttled_share: Share | None = None
+    """Share of the scheduling periods in which a CPU quota stopped the run; None also without a quota."""
+    cpu_wait_share: Share | None = None
+    """Share of the time in which some task of the node waited for a CPU."""
+    memory_wait_share: Share | None = None
+    io_wait_share: Share | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostLoad(Contract):
+    """How busy one node of the job was. A simulated run has none: its clock does not depend on the machine."""
+
+    node: Text
+    cpus: Count
+    """CPUs that the job may use there."""
+    before: LoadShares | None = None
+    """From the start of the run to its first step."""
+    during: LoadShares | None = None
+    """While steps were measured."""
+    device_processes: Count | None = None
+    """Processes on the job's most used device while steps were measured, with the run's own; None: unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finding(Contract):
     """An error, warning or note about the results."""
 
@@ -152,6 +188,8 @@ class RunRecord(Contract):
     status: Status
     launch: Launch | None
     environment: Environment | None
+    load: Annotated[tuple[HostLoad, ...], Length(20_000)] = ()
+    """How busy each node was; empty: simulated, or unknown."""
     settings: Settings | None = None
     """Settings in effect, as read back by the worker."""
     device: DeviceFacts | None = None

@@ -35,8 +35,15 @@ class Budget(Contract):
     """Stop after this many steps."""
     max_seconds: Positive = 240.0
     """Stop measuring after this many seconds."""
+    max_extension: Annotated[float, Bound(ge=1, le=100)] = 2.0
+    """Measure for up to this many times `max_seconds` if it is too short to judge the steady state; 1: never."""
     epochs: AtLeastOne | None = None
     """Run exactly this many epochs instead; needs `epoch_samples` or `data`."""
+
+    @property
+    def longest_s(self) -> float:
+        """The most seconds that a run measures, unless it runs for a number of epochs."""
+        return self.max_seconds * self.max_extension
 
 
 @dataclass(frozen=True, kw_only=True)

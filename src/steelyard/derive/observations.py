@@ -114,6 +114,7 @@ _CONTRACTS: dict[str, type] = {
     "phase": observe.Phase,
     "evaluation": observe.Evaluation,
     "crosscheck": observe.CrossCheck,
+    "load": observe.LoadCounters,
     # Once per job, by process 0.
     "environment": observe.Environment,
     "stop": observe.Stop,
@@ -142,6 +143,8 @@ class Events:
     data: observe.DataFacts | None = None
     loss: observe.LossTrace | None = None
     evaluations: list[observe.Evaluation] = field(default_factory=list)
+    loads: dict[str, list[observe.LoadCounters]] = field(default_factory=dict)
+    """By the file of the process, in the order of reading."""
     phases: list[observe.Phase] = field(default_factory=list)
     """Phases of process 0; all ranks pass the phases together."""
     node_phases: dict[int, list[observe.Phase]] = field(default_factory=dict)
@@ -168,6 +171,8 @@ class Events:
         elif kind == "memory":
             if self.memory is None or (said.peak_bytes or 0.0) > (self.memory.peak_bytes or 0.0):
                 self.memory = said
+        elif kind == "load":
+            self.loads.setdefault(file, []).append(said)
         elif kind in ("phase", "evaluation", "crosscheck"):
             getattr(self, f"{kind}s").append(said)
         else:

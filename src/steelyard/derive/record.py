@@ -16,6 +16,7 @@ from steelyard.contracts.record import Interval, Quantity, RunRecord, Steady
 from steelyard.derive.ceilings import ceiling_quantities
 from steelyard.derive.energy import energy_quantities
 from steelyard.derive.epochs import RATE, epoch_quantities, quality_quantities, steps_per_epoch
+from steelyard.derive.load import host_loads
 from steelyard.derive.observations import Observations
 from steelyard.derive.ranks import checked_quantities, rank_quantities
 from steelyard.derive.status import job_status
@@ -53,6 +54,7 @@ def derive(raw: Path) -> RunRecord:
         status=job_status(observed, damage),
         launch=observed.launch,
         environment=events.environment,
+        load=host_loads(observed),
         settings=events.settings,
         device=events.device,
         model=events.model,

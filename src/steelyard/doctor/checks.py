@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steelyard.contracts.spec import Budget, RunSpec
+from steelyard.doctor.load import load_check
 from steelyard.doctor.node import Check, HostView, IntendedRun, node_checks, place_checks
 from steelyard.doctor.sensors import judge_sensors, run_survey
 from steelyard.doctor.torch_build import torch_checks
@@ -32,6 +33,7 @@ def checks(node: HostView, plan: IntendedRun, trial: Callable[[RunSpec], RunReco
     yield Check("python", "ok", f"{platform.python_version()} at {sys.executable}; {packages}")
     yield Check("machine", "ok", f"{node.machine}, {platform.system()} {platform.release()}")
     yield from node_checks(node, plan)
+    yield load_check(node)
     yield from judge_sensors(run_survey(node.root))
     if scheduler:
         yield Check("scheduler", "ok", scheduler)

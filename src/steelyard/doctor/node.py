@@ -77,6 +77,7 @@ class HostView:
     variables: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     machine: str = field(default_factory=platform.machine)
     usable_cpus: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    cpu_numbers: frozenset[int] = field(default_factory=lambda: frozenset(os.sched_getaffinity(0)))
     locked_memory_bytes: int | None = field(default_factory=lambda: _limit(resource.RLIMIT_MEMLOCK))
     """None: no limit."""
     open_files: int | None = field(default_factory=lambda: _limit(resource.RLIMIT_NOFILE))

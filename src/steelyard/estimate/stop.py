@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 LOOK_FACTOR = 2
 WARMUP_BATCHES = 32
 WARMUP_SIGMAS = 6.0
+STEPS_TO_JUDGE = 28
+"""Least number of steps of a useful run: 20 to judge the steady state, and 8 slow first ones (stats/steady.py)."""
+KNOWN_STEPS = 4
+"""After this many steps the time of a step is known; after two, if they took half of the time."""
 
 
 def warmup_bins(times: Floats, work: Floats) -> int:
@@ -63,6 +67,7 @@ class StopRule:
         rel_half_width: float,
         max_steps: int,
         max_seconds: float,
+        max_extension: float = 1.0,
         level: float = 0.95,
     ) -> None:
         self.min_steps = min_steps
@@ -70,6 +75,11 @@ class StopRule:
         self.rel_half_width = rel_half_width
         self.max_steps = max_steps
         self.max_seconds = max_seconds
+        self.max_extension = max_extension
+        self.limit_s = max_seconds
+        """Limit in seconds: `max_seconds`, or more if this allows the steady state to be judged."""
+        self.needed_s: float | None = None
+        """Estimated time of the steps that the steady state needs, if it is longer than `max_seconds`."""
         self.level = level
         self.estimate: RatioEstimate | None = None
         self._next_look = max(1, min_steps)
@@ -83,9 +93,27 @@ class StopRule:
             return "interval"
         if fold.steps >= self.max_steps:
             return "max_steps"
-        if seconds >= self.max_seconds:
+        self._look_ahead(fold, seconds)
+        if seconds >= self.limit_s:
             return "max_seconds"
         return None
+
+    def _look_ahead(self, fold: Fold, seconds: float) -> None:
+        """Set the limit in seconds from the time that the steps so far have taken."""
+        left = min(STEPS_TO_JUDGE, self.max_steps) - fold.steps
+        known = KNOWN_STEPS if seconds < self.max_seconds / 2 else 2
+        if left > 0 and fold.steps < known and seconds < self.max_seconds:
+            return
+        self.limit_s, self.needed_s = self.max_seconds, None
+        if left <= 0:
+            return
+        times, _ = fold.bins()
+        # The first step is often slow.
+        needed_s = seconds + left * float(np.median(times[1:] if len(times) > 1 else times))
+        if needed_s > self.max_seconds:
+            self.needed_s = needed_s
+            if needed_s <= self.max_seconds * self.max_extension:
+                self.limit_s = needed_s
 
     def steps_to_next_look(self, steps: int) -> int:
         """Return the number of steps to the next check or to the step limit; at least one."""

@@ -18,13 +18,13 @@ class Cost:
 
 
 def cost(expansion: Expansion) -> Cost:
-    """Return the cost from max_seconds; the time of a step is not known before a run."""
+    """Return the cost from max_seconds and its extension; the time of a step is not known before a run."""
     # Candidates of a search differ only in the batch.
     counted = [(spec, 1) for spec in expansion.runs]
     counted += [(group.runs[0], group.most_tries) for group in expansion.searches]
     if any(spec.budget.epochs is not None for spec, _ in counted):
         return Cost(None, "a budget in epochs has no limit in seconds")
-    hours = sum(spec.budget.max_seconds * spec.ranks * runs for spec, runs in counted) / 3600
+    hours = sum(spec.budget.longest_s * spec.ranks * runs for spec, runs in counted) / 3600
     if all(spec.device_family == "sim" for spec, _ in counted):
-        return Cost(hours, "from max_seconds, in simulated time")
-    return Cost(hours, "from max_seconds, without set-up and compilation")
+        return Cost(hours, "from max_seconds x max_extension, in simulated time")
+    return Cost(hours, "from max_seconds x max_extension, without set-up and compilation")

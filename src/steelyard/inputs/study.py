@@ -33,7 +33,7 @@ from steelyard.inputs.validate import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from steelyard.contracts.spec import Source
 
@@ -158,7 +158,7 @@ _WITH_OPTION = (
     "device", "mode", "ranks", "batch", "accumulation", "learning_rate", "precision", "compile", "parallel", "backend",
     "threads", "epoch_samples", "last_batch", "time_limit_s", "hang_limit_s", "channels_last", "deterministic", "numa",
     "data", "repeats", "seed", "study", "min_steps", "min_seconds", "rel_half_width", "max_steps", "max_seconds",
-    "epochs",
+    "max_extension", "epochs",
 )  # fmt: skip
 
 
@@ -327,6 +327,16 @@ def expand(
         random.Random(f"{study.seed}:{repeat}").shuffle(order)
         runs += [_with_identity(cell.spec, study, cell.name, repeat) for cell in order]
     return Expansion(study, tuple(cells), tuple(runs))
+
+
+def further_runs(expansion: Expansion, wanted: Sequence[tuple[RunSpec, int, int]]) -> Expansion:
+    """Return the study with other runs, in random order: of each spec, this many repeats from this number on."""
+    study, runs = expansion.study, []
+    for turn in range(max((count for _, _, count in wanted), default=0)):
+        order = [(spec, first + turn) for spec, first, count in wanted if turn < count]
+        random.Random(f"{study.seed}:further:{order[0][1]}").shuffle(order)
+        runs += [_with_identity(spec, study, spec.configuration, repeat) for spec, repeat in order]
+    return dataclasses.replace(expansion, runs=tuple(runs))
 
 
 def _cells(

@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from steelyard.contracts import observe
+from steelyard.doctor.load import busy_line
 from steelyard.errors import InputError, Problem, SteelyardError, printable
 from steelyard.hostinfo import parse_cpus
 from steelyard.launch.local import MARK, PROCESSES_PER_CPU, TORCHRUN_LOGS, LocalLauncher
 from steelyard.launch.slurm.output import cause_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from steelyard.contracts.spec import RunSpec
@@ -140,11 +141,15 @@ class Whereabouts:
     """For a person; empty if there is nothing to report."""
 
 
-def launcher_here(say: Callable[[str], None]) -> Launcher:
-    """Return the launcher for this place; `say` receives a message about the place, if there is one."""
+def launcher_here(say: Callable[[str], None], specs: Iterable[RunSpec]) -> Launcher:
+    """Return the launcher for this place; `say` receives messages about the place, such as that it is busy."""
     found = whereabouts(os.environ)
     if found.message:
         say(found.message)
+    # A simulated clock does not depend on the machine.
+    here = isinstance(found.launcher, LocalLauncher) and any(spec.device_family != "sim" for spec in specs)
+    if here and (busy := busy_line()):
+        say(busy)
     return found.launcher
 
 

@@ -22,6 +22,7 @@ from steelyard.errors import DamagedDataError, SteelyardError
 from steelyard.launch.campaign import MANIFEST_FILE
 from steelyard.launch.scripts.task import LIMIT_HIT, Done, read_done
 from steelyard.results.store import RAW, RECORD_FILE, create_once, flush_all, record_text, replace_text
+from steelyard.rules.statistics.runs import too_short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,6 +48,14 @@ class RunEnd:
     run_id: str
     code: observe.StatusCode
     reason: str
+    short: str = ""
+    """Why it was too short to be useful; empty: it was not."""
+
+    @classmethod
+    def of(cls, record: RunRecord) -> RunEnd:
+        """Return how the run of a record ended."""
+        short = "; ".join(f"{found.code} {found.message}" for found in too_short(record))
+        return cls(record.run_id, record.status.code, record.status.reason, short)
 
 
 def done_lines(campaign: Campaign, job: JobArray, task: int) -> dict[str, Done]:
@@ -130,7 +139,7 @@ def _adopt(folder: ResultFolder, campaign: Campaign, made: Sequence[RunRecord], 
         except SteelyardError as error:
             haul.problems.append(f"{run} cannot be collected: {error}")
             continue
-        haul.ended.append(RunEnd(run, record.status.code, record.status.reason))
+        haul.ended.append(RunEnd.of(record))
     if haul.ended:
         folder.sync_study(campaign.plan.study)
         write_ended(campaign.path, haul.ended)
@@ -261,10 +270,11 @@ def _read_times(raw: Path) -> tuple[float | None, float]:
 
 def write_ended(campaign: Path, ended: Sequence[RunEnd]) -> None:
     """Append how runs ended, in one write. A lost line only costs reading the record."""
-    lines = [
-        json.dumps({"run": entry.run_id, "code": entry.code, "reason": entry.reason[:REASON_CHARACTERS]}) + "\n"
-        for entry in ended
-    ]
+    lines = []
+    for entry in ended:
+        short = {"short": entry.short[:REASON_CHARACTERS]} if entry.short else {}
+        line = {"run": entry.run_id, "code": entry.code, "reason": entry.reason[:REASON_CHARACTERS], **short}
+        lines.append(json.dumps(line) + "\n")
     with (campaign / ENDED_FILE).open("ab", buffering=0) as file:
         file.write("".join(lines).encode())
 
@@ -278,5 +288,6 @@ def read_ended(campaign: Path) -> dict[str, RunEnd]:
                 entry = json.loads(text)
                 if entry["code"] not in CODES:
                     continue
-                found[str(entry["run"])] = RunEnd(str(entry["run"]), entry["code"], str(entry["reason"]))
+                run = str(entry["run"])
+                found[run] = RunEnd(run, entry["code"], str(entry["reason"]), str(entry.get("short", "")))
     return found

@@ -102,6 +102,11 @@ class StudyStatus:
         """Count the runs that did not complete by status and reason."""
         return Counter((entry.code, entry.reason) for entry in self.runs.values() if entry.code != "completed")
 
+    @property
+    def short(self) -> list[RunEnd]:
+        """Return the runs that were too short to be useful."""
+        return [entry for entry in self.runs.values() if entry.short]
+
 
 def cell_of(run: str) -> str:
     """Return the configuration of which a run is a repeat."""
@@ -154,7 +159,7 @@ def _add(folder: ResultFolder, campaign: Campaign, states: dict[str, str], statu
                 except (SteelyardError, OSError) as error:
                     status.problems.append(f"{run}: its record cannot be read: {error}")
                     continue
-                known[run] = RunEnd(run, record.status.code, record.status.reason)
+                known[run] = RunEnd.of(record)
                 unnoted.append(known[run])
             status.runs[run] = known[run]
     if unnoted:

@@ -266,7 +266,7 @@ def _make_run_limit(folder: ResultFolder, expansion: Expansion, place: Place) ->
         elif spec.budget.epochs is not None:
             least = limits.unbounded_s
         else:
-            least = limits.setup_s + BUDGET_ROOM * spec.budget.max_seconds
+            least = limits.setup_s + BUDGET_ROOM * spec.budget.longest_s
         seconds = math.ceil(least)
         if spec.time_limit_s is None and seconds > TASK_ROOM_S:
             # Whole minutes, to let runs of similar duration share an array.
@@ -283,7 +283,7 @@ def _simulated_s(spec: RunSpec) -> float:
     if budget.epochs is not None:
         steps = budget.epochs * (spec.steps_per_epoch or 1)
     # A simulated clock may be tied to the real one.
-    tied_s = BUDGET_ROOM * budget.max_seconds * spec.sim.wall_s_per_s
+    tied_s = BUDGET_ROOM * budget.longest_s * spec.sim.wall_s_per_s
     return tied_s + SIMULATED_ROOM * (SIMULATED_S + SIMULATED_STEP_S * spec.ranks * steps)
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PACKAGE: Final = Path(__file__).resolve().parent.parent
 MEASURED_SIDE: Final = ("worker", "contracts", "estimate", "data")
-MEASURED_FILES: Final = ("__init__.py", "errors.py", "hostinfo.py", "plugins.py", "version.py")
+MEASURED_FILES: Final = ("__init__.py", "errors.py", "hostinfo.py", "hostload.py", "plugins.py", "version.py")
 SOURCES: Final = (".py", ".json")
 STUDY_FILE: Final = "study.json"
 """The study as parsed, and the swept values of each configuration."""
@@ -97,9 +97,10 @@ def _read_study(campaign: Path) -> dict[str, Any]:
 
 def read_cells(campaign: Path) -> dict[str, dict[str, Any]]:
     """Return the swept values of each configuration by name; empty if the file cannot be read."""
-    cells = _read_study(campaign).get("configurations", {})
-    good = isinstance(cells, dict) and all(isinstance(swept, dict) for swept in cells.values())
-    return dict(cells) if good else {}
+    cells = _read_study(campaign).get("configurations")
+    if not isinstance(cells, dict) or not all(isinstance(swept, dict) for swept in cells.values()):
+        return {}
+    return cells
 
 
 def write_campaign_plan(campaign: Campaign) -> None:

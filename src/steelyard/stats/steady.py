@@ -65,6 +65,18 @@ LEAD_REACH = 8
 """Number of first steps that are searched for isolated slow ones."""
 LEAD_FACTOR = 1.5
 """A slow first step must exceed the largest later deviation by this factor; otherwise it is a spike."""
+SHORT_LEAD = 1.0
+"""In a series shorter than `FEWEST`, it must also take twice as long as the level: the noise is hardly known."""
+LEAD_SHARE = 0.2
+LEAD_LONG = 20.0
+"""A slow first step may follow fast ones if it has at least this share of the longest one, or this many steps."""
+RARE = 0.05
+LEAST_NEARBY = 0.1
+"""If fewer later steps are spikes, a step next to the slow first ones that is slow, by 10 % or more, is one of them."""
+LEAD_DROP = 0.5
+"""After the last slow first step, the deviation must fall below this share of it."""
+LARGEST_LOG = 700.0
+"""Larger logarithms of a ratio have no exponential."""
 
 MOST_RHO = 0.85
 """Largest AR(1) coefficient in the significance tests: 0.8, plus its estimation error."""
@@ -258,39 +270,79 @@ def _of_short(step_s: Series) -> SteadyAnswer:
         reason = f"all {n - start} steps from step {start} on are equal within {_percent(TOLERANCE / 2)}"
         return SteadyAnswer("steady", start, n, (start,) if start else (), reason, _trend(np.log(step_s[start:])))
     reason = f"{n} steps are too few to distinguish noise from a change; at least {FEWEST} are needed"
-    return SteadyAnswer("no steady state", 0, n, (), reason, _trend(np.log(step_s)))
+    lead = _compile_steps(np.log(step_s))
+    return SteadyAnswer("no steady state", lead, n, (), reason, _trend(np.log(step_s[lead:])))
 
 
 def _levels(step_s: Series) -> _Levels:
     """Return logarithms with spikes clipped towards a running median, without the slow first steps."""
+    y = np.log(step_s)
+    y -= np.median(y)
+    skipped = _compile_steps(y)
+    base = _running_median(y[skipped:])
+    off = y[skipped:] - base
+    limit = _spike_limit(off)
+    run = _slow_run(off > limit)
+    lead = skipped + run
+    factor = float(np.exp(np.max(y[:lead]) - base[0])) if lead else 1.0
+    return _Levels((base + np.clip(off, -limit, limit))[run:], lead, factor)
+
+
+def _running_median(y: Series) -> Series:
     # Imported late: scipy takes a third of a second to import, which would delay the start of a run.
     from scipy.ndimage import median_filter
 
-    y = np.log(step_s)
-    y -= np.median(y)
     half = min(HALF_WINDOW, (y.size - 1) // 6)
-    base = median_filter(y, size=2 * half + 1, mode="nearest")
-    # Full windows at both ends: with a shrinking window a slow first step would look like the level.
-    base[:half] = base[half]
-    base[-half:] = base[-half - 1]
-    off = y - base
+    base = np.asarray(median_filter(y, size=2 * half + 1, mode="nearest"), dtype=np.float64)
+    if half:
+        # Full windows at both ends: with a shrinking window a slow first step would look like the level.
+        base[:half] = base[half]
+        base[-half:] = base[-half - 1]
+    return base
+
+
+def _spike_limit(off: Series) -> float:
+    """Return the deviation from the running median beyond which a step is a spike."""
     middle, common = np.quantile(np.abs(off), [0.5, COMMON])
-    limit = max(CLIP_SD * MAD_TO_SD * float(middle), float(common), TOLERANCE / 2)
-    lead = _lead(off, limit, half)
-    factor = float(np.exp(np.max(off[:lead]))) if lead else 1.0
-    return _Levels((base + np.clip(off, -limit, limit))[lead:], lead, factor)
+    return max(CLIP_SD * MAD_TO_SD * float(middle), float(common), TOLERANCE / 2)
 
 
-def _lead(off: Series, limit: float, half: int) -> int:
-    """Count the first steps that are slower, or slow for longer, than any later ones."""
-    largest_later = max(float(off[half:].max()), limit)
-    far = np.flatnonzero(off[: min(half, LEAD_REACH)] > LEAD_FACTOR * largest_later)
-    lead = int(far[-1]) + 1 if far.size else 0
-    slow = off > limit
+def _compile_steps(y: Series) -> int:
+    """Count the first steps, up to `LEAD_REACH`, that begin with one longer than any later spike and end with a drop.
+
+    The level comes from the steps after `LEAD_REACH`, because slow steps may be most of the first ones.
+    """
+    reach = min(LEAD_REACH, y.size // 2)
+    if not reach:
+        return 0
+    base = _running_median(y[reach:])
+    off = y - np.concatenate([np.full(reach, base[0]), base])
+    limit = _spike_limit(off[reach:])
+    # Not logarithms, because a step counts in the mean by its time: compilation takes far longer than a stall, but its
+    # logarithm is not far larger.
+    excess = np.expm1(np.minimum(off, LARGEST_LOG))
+    least = LEAD_FACTOR * max(float(excess[reach:].max()), limit)
+    if y.size < FEWEST:
+        least = max(least, SHORT_LEAD)
+    far = np.flatnonzero(excess[:reach] > max(least, min(LEAD_SHARE * float(excess[:reach].max()), LEAD_LONG)))
+    if not far.size:
+        return 0
+    end = int(far[-1]) + 1
+    rare = y.size >= FEWEST and np.mean(off[reach:] > limit) < RARE
+    nearby = max(float(np.expm1(limit)), LEAST_NEARBY) if rare else least
+    while end < reach and excess[end] > nearby:
+        end += 1
+    # A gradual fall is a warm-up.
+    drops = np.flatnonzero(excess[1 : end + 1] < LEAD_DROP * excess[:end])
+    return int(drops[-1]) + 1 if drops.size else 0
+
+
+def _slow_run(slow: NDArray[np.bool_]) -> int:
+    """Count the slow first steps if they are at least two more than any slow steps in a row later."""
     run = int(np.argmin(slow))
     edges = np.flatnonzero(np.diff(slow[run:].astype(np.int8), prepend=0, append=0))
     longest_later = int((edges[1::2] - edges[::2]).max()) if edges.size else 0
-    return run if run > lead and run >= longest_later + 2 else lead
+    return run if run >= longest_later + 2 else 0
 
 
 def _course(rest: Series) -> _Course:

@@ -52,7 +52,7 @@ def status_lines(status: StudyStatus, *, verbose: bool = False) -> list[str]:
         *(line for sent in status.campaigns for line in _sent_lines(sent, verbose=verbose)),
     ]
     lines += ["", table(["configuration", *names], rows)]
-    lines += _why_lines(status) + _cause_lines(status)
+    lines += _why_lines(status) + _cause_lines(status) + short_lines(status)
     for problem in status.problems:
         first, *others = problem.splitlines()
         for line in (f"error: {first}", *others):
@@ -99,6 +99,7 @@ def status_object(status: StudyStatus) -> dict[str, Any]:
         "causes": [
             {"status": code, "reason": reason, "runs": count} for (code, reason), count in status.causes.most_common()
         ],
+        "too_short": [entry.run_id for entry in status.short],
         "waits_for": dict(status.why),
         "campaigns": [{**vars(sent), "path": str(sent.path), "ids": list(sent.ids)} for sent in status.campaigns],
         "problems": status.problems,
@@ -216,6 +217,15 @@ def _cause_lines(status: StudyStatus) -> list[str]:
     if len(causes) > SHOWN_CAUSES:
         lines.append(f"and {len(causes) - SHOWN_CAUSES} other reasons (listed by --json)")
     return lines
+
+
+def short_lines(status: StudyStatus) -> list[str]:
+    """Say how many runs were too short, why the first one was, and what makes longer ones."""
+    short = status.short
+    if not short:
+        return []
+    lines = wrapped(f"warning: {many(len(short), 'run')} too short, such as {short[0].run_id}: {short[0].short}")
+    return [*lines, "  fix: steelyard study FILE --extend"]
 
 
 def _next_lines(status: StudyStatus) -> list[str]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from steelyard.contracts.base import to_json_object
 from steelyard.inputs.cost import cost
 from steelyard.inputs.study import label
 from steelyard.numbers import short
-from steelyard.terminal.text import many, table, wrapped
+from steelyard.stats.ratio import MIN_JOBS
+from steelyard.terminal.drawing import duration, rounded
+from steelyard.terminal.text import count_statuses, many, number, table, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from steelyard.analysis.extension import Extension
     from steelyard.inputs.study import Expansion
     from steelyard.launch.search import SearchResult
 
@@ -78,6 +82,52 @@ def plan_object(expansion: Expansion, there: int) -> dict[str, Any]:
         "order": [spec.run_id for spec in expansion.runs],
         "there": there,
         "device_hours_at_most": cost(expansion).device_hours,
+    }
+
+
+def extension_lines(extension: Extension, again: str) -> list[str]:
+    """List the jobs that a study still needs, why, and their price. `again`: the command of the study."""
+    lines = []
+    if extension.needs:
+        rows = [
+            [
+                label(need.cell.swept),
+                str(need.jobs),
+                f"{need.spec.budget.max_seconds:g} s",
+                duration(need.each_s),
+                need.why,
+            ]
+            for need in extension.needs
+        ]
+        lines = [table(["configuration", "more jobs", "max_seconds", "each takes about", "why"], rows), ""]
+        jobs = many(sum(need.jobs for need in extension.needs), "more job")
+        time_s = sum(need.time_s for need in extension.needs)
+        hours = number(sum(need.device_hours for need in extension.needs), 3)
+        lines += wrapped(f"Price: {jobs}, about {rounded(time_s)}, {hours} device-hours, by the earlier jobs.")
+        lines += wrapped("Jobs with a longer budget replace shorter ones in tables; the shorter ones are kept.")
+    for cell, codes in extension.lost:
+        fix = f"{again} --again {','.join(codes)}" if codes else again
+        lines += wrapped(f"{label(cell.swept)}: no job was measured ({count_statuses(codes)}); to repeat them: {fix}")
+    if not lines:
+        lines = wrapped(f"Nothing to add: every configuration has {MIN_JOBS} jobs, none too short or with a trend.")
+    return lines
+
+
+def extension_object(extension: Extension) -> dict[str, Any]:
+    """Return the jobs that a study still needs as plain data."""
+    return {
+        "needs": [
+            {
+                "configuration": need.cell.name,
+                "jobs": need.jobs,
+                "budget": to_json_object(need.spec.budget),
+                "why": need.why,
+                "seconds_each": need.each_s,
+                "device_hours": need.device_hours,
+            }
+            for need in extension.needs
+        ],
+        "lost": [{"configuration": cell.name, "statuses": dict(codes)} for cell, codes in extension.lost],
     }
 
 

@@ -8,10 +8,12 @@ from steelyard.analysis.bound import seen
 from steelyard.analysis.summary import MEASURED, CellSummary, labels
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import Finding, RunRecord
+from steelyard.terminal.best import unreliable_notes
 from steelyard.terminal.findings import finding_lines, merged, tally_lines
 from steelyard.terminal.text import (
     count_statuses,
     interval_notes,
+    many,
     natural_order,
     number,
     seconds,
@@ -33,6 +35,10 @@ def cells_lines(cells: list[CellSummary], *, detail: bool = False) -> list[str]:
         (cell.throughput.interval, [record for record in cell.records if record.status.code in MEASURED])
         for cell in cells
     )
+    lines += unreliable_notes(cells, names) if len(cells) > 1 else []
+    for cell in cells:
+        if cell.shorter:
+            lines += wrapped(f"{names[cell.cell]}: {many(cell.shorter, 'shorter job')} not counted")
     for cell in cells:
         if cell.time_to_quality is not None:
             lines += wrapped(_format_time_to_quality(cell, names[cell.cell]))
@@ -103,6 +109,7 @@ def cells_object(cells: list[CellSummary]) -> list[dict[str, Any]]:
             "study": cell.study,
             "configuration": cell.cell,
             "statuses": cell.statuses,
+            "shorter_runs": cell.shorter,
             "nodes": list(cell.nodes),
             "throughput_job": to_json_object(cell.throughput),
             "time_to_quality": to_json_object(cell.time_to_quality),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from steelyard.analysis.verify import price
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import printable
 from steelyard.inputs.cost import cost
 from steelyard.inputs.recipe import cell_of
 from steelyard.inputs.study import label
-from steelyard.numbers import change, short
-from steelyard.stats.band import Band
+from steelyard.numbers import short, times
+from steelyard.stats.band import MAX_NEEDED, Band
+from steelyard.terminal.drawing import rounded
 from steelyard.terminal.findings import finding_lines
 from steelyard.terminal.text import many, number, sentence, table, wrapped
 
@@ -31,11 +33,13 @@ def verdict_lines(recipe: Recipe, outcomes: Sequence[FigureVerdict], *, again: s
     """Format the verdict on each figure, then its jobs. `again`: the command that verifies this recipe."""
     lines = []
     for outcome in outcomes:
-        lines += [line for text in _outcome_lines(recipe, outcome) for line in wrapped(text)]
-        if outcome.more_jobs:
-            lines.append(printable(f"next: {again} --more {outcome.more_jobs}"))
-        elif not outcome.records:
-            lines.append(printable(f"next: {again}"))
+        texts = [*_outcome_lines(recipe, outcome), *_open_lines(outcome, outcomes)]
+        lines += [line for text in texts for line in wrapped(text)]
+    more = max((outcome.more_jobs or 0 for outcome in outcomes), default=0)
+    if more:
+        lines.append(printable(f"next: {again} --more {more}"))
+    elif any(outcome.verdict == "cannot tell" and not outcome.open for outcome in outcomes):
+        lines.append(printable(f"next: {again}"))
     for outcome in outcomes:
         if outcome.records:
             heading = ["job", "status", _with_unit(outcome.expect.metric, outcome.unit), "node", "started at (UTC)"]
@@ -53,21 +57,88 @@ def _outcome_lines(recipe: Recipe, outcome: FigureVerdict) -> list[str]:
     value = f"{expected.metric} {number(found.value)} {_brackets(found.low, found.high)}{unit}".rstrip()
     against = f"expected {_band(outcome.band)}"
     if expected.value is not None:
-        percent = 100 * (found.value / expected.value - 1)
-        side = "above" if percent > 0 else "below"
-        against += f"; {abs(percent):.1f} % {side} the documented {number(expected.value)}"
-    more = f" ({many(outcome.more_jobs, 'more job')} needed)" if outcome.more_jobs else ""
-    lines = [f"{outcome.verdict.upper()}: {subject}: {value}; {against}", f"{sentence(outcome.why)}{more}"]
+        change = _change(found.value / expected.value, "above", "below")
+        against += f"; {change} the documented {number(expected.value)}"
+    lines = [f"{outcome.verdict.upper()}: {subject}: {value}; {against}", sentence(outcome.why)]
+    if outcome.not_steady and outcome.verdict != "cannot tell":
+        lines.append(
+            f"{outcome.not_steady} of {many(found.jobs, 'job')} had no steady state (SY201); the interval covers how "
+            "jobs differ, but longer jobs may have another pace."
+        )
     if found.low is not None:
-        spread = "" if found.spread is None else f"; jobs vary by {change(found.spread)}"
+        spread = "" if found.spread is None else f"; jobs vary by {_share(found.spread)}"
         nodes = {record.environment.node for record in outcome.records if record.environment}
         where = f", all on node {nodes.pop()}" if len(nodes) == 1 else f" on {len(nodes)} nodes" if nodes else ""
         lines.append(f"[ ] = {100 * found.level:g} % CI over {found.jobs} jobs{where}{spread}")
     return lines
 
 
+def _open_lines(outcome: FigureVerdict, outcomes: Sequence[FigureVerdict]) -> list[str]:
+    """Say what further jobs would cost; if too many are needed, also why, and which band the jobs there are decide."""
+    found = outcome.open
+    if found is None:
+        return []
+    if outcome.more_jobs:
+        enough = "should" if found.needed is not None and found.needed <= outcome.more_jobs else "may"
+        more = many(outcome.more_jobs, "more job")
+        return [f"{more} {enough} be enough{_price_words(outcomes, outcome.more_jobs)}."]
+    needed = f"more than {MAX_NEEDED:,}" if found.needed is None else f"about {found.needed:,}"
+    cost = "" if found.needed is None else _price_words(outcomes, found.needed)
+    vary = f"jobs vary by {_share(found.spread)}, and " if found.spread is not None else ""
+    distance = outcome.band.distance(found.value) / found.value if found.value else 0.0
+    inside = outcome.band.holds(found.value) or outcome.band.documented is None
+    end = "the edge of the band" if inside else "the documented figure"
+    reason = f"The reason: {vary}the figure is {_share(distance)} from {end}."
+    return [
+        f"More jobs are not suggested: {needed} would be needed{cost}. {reason}",
+        *_decidable(outcome, found),
+        "Jobs vary less on an idle machine, and the longer they are.",
+    ]
+
+
+def _price_words(outcomes: Sequence[FigureVerdict], jobs: int) -> str:
+    known = price(outcomes, jobs)
+    if known is None:
+        return ""
+    hours = "" if known.device_hours is None else f", {number(known.device_hours, 2)} device-hours"
+    return f" (about {rounded(known.wall_s)}{hours})"
+
+
+def _decidable(outcome: FigureVerdict, found: BandJudgement) -> list[str]:
+    """Name the bands that the jobs there are would pass and fail."""
+    low, high, band, documented = found.low, found.high, outcome.band, outcome.expect.value
+    if low is None or high is None or (band.high is not None and not math.isfinite(high)):
+        return []
+    ends = [f"{number(low)} or less"] if band.low is not None else []
+    ends += [f"{number(high)} or more"] if band.high is not None else []
+    text = f"These {found.jobs} jobs pass if the band ends at {' and '.join(ends)}"
+    if documented is not None:
+        # Rounded up, so that the tolerance printed is wide enough.
+        off = [1 - low / documented] * (band.low is not None) + [high / documented - 1] * (band.high is not None)
+        tolerance = math.ceil(1000 * max(off)) / 1000
+        text += f" (tolerance = {tolerance:g})" if tolerance < 1 else ""
+        narrow = math.floor(1000 * abs(found.value / documented - 1)) / 1000
+        if not low <= documented <= high and narrow > 0:
+            text += f"; they fail with tolerance = {narrow:g}"
+    return [f"{text}."]
+
+
+def _share(share: float) -> str:
+    """Format a share: in percent, or from 1 on as a factor."""
+    return f"{number(100 * share, 2)} %" if share < 1 else f"{number(share, 2)}x"
+
+
+def _change(ratio: float, up: str, down: str, factor: str = "") -> str:
+    """Format a ratio as a change in percent, such as `5.0 % above`; from 2 on as `3.50x`, followed by `factor`."""
+    if ratio >= 2:
+        return f"{times(ratio)}{factor}"
+    return f"{abs(100 * (ratio - 1)):.1f} % {up if ratio > 1 else down}"
+
+
 def _brackets(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f"[{number(low)}, {number(high)}] "
+    if low is None or high is None:
+        return ""
+    return f"[{number(low)}, {number(high) if math.isfinite(high) else 'no limit'}] "
 
 
 def _band(band: Band) -> str:
@@ -146,13 +217,12 @@ def history_lines(recipe: Recipe, entry: History) -> list[str]:
     if not entry.occasions:
         return [*wrapped(f"{head}: not run yet with these settings"), *left_out]
     measured = [occasion for occasion in entry.occasions if occasion.values]
-    changed = {measured[step.change.index].study: 100 * (step.change.ratio - 1) for step in entry.steps}
+    changed = {measured[step.change.index].study: step.change.ratio for step in entry.steps}
     said = "no change shown" if len(measured) > 1 else "a change needs two measured occasions"
     if changed:
         days = {occasion.study: occasion.started_at[:10] for occasion in measured}
         said = "; ".join(
-            f"{abs(percent):.1f} % {'higher' if percent > 0 else 'lower'} since {days[study]}"
-            for study, percent in changed.items()
+            f"{_change(ratio, 'higher', 'lower', ' as high')} since {days[study]}" for study, ratio in changed.items()
         )
     heading = ["started at (UTC)", "jobs", _with_unit("figure", entry.unit), "verdict", "change"]
     lines = [*wrapped(f"{head}: {said}"), "", *table(heading, _history_rows(entry, changed)).splitlines(), *left_out]
@@ -160,12 +230,12 @@ def history_lines(recipe: Recipe, entry: History) -> list[str]:
 
 
 def _history_rows(entry: History, changed: dict[str, float]) -> list[list[str]]:
-    """Make one row per occasion. `changed`: the change of the figure in percent, by study."""
+    """Make one row per occasion. `changed`: the factor by which the figure changed, by study."""
     rows = []
     for occasion in entry.occasions:
         judgement = occasion.outcome.judgement
         figure = "-" if judgement is None else f"{number(judgement.value)} {_brackets(judgement.low, judgement.high)}"
-        change = f"{changed[occasion.study]:+.1f} %" if occasion.study in changed else ""
+        change = _change(changed[occasion.study], "higher", "lower") if occasion.study in changed else ""
         started = occasion.started_at[:16].replace("T", " ")
         rows.append([started, str(len(occasion.values)), figure.rstrip(), occasion.outcome.verdict, change])
     return rows
@@ -183,6 +253,7 @@ def outcomes_object(outcomes: Sequence[FigureVerdict]) -> list[dict[str, Any]]:
             "unit": outcome.unit,
             "judgement": _judgement(outcome.judgement),
             "more_jobs": outcome.more_jobs,
+            "not_steady": outcome.not_steady,
             "statuses": outcome.statuses,
             "runs": [record.run_id for record in outcome.records],
         }

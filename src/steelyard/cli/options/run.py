@@ -101,6 +101,10 @@ def _add_budget(parser: Parser) -> None:
         budget, Budget, "max_seconds", "stop measuring after this many seconds",
         default=f"{Budget.max_seconds:g}; {load['max_seconds']:g} with --mode load",
     )  # fmt: skip
+    add_setting(
+        budget, Budget, "max_extension",
+        "measure for up to this many times --max-seconds if it is too short to judge the steady state; 1: never",
+    )  # fmt: skip
     add_setting(budget, Budget, "epochs", "run exactly this many epochs instead")
     add_setting(
         budget, Quality, "target", "train until the workload's metric reaches this value; needs --data and --epochs"

@@ -1,7 +1,7 @@
 """Run a sweep from a study file, here or at a site.
 
 Every combination is run, in random order. The same command continues a study where it stopped: runs that have a result
-are skipped.
+are skipped. --extend adds jobs to a finished study, only where a finding asks for them, and prints their price first.
 
 $ steelyard study scaling.toml --dry-run
 $ steelyard study scaling.toml --site olive:gh200 --wait
@@ -31,6 +31,11 @@ def configure(parser: Parser) -> None:
         "--site", metavar="SITE[:POOL]", help="submit the missing runs to this site instead of running them here"
     )
     parser.add_argument("--wait", action="store_true", help="wait until all submitted runs are collected")
+    parser.add_argument(
+        "--extend", action="store_true",
+        help="add jobs where a finding asks for them: up to three per configuration, and longer ones where they were "
+        "too short or have a trend; with --dry-run only show them and their price",
+    )  # fmt: skip
     parser.add_argument(
         "--again", type=statuses, metavar="STATUS",
         help=f"rerun runs that ended with this status: {', '.join(STATUSES)}; several with commas. The old results "

@@ -28,4 +28,3 @@ def configure(parser: Parser) -> None:
         help="draw the history; for a recipe with several values, the second goes to FILE-2.svg and so on",
     )  # fmt: skip
     add_common(parser, loudness=True)
-    parser.set_defaults(default_results=parser.get_default("results"))

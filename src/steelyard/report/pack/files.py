@@ -89,6 +89,7 @@ def pack_object(pack: Pack) -> dict[str, Any]:
         "tariff": to_json_object(request.tariff),
         "basis": {"kind": request.basis.kind, "devices": request.basis.devices, "largest": request.basis.largest},
         "measured_jobs": request.measured_jobs,
+        "failures": to_json_object(request.failures),
         "derivation": [to_json_object(term) for term in (*request.terms, *request.energy)],
         "not_counted": list(request.uncounted),
         "pages": pack.pages,

@@ -9,7 +9,7 @@ from steelyard.analysis.rows import row_of
 from steelyard.analysis.summary import MEASURED
 from steelyard.report.charts.loss import loss_chart
 from steelyard.report.charts.scaling import efficiency_chart, throughput_chart
-from steelyard.report.charts.style import counted, figure_cell, run_ids
+from steelyard.report.charts.style import counted, figure_cell, marked, run_ids
 from steelyard.report.page import Cell, Column, Prose, Section, Table
 from steelyard.stats.scaling_fit import CurveFit
 from steelyard.terminal.claims import claim_tally
@@ -43,6 +43,7 @@ SETTINGS = {
     "kernel": "kernel", "filesystem": "file system of the data", "timing": "step timer", "node": "nodes",
 }  # fmt: skip
 MAX_FACT = 300
+PUBLISHED_FAILURES = "the training of Llama 3 (419 in 54 days on 16,384 GPUs, arXiv 2407.21783)"
 SCOPES = {
     "die": "one die of a card; each of the {dies} dies counts as a device",
     "device": "one accelerator card or package",
@@ -78,7 +79,9 @@ def hours_answer(found: Request) -> str:
     text = f"{runs} on {counted(plan.devices, 'device')} {verb} {_words(found.worked_out, found.measured_jobs)}"
     text += "" if found.basis.kind == "measured" else " (not measured at this size)"
     failed, buffer = found.term("f"), found.plan.buffer_percent
-    parts = [f"{number(100 * failed.amount.value, 2)} % for failed runs"] if failed and failed.amount.value else []
+    assumed = " at an assumed rate" if found.failures.origin == "assumed" else ""
+    share = number(100 * failed.amount.value, 2) if failed and failed.amount.value else ""
+    parts = [f"{share} % for failures{assumed}"] if share else []
     parts += [f"a buffer of {buffer:g} %"] if buffer else []
     on_top = f", including {' and '.join(parts)}" if parts else ", without a buffer"
     charged = ""
@@ -104,7 +107,7 @@ def _words(term: Term, jobs: int) -> str:
     return f"{text} (95 % CI{of_one} {number(amount.low, 4)} to {number(amount.high, 4)})"
 
 
-RESTING = ("r", "T1", "T", "H", "F", "A", "C", "e", "W")
+RESTING = ("r", "T1", "T", "H", "u", "X", "F", "f", "A", "C", "e", "W")
 """Terms that depend on the measured throughput."""
 COLUMNS = (
     Column("", align="left"), Column("quantity", align="left"), Column("derivation", align="left"), Column("value"),
@@ -159,7 +162,8 @@ def _interval_notes(found: Request) -> list[str]:
         notes.insert(
             0,
             f"[ ] = 95 % CI. For r, T1, t and T: of the mean, Student's t over {found.measured_jobs} jobs. "
-            f"From H on: of {counted(jobs, 'future job')}, including the spread between jobs.",
+            f"From H on: of {counted(jobs, 'future job')}, including the spread between jobs, "
+            "with failures at their expected number.",
         )
     elif found.worked_out.amount.low is not None:
         notes.insert(0, "[ ] = 95 % CI from the steps of one job; other jobs may differ.")
@@ -169,7 +173,8 @@ def _interval_notes(found: Request) -> list[str]:
 def _about_hours(pack: Pack) -> list[str]:
     """Explain the basis of the hours, what is added and what is not counted."""
     found = pack.request
-    paragraphs = [basis_words(found.basis, found.plan.devices) + _error_words(pack), _failed_words(found)]
+    paragraphs = [basis_words(found.basis, found.plan.devices) + _error_words(pack)]
+    paragraphs += [_failure_words(found), _repeat_words(found)]
     paragraphs.append(_buffer_words(found))
     paragraphs.append(f"Not counted: {'; '.join(found.uncounted)}.")
     if found.tariff is not None:
@@ -212,14 +217,38 @@ def _error_words(pack: Pack) -> str:
     return ""
 
 
-def _failed_words(found: Request) -> str:
-    lost, runs = found.lost_runs, found.counted_runs
-    if found.plan.failed_percent is not None:
-        return f"Failed runs: {found.plan.failed_percent:g} % as given; {lost} of {runs} failed in the study."
-    return (
-        f"Failed runs: {lost} of {runs} in the study; at most {number(100 * found.most_lost, 2)} % fail (95 % "
-        "confidence). Each costs one more training."
+def _failure_words(found: Request) -> str:
+    """Say where the rate of failures comes from, and what the study can tell about it."""
+    failures = found.failures
+    origin = {"given": "as given", "counted": "as in the study", "assumed": f"assumed as in {PUBLISHED_FAILURES}"}
+    text = f"Failures: {_per_thousand(failures.rate)} per 1,000 device-hours, {origin[failures.origin]}."
+    text += f" In the study {failures.lost_runs} of {counted(failures.counted_runs, 'run')} failed"
+    if not failures.device_hours:
+        return f"{text}; how long they ran is not known."
+    text += (
+        f" in {number(failures.device_hours, 2)} device-hours: at most {_per_thousand(failures.most)} per 1,000 (95 % "
+        "confidence)"
     )
+    if failures.most_hours is not None:
+        return f"{text}, with which the plan needs {number(failures.most_hours, 4)} device-hours."
+    text += f", which tells nothing about a plan of {number(found.worked_out.amount.value, 3)} device-hours."
+    unexplained = failures.lost_runs and failures.origin == "assumed"
+    return text + (" Find out why they failed: the assumed rate does not explain it." if unexplained else "")
+
+
+def _per_thousand(rate: float) -> str:
+    return number(1000 * rate, 2)
+
+
+def _repeat_words(found: Request) -> str:
+    """Say what a failure costs: the work since the last checkpoint, or the whole job."""
+    every_s = found.plan.checkpoint_s
+    chained = " Each job of a training continues from the end of the one before." if found.jobs_a_training > 1 else ""
+    if every_s:
+        start = f"Checkpoints: every {number(every_s / 60, 3)} min of work, as given. A failed job repeats"
+        return f"{start} its set-up and the work since its last checkpoint.{chained}"
+    told = "none is assumed" if every_s is None else "none, as given"
+    return f"Checkpoints within a job: {told}. A failed job is repeated from its start.{chained}"
 
 
 def _buffer_words(found: Request) -> str:
@@ -255,7 +284,7 @@ def scaling_section(pack: Pack) -> Section:
         rows = tuple(
             (
                 Cell(str(cell.records[0].spec.ranks), cell.records[0].spec.ranks),
-                figure_cell(cell.throughput, tuple(record.run_id for record in cell.records)),
+                marked(figure_cell(cell.throughput, tuple(record.run_id for record in cell.records)), cell.unreliable),
             )
             for cell in pack.cells
         )
@@ -306,6 +335,7 @@ def performance_section(pack: Pack) -> Section:
     answer = f"{counted(spec.ranks, 'device')}: {with_interval(rate)} {rate.unit}." if rate.value else str(rate.reason)
     codes = dict.fromkeys(one.code for one in cell.findings if one.severity == "error" and one.code[:3] != "SY4")
     answer += f" Do not use until fixed: {', '.join(codes)}." if codes else ""
+    answer += f" Unreliable: {'; '.join(cell.unreliable)}." if cell.unreliable and rate.value and not codes else ""
     question = "What is the absolute performance of the base, and what counts as one device?"
     table = _facts_table("base-performance", "Performance of the base", facts)
     return Section("performance", "Base performance", question, answer, (table,))
@@ -396,7 +426,7 @@ def energy_section(pack: Pack) -> Section:
     terms = (*found.terms, *found.energy)
     rows = tuple(_derived(term, terms, found.blocked_by) for term in found.energy)
     entry = next(one for one in pack.energies if one.cell.cell == found.basis.cell.cell)
-    notes = ["Energy of the steps only, without set-up, compilation, failed runs and buffer."]
+    notes = ["Energy of the steps only, without set-up, compilation, failures and buffer."]
     if found.energy[-1].amount.low is not None:
         notes.append("[ ] = 95 % CI of the mean of the measured jobs, not of future jobs.")
     validity = entry.main.validity

@@ -7,14 +7,15 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from steelyard.analysis.compare import compare, require_factor
+from steelyard.analysis.compare import compare
 from steelyard.analysis.ratios import bounded
 from steelyard.analysis.ratios import sentence as says
-from steelyard.errors import InputError, SteelyardError
+from steelyard.analysis.sweep import factor_of, written
+from steelyard.errors import SteelyardError
 from steelyard.numbers import short
 from steelyard.report.charts.ratios import ratio_chart
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study.subject import default, written
+from steelyard.report.study.subject import default
 from steelyard.terminal.findings import merged
 from steelyard.terminal.text import capital, sentence, shortened
 
@@ -34,12 +35,6 @@ DRAWN = 2
 SHOWN_PAIRS = 3
 SHOWN_LEFT_OUT = 6
 VERDICTS = {"too few jobs": "not ranked"}
-# Settings of a spec that have another name in rows, or that belong to a machine or a model.
-FACTORS = {
-    "device": "system", "data.format": "dataset", "data.path": "dataset", "quality.target": "quality_target",
-    "sim.input.samples_per_s": "input_rate", "sim.collective.message_bytes": "model_options",
-    "sim.memory.bytes_per_sample": "model_options", "sim.memory.fixed_bytes": "model_options",
-}  # fmt: skip
 # These have their own sections.
 CURVES = ("ranks", "batch")
 
@@ -61,20 +56,6 @@ def factor_sections(entry: Subject, prefix: str = "compare", of: str = "") -> li
         if factor is not None:
             found.append(_factor_section(entry, key, factor, f"{prefix}-{key.replace('.', '-').replace('_', '-')}", of))
     return found
-
-
-def factor_of(key: str) -> str | None:
-    """Return the comparison factor for a setting of a spec, or None if the rules know no factor for it."""
-    if key in FACTORS:
-        return FACTORS[key]
-    if key.startswith("model."):
-        return "model_options"
-    if key.startswith("sim.") and not key.startswith("sim.input"):
-        return "system"
-    try:
-        return require_factor(key)
-    except InputError:
-        return None
 
 
 def _factor_section(entry: Subject, key: str, factor: str, name: str, of: str) -> Section:

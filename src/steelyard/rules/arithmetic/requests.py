@@ -22,12 +22,13 @@ class HoursDoNotFollow(TableRule):
     name = "device-hours-mismatch"
     severity = "error"
     why = (
-        "Device-hours are trainings x time x devices, plus the stated failed runs and buffer. If the request does not "
+        "Device-hours are trainings x time x devices, plus the stated failures and buffer. If the request does not "
         "match, it hides an overhead, or a mistake that costs the project compute time."
     )
     detected = (
         f"{ASKED} differs from trainings x train_time x devices / (1 - failed_share) x (1 + buffer) of the same row by "
-        "more than the rounding of the printed digits. A failed_share or buffer that is not stated counts as 0."
+        "more than the rounding of the printed digits. failed_share is the share of the hours that failures waste; a "
+        "failed_share or buffer that is not stated counts as 0."
     )
     bad = Example(
         f"devices,metric,value,unit\n32,trainings,20,\n32,train_time,5.25,h\n32,{ASKED},4410,h\n",
@@ -37,7 +38,7 @@ class HoursDoNotFollow(TableRule):
         f"devices,metric,value,unit\n32,trainings,20,\n32,train_time,5.25,h\n32,buffer,25,%\n32,{ASKED},4200,h\n",
         "With the stated buffer of 25 % it is 4,200 device-hours.",
     )
-    fix = "state the buffer and the failed runs that the hours include, or recompute the hours"
+    fix = "state the buffer and the failures that the hours include, or recompute the hours"
 
     def check(self, table: RowTable) -> Iterator[Finding]:
         """Yield one finding per request whose stated plan gives other hours."""
@@ -51,7 +52,7 @@ class HoursDoNotFollow(TableRule):
                 value = self._compute_hours(row, devices, runs, time, "value")
                 stated = "".join(
                     f", {words} {100 * row.figures[name].value:g} %"
-                    for name, words in (("failed_share", "failed runs"), ("buffer", "buffer"))
+                    for name, words in (("failed_share", "lost to failures"), ("buffer", "buffer"))
                     if name in row.figures
                 )
                 yield self.found(
@@ -59,14 +60,14 @@ class HoursDoNotFollow(TableRule):
                     f"{short(value / 3600, 5)}",
                     place=row.place,
                     evidence=f"{runs.value:g} trainings x {short(time.value / 3600, 5)} h x {devices:g} devices"
-                    + (stated or "; no buffer or failed runs stated"),
+                    + (stated or "; no buffer or failures stated"),
                 )
 
     @staticmethod
     def _compute_hours(row: Row, devices: float, runs: Amount, time: Amount, end: str) -> float:
         """Return the planned device-seconds from one bound (`low`, `high`) or the `value` of each figure."""
         failed, buffer = row.figures.get("failed_share"), row.figures.get("buffer")
-        # Avoid a division by zero if all runs fail.
+        # Avoid a division by zero if everything is lost.
         kept = 1 - min(0.99, getattr(failed, end)) if failed is not None else 1.0
         more = 1 + getattr(buffer, end) if buffer is not None else 1.0
         # The number of trainings is exact, even if it ends in zeros.

@@ -10,7 +10,7 @@ from steelyard.inputs.command import extend, join
 from steelyard.rules.rule import Example, PairRule, find_rule
 from steelyard.rules.table.phrases import describe_trend
 from steelyard.rules.table.settings import about_rate, alike, nodes_of, shown, stated
-from steelyard.stats.ratio import DRIFT, MIN_JOBS, TREND_LIMIT, JobTime, apart, one_after_the_other
+from steelyard.stats.ratio import DRIFT, MIN_JOBS, TREND_LIMIT, JobTime, apart, one_after_the_other, shown_trend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -262,7 +262,7 @@ class TrendInJobs(PairRule):
     )
     detected = (
         "The mean log step time of the last third of each job is compared with that of its first third, without the "
-        "slow first steps and with clipped spikes. If Student's t over the jobs shows a trend at the 2 % level, the "
+        "slow first steps and with clipped spikes. If Student's t over the jobs shows a trend at the 1 % level, the "
         f"interval of a ratio is widened by it (a warning). Above {100 * TREND_LIMIT:g} % there is no ratio, only a "
         "bound if the difference is larger than the trend (an error)."
     )
@@ -280,11 +280,10 @@ class TrendInJobs(PairRule):
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """Yield one finding per side with a trend."""
-        for row in (pair.a, pair.b):
-            percent = row.number("trend_percent")
-            if not percent or percent <= -100 or not about_rate(pair):
+        for row, other in ((pair.a, pair.b), (pair.b, pair.a)):
+            trend = shown_trend(row.jobs, other.jobs) if row.jobs else _stated_trend(row)
+            if trend is None or not about_rate(pair):
                 continue
-            trend = math.log1p(percent / 100)
             far = abs(trend) > TREND_LIMIT
             then = "a ratio would depend on the length of the jobs" if far else "the interval is widened by this"
             yield self.found(
@@ -293,6 +292,11 @@ class TrendInJobs(PairRule):
                 severity="error" if far else "warning",
                 command=_run_longer(row),
             )
+
+
+def _stated_trend(row: Row) -> float | None:
+    percent = row.number("trend_percent")
+    return math.log1p(percent / 100) if percent else None
 
 
 class OneAfterTheOther(PairRule):

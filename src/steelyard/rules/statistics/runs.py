@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from steelyard.estimate.stop import STEPS_TO_JUDGE
 from steelyard.inputs.command import extend
 from steelyard.numbers import change, short
 from steelyard.rules.rule import Example, RunRule
@@ -153,6 +154,12 @@ class FirstEpoch(RunRule):
         if data is not None and data.fits_in_memory:
             cause += "; the data fits in memory, so later epochs may read from the page cache"
         yield self.found(f"later epochs are {change(share)} faster than the first: {cause}")
+
+
+def too_short(record: RunRecord) -> tuple[Finding, ...]:
+    """Return the findings that a longer run would not have: too few steps for a steady state, stopped by a limit."""
+    few = record.steps_seen < STEPS_TO_JUDGE
+    return tuple(found for found in record.findings if found.code == "SY202" or (few and found.code == "SY201"))
 
 
 def _find_unmet(record: RunRecord) -> dict[str, float]:

@@ -10,7 +10,7 @@ from steelyard.terminal.drawing import duration, grid, rounded
 from steelyard.terminal.live.foot import Foot
 from steelyard.terminal.live.pace import parallel_left_s
 from steelyard.terminal.live.progress import FOOT_ROWS, ROWS_ABOVE, Loudness
-from steelyard.terminal.status import grid_cells, progress_line, waiting_lines
+from steelyard.terminal.status import grid_cells, progress_line, short_lines, waiting_lines
 from steelyard.terminal.text import many
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class Following:
         self._loud = loud
         self._foot = Foot(live=loud != "quiet")
         self._said = ""
+        self._warned = False
         self._detail: list[str] = []
         self._first: tuple[float, int] | None = None
 
@@ -40,6 +41,9 @@ class Following:
     def tell(self, status: StudyStatus) -> None:
         """Show a new status."""
         line = progress_line(status)
+        if self._loud != "quiet" and not self._warned and (lines := short_lines(status)):
+            self._warned = True
+            self._foot.above("\n".join(lines))
         if self._loud == "verbose" and (lines := waiting_lines(status)) != self._detail:
             self._detail = lines
             self._foot.above("\n".join(lines)) if lines else None

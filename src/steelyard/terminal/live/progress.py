@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import textwrap
 import time
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from steelyard.analysis.summary import MEASURED
 from steelyard.errors import printable
+from steelyard.estimate.stop import STEPS_TO_JUDGE
 from steelyard.numbers import change
 from steelyard.results.store import read_progress
+from steelyard.rules.statistics.runs import too_short
 from steelyard.terminal import console
 from steelyard.terminal.drawing import duration, rounded
 from steelyard.terminal.live.board import Board
@@ -35,6 +38,8 @@ FOOT_ROWS = 16
 """Maximum number of lines of the foot."""
 ROWS_ABOVE = 2
 """Lines of the terminal that are kept for what is printed above the foot."""
+LONGER_ROOM = 1.25
+"""Factor between the time that a run would need, by its first steps, and the budget to recommend."""
 
 
 def loudness(arguments: argparse.Namespace) -> Loudness:
@@ -52,10 +57,24 @@ class Progress:
     """Shows a grid of the runs, the running one and the time left on a terminal, or one line per run elsewhere."""
 
     def __init__(
-        self, loud: Loudness = "normal", plan: Expansion | None = None, folder: ResultFolder | None = None
+        self,
+        loud: Loudness = "normal",
+        plan: Expansion | None = None,
+        folder: ResultFolder | None = None,
+        *,
+        file: Path | None = None,
+        later: str = "",
     ) -> None:
+        """Show the runs of a plan.
+
+        `file`: where their settings are; None: on the command line. `later`: the command that adds longer runs.
+        """
         self._loud = loud
         self._folder = folder
+        self._file = file
+        self._later = later
+        self._warned: set[str] = set()
+        self._foreseen: set[tuple[str, bool]] = set()
         self._foot = Foot(live=loud != "quiet")
         self._board = Board(plan, folder) if plan is not None and folder is not None and self._foot.live else None
         self._pace = Pace()
@@ -91,10 +110,11 @@ class Progress:
         if self._raw is None:
             self._raw = raw
             self._detail(f"{self._line}: temporary files: {raw}")
-        if not self._foot.live and (self._loud != "verbose" or self._stepping):
+        if self._loud == "quiet":
             return
         progress = read_progress(raw)
         if progress:
+            self._foresee(progress.get("needed_s"))
             if not self._stepping:
                 self._stepping = True
                 self._detail(f"{self._line}: first steps after {duration(self._spent_s())}")
@@ -111,11 +131,40 @@ class Progress:
         if self._board is not None:
             self._board.end(record)
         self.say(f"[{done}/{total}] {record.run_id}: {_outcome(record)}")
+        if done < total:
+            self._warn(record)
         if record.launch is not None:
             self._detail(f"  command: {shlex.join(record.launch.command)}")
         if self._folder is not None:
             self._detail(f"  record: {self._folder.run_path(record.spec)}")
         self._show("")
+
+    def _foresee(self, needed_s: float | None) -> None:
+        """Print once per configuration that a run extends itself, or that it will be too short to be useful."""
+        if needed_s is None or self._running is None:
+            return
+        budget, cell = self._running.budget, self._running.configuration
+        extends = needed_s <= budget.longest_s
+        if (cell, extends) in self._foreseen:
+            return
+        self._foreseen.add((cell, extends))
+        why = f"{STEPS_TO_JUDGE} steps, needed to judge the steady state, take about {rounded(needed_s)}"
+        if extends:
+            self.say(f"{self._line}: extended: {why}, longer than max_seconds ({budget.max_seconds:g} s)")
+        else:
+            most = "" if budget.max_extension == 1 else f", {budget.longest_s:g} s with its extension"
+            self.say(f"{self._line}: warning: too short: {why}; max_seconds is {budget.max_seconds:g} s{most}")
+            enough = math.ceil(LONGER_ROOM * needed_s)
+            setting = f"set run.budget.max_seconds = {enough} in {self._file}"
+            self.say(f"  fix: {setting if self._file else f'add --max-seconds {enough}'}")
+
+    def _warn(self, record: RunRecord) -> None:
+        """Print once per kind of finding that runs are too short to be useful, before the others are made."""
+        for found in too_short(record):
+            if found.code not in self._warned:
+                self._warned.add(found.code)
+                self.say(f"  warning: {found.code} {found.message}")
+                self.say(f"  fix: {self._later or found.fix}")
 
     def _spent_s(self) -> float:
         return time.monotonic() - self._begun_s
@@ -158,6 +207,8 @@ def _outcome(record: RunRecord) -> str:
         mean_s = record.quantities["step_time_mean"].value
         each = seconds(mean_s) if mean_s is not None else "unknown length"
         text = f"{with_interval(rate)} {rate.unit}, {record.steps_seen:,} steps of {each}"
+        if record.stop is not None and record.stop.extended_s:
+            text += f", extended by {duration(record.stop.extended_s)}"
     else:
         text = f"{record.status.code}: {record.status.reason}"
     if record.status.code == "not_converged":

@@ -66,11 +66,13 @@ class BlockLoop:
             rel_half_width=budget.rel_half_width,
             max_steps=budget.max_steps,
             max_seconds=budget.max_seconds,
+            max_extension=budget.max_extension,
         )
         self._fold = Fold()
         self._seconds = 0.0
         self._host_seconds = 0.0
-        self._max_seconds = budget.max_seconds
+        self._extended = False
+        self._told_needed = False
         own = [timer.step_maker.block_steps or MAX_BLOCK_STEPS for timer in timers]
         self._block_limit = max(1, min(MAX_BLOCK_STEPS, BLOCK_STEPS_IN_MEMORY // len(timers), *own))
         self._last_progress = time.monotonic()
@@ -86,7 +88,11 @@ class BlockLoop:
             count, reason = self.advance(count)
         self._between.finish()
         return Stop(
-            reason=REASONS[reason], steps=self._fold.steps, seconds=self._seconds, host_seconds=self._host_seconds
+            reason=REASONS[reason],
+            steps=self._fold.steps,
+            seconds=self._seconds,
+            host_seconds=self._host_seconds,
+            extended_s=max(0.0, self._seconds - self._rule.max_seconds) if self._extended else 0.0,
         )
 
     def advance(self, count: int) -> tuple[int, int]:
@@ -107,6 +113,7 @@ class BlockLoop:
             reason = "epochs" if self._fold.steps >= self._epoch_steps else None
         else:
             reason = self._rule.decide(self._fold, self._seconds)  # type: ignore[assignment]
+            self._extended |= reason is None and self._rule.limit_s > self._rule.max_seconds
         self._report_progress(last=reason is not None)
         return (self._next_block(), 0) if reason is None else (0, REASONS.index(reason))
 
@@ -120,7 +127,7 @@ class BlockLoop:
         if self._seconds:
             seconds = MAX_BLOCK_SECONDS
             if whole is None:
-                seconds = min(seconds, self._max_seconds - self._seconds)
+                seconds = min(seconds, self._rule.limit_s - self._seconds)
             count = min(count, max(1, math.ceil(seconds * done / self._seconds)))
         return count
 
@@ -145,12 +152,17 @@ class BlockLoop:
 
     def _report_progress(self, *, last: bool) -> None:
         now = time.monotonic()
-        if now - self._last_progress < PROGRESS_EVERY_S and not last:
+        needed_s = self._rule.needed_s
+        news = last or (needed_s is not None and not self._told_needed)
+        if now - self._last_progress < PROGRESS_EVERY_S and not news:
             return
         self._last_progress = now
         progress = {"steps": float(self._fold.steps), "seconds": self._seconds}
         if self._rule.estimate is not None and math.isfinite(self._rule.estimate.rel_half_width):
             progress["rel_half_width"] = self._rule.estimate.rel_half_width
+        if needed_s is not None:
+            progress["needed_s"] = needed_s
+            self._told_needed = True
         write_progress(self._raw, progress)
 
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steelyard import plugins
+from steelyard import hostload, plugins
 from steelyard.contracts import observe
 from steelyard.contracts.base import from_json_object
 from steelyard.contracts.spec import RunSpec
@@ -23,7 +23,7 @@ from steelyard.worker.engine.blocks import BlockLoop, crosscheck, crosscheck_ste
 from steelyard.worker.engine.ending import on_terminate
 from steelyard.worker.engine.timer import StepTimer
 from steelyard.worker.engine.watchdog import Watchdog, stack_of
-from steelyard.worker.measure.environment import environment
+from steelyard.worker.measure.environment import ROOT, environment, node_name
 from steelyard.worker.measure.writer import EventLog, StepWriter
 from steelyard.worker.sensors.watch import Watch
 
@@ -141,6 +141,7 @@ def _run(spec: RunSpec, raw: Path, log: EventLog) -> observe.Status:
 
     watchdog = Watchdog(spec.hang_limit_s, raw, bark)
     watchdog.start()
+    _write_load(log, spec, "start")
     sensors = Watch(spec, raw)
     watch: SensorWatcher = sensors
     try:
@@ -231,9 +232,11 @@ def _measure(
             for step_maker in step_makers:
                 step_maker.compile()
         timers = [StepTimer(device, maker) for device, maker in zip(job.devices, step_makers, strict=True)]
+        _write_load(log, spec, "steps")
         with log.phase("steps", now):
             between = Between(step_makers[0], job.judge, log=log if leads else None, now=now, beat=watchdog.beat)
             stop = BlockLoop(spec, timers, writer, raw, job.team, after_block, between).run()
+        _write_load(log, spec, "end")
         if leads:
             log.write("stop", stop)
             _write_settings(job, log)
@@ -244,6 +247,12 @@ def _measure(
             # Every process: waiting for the slowest rank and the transfer can only be separated with all of them.
             log.write("crosscheck", checked)
     return stop
+
+
+def _write_load(log: EventLog, spec: RunSpec, moment: observe.LoadMoment) -> None:
+    """Write how much CPU time this job and others have used. A simulated clock does not depend on the machine."""
+    if spec.device_family != "sim":
+        log.write("load", hostload.read_load(ROOT, moment, node_name()))
 
 
 def _write_settings(job: Job, log: EventLog) -> None:

@@ -38,6 +38,8 @@ REASONS = {
     0x400: "reliability",
 }
 IDLE = 0x1
+# By version of the driver. The plain name raises an error of another class if the driver lacks the call.
+PROCESSES = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
 
 
 class SensorTiming(NamedTuple):
@@ -75,7 +77,7 @@ def open_nvml(root: Path, devices: Sequence[str]) -> SensorsFound:
 
 
 def conditions(root: Path, devices: Sequence[str]) -> dict[str, str]:
-    """Return the current throttle reasons and power limit, as text under `gpuN.`."""
+    """Return the current throttle reasons, power limit and computing processes, as text under `gpuN.`."""
     package = library.binding()
     session = Session(package)
     try:
@@ -91,6 +93,10 @@ def conditions(root: Path, devices: Sequence[str]) -> dict[str, str]:
             facts[f"gpu{card.index}.clocks_held_by"] = ", ".join(held_by(mask)) or "nothing"
         if (limit_w := _limit_w(session, card)) is not None:
             facts[f"gpu{card.index}.power_limit_w"] = f"{limit_w:g}"
+        # If the job's devices are unknown, processes may be on one that it does not use.
+        lists = (session.try_call(name, card.handle) for name in PROCESSES) if devices and not card.instances else ()
+        if (listed := next((each for each in lists if each is not None), None)) is not None:
+            facts[f"gpu{card.index}.processes"] = str(len({process.pid for process in listed}))
     session.close()
     return facts
 

@@ -1,0 +1,80 @@
+"""How busy this node is now, and with what."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from steelyard.derive.load import load_between
+from steelyard.doctor.node import Check, HostView
+from steelyard.errors import printable
+from steelyard.hostload import own_numbers, processes, read_load
+from steelyard.rules.environment.load import OWN_NODE, describe_others, disturbances
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from steelyard.contracts.record import LoadShares
+    from steelyard.hostload import ProcessTime
+
+# CPU time is counted in ticks of 10 ms: long enough to see a tenth of a CPU, short enough not to be noticed.
+INTERVAL_S = 0.3
+LEAST_CPUS = 0.1
+# One tick is up to 3 % of this time on a CPU.
+LEAST_LOST = 0.05
+SHOWN = 3
+
+
+def load_check(node: HostView, pause: Callable[[float], None] = time.sleep) -> Check:
+    """Check whether something else uses the CPUs, and name the processes that use most."""
+    begin_s, before = time.monotonic(), processes(node.root)
+    load = load_now(node, pause)
+    if load is None:
+        return Check("load", "note", "unknown: the kernel does not show the CPU time of processes")
+    told = dict(_disturbances(load, node))
+    busiest = ", ".join(_busiest(before, processes(node.root), time.monotonic() - begin_s)) if told else ""
+    found = "; ".join(told) or describe_others(load, len(node.cpu_numbers))
+    return Check(
+        "load", "note" if told else "ok", found + (f"; most: {busiest}" if busiest else ""), "; ".join(told.values())
+    )
+
+
+def busy_line(node: HostView | None = None, pause: Callable[[float], None] = time.sleep) -> str:
+    """Return a line for people if this node is busy; empty if it is not."""
+    node = node or HostView()
+    load = load_now(node, pause)
+    told = [] if load is None else [text for text, _ in _disturbances(load, node)]
+    return f"busy machine: {'; '.join(told)}; see steelyard doctor" if told else ""
+
+
+def load_now(node: HostView, pause: Callable[[float], None]) -> LoadShares | None:
+    """Return the load of a short time from now on; None if the kernel does not show what others use."""
+    first = read_load(node.root, "start", cpus=node.cpu_numbers)
+    pause(INTERVAL_S)
+    load = load_between([(first, read_load(node.root, "end", cpus=node.cpu_numbers))])
+    return load if load is not None and load.other_cpus is not None else None
+
+
+def _disturbances(load: LoadShares, node: HostView) -> Iterator[tuple[str, str]]:
+    cpus = len(node.cpu_numbers)
+    # A run to come may want every CPU.
+    wanted = replace(load, own_cpus=float(cpus))
+    return disturbances(wanted, cpus, f"wait until they have ended, or measure on {OWN_NODE}", LEAST_LOST)
+
+
+def _busiest(before: dict[int, ProcessTime], after: dict[int, ProcessTime], seconds: float) -> list[str]:
+    """Return the other processes that used most CPU time."""
+    ours = own_numbers(after, os.getpid())
+    used = {
+        number: (process.cpu_s - before[number].cpu_s) / seconds
+        for number, process in after.items()
+        if number in before and number not in ours
+    }
+    most = sorted(used, key=lambda number: -used[number])[:SHOWN]
+    return [
+        f"{printable(after[number].name)[:40]} (process {number}, {used[number]:.1f} CPUs)"
+        for number in most
+        if used[number] >= LEAST_CPUS
+    ]
