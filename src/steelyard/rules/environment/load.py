@@ -11,7 +11,7 @@ from steelyard.rules.rule import Example, RunRule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from steelyard.contracts.record import Finding, LoadShares, RunRecord
+    from steelyard.contracts.record import Finding, HostLoad, LoadShares, RunRecord
 
 # Measured while others used 1.7 of 2 CPUs: a run with one thread made 98 steps per second of its own CPU time, and with
 # two threads 17, because each step waits for its slowest thread. So a small share matters, too. The daemons of a quiet
@@ -59,8 +59,7 @@ class BusyMachine(RunRule):
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield a finding on the busiest node."""
-        measured = [(node, node.during) for node in record.load if node.during and node.during.seconds >= LEAST_S]
-        busy = [(node, load) for node, load in measured if any(disturbances(load, node.cpus))]
+        busy = list(busy_nodes(record))
         if not busy:
             return
         node, load = max(busy, key=lambda found: (found[1].other_cpus or 0.0) / max(1, found[0].cpus))
@@ -74,6 +73,13 @@ class BusyMachine(RunRule):
             command=join("" if scheduled else "steelyard doctor", extend(record.spec)),
             evidence="" if before is None else f"before the first step, other processes used {before:.1f} CPUs",
         )
+
+
+def busy_nodes(record: RunRecord) -> Iterator[tuple[HostLoad, LoadShares]]:
+    """Yield the nodes on which something else used the CPUs while the steps were measured."""
+    for node in record.load:
+        if node.during and node.during.seconds >= LEAST_S and any(disturbances(node.during, node.cpus)):
+            yield node, node.during
 
 
 def disturbances(
