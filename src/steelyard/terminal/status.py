@@ -225,7 +225,8 @@ def short_lines(status: StudyStatus) -> list[str]:
     if not short:
         return []
     lines = wrapped(f"warning: {many(len(short), 'run')} too short, such as {short[0].run_id}: {short[0].short}")
-    return [*lines, "  fix: steelyard study FILE --extend"]
+    again = shlex.join(["steelyard", "study", *(status.arguments or ("FILE",)), "--extend"])
+    return [*lines, f"  fix: {again}"]
 
 
 def _next_lines(status: StudyStatus) -> list[str]:
