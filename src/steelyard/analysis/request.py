@@ -502,7 +502,7 @@ def _overhead(plan: WorkPlan, hours: Estimate, parts: JobParts, per_device_hour:
             f"a failure loses up to {longest_s / HOUR_S:.3g} h, and there is one every {1 / rate / HOUR_S:.3g} h",
             "checkpoints closer together, or shorter jobs (--job-hours)",
         )
-        raise InputError("with so many failures the plan would hardly ever finish", problems=(problem,))
+        raise InputError("at this rate of failures the plan would hardly ever finish", problems=(problem,))
     job_s = parts.time_s(rate)
     with_failures = hours.scaled(job_s / parts.time_s(0))
     lost = Estimate(1 - hours.value / with_failures.value)

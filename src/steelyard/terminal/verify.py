@@ -60,7 +60,7 @@ def _outcome_lines(recipe: Recipe, outcome: FigureVerdict) -> list[str]:
         change = _change(found.value / expected.value, "above", "below")
         against += f"; {change} the documented {number(expected.value)}"
     lines = [f"{outcome.verdict.upper()}: {subject}: {value}; {against}", sentence(outcome.why)]
-    if outcome.not_steady and outcome.verdict != "cannot tell":
+    if outcome.not_steady:
         lines.append(
             f"{outcome.not_steady} of {many(found.jobs, 'job')} had no steady state (SY201); the interval covers how "
             "jobs differ, but longer jobs may have another pace."
