@@ -59,8 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _here(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
     _refuse_under_way(folder, expansion.study.name)
     make = search_all if expansion.searches else run_all
-    later = "" if expansion.searches else f"{command_on_file('study', arguments)} --extend"
-    with Progress(loudness(arguments), expansion, folder, file=arguments.file, later=later) as progress:
+    with Progress(loudness(arguments), expansion, folder) as progress:
         outcome = make(folder, expansion, launcher_here(progress.say, _specs(expansion)), progress)
     return _show(arguments, expansion, folder, outcome)
 
