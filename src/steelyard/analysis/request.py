@@ -515,7 +515,7 @@ def _overhead(plan: WorkPlan, hours: Estimate, parts: JobParts, per_device_hour:
             "F", "device-hours with lost work repeated", "{K} x {J} x {X} x {N} / 3600", with_failures,
             "device-hours", "calculated",
         ),
-        Term("f", "share of the device-hours lost to failures", "(1 - {H} / {F}) x 100", lost, "%", "calculated", digits=3),
+        Term("f", "share of F lost to failures", "(1 - {H} / {F}) x 100", lost, "%", "calculated", digits=3),
         Term("b", "buffer", "", Estimate(plan.buffer_percent), "%", "given", digits=3),
         Term("A", "device-hours to request", "{F} x (1 + {b} / 100)", asked, "device-hours", "calculated"),
     ]  # fmt: skip
