@@ -721,7 +721,7 @@ def test_what_does_not_fit_is_no_failure_and_is_not_to_be_made_again() -> None:
     assert "not converged" not in header
     assert lines[-1] == "next: steelyard show sweep"
     lines = status_lines(standing(["completed", "out_of_memory", "hung"], []))
-    assert lines[-1].endswith("--again hung reruns them")
+    assert lines[-2:] == ["    steelyard study FILE --again hung", "next: steelyard show a-r0002"]
 
 
 def test_a_study_at_a_site_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from steelyard.analysis.summary import MEASURED, job_of, summarise
+from steelyard.analysis.summary import MEASURED, summarise, why_longer
 from steelyard.estimate.stop import STEPS_TO_JUDGE
 from steelyard.inputs.study import further_runs
 from steelyard.rules.statistics.runs import too_short
-from steelyard.rules.table.phrases import describe_trend
-from steelyard.stats.ratio import MIN_JOBS, TREND_LIMIT, shown_trend
+from steelyard.stats.ratio import MIN_JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -84,7 +83,7 @@ def find_extension(expansion: Expansion, records: Iterable[RunRecord]) -> Extens
         first = max(expansion.study.repeats, *(record.spec.repeat + 1 for record in runs))
         counted = summarise(runs)[0].records
         measured = [record for record in counted if record.status.code in MEASURED]
-        if (why := _why_longer(measured)) is not None:
+        if (why := why_longer(measured)) is not None:
             spec = _make_longer(measured)
             jobs = max(MIN_JOBS, len(counted))
             needs.append(Need(cell, spec, first, jobs, why, _estimate_s(measured, spec)))
@@ -93,17 +92,6 @@ def find_extension(expansion: Expansion, records: Iterable[RunRecord]) -> Extens
             why = f"{len(measured)} of {MIN_JOBS} jobs"
             needs.append(Need(cell, spec, first, MIN_JOBS - len(measured), why, _estimate_s(measured, spec)))
     return Extension(tuple(needs), tuple(lost))
-
-
-def _why_longer(measured: Sequence[RunRecord]) -> str | None:
-    """Return why a configuration needs longer jobs; None: it does not, or its length is a number of epochs."""
-    if measured[0].spec.budget.epochs is not None:
-        return None
-    short = [found for record in measured for found in too_short(record)]
-    if short:
-        return f"jobs too short ({', '.join(sorted({found.code for found in short}))})"
-    trend = shown_trend([job_of(record) for record in measured])
-    return f"{describe_trend(trend)} (SY211)" if trend is not None and abs(trend) > TREND_LIMIT else None
 
 
 def _make_longer(measured: Sequence[RunRecord]) -> RunSpec:

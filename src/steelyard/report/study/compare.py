@@ -92,7 +92,8 @@ def _not_compared(entry: Subject, key: str, factor: str, groups: int, values: in
     if values - 1 > MAX_PAIRS:
         texts.append(f"{values - 1 - MAX_PAIRS:,} more values of {key} are not compared here.")
     if groups > MAX_GROUPS:
-        texts.append(f"Only the {MAX_GROUPS} fastest of {groups:,} groups that differ only in {key} are compared.")
+        which = f"{MAX_GROUPS} of {groups:,} groups that differ only in {key}"
+        texts.append(f"Only {which} are compared: those with the highest reliable throughput.")
     study = entry.cells[0].study
     command = f"Run steelyard compare {study}:{key}=A {study}:{key}=B --factor {factor} to compare all."
     return [*texts, command] if texts else []
