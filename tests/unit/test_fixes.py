@@ -98,6 +98,7 @@ def test_changes_are_options_and_impossible_ones_give_no_command() -> None:
     assert command == "steelyard run sim --data host --max-seconds 480 --repeats 3"
     assert run_again(spec, {"loader.workers": 3}) == ""
     assert join("a", "", "b", "a") == "a && b"
+    assert run_again(make_spec(model={f"option{n}": "x" * 60 for n in range(50)})) == ""
 
 
 def test_a_study_is_extended_by_its_file_and_site() -> None:
@@ -220,6 +221,10 @@ def test_a_study_names_its_file_and_each_finding_once(capsys: pytest.CaptureFixt
     assert text.count("SY202 stopped-by-limit (warning)") == 1
     assert "all 2 configurations: SY202" in text
     assert next_command(text) == "steelyard study in/small.toml --extend"
+    assert main([*shlex.split(next_command(text))[1:], "--quiet"]) == 0
+    text = capsys.readouterr().out
+    assert "SY2" not in text
+    assert "all 2 configurations: 2 shorter jobs not counted" in text
     # The words that name the study are no setting of a run.
     assert main(["show", "small", "--json"]) == 0
     shown = {entry["configuration"] for entry in json.loads(capsys.readouterr().out)}
@@ -270,7 +275,10 @@ def test_the_last_line_is_the_command_of_the_most_severe_finding() -> None:
     assert tally_lines(found[:1]) == ["1 warning.", "next: steelyard run sim"]
 
 
-def test_no_line_break_comes_into_a_command() -> None:
-    command = "        steelyard run sim " + "--batch 8 " * 20
-    assert _folded(command, 60) == command
-    assert "\n" in _folded("next: give another folder " * 5, 60)
+def test_a_long_command_is_broken_as_a_shell_reads_it() -> None:
+    command = "next: steelyard run sim --set 'a=[1, 2]' " + "--batch 8 " * 10 + "&& steelyard doctor"
+    folded = _folded(command, 60)
+    assert max(map(len, folded.splitlines())) <= 60
+    assert all(line.endswith(" \\") for line in folded.splitlines()[:-1])
+    assert shlex.split(folded.replace("\\\n", "")) == shlex.split(command)
+    assert "\\" not in _folded("next: give another folder " * 5, 60)

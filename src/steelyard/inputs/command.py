@@ -8,16 +8,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.spec import RunSpec
 from steelyard.inputs.catalogue import default_mode
-from steelyard.inputs.study import chosen_settings, option_of
+from steelyard.inputs.study import chosen_settings, not_default, option_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+EXTEND = "--extend"
+MAX_COMMAND = 1500
+"""Longer commands are left out: nobody reads them, and two must fit into a finding."""
 USUAL_BATCH = {"ceiling": 1}
 """The batch of a mode in which it is not that of the contract; `inputs.shorthand` sets it."""
 # Settings that one option of `steelyard run` sets together with others.
@@ -27,30 +31,35 @@ _TOGETHER = ("workload", "source", "data", "loader.place", "mode", "batch", "mod
 def run_again(spec: RunSpec, changes: Mapping[str, Any] | None = None, *, repeats: int = 1) -> str:
     """Return the `steelyard run` command with the settings of a run, some of them changed.
 
-    `changes`: new values by dotted name. Empty if no run can have these settings.
+    `changes`: new values by dotted name. Empty if no run can have these settings, or if the command is too long.
     """
     try:
         spec = _changed(spec, changes or {})
     except ValueError:
         return ""
     words = ["steelyard", "run", *_name_workload(spec)]
-    for setting, value in chosen_settings(spec).items():
+    for setting in chosen_settings(spec):
         if not setting.startswith(_TOGETHER):
-            words += _write(setting, value)
+            words += _write(setting, attrgetter(setting)(spec))
     words += ["--study", spec.study] if spec.study != RunSpec.study else []
-    return shlex.join([*words, *(["--repeats", str(repeats)] if repeats > 1 else [])])
+    return _join_words([*words, *(["--repeats", str(repeats)] if repeats > 1 else [])])
 
 
 def extend(spec: RunSpec, changes: Mapping[str, Any] | None = None, *, repeats: int = 1) -> str:
     """Return the command that extends the study of a run; for a run without a study file, `run_again`."""
     if spec.study_arguments:
-        return shlex.join(["steelyard", "study", *spec.study_arguments, "--extend"])
+        return _join_words(["steelyard", "study", *spec.study_arguments, EXTEND])
     return run_again(spec, changes, repeats=repeats)
 
 
 def join(*commands: str) -> str:
     """Return commands as one, each once."""
     return " && ".join(dict.fromkeys(filter(None, commands)))
+
+
+def _join_words(words: list[str]) -> str:
+    command = shlex.join(words)
+    return command if len(command) <= MAX_COMMAND else ""
 
 
 def _changed(contract: Any, changes: Mapping[str, Any]) -> Any:
@@ -97,4 +106,7 @@ def _text(value: Any) -> str:
             json.loads(value)
         except ValueError:
             return value
-    return json.dumps(value)
+    if isinstance(value, tuple):
+        # Parts with their defaults need not be written.
+        value = [not_default(part) if dataclasses.is_dataclass(part) else part for part in value]
+    return json.dumps(value, separators=(",", ":"))

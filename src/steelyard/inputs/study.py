@@ -375,7 +375,7 @@ def cell_name(spec: RunSpec) -> str:
 
 def chosen_settings(spec: RunSpec) -> dict[str, Any]:
     """Return the settings that differ from their defaults; nested ones have dotted names."""
-    return {key: value for key, value in _not_default(spec).items() if key not in IDENTITY}
+    return {key: value for key, value in not_default(spec).items() if key not in IDENTITY}
 
 
 def single_run(
@@ -410,7 +410,8 @@ def assign(settings: dict[str, Any], key: str, value: Any) -> None:
     table[last] = value
 
 
-def _not_default(contract: Any, prefix: str = "") -> dict[str, Any]:
+def not_default(contract: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the fields that differ from their defaults; nested ones have dotted names."""
     kept: dict[str, Any] = {}
     for entry in dataclasses.fields(contract):
         value = getattr(contract, entry.name)
@@ -418,7 +419,7 @@ def _not_default(contract: Any, prefix: str = "") -> dict[str, Any]:
         if value == default:
             continue
         if dataclasses.is_dataclass(value):
-            kept |= _not_default(value, f"{prefix}{entry.name}.")
+            kept |= not_default(value, f"{prefix}{entry.name}.")
         else:
             kept[prefix + entry.name] = to_json_object(value)
     return kept

@@ -37,6 +37,8 @@ STATUSES = {
 }
 COMMAND = re.compile(r" *(?:next: )?steelyard \S+")
 """A line that is a command, which people copy."""
+WORDS = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
+"""The words of a command, with their quotes."""
 _STATUS = "|".join(f"(?P<{code}>{code})" for code in STATUSES)
 _STYLES = {
     **STATUSES,
@@ -90,11 +92,24 @@ def print_folded(console: Console, text: str, end: str = "\n") -> None:
 
 
 def _folded(line: str, columns: int) -> str:
-    if cell_len(line) <= columns or COMMAND.match(line):
-        # A command is copied: the terminal may break its line, but no line break may come into it.
+    if cell_len(line) <= columns:
         return line
     indent = " " * (len(line) - len(line.lstrip()) + 2)
+    if COMMAND.match(line):
+        return _continued(line, columns, indent)
     return textwrap.fill(line, columns, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+
+
+def _continued(line: str, columns: int, indent: str) -> str:
+    """Break a command between its words as a shell reads it, so that it can be copied."""
+    first, *words = WORDS.findall(line)
+    lines = [line[: len(line) - len(line.lstrip())] + first]
+    for word in words:
+        if cell_len(f"{lines[-1]} {word} \\") <= columns:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(indent + word)
+    return " \\\n".join(lines)
 
 
 def say(text: str) -> None:

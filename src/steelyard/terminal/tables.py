@@ -17,6 +17,7 @@ from steelyard.terminal.text import (
     natural_order,
     number,
     seconds,
+    shortened,
     table,
     with_interval,
     wrapped,
@@ -36,9 +37,13 @@ def cells_lines(cells: list[CellSummary], *, detail: bool = False) -> list[str]:
         for cell in cells
     )
     lines += unreliable_notes(cells, names) if len(cells) > 1 else []
+    shorter: dict[int, list[str]] = {}
     for cell in cells:
-        if cell.shorter:
-            lines += wrapped(f"{names[cell.cell]}: {many(cell.shorter, 'shorter job')} not counted")
+        shorter.setdefault(cell.shorter, []).append(names[cell.cell])
+    for count, which in shorter.items():
+        if count:
+            place = f"all {len(which)} configurations" if len(which) == len(cells) > 1 else shortened(which)
+            lines += wrapped(f"{place}: {many(count, 'shorter job')} not counted")
     for cell in cells:
         if cell.time_to_quality is not None:
             lines += wrapped(_format_time_to_quality(cell, names[cell.cell]))

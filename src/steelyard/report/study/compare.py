@@ -183,8 +183,13 @@ def pair_answer(compared: Compared, a: str, b: str) -> str:
 
 
 def _blocking(entries: Sequence[Comparison]) -> str:
-    codes = dict.fromkeys(found.code for entry in entries for found in entry.findings if found.severity == "error")
-    return f"errors {', '.join(codes)}" if codes else "the value is zero on one side"
+    """Return the first error, and how many others there are."""
+    errors = {found.code: found for entry in entries for found in entry.findings if found.severity == "error"}
+    if not errors:
+        return "the value is zero on one side"
+    code, first = next(iter(errors.items()))
+    more = f"; also {', '.join(list(errors)[1:])}" if len(errors) > 1 else ""
+    return f"{first.message} ({code}{more})"
 
 
 def _summary(pairs: Sequence[_Pair], name: str) -> Table:
