@@ -341,9 +341,9 @@ def page_problems(page: Page) -> Iterator[str]:
     doubted = any(row.unreliable for row in rows) or "Provisional" in scaled.answer or "Not shown" in scaled.answer
     for name in scheme_names():
         needs = {demand.demand: set(demand.needs) for demand in find_scheme(name).scheme.demand}
-        for row in table_named(sections[f"checklist-{name.lower()}"], f"checklist-{name.lower()}"):
-            if row[1] == "yes" and doubted and needs.get(row[0], set()) & OF_CURVES:
-                yield f"'yes' to {row[0]!r}, but the scaling is unreliable"
+        for demand, answered, *_ in table_named(sections[f"checklist-{name.lower()}"], f"checklist-{name.lower()}"):
+            if answered == "yes" and doubted and needs.get(demand, set()) & OF_CURVES:
+                yield f"'yes' to {demand!r}, but the scaling is unreliable"
 
 
 def surfaces(records: list[RunRecord]) -> dict[str, list[str]]:
@@ -374,14 +374,13 @@ def surfaces(records: list[RunRecord]) -> dict[str, list[str]]:
 
 
 def planted(records: list[RunRecord]) -> tuple[int, int]:
-    """Change the table of `best` so that it contradicts the sentence; return how many were noticed, and how many were
-    planted."""
+    """Change the table of `best` so that it contradicts the sentence; return how many are noticed, of how many."""
     cells = summarise(records)
     lines = ranking_lines(rank(cells)[:1])
     text = joined(until_blank(lines)).split(" next: ")[0]
     rows = [Shown(row[1], number(row[3]), row[5].startswith("unreliable")) for row in read_table(lines)]
     sound = [n for n, row in enumerate(rows) if row.value is not None and not row.unreliable]
-    changes = []
+    changes: list[tuple[int, dict[str, Any]]] = []
     if len(sound) > 1:
         changes.append((sound[-1], {"value": 2 * (rows[sound[0]].value or 0.0)}))
         changes.append((sound[0], {"unreliable": True}))
