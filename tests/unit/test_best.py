@@ -87,7 +87,8 @@ def test_tied_configurations_are_named_together_and_get_a_command() -> None:
     tied = entry(found, "batch=32").relative
     assert tied is not None
     assert (tied.high, tied.low is not None and tied.low < 0.95) == (1.0, True)
-    assert found.next_step == "set repeats = 8 in the file of study sweep, then: steelyard study FILE"
+    more = "--study sweep --repeats 5"
+    assert found.next_step == f"steelyard run sim --batch 64 {more} && steelyard run sim {more}"
 
 
 def test_an_unreliable_configuration_is_never_left_out_of_the_answer() -> None:
@@ -99,7 +100,7 @@ def test_an_unreliable_configuration_is_never_left_out_of_the_answer() -> None:
     assert headline(found).startswith("Best reliable: batch=8 at 324.8 samples/s (95 % CI 3")
     assert "2 of 4 configurations are reliable, 1 configuration without a result)" in headline(found)
     assert "batch=128 measured 26 % higher, 409.5 samples/s, but is unreliable: 2 of the 3 jobs" in headline(found)
-    assert found.next_step == "set repeats = 4 in the file of study sweep, then: steelyard study FILE"
+    assert found.next_step == "steelyard run sim --batch 128 --study sweep"
     lines = ranking_lines([found])
     assert [line.split()[0] for line in lines if "batch=" in line and "completed" in line] == ["1", "2", "-"]
     assert any("3 out of memory: as tested" in line for line in lines)
@@ -121,7 +122,7 @@ def test_without_a_reliable_configuration_there_is_a_sentence_and_a_command() ->
     assert headline(found).startswith(
         "no reliable best: none of 2 configurations is reliable; batch=8 measured highest 400.0 samples/s, but is "
     )
-    assert found.next_step == "set repeats = 3 in the file of study sweep, then: steelyard study FILE"
+    assert found.next_step == "steelyard run sim --batch 8 --study sweep --repeats 2"
     lost = ranked(jobs([1.0], status="failed", batch=8), jobs([1.0], status="failed", batch=4))
     assert headline(lost) == "no best: none of 2 configurations has a result (1 failed: as tested)"
 
@@ -146,7 +147,7 @@ def test_efficiency_and_cost_count_devices() -> None:
     assert [one.name for one in efficient.entries] == ["ranks=1", "ranks=2"]
     assert "1.11 times as much per device as the next, ranks=2" in headline(efficient)
     cheap = ranked(*groups, by="cost")
-    assert headline(cheap).startswith("Best: ranks=1 at 0.01000 device-s/sample (95 % CI 0.009")
+    assert headline(cheap).startswith("Best: ranks=1 at 2.778 device-hours per million samples (95 % CI 2.")
     assert "the next, ranks=2, costs 1.11 times as much (95 % CI 1.1" in headline(cheap)
     assert "no price is recorded" in cheap.basis
     priced = ranked(*groups, by="cost", tariff=Tariff("EUR", 0.0, 3.6, 2, whole_nodes=True, source="site s, pool p"))
@@ -177,7 +178,7 @@ def test_the_verb_answers_first_and_as_json(tmp_path: Path, capsys: pytest.Captu
     assert main(["best", "sweep", "--results", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Best reliable: batch=64 at 400.0 samples/s")
-    assert any(line.startswith("next: set repeats = 3") for line in lines)
+    assert any(line.startswith("next: steelyard run sim --batch 128") for line in lines)
     assert main(["best", "sweep", "--json", "--results", str(tmp_path)]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert [one["reliable"] for one in found["configurations"]] == [True, True, False]

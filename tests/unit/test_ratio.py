@@ -145,3 +145,12 @@ def test_a_mean_whose_interval_reaches_zero_has_an_upper_bound():
     rng = np.random.default_rng(6)
     means = rng.standard_normal((4000, 4)) + 3
     assert np.mean([across_jobs(values).at_most >= 3 for values in means.tolist()]) == pytest.approx(0.95, abs=0.012)
+
+
+def test_many_jobs_on_the_other_side_do_not_make_a_trend_of_noise():
+    shown = 0
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        few, many = ([JobTime(1.0, trend=float(d)) for d in 0.01 * rng.standard_normal(n)] for n in (3, 100))
+        shown += compare_jobs(few, many).trends[0] is not None
+    assert shown <= 9  # 1.1 % expected

@@ -15,6 +15,7 @@ from steelyard.analysis.summary import MEASURED, labels
 from steelyard.analysis.sweep import factor_of, swept_settings
 from steelyard.contracts.record import Quantity
 from steelyard.estimate.student import student_t
+from steelyard.inputs.command import extend, join, run_again
 from steelyard.rules.rule import check
 from steelyard.rules.table.row import Pair
 from steelyard.rules.table.settings import FOLLOWS, SETTINGS, alike, shown
@@ -44,7 +45,6 @@ FAMILIES = ("SY2", "SY6")
 HANDLED = ("SY205", "SY207")
 LONGEST_REASON = 120
 MAX_RATIOS = 20_000
-MORE_JOBS = 2
 MAX_JOBS = 30
 
 
@@ -131,7 +131,10 @@ class Ranking:
         if self.best is None:
             return f"steelyard show {study}"
         needed = _jobs_to_part(self.tied, len(self.reliable)) if len(self.tied) > 1 else None
-        return None if needed is None else more_jobs([entry.cell for entry in self.tied], needed)
+        cells = [entry.cell for entry in self.tied[:2]]
+        if needed is None:
+            return None
+        return join(*(run_again(cell.records[0].spec, repeats=max(1, needed - _jobs(cell))) for cell in cells))
 
 
 def rank(
@@ -184,16 +187,22 @@ def _better(by: By, a: float, b: float) -> bool:
     return a < b if less_is_better(by) else a > b
 
 
-def more_jobs(cells: Sequence[CellSummary], needed: int = 0) -> str:
-    """Say how to repeat a study with so many jobs per configuration, and with more than there are."""
-    jobs = max(sum(record.status.code in MEASURED for record in cell.records) for cell in cells)
-    count = max(needed, MIN_JOBS, jobs + MORE_JOBS)
-    return f"set repeats = {count} in the file of study {cells[0].study}, then: steelyard study FILE"
+def more_jobs(cells: Sequence[CellSummary]) -> str:
+    """Return the command that gives these unreliable configurations the jobs that they lack.
+
+    Without a study file each needs a command of its own; the first of them is enough to go on.
+    """
+    spec = cells[0].records[0].spec
+    return extend(spec, repeats=max(1, MIN_JOBS - _jobs(cells[0])))
+
+
+def _jobs(cell: CellSummary) -> int:
+    return sum(record.status.code in MEASURED for record in cell.records)
 
 
 def _jobs_to_part(entries: Sequence[Ranked], count: int) -> int | None:
     """Return how many jobs would part the first two of `count`, if difference and noise stay; None: too many."""
-    found, jobs = entries[1].relative, sum(record.status.code in MEASURED for record in entries[1].cell.records)
+    found, jobs = entries[1].relative, _jobs(entries[1].cell)
     far = None if found is None else found.low if found.value < 1 else found.high
     if found is None or not far or found.value == 1:
         return None
@@ -223,7 +232,7 @@ def _figure(
     if by == "efficiency":
         return _times(rate, per_device, f"{rate.unit} per device"), cell.unreliable
     if tariff is None:
-        return _inverse(rate, 1 / per_device, "device-s/sample"), cell.unreliable
+        return _inverse(rate, MILLION / HOUR_S / per_device, "device-hours per million samples"), cell.unreliable
     charge = MILLION / HOUR_S * tariff.hourly(cell.records[0].spec.ranks)
     return _inverse(rate, charge, f"{tariff.unit}s per million samples"), cell.unreliable
 
@@ -293,7 +302,7 @@ def _basis(by: By, tariff: Tariff | None, cells: Sequence[CellSummary], scopes: 
         measured = dict.fromkeys(scopes[cell.cell] for cell in cells if cell.cell in scopes)
         return f"energy per sample ({', '.join(measured) or 'not measured'})"
     if tariff is None:
-        return "time on devices per sample; no price is recorded: use --site"
+        return "time on devices; no price is recorded: use --site"
     return f"charge of {tariff.source}"
 
 
@@ -306,11 +315,12 @@ def _groups(
     """Group configurations that do the same work. A run that ended early states less, and joins what it fits."""
     keys = _apart(cells)
     groups: dict[tuple[str, ...], list[CellSummary]] = {}
+    lacking = {cell.cell for cell in cells if cell.throughput.value is None or (scopes and cell.cell not in scopes)}
     # Those with results first.
-    for cell in sorted(cells, key=lambda cell: cell.throughput.value is None):
+    for cell in sorted(cells, key=lambda cell: cell.cell in lacking):
         row = rows[cell.cell]
         mine = [row.get(key) for key in keys] + [scopes.get(cell.cell)]
-        if cell.throughput.value is None or (scopes and cell.cell not in scopes):
+        if cell.cell in lacking:
             fitting = (group for group in groups.values() if _fits(row, rows[group[0].cell], keys))
             if (group := next(fitting, None)) is not None:
                 group.append(cell)
@@ -423,6 +433,8 @@ def _ends(ratio: Ratio | None) -> tuple[float | None, float | None]:
 
 
 def _union(value: float, against: Sequence[Ratio | None], by: By, *, tied: bool) -> Estimate:
+    if not against:
+        return Estimate(value)
     ends = [_ends(ratio) for ratio in against]
     lows, highs = [low for low, _ in ends if low is not None], [high for _, high in ends if high is not None]
     low = min(lows) if lows and len(lows) == len(ends) else None

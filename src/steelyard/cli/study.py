@@ -14,7 +14,7 @@ from steelyard.inputs.study import Expansion, expand, load_study, require_regist
 from steelyard.launch.allocation import launcher_here
 from steelyard.launch.campaign import Campaign
 from steelyard.launch.follow import look, wait
-from steelyard.launch.local_study import Outcome, run_all, set_aside
+from steelyard.launch.local_study import Outcome, refuse_other_seed, run_all, set_aside
 from steelyard.launch.plan import studies, under_way
 from steelyard.launch.search import found, search_all, tried
 from steelyard.launch.submit import lock, send
@@ -59,8 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _here(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
     _refuse_under_way(folder, expansion.study.name)
     make = search_all if expansion.searches else run_all
-    later = "" if expansion.searches else f"{command_on_file('study', arguments)} --extend"
-    with Progress(loudness(arguments), expansion, folder, file=arguments.file, later=later) as progress:
+    with Progress(loudness(arguments), expansion, folder) as progress:
         outcome = make(folder, expansion, launcher_here(progress.say, _specs(expansion)), progress)
     return _show(arguments, expansion, folder, outcome)
 
@@ -68,15 +67,16 @@ def _here(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
 def _extend(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
     """Make the jobs that findings of a finished study ask for, after printing their price."""
     study, again = expansion.study.name, command_on_file("study", arguments)
-    if arguments.again or expansion.searches or (arguments.wait and not arguments.site):
-        raise InputError(
-            "--extend: not together with --again, with --wait but without --site, or for a study with [search]",
-            next_step=f"{again} --extend",
-        )
+    if arguments.again or (arguments.wait and not arguments.site):
+        refused = "--again" if arguments.again else "--wait without --site"
+        raise InputError(f"--extend: not together with {refused}", next_step=f"{again} --extend")
+    if expansion.searches:
+        raise InputError("--extend: a study with [search] tries every batch once", next_step=again)
     if study in studies(folder):
         for problem in look(folder, study).problems:
             say(problem)
     _refuse_under_way(folder, study)
+    refuse_other_seed(folder, expansion)
     missing = sum(not folder.has(spec) for spec in expansion.runs)
     if missing:
         raise InputError(f"--extend: {missing} runs of {study!r} have no result yet", next_step=again)

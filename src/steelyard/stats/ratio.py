@@ -140,11 +140,12 @@ def shown_trend(jobs: Sequence[JobTime], others: Sequence[JobTime] = ()) -> floa
     found = _trends(jobs)
     if len(found) < MIN_JOBS:
         return None
-    mean, error = _mean(found), _standard_error(found)
-    shown = abs(mean) > student_t(TREND_LEVEL, len(found) - 1.0) * error
+    mean, squares = _mean(found), _squares(found)
+    tests = [(TREND_LEVEL, squares, len(found) - 1.0)]
     if len(there := _trends(others)) >= MIN_JOBS:
-        pooled = math.sqrt((error**2 + _standard_error(there) ** 2) / 2)
-        shown = shown or abs(mean) > student_t(POOLED_LEVEL, len(found) + len(there) - 2.0) * pooled
+        tests.append((POOLED_LEVEL, squares + _squares(there), len(found) + len(there) - 2.0))
+    # The variance is that of one job, whatever the number of jobs on each side.
+    shown = any(abs(mean) > student_t(level, df) * math.sqrt(total / df / len(found)) for level, total, df in tests)
     return mean if shown and abs(mean) > MIN_TREND else None
 
 
@@ -152,9 +153,10 @@ def _trends(jobs: Sequence[JobTime]) -> list[float]:
     return [job.trend for job in jobs if job.trend is not None]
 
 
-def _standard_error(values: Sequence[float]) -> float:
-    mean, n = _mean(values), len(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
+def _squares(values: Sequence[float]) -> float:
+    """Return the sum of squared deviations from the mean."""
+    mean = _mean(values)
+    return math.fsum((value - mean) ** 2 for value in values)
 
 
 def one_after_the_other(a: Sequence[JobTime], b: Sequence[JobTime]) -> bool:
@@ -200,7 +202,8 @@ def _node_means(jobs: Sequence[JobTime]) -> list[float]:
 def _paired(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
     """Return the standard error of the mean log ratio over nodes, and its degrees of freedom."""
     logs = [math.log(y / x) for x, y in zip(a, b, strict=True)]
-    return _standard_error(logs), len(logs) - 1.0
+    df = len(logs) - 1.0
+    return math.sqrt(_squares(logs) / df / len(logs)), df
 
 
 def _welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:

@@ -88,10 +88,10 @@ def _remark(entry: BatchCell) -> str:
 
 def next_step(curve: BatchCurve) -> str | None:
     """Return the command that would give a reliable knee; None if it is reliable, or more jobs would not help."""
-    measured = [entry.cell for entry in curve.cells if entry.throughput.value is not None]
-    if curve.knee is None or not (curve.provisional or curve.above) or not measured:
+    lacking = [entry.cell for entry in curve.cells if entry.throughput.value is not None and entry.cell.unreliable]
+    if curve.knee is None or not (curve.provisional or curve.above) or not lacking:
         return None
-    return more_jobs(measured)
+    return more_jobs([curve.above] if curve.above is not None else lacking)
 
 
 def knee_short(curve: BatchCurve) -> str:

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 DIGITS = 4
 SHOWN_JOBS = 8
 SHOWN_REASONS = 6
-MAX_LABEL = 28
 CHART_ROWS = 5
 CHART_COLUMNS = 66
 
@@ -111,9 +110,8 @@ def answers(cells: Sequence[CellEnergy]) -> str:
 
 
 def _names(cells: Sequence[CellEnergy]) -> dict[str, str]:
-    """Name configurations by the settings in which they differ, or by their id if that is too long."""
-    found = labels([entry.cell for entry in cells])
-    return {cell: label if len(label) <= MAX_LABEL else cell for cell, label in found.items()}
+    """Name configurations by the settings in which they differ."""
+    return labels([entry.cell for entry in cells])
 
 
 def _name_least(cells: Sequence[CellEnergy]) -> str:

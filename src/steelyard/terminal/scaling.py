@@ -87,7 +87,7 @@ def next_step(found: Scaling) -> str | None:
     """Return the command that would make the whole curve reliable; None if it is, or errors come first."""
     if found.blocked or not (found.provisional or found.aside):
         return None
-    cells = found.aside or found.cells
+    cells = found.aside or [cell for cell in found.cells if cell.unreliable]
     codes = [one.code for cell in cells for one in cell.findings if one.severity == "error"]
     return f"steelyard explain {codes[0]}" if codes else more_jobs(cells)
 

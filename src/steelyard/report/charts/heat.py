@@ -21,6 +21,7 @@ from steelyard.report.charts.style import (
     interval_of,
     key,
     layer,
+    marked,
     name_axis,
     short,
     spec,
@@ -229,7 +230,7 @@ def _table(fields: Sequence[_Field], name: str, title: str, settings: tuple[str,
     rows = []
     for field in fields:
         ids = tuple(record.run_id for record in field.cell.records)
-        found = figure_cell(field.quantity, ids, field.codes)
+        found = marked(figure_cell(field.quantity, ids, field.codes), field.cell.unreliable)
         if field.quantity.value is None:
             found = Cell(f"none: {field.ended}", runs=ids)
         rows.append((Cell(field.x, field.x), Cell(field.y, field.y), found))

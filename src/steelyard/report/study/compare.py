@@ -92,7 +92,8 @@ def _not_compared(entry: Subject, key: str, factor: str, groups: int, values: in
     if values - 1 > MAX_PAIRS:
         texts.append(f"{values - 1 - MAX_PAIRS:,} more values of {key} are not compared here.")
     if groups > MAX_GROUPS:
-        texts.append(f"Only the {MAX_GROUPS} fastest of {groups:,} groups that differ only in {key} are compared.")
+        which = f"{MAX_GROUPS} of {groups:,} groups that differ only in {key}"
+        texts.append(f"Only {which} are compared: those with the highest reliable throughput.")
     study = entry.cells[0].study
     command = f"Run steelyard compare {study}:{key}=A {study}:{key}=B --factor {factor} to compare all."
     return [*texts, command] if texts else []
@@ -182,8 +183,13 @@ def pair_answer(compared: Compared, a: str, b: str) -> str:
 
 
 def _blocking(entries: Sequence[Comparison]) -> str:
-    codes = dict.fromkeys(found.code for entry in entries for found in entry.findings if found.severity == "error")
-    return f"errors {', '.join(codes)}" if codes else "the value is zero on one side"
+    """Return the first error, and how many others there are."""
+    errors = {found.code: found for entry in entries for found in entry.findings if found.severity == "error"}
+    if not errors:
+        return "the value is zero on one side"
+    code, first = next(iter(errors.items()))
+    more = f"; also {', '.join(list(errors)[1:])}" if len(errors) > 1 else ""
+    return f"{first.message} ({code}{more})"
 
 
 def _summary(pairs: Sequence[_Pair], name: str) -> Table:

@@ -310,6 +310,8 @@ def _notes(entry: Subject) -> list[str]:
             notes[f"Unreliable: {entry.name(cell)}: {'; '.join(cell.unreliable)}."] = None
     listed = list(notes)[:SHOWN_NOTES]
     listed += [f"{len(notes) - SHOWN_NOTES:,} more notes are in the records."] if len(notes) > SHOWN_NOTES else []
+    shorter = [f"{entry.name(cell)} ({cell.shorter})" for cell in entry.cells if cell.shorter]
+    listed += [f"Shorter jobs, which are not counted: {shortened(shorter)}."] if shorter else []
     return listed + ([f"No interval: {shortened(bare)}."] if bare else [])
 
 
