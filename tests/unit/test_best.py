@@ -147,7 +147,7 @@ def test_efficiency_and_cost_count_devices() -> None:
     assert [one.name for one in efficient.entries] == ["ranks=1", "ranks=2"]
     assert "1.11 times as much per device as the next, ranks=2" in headline(efficient)
     cheap = ranked(*groups, by="cost")
-    assert headline(cheap).startswith("Best: ranks=1 at 0.01000 device-s/sample (95 % CI 0.009")
+    assert headline(cheap).startswith("Best: ranks=1 at 2.778 device-hours per million samples (95 % CI 2.")
     assert "the next, ranks=2, costs 1.11 times as much (95 % CI 1.1" in headline(cheap)
     assert "no price is recorded" in cheap.basis
     priced = ranked(*groups, by="cost", tariff=Tariff("EUR", 0.0, 3.6, 2, whole_nodes=True, source="site s, pool p"))

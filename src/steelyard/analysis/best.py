@@ -232,7 +232,7 @@ def _figure(
     if by == "efficiency":
         return _times(rate, per_device, f"{rate.unit} per device"), cell.unreliable
     if tariff is None:
-        return _inverse(rate, 1 / per_device, "device-s/sample"), cell.unreliable
+        return _inverse(rate, MILLION / HOUR_S / per_device, "device-hours per million samples"), cell.unreliable
     charge = MILLION / HOUR_S * tariff.hourly(cell.records[0].spec.ranks)
     return _inverse(rate, charge, f"{tariff.unit}s per million samples"), cell.unreliable
 
@@ -302,7 +302,7 @@ def _basis(by: By, tariff: Tariff | None, cells: Sequence[CellSummary], scopes: 
         measured = dict.fromkeys(scopes[cell.cell] for cell in cells if cell.cell in scopes)
         return f"energy per sample ({', '.join(measured) or 'not measured'})"
     if tariff is None:
-        return "time on devices per sample; no price is recorded: use --site"
+        return "time on devices; no price is recorded: use --site"
     return f"charge of {tariff.source}"
 
 

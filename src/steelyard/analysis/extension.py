@@ -6,6 +6,7 @@ records of the shorter ones are kept.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -100,7 +101,7 @@ def _make_longer(spec: RunSpec, measured: Sequence[RunRecord]) -> RunSpec:
     stops = [record.stop for record in measured if record.stop is not None and record.stop.steps]
     step_s = max((stop.seconds / stop.steps for stop in stops), default=0.0)
     used_s = max((stop.seconds for stop in stops), default=0.0)
-    max_seconds = max(LONGER * budget.max_seconds, LONGER * used_s, STEPS_ROOM * STEPS_TO_JUDGE * step_s)
+    max_seconds = math.ceil(max(LONGER * budget.max_seconds, LONGER * used_s, STEPS_ROOM * STEPS_TO_JUDGE * step_s))
     min_steps = budget.min_steps
     if not any(too_short(record) for record in measured):
         # Otherwise jobs with a trend would end as early as before.

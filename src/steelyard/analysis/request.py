@@ -102,7 +102,7 @@ class Tariff:
     source: str
 
     def hourly(self, devices: int) -> float:
-        """Return the charge of one hour of a job on so many devices."""
+        """Return the charge of one hour of a job on this many devices."""
         each = self.devices_per_node
         nodes = math.ceil(devices / each) if each else 0
         held = nodes * each if self.whole_nodes and each else devices
@@ -505,17 +505,17 @@ def _overhead(plan: WorkPlan, hours: Estimate, parts: JobParts, per_device_hour:
         raise InputError("at this rate of failures the plan would hardly ever finish", problems=(problem,))
     job_s = parts.time_s(rate)
     with_failures = hours.scaled(job_s / parts.time_s(0))
-    lost = Estimate(1 - hours.value / with_failures.value)
+    lost = Estimate(100 * (1 - hours.value / with_failures.value))
     asked = with_failures.scaled(1 + plan.buffer_percent / 100)
     return [
-        Term("l", "failures per device-hour", "", Estimate(per_device_hour), "", origin),
-        Term("g", "failures of the running job per s", "{l} x {N} / 3600", Estimate(rate), "", "calculated"),
+        Term("l", "failures per 1,000 device-hours", "", Estimate(1000 * per_device_hour), "", origin),
+        Term("g", "failures per hour of the job", "{l} x {N} / 1000", Estimate(rate * HOUR_S), "", "calculated"),
         *_part_terms(parts, job_s, failing=rate > 0),
         Term(
             "F", "device-hours with lost work repeated", "{K} x {J} x {X} x {N} / 3600", with_failures,
             "device-hours", "calculated",
         ),
-        Term("f", "share of the device-hours lost to failures", "1 - {H} / {F}", lost, "", "calculated", digits=3),
+        Term("f", "share of F lost to failures", "(1 - {H} / {F}) x 100", lost, "%", "calculated", digits=3),
         Term("b", "buffer", "", Estimate(plan.buffer_percent), "%", "given", digits=3),
         Term("A", "device-hours to request", "{F} x (1 + {b} / 100)", asked, "device-hours", "calculated"),
     ]  # fmt: skip
@@ -524,14 +524,14 @@ def _overhead(plan: WorkPlan, hours: Estimate, parts: JobParts, per_device_hour:
 def _part_terms(parts: JobParts, job_s: float, *, failing: bool) -> list[Term]:
     """Return the parts of a job between checkpoints, and its time with failures."""
     made, left, end = [], "{T} / {J} - {t}", "work of one job"
-    formula = "(exp({g} x ({t} + {u})) - 1) / {g}" if failing else "{t} + {u}"
+    formula = "(exp({g} x ({t} + {u}) / 3600) - 1) x 3600 / {g}" if failing else "{t} + {u}"
     if parts.checkpoints:
         count = Estimate(float(parts.checkpoints))
         made.append(Term("c", "work between two checkpoints", "", Estimate(parts.between_s), "s", "given"))
         made.append(Term("n", "checkpoints within one job", "", count, "", "counted", digits=9))
         left, end = "{T} / {J} - {t} - {n} x {c}", "work of one job after its last checkpoint"
-        formula = "(exp({g} x {t}) x ({n} x (exp({g} x {c}) - 1) + exp({g} x {u})) - 1) / {g}"
-        formula = formula if failing else "{t} + {n} x {c} + {u}"
+        whole = "{n} x (exp({g} x {c} / 3600) - 1) + exp({g} x {u} / 3600)"
+        formula = f"(exp({{g}} x {{t}} / 3600) x ({whole}) - 1) x 3600 / {{g}}" if failing else "{t} + {n} x {c} + {u}"
     made.append(Term("u", end, left, Estimate(parts.last_s), "s", "calculated"))
     made.append(Term("X", "time of one job, lost work repeated", formula, Estimate(job_s), "s", "calculated"))
     return made

@@ -11,7 +11,7 @@ from steelyard.errors import printable
 from steelyard.inputs.cost import cost
 from steelyard.inputs.recipe import cell_of
 from steelyard.inputs.study import label
-from steelyard.numbers import short, times
+from steelyard.numbers import percent, short, times
 from steelyard.stats.band import MAX_NEEDED, Band
 from steelyard.terminal.drawing import rounded
 from steelyard.terminal.findings import finding_lines
@@ -125,7 +125,7 @@ def _decidable(outcome: FigureVerdict, found: BandJudgement) -> list[str]:
 
 def _share(share: float) -> str:
     """Format a share: in percent, or from 1 on as a factor."""
-    return f"{number(100 * share, 2)} %" if share < 1 else f"{number(share, 2)}x"
+    return percent(share, 2) if share < 1 else times(share, 2)
 
 
 def _change(ratio: float, up: str, down: str, factor: str = "") -> str:

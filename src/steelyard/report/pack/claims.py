@@ -65,7 +65,7 @@ def _plan_figures(request: Request) -> list[tuple[str, str, str]]:
     return [
         ("trainings", str(request.plan.trainings), ""),
         ("train_time", _printed(time.amount.value), "s"),
-        ("failed_share", _printed(failed.amount.value), "fraction"),
+        ("failed_share", _printed(failed.amount.value), "%"),
         ("buffer", _printed(request.plan.buffer_percent), "%"),
         (ASKED, _printed(request.asked.amount.value), "h"),
     ]

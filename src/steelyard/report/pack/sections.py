@@ -80,7 +80,7 @@ def hours_answer(found: Request) -> str:
     text += "" if found.basis.kind == "measured" else " (not measured at this size)"
     failed, buffer = found.term("f"), found.plan.buffer_percent
     assumed = " at an assumed rate" if found.failures.origin == "assumed" else ""
-    share = number(100 * failed.amount.value, 2) if failed and failed.amount.value else ""
+    share = number(failed.amount.value, 2) if failed and failed.amount.value else ""
     parts = [f"{share} % for failures{assumed}"] if share else []
     parts += [f"a buffer of {buffer:g} %"] if buffer else []
     on_top = f", including {' and '.join(parts)}" if parts else ", without a buffer"

@@ -97,10 +97,7 @@ def disturbances(
     ):
         yield describe_others(load, cpus), OTHERS_FIX
     if load.throttled_share is not None and load.throttled_share > lost:
-        yield (
-            f"a CPU quota stopped processes in {percent(load.throttled_share, 2)} of the periods",
-            QUOTA_FIX,
-        )
+        yield f"a CPU quota stopped processes in {percent(load.throttled_share, 2)} of its periods", QUOTA_FIX
     if load.steal_share is not None and load.steal_share > lost:
         yield f"the hypervisor gave {percent(load.steal_share, 2)} of the CPU time to other machines", STEAL_FIX
 
@@ -111,8 +108,8 @@ def describe_others(load: LoadShares, cpus: int) -> str:
     waits = {"a CPU": load.cpu_wait_share, "memory": load.memory_wait_share, "a disk": load.io_wait_share}
     shown = [f"for {what} {percent(share, 2)}" for what, share in waits.items() if share is not None and share > LOST]
     told += [f"tasks waited {', '.join(shown)} of the time"] if shown else []
-    used = "an unknown number" if load.other_cpus is None else f"{load.other_cpus:.1f}"
-    return f"other processes used {used} of {cpus} CPUs" + (f" ({'; '.join(told)})" if told else "")
+    used = f"other processes used {load.other_cpus or 0.0:.1f} of {cpus} CPUs"
+    return f"{used} ({'; '.join(told)})" if told else used
 
 
 class SharedDevice(RunRule):
