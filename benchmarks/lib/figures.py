@@ -58,6 +58,7 @@ NAMES = (
     "report_speed",
     "report_safe",
     "allocation_pack",
+    "headline",
     "at_rest",
     "extend",
 )

@@ -1,7 +1,8 @@
 """How busy this machine is: the kernel's counters of CPU time, waiting, throttling and steal, and the processes.
 
 Used by the front side and by the worker. Files are read below a root that tests can replace, without privileges. What
-cannot be read is None or absent, never an error. A reading takes about a millisecond per hundred processes.
+cannot be read is None or absent, never an error. A reading takes one or two milliseconds per hundred
+processes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from steelyard.contracts.observe import LoadMoment
 
 MAX_PROCESSES = 100_000
+MAX_LINE_BYTES = 4096
 # More than the kernel counts in years; fewer than a contract refuses.
 MAX_DIGITS = 15
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -81,7 +83,7 @@ def processes(root: Path) -> dict[int, ProcessTime]:
         return {}
     for number in numbers:
         # The name is in parentheses and may hold any character.
-        before, _, after = (read_text(root / "proc" / number / "stat") or "").rpartition(")")
+        before, _, after = _stat_line(f"{root}/proc/{number}/stat").rpartition(")")
         words = after.split()
         times = [_number(word) for word in words[11:15]]
         parent = _number(words[1]) if len(words) > 1 else None
@@ -150,6 +152,20 @@ def _waited_s(root: Path, what: str) -> float | None:
             total = _number(words[-1].removeprefix("total="))
             return None if total is None else MICRO * total
     return None
+
+
+def _stat_line(path: str) -> str:
+    """Return the line of a process; empty if it has ended. Quicker than `read_text`: a node has thousands of them."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.read(file, MAX_LINE_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(file)
 
 
 def _number(text: str) -> int | None:

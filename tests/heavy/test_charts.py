@@ -354,10 +354,12 @@ def test_a_heat_map_has_its_figures_or_why_not(swept: Any) -> None:
     assert "Out of memory at batch 2,048" in chart.alt
     assert "out of memory" in draw.svg(chart)
     assert chart.table.rows[-1][2].text == "none: out of memory"
-    spoiled = [replace(cell, findings=(blocking("SY201"),)) if cell.throughput.value else cell for cell in swept]
+    wrong = {"findings": (blocking("SY501"),), "unreliable": ("errors in its runs: SY501",)}
+    spoiled = [replace(cell, **wrong) if cell.throughput.value else cell for cell in swept]
     marked = heat_chart(spoiled, "batch", "ranks")
-    assert "SY201" in draw.svg(marked)
+    assert "SY501" in draw.svg(marked)
     assert "Fastest" not in marked.alt
+    assert "No configuration is reliable" in marked.alt
 
 
 def test_a_heat_map_of_more_than_two_settings_is_refused(swept: Any, scaled: Any) -> None:

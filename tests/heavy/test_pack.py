@@ -120,7 +120,7 @@ def test_hours_follow_their_formulas(folder: ResultFolder) -> None:
     rate = 0.05 * 4 / 3600
     assert value(pack, "X") == pytest.approx((math.exp(rate * training) - 1) / rate)
     assert value(pack, "F") == pytest.approx(10 * value(pack, "X") * 4 / 3600)
-    assert value(pack, "A") == pytest.approx(value(pack, "H") / (1 - value(pack, "f")) * 1.2)
+    assert value(pack, "A") == pytest.approx(value(pack, "H") / (1 - value(pack, "f") / 100) * 1.2)
     assert value(pack, "C") == pytest.approx(1.5 * value(pack, "A"))
 
 
@@ -324,6 +324,18 @@ def test_only_the_lost_part_is_repeated(folder: ResultFolder) -> None:
     assert lost(checkpoint_s=0.0) == whole
     with pytest.raises(InputError, match="hardly ever finish"):
         lost(failures=1e5)
+
+
+@pytest.mark.parametrize("settings", [{}, {"failures": 0.0}, {"checkpoint_s": 300.0}, {"job_limit_s": 1000.0}])
+def test_every_formula_gives_its_value(folder: ResultFolder, settings: dict[str, Any]) -> None:
+    """Each line of the derivation, as a reader would calculate it."""
+    found = request(plan(**{"failures": 20.0, **settings}), select(folder, "train"), None)
+    values = {term.symbol: repr(term.amount.value) for term in found.terms}
+    for term in found.terms:
+        if term.formula:
+            text = term.formula.format(**values).replace(" x ", " * ")
+            result = eval(text, {"exp": math.exp, "__builtins__": {}})
+            assert result == pytest.approx(term.amount.value, rel=1e-3, abs=1e-9), term.symbol
 
 
 def test_the_text_says_which_checkpoints_are_given_or_assumed(folder: ResultFolder) -> None:

@@ -212,15 +212,15 @@ def test_a_blocked_scaling_has_no_ratio(folder: ResultFolder) -> None:
 
 
 def test_figures_that_may_not_be_used_are_never_called_the_highest(folder: ResultFolder) -> None:
-    """Neither in the map nor in a curve; each is marked as not reliable."""
+    """Neither in the map nor in a curve; each is marked as unreliable."""
     wrong = Finding(code="SY501", severity="error", message="clocks disagree", fix="fix them")
     page = study_page(folder, altered(folder, "both", lambda record: dataclasses.replace(record, findings=(wrong,))))
     assert "highest" not in " ".join(part.answer for part in page.sections).lower()
-    assert section(page, "heat").answer.startswith("No configuration has a reliable result")
+    assert section(page, "heat").answer.startswith("No reliable best: none of 9 configurations is reliable: errors in")
     assert "The first (" in section(page, "scaling").answer
     found = table(page, "configurations-table")
     place = [column.name for column in found.columns].index("step time")
-    assert {row[place].rpartition(", ")[2] for row in texts(found)} == {"not reliable", "-"}
+    assert {row[place].rpartition(", ")[2] for row in texts(found)} == {"unreliable", "-"}
     rows = list(csv.DictReader(io.StringIO(csv_table(found))))
     assert all(row["findings"] == "SY501" for row in rows if row["throughput of the job (samples/s)"])
     part = figures_section([next(record for record in folder.records("altered") if record.status.code == "completed")])
@@ -235,7 +235,7 @@ def test_a_comparison_begins_with_its_verdict(results: ResultFolder, folder: Res
     assert part.answer.startswith("Comparable with warnings. ")
     assert "compile default" in part.answer
     blocked = section(study_page(folder, altered(folder, "modes", in_another_precision)), "compare-compile")
-    assert blocked.answer.startswith("Not comparable. No ratio: fix ")
+    assert blocked.answer.startswith("Not comparable. No ratio: ")
     assert not any("/" in column.name for block in blocked.blocks if isinstance(block, Chart)
                    for column in block.table.columns)  # fmt: skip
 

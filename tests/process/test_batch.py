@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steelyard.analysis.batch import batch_curve
+from steelyard.analysis.batch import batch_curve, batch_curves
 from steelyard.analysis.select import select
+from steelyard.analysis.summary import summarise
 from steelyard.cli.main import main
+from steelyard.contracts.record import Finding
 from steelyard.results.store import ResultFolder
 from steelyard.stats.knee import BatchTimes, knee, unimodal
 from steelyard.terminal.batch import curve_lines
@@ -23,6 +25,8 @@ from steelyard.terminal.batch import curve_lines
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from steelyard.analysis.summary import CellSummary
 
 STUDY = """
 name = "sweep"
@@ -155,7 +159,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def batch_json(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
     capsys.readouterr()
     code = main(["batch", *words, "--json"])
-    return code, json.loads(capsys.readouterr().out)
+    curves = json.loads(capsys.readouterr().out)
+    return code, curves[0] if len(curves) == 1 else curves
 
 
 def test_the_verb_finds_the_scripted_knee(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,26 +192,58 @@ def test_a_knee_beyond_what_fits_is_not_made_up(results: Path, capsys: pytest.Ca
     assert "The knee is beyond batch 1,024" in capsys.readouterr().out
 
 
-def test_another_precision_blocks(results: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_study_of_two_settings_has_a_curve_for_each_value(
+    results: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     mixed = STUDY.replace('name = "sweep"', 'name = "mixed"').replace("repeats = 3", "repeats = 1")
     (tmp_path / "mixed.toml").write_text(mixed + 'precision = ["fp32", "bf16"]\n', encoding="utf-8")
     main(["study", str(tmp_path / "mixed.toml"), "--results", str(results)])
     code, found = batch_json(capsys, "mixed", "--results", str(results))
-    assert (code, found["knee"]) == (1, None)
-    assert "SY103" in {entry["code"] for entry in found["findings"] if entry["severity"] == "error"}
-    code, found = batch_json(capsys, "mixed:precision=fp32", "--results", str(results))
-    assert (code, len(found["configurations"])) == (0, 6)
+    assert (code, len(found)) == (0, 2)
+    assert {curve["label"] for curve in found} == {"precision=fp32", "precision=bf16"}
+    for curve in found:
+        assert curve["knee"]["low"] < 900 < curve["knee"]["high"]
+        assert [cell["batch"] for cell in curve["configurations"]] == [64, 128, 256, 512, 1024, 2048]
+        # One job per batch: answered, and said to be provisional, with the command that would settle it.
+        assert "provisional, because fewer than 3 batches are reliable" in curve["answer"]
+        assert curve["next"].startswith("steelyard study ")
+        assert curve["next"].endswith("mixed.toml --extend")
+        assert curve["findings"] == []
+    assert main(["batch", "mixed", "--results", str(results)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("2 curves over the batch")
+    assert [line.split()[0] for line in lines[3:5]] == [curve["label"] for curve in found]
+    assert sum(line.startswith("The knee is at batch ") for line in lines) == 2
+    code, one = batch_json(capsys, "mixed:precision=fp32", "--results", str(results))
+    assert (code, len(one["configurations"]), one["label"]) == (0, 6, "")
 
 
-def test_two_curves_are_told_apart(results: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    twice = STUDY.replace('name = "sweep"', 'name = "twice"').replace("repeats = 3", "repeats = 1")
-    (tmp_path / "twice.toml").write_text(twice + "channels_last = [false, true]\n", encoding="utf-8")
-    main(["study", str(tmp_path / "twice.toml"), "--results", str(results)])
-    capsys.readouterr()
-    assert main(["batch", "twice", "--results", str(results)]) == 2
-    said = capsys.readouterr().err
-    assert "more than one curve" in said
-    assert "twice:channels_last=" in said
+def test_a_configuration_without_another_batch_is_named(results: Path) -> None:
+    cells = select(ResultFolder(results), "sweep")
+    odd = dataclasses.replace(
+        cells[0].records[0],
+        spec=dataclasses.replace(cells[0].records[0].spec, configuration="odd", precision="bf16"),
+    )
+    (curve,) = batch_curves([*cells, *summarise([odd])])
+    assert (len(curve.cells), curve.blocked) == (6, False)
+    assert curve.alone == (f"batch={odd.spec.batch}, precision=bf16",)
+
+
+def test_the_knee_rests_on_reliable_batches_and_says_what_it_leaves_out(results: Path) -> None:
+    cells = select(ResultFolder(results), "sweep")
+    wrong = Finding(code="SY601", severity="error", message="a rank is missing", fix="rerun")
+
+    def spoil(cell: CellSummary) -> CellSummary:
+        if cell.records[0].spec.batch != 1024:
+            return cell
+        (spoiled,) = summarise([dataclasses.replace(record, findings=(wrong,)) for record in cell.records])
+        return spoiled
+
+    curve = batch_curve([spoil(cell) for cell in cells])
+    assert [entry.used for entry in curve.cells] == [True, True, True, True, False, False]
+    said = " ".join(" ".join(curve_lines(curve)).split())
+    assert "from 4 of 5 batches with a result; batch 1,024 measured" in said
+    assert "but is unreliable: errors in its runs: SY601" in said
 
 
 def test_too_few_batches_are_said_to_be_too_few(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -237,9 +274,8 @@ def test_more_ranks_and_micro_batches_are_said(
     many = many.replace("[run]", "[run]\naccumulation = 2").replace("2048]", "1536]\nranks = [1, 2]")
     (tmp_path / "many.toml").write_text(many, encoding="utf-8")
     assert main(["study", str(tmp_path / "many.toml"), "--results", str(results)]) == 0
-    code, found = batch_json(capsys, "many", "--results", str(results))
-    assert (code, len(found["findings"])) == (1, 1)
-    assert "devices" in found["findings"][0]["message"]
+    code, both = batch_json(capsys, "many", "--results", str(results))
+    assert (code, [curve["label"] for curve in both]) == (0, ["ranks=2", "ranks=1"])
     code, found = batch_json(capsys, "many:ranks=2", "--results", str(results))
     assert code == 0
     # A step is two micro-batches of 10 ms plus 0.1 ms per sample; the job has two devices.

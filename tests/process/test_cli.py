@@ -108,6 +108,30 @@ def test_study_plans_runs_and_resumes(capsys: pytest.CaptureFixture[str], tmp_pa
     assert len(list((tmp_path / "steelyard-results/studies").iterdir())) == 1
 
 
+def test_a_study_is_extended_where_a_finding_asks_for_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(
+        'name = "s"\nrepeats = 1\n[run]\ncrosscheck_steps = 0\n[sweep]\n"sim.step_time_s" = [0.01, 20.0]\n'
+    )
+    assert main(["study", "s.toml", "--extend"]) == 2
+    assert "2 runs of 's' have no result yet\nnext: steelyard study s.toml" in capsys.readouterr().err
+    assert run_json(capsys, "study", "s.toml")[0] == 0
+    for words, text in ((["--again", "failed"], "--again"), (["--wait"], "--wait without --site")):
+        assert main(["study", "s.toml", "--extend", *words]) == 2
+        assert f"--extend: not together with {text}" in capsys.readouterr().err
+    code, plan = run_json(capsys, "study", "s.toml", "--extend", "--dry-run")
+    assert (code, [need["jobs"] for need in plan["needs"]]) == (0, [2, 3])
+    assert main(["study", "s.toml", "--extend"]) == 0
+    said = capsys.readouterr()
+    assert "Price: 5 more jobs, about " in said.err
+    assert "sim.step_time_s=0.01  3 completed" in said.out
+    assert "sim.step_time_s=20.0: 1 shorter job not counted" in said.out
+    # The study as such is complete, and shows what was added.
+    code, result = run_json(capsys, "study", "s.toml")
+    assert (code, result["made"], [cell["shorter_runs"] for cell in result["configurations"]]) == (0, 0, [0, 1])
+    plans = list((tmp_path / "steelyard-results/studies").iterdir())
+    assert len(plans) == 2
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [

@@ -418,7 +418,8 @@ def record(simulate: Callable[[RunSpec], RunRecord], tmp_path: Path) -> RunRecor
 
 
 def finding(code: str, message: str) -> Finding:
-    return Finding(code=code, severity="warning", message=message, fix="run longer")
+    command = "steelyard study s.toml --extend"
+    return Finding(code=code, severity="warning", message=message, fix="run longer", command=command)
 
 
 class Scene:
@@ -599,15 +600,14 @@ def test_quiet_says_nothing_and_verbose_says_where(
 def test_a_budget_that_is_too_short_is_said_at_once_and_once(
     record: RunRecord, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = tmp_path / "s.toml"
-    for file, fix in ((None, "add --max-seconds 750"), (study, f"set run.budget.max_seconds = 750 in {study}")):
-        scene = Scene(record, tmp_path)
-        watch = Progress(plan=scene.plan, folder=scene.folder, file=file)
-        with watch:
-            watch.begin(scene.spec, 0, 20)
+    from_file = "set run.budget.max_seconds = 750 in s.toml, or after this has ended: steelyard study s.toml --extend"
+    for file, fix in (((), "steelyard run sim --batch 8 --max-seconds 750 --study sweep"), (("s.toml",), from_file)):
+        scene = Scene(record, tmp_path, sweep={"batch": (8,)}, repeats=20)
+        with scene.progress:
+            scene.progress.begin(dataclasses.replace(scene.spec, study_arguments=file), 0, 20)
             for needed_s in (300.0, 600.0, 590.0):
                 (tmp_path / PROGRESS_FILE).write_text(f'{{"steps": 4, "seconds": 86.0, "needed_s": {needed_s}}}')
-                watch.tick(tmp_path)
+                scene.progress.tick(tmp_path)
         begun, need = f"[1/20] {scene.spec.run_id}", "28 steps, needed to judge the steady state, take about"
         assert capsys.readouterr().err.splitlines() == [
             f"{begun}: extended: {need} 5 min, longer than max_seconds (240 s)",
@@ -621,16 +621,15 @@ def test_a_study_warns_after_its_first_useless_run_once_per_kind(
 ) -> None:
     short = (finding("SY201", "no steady state: 12 steps"), finding("SY202", "stopped by max_seconds"))
     scene = Scene(dataclasses.replace(record, findings=short, steps_seen=12), tmp_path)
-    scene.progress = Progress(plan=scene.plan, folder=scene.folder, later="steelyard study s.toml --extend")
     with scene.progress:
         for _ in range(3):
             scene.begin()
             scene.end()
     assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("  ")] == [
         "  warning: SY201 no steady state: 12 steps",
-        "  fix: steelyard study s.toml --extend",
+        "  fix: run longer: steelyard study s.toml --extend",
         "  warning: SY202 stopped by max_seconds",
-        "  fix: steelyard study s.toml --extend",
+        "  fix: run longer: steelyard study s.toml --extend",
     ]
 
 
@@ -721,7 +720,7 @@ def test_what_does_not_fit_is_no_failure_and_is_not_to_be_made_again() -> None:
     assert "not converged" not in header
     assert lines[-1] == "next: steelyard show sweep"
     lines = status_lines(standing(["completed", "out_of_memory", "hung"], []))
-    assert lines[-1].endswith("--again hung reruns them")
+    assert lines[-2:] == ["    steelyard study FILE --again hung", "next: steelyard show a-r0002"]
 
 
 def test_a_study_at_a_site_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:

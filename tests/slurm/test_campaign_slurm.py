@@ -35,6 +35,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield found
 
 
+def test_a_study_is_extended_at_the_site(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(
+        'name = "s"\nrepeats = 1\n[run]\ncrosscheck_steps = 0\n[sweep]\n"sim.step_time_s" = [0.01, 20.0]\n'
+    )
+    for more in ((), ("--extend",)):
+        process = login(cluster, "study", "s.toml", "--site", str(cluster.site()), "--wait", *more, cwd=tmp_path)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        assert "warning: 1 run too short" in err or more
+    assert "Price: 5 more jobs" in err
+    assert "sim.step_time_s=20.0  3 completed" in out
+    assert "sim.step_time_s=20.0: 1 shorter job not counted" in out
+
+
 def test_the_login_process_is_killed_at_any_moment(cluster: Cluster, tmp_path: Path) -> None:
     """The same command again and again under real Slurm: every run once, and nothing left in the queue."""
     write_study(tmp_path / "s.toml", time_limit_s=60.0)

@@ -303,11 +303,12 @@ def during(cpus: int = 2, seconds: float = 10.0, **shares: float) -> HostLoad:
         # Two of 64 CPUs are idle, but the run is not alone.
         (during(64, own_cpus=4.0, other_cpus=58.0), "other processes used 58.0 of 64 CPUs"),
         (during(own_cpus=2.0, other_cpus=0.0, throttled_share=0.2), "a CPU quota stopped processes in 20 %"),
-        (during(own_cpus=2.0, other_cpus=0.0, steal_share=0.034), "the hypervisor gave 3 % of the CPU time"),
+        (during(own_cpus=2.0, other_cpus=0.0, steal_share=0.034), "the hypervisor gave 3.4 % of the CPU time"),
         # Idle CPUs were left: the run could have used them.
         (during(64, own_cpus=4.0, other_cpus=30.0), ""),
         # Alone on the machine: the waiting is that of its own threads.
-        (during(own_cpus=2.0, other_cpus=0.05, cpu_wait_share=0.9, load_average=30.0), ""),
+        (during(own_cpus=1.9, other_cpus=0.05, cpu_wait_share=0.9, load_average=30.0), ""),
+        (during(own_cpus=1.8, other_cpus=0.12), "other processes used 0.1 of 2 CPUs"),
         (during(own_cpus=2.0, other_cpus=0.0, throttled_share=0.009, steal_share=0.009), ""),
         # Ticks of 10 ms are too coarse.
         (during(seconds=0.5, own_cpus=0.1, other_cpus=1.9), ""),
@@ -329,9 +330,9 @@ def test_sy609_names_everything_with_figures(simulate: Callable[[RunSpec], RunRe
     (found,) = findings(simulate, node)
     assert found.message == (
         "the machine was busy while this run measured: other processes used 1.9 of 2 CPUs (load 9.2; tasks waited for "
-        "a CPU 43 %, for a disk 2 % of the time); the hypervisor gave 5 % of the CPU time to other machines"
+        "a CPU 43 %, for a disk 2.0 % of the time); the hypervisor gave 5.0 % of the CPU time to other machines"
     )
-    assert "steelyard doctor" in found.fix
+    assert found.command == "steelyard doctor && steelyard run sim"
     assert "--exclusive" in found.fix
     assert "virtual machines" in found.fix
 

@@ -187,7 +187,10 @@ def test_findings_are_printed_like_a_linters() -> None:
         "    fix: do not use it",
     ]
     assert tally([found, found]) == "2 errors"
-    assert tally_lines([found, found]) == ["2 errors. Explain a code: steelyard explain SY501"]
+    assert tally_lines([found, found]) == [
+        "2 errors. Most severe: SY501 clocks-disagree.",
+        "next: steelyard explain SY501",
+    ]
     assert tally_lines([]) == ["No findings."]
 
 

@@ -15,6 +15,7 @@ from steelyard.analysis.scaling import scaling
 from steelyard.analysis.summary import summarise
 from steelyard.cli.main import main
 from steelyard.contracts import observe
+from steelyard.contracts.record import Finding
 from steelyard.contracts.sim import Collective, InputPipeline, Link, Memory, Noise, SimTruth
 from steelyard.contracts.spec import Budget, RunSpec
 from steelyard.derive import ranks
@@ -280,18 +281,39 @@ def test_settings_swept_beside_the_devices_give_several_curves(study: Any) -> No
     assert found[-1].alone == ("8 devices, precision fp16",)
 
 
-def test_several_batches_at_one_count_must_be_told_apart(study: Any) -> None:
+def test_several_batches_at_one_count_give_the_longest_curves(study: Any) -> None:
     records = study([1, 2]) + study([1, 2], batch=64, cell="b")
-    with pytest.raises(InputError, match="not clear which configurations"):
-        scaling(summarise(records))
-    assert [curve.label for curve in scaling(summarise(records), "weak")] == [
-        "32 samples per device",
-        "64 samples per device",
-    ]
+    for kind in (None, "weak"):
+        assert [curve.label for curve in scaling(summarise(records), kind)] == [
+            "32 samples per device",
+            "64 samples per device",
+        ]
+    both = study([1], batch=64, cell="s") + study([2], batch=32, cell="s") + study([4], batch=16, cell="s")
+    both += study([1], batch=128, cell="t") + study([2], batch=64, cell="t") + study([4], batch=32, cell="t")
+    assert [curve.label for curve in scaling(summarise(both))] == ["64 samples per step", "128 samples per step"]
     (found,) = scaling(summarise(records), "strong")
     assert (found.label, found.alone) == (
         "64 samples per step", ("1 device, 32 samples per step", "2 devices, 128 samples per step"),
     )  # fmt: skip
+
+
+def test_an_unreliable_count_stays_in_the_table_and_off_the_curve(study: Any) -> None:
+    wrong = Finding(code="SY601", severity="error", message="a rank is missing", fix="rerun")
+    records = [
+        dataclasses.replace(record, findings=(wrong,)) if record.spec.ranks == 4 else record
+        for record in study([1, 2, 4, 8], jobs=3)
+    ]
+    (found,) = scaling(summarise(records))
+    assert [point.devices for point in found.points] == [1, 2, 8]
+    assert ([cell.records[0].spec.ranks for cell in found.aside], found.blocked) == ([4], False)
+    said = " ".join(" ".join(scaling_lines(found, "study")).split())
+    assert "4 devices are unreliable and not used: errors in its runs: SY601" in said
+    assert any(line.split()[:2] == ["4", "3"] and "unreliable" in line for line in scaling_lines(found, "study"))
+    (one,) = scaling(summarise(study([1, 2], cell="few")))
+    assert one.provisional
+    assert "Provisional, because fewer than two device counts are reliable: 1 of the 3 jobs" in " ".join(
+        " ".join(scaling_lines(one, "study")).split()
+    )
 
 
 def test_cells_that_no_setting_tells_apart_are_refused(study: Any) -> None:
@@ -458,7 +480,8 @@ def test_the_verb_answers_first_and_fits_the_terminal(folder: Path, capsys: pyte
     lines = text.splitlines()
     assert lines[0].startswith("8 devices give ")
     assert "study: weak scaling: constant batch per device" in lines
-    assert max(map(len, lines)) <= 80
+    # A command is one line, to be copied.
+    assert max(len(line) for line in lines if "steelyard run" not in line) <= 80
     said = ("1 to 2 devices: ", "Largest device count with at least 70 %", "Base: 1 device at", "Gustafson: serial")
     for part in (*said, "cross-validation error", "SY310", "the slowest computes", "Projected to 64 devices"):
         assert part in text

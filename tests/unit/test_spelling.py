@@ -14,7 +14,7 @@ from steelyard.errors import InputError, Problem, nearest, refusal
 from steelyard.inputs.places import tables_of
 from steelyard.inputs.site import Site, find_place, load_site
 from steelyard.inputs.source import defined_names, find_source
-from steelyard.inputs.study import Study, _option, load_study
+from steelyard.inputs.study import Study, load_study, option_of
 from steelyard.inputs.synonyms import SITE, STUDY, VALUES, number_in
 from steelyard.inputs.toml_lines import line_of
 from steelyard.inputs.validate import read_bounded
@@ -130,7 +130,7 @@ def test_every_option_of_a_setting_exists(capsys: pytest.CaptureFixture[str]) ->
         main(["run", "--help"])
     options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
     paths = [".".join((*path, name)) for path, names in tables_of(RunSpec).items() for name in names]
-    named = {_option(path) for path in paths}
+    named = {option_of(path) for path in paths}
     assert {option for option in named if option.startswith("--") and " " not in option} <= options
 
 

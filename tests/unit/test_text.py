@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from steelyard.cli.arguments import assignment
+from steelyard.numbers import change, short
 from steelyard.terminal.text import natural_order, number, seconds, table
 
 
@@ -49,3 +50,22 @@ def test_headings_are_escaped() -> None:
 def test_options_nested_too_deeply_are_texts() -> None:
     deep = "[" * 200_000
     assert assignment(f"sim.step_time_s={deep}") == ("sim.step_time_s", deep)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.004, "0.4 %"), (0.0012, "0.12 %"), (0.12, "12 %"), (1.2, "120 %"), (1.8, "180 %"), (1.99, "199 %"),
+        (2.0, "3x"), (2.5, "3.5x"), (120.0, "121x"), (5e4, "50,001x"), (0.0, "0 %"), (-0.3, "-30 %"),
+    ],
+)  # fmt: skip
+def test_a_change_is_a_percentage_and_from_three_times_on_a_factor(share: float, text: str) -> None:
+    assert change(share) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [(1800.0, 3, "1,800"), (5.0, 4, "5"), (12.5, 4, "12.5"), (180000.0, 6, "180,000"), (100.0, 2, "100")],
+)
+def test_a_short_number_has_neither_exponent_nor_zeros_at_its_end(value: float, digits: int, text: str) -> None:
+    assert short(value, digits) == text

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from steelyard.analysis.best import above
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.select import all_settings
-from steelyard.analysis.summary import MEASURED
+from steelyard.analysis.summary import MEASURED, labels
+from steelyard.analysis.sweep import grouped
 from steelyard.errors import InputError, Problem
 from steelyard.rules.rule import SEVERITIES, check
 from steelyard.rules.table.row import Pair
 from steelyard.rules.table.settings import confounders
-from steelyard.stats.knee import BatchTimes, Knee, knee
+from steelyard.stats.knee import MIN_POINTS, BatchTimes, Knee, knee
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 SHARE = 0.9
 FACTOR = "batch_per_device"
+FIELD = "batch"
 UNCHANGED = "SY111"
 # Settings and environment. The intervals show how many jobs there are and where they ran.
 FAMILIES = ("SY1", "SY6")
@@ -40,6 +43,8 @@ class BatchCell:
     throughput: Quantity
     """Throughput of the whole job."""
     of_asymptote: float | None
+    used: bool
+    """Whether the knee rests on it."""
     memory_bytes: float | None
     """The highest peak of its jobs; None if unknown."""
 
@@ -58,6 +63,8 @@ class BatchCell:
 class BatchCurve:
     """Throughput over the batch size."""
 
+    label: str
+    """The settings that distinguish it from other curves of the selection; empty if it is the only one."""
     cells: tuple[BatchCell, ...]
     """By batch, including configurations that ran out of memory or failed."""
     knee: Knee | None
@@ -71,14 +78,45 @@ class BatchCurve:
     findings: tuple[Finding, ...]
     """What differs besides the batch, and errors that keep a configuration out of the knee."""
 
+    alone: tuple[str, ...] = ()
+    """Configurations of the selection that are on no curve."""
+
+    @property
+    def above(self) -> CellSummary | None:
+        """The fastest configuration that the knee does not rest on, if it is faster than all that it rests on."""
+        return above([entry.cell for entry in self.cells if entry.used], [entry.cell for entry in self.cells])
+
+    @property
+    def provisional(self) -> tuple[str, ...]:
+        """Why the knee is provisional: it rests on unreliable configurations, as too few are reliable."""
+        return tuple(dict.fromkeys(reason for entry in self.cells if entry.used for reason in entry.cell.unreliable))
+
     @property
     def blocked(self) -> bool:
         """Whether errors keep the configurations from forming one curve."""
         return self.knee is None
 
 
-def batch_curve(cells: Sequence[CellSummary], share: float = SHARE) -> BatchCurve:
-    """Return the curve through these configurations; InputError if they are not a sweep over the batch."""
+def batch_curves(cells: Sequence[CellSummary], share: float = SHARE) -> list[BatchCurve]:
+    """Return one curve for each combination of the other settings that the selection varies, the fastest first.
+
+    If no two configurations differ only in the batch, all of them are one curve, and the rules say what differs.
+    """
+    groups = grouped(cells, FIELD)
+    if not groups:
+        return [batch_curve(cells, share)]
+    curves = [batch_curve(group, share, label) for label, group in groups]
+    curves.sort(key=lambda curve: -max(entry.throughput.value or 0.0 for entry in curve.cells))
+    names, on_curves = labels(cells), {cell.cell for _, group in groups for cell in group}
+    alone = tuple(names[cell.cell] for cell in cells if cell.cell not in on_curves)
+    return [*curves[:-1], dataclasses.replace(curves[-1], alone=alone)]
+
+
+def batch_curve(cells: Sequence[CellSummary], share: float = SHARE, label: str = "") -> BatchCurve:
+    """Return the curve through these configurations; InputError if they are not a sweep over the batch.
+
+    The knee rests on the reliable ones. If they are too few, it rests on all that have no errors, and is provisional.
+    """
     if not 0 < share < 1:
         problem = Problem("--share", f"{share:g} is out of range", "a number between 0 and 1, such as 0.9")
         raise InputError("--share is not valid", problems=(problem,))
@@ -87,7 +125,7 @@ def batch_curve(cells: Sequence[CellSummary], share: float = SHARE) -> BatchCurv
     blocked = any(found.severity == "error" for found in differing)
     if not blocked:
         _refuse_twice(ordered)
-    usable = [cell for cell in ordered if cell.throughput.value is not None and not _blocking(cell)]
+    usable = [] if blocked else _usable(ordered)
     found = None if blocked else knee([_collect_times(cell) for cell in usable], share)
     asymptote = None
     if found is not None and found.asymptote is not None:
@@ -101,14 +139,16 @@ def batch_curve(cells: Sequence[CellSummary], share: float = SHARE) -> BatchCurv
             cell=cell,
             throughput=cell.throughput,
             of_asymptote=rate / asymptote if rate is not None and asymptote else None,
+            used=any(cell is one for one in usable),
             memory_bytes=max(peaks, default=None),
         )
         curve.append(entry)
     reaching = []
     if found is not None and found.answer == "found" and found.value is not None:
         least = found.value * (1 - 1e-9)
-        reaching = [entry.batch for entry in curve if entry.throughput.value and entry.batch >= least]
+        reaching = [entry.batch for entry in curve if entry.used and entry.batch >= least]
     return BatchCurve(
+        label=label,
         cells=tuple(curve),
         knee=found,
         asymptote=asymptote,
@@ -117,6 +157,13 @@ def batch_curve(cells: Sequence[CellSummary], share: float = SHARE) -> BatchCurv
         smallest_out_of_memory=min((entry.batch for entry in curve if entry.out_of_memory), default=None),
         findings=(*differing, *(blocking for cell in ordered for blocking in _blocking(cell))),
     )
+
+
+def _usable(cells: Sequence[CellSummary]) -> list[CellSummary]:
+    """Return the reliable configurations; if they are too few for a knee, all with a throughput and without errors."""
+    known = [cell for cell in cells if cell.throughput.value is not None and not _blocking(cell)]
+    reliable = [cell for cell in known if not cell.unreliable]
+    return reliable if len(reliable) >= MIN_POINTS else known
 
 
 def _collect_times(cell: CellSummary) -> BatchTimes:

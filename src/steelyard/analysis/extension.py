@@ -6,17 +6,17 @@ records of the shorter ones are kept.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from steelyard.analysis.summary import MEASURED, job_of, summarise
+from steelyard.analysis.summary import MEASURED, summarise, why_longer
 from steelyard.estimate.stop import STEPS_TO_JUDGE
 from steelyard.inputs.study import further_runs
 from steelyard.rules.statistics.runs import too_short
-from steelyard.rules.table.phrases import describe_trend
-from steelyard.stats.ratio import MIN_JOBS, TREND_LIMIT, shown_trend
+from steelyard.stats.ratio import MIN_JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -79,47 +79,34 @@ def find_extension(expansion: Expansion, records: Iterable[RunRecord]) -> Extens
     for cell in expansion.cells:
         runs = found[cell.name]
         if not any(record.status.code in MEASURED for record in runs):
-            lost.append((cell, Counter(record.status.code for record in runs)))
+            lost.append((cell, Counter[str](record.status.code for record in runs)))
             continue
         first = max(expansion.study.repeats, *(record.spec.repeat + 1 for record in runs))
         counted = summarise(runs)[0].records
         measured = [record for record in counted if record.status.code in MEASURED]
-        if (why := _why_longer(measured)) is not None:
-            spec = _make_longer(measured)
+        if (why := why_longer(measured)) is not None:
+            spec = _make_longer(cell.spec, measured)
             jobs = max(MIN_JOBS, len(counted))
             needs.append(Need(cell, spec, first, jobs, why, _estimate_s(measured, spec)))
         elif len(measured) < MIN_JOBS:
-            spec = measured[0].spec
+            spec = replace(cell.spec, budget=measured[0].spec.budget, time_limit_s=measured[0].spec.time_limit_s)
             why = f"{len(measured)} of {MIN_JOBS} jobs"
             needs.append(Need(cell, spec, first, MIN_JOBS - len(measured), why, _estimate_s(measured, spec)))
     return Extension(tuple(needs), tuple(lost))
 
 
-def _why_longer(measured: Sequence[RunRecord]) -> str | None:
-    """Return why a configuration needs longer jobs; None: it does not, or its length is a number of epochs."""
-    if measured[0].spec.budget.epochs is not None:
-        return None
-    short = [found for record in measured for found in too_short(record)]
-    if short:
-        return f"jobs too short ({', '.join(sorted({found.code for found in short}))})"
-    trend = shown_trend([job_of(record) for record in measured])
-    return f"{describe_trend(trend)} (SY211)" if trend is not None and abs(trend) > TREND_LIMIT else None
-
-
-def _make_longer(measured: Sequence[RunRecord]) -> RunSpec:
-    """Return the settings of jobs that are twice as long, or longer if the fewest steps need more."""
-    spec = measured[0].spec
-    budget = spec.budget
+def _make_longer(spec: RunSpec, measured: Sequence[RunRecord]) -> RunSpec:
+    """Return these settings with a budget twice as long as that of the jobs, or more if the fewest steps need it."""
+    budget, limit_s = measured[0].spec.budget, measured[0].spec.time_limit_s
     stops = [record.stop for record in measured if record.stop is not None and record.stop.steps]
     step_s = max((stop.seconds / stop.steps for stop in stops), default=0.0)
     used_s = max((stop.seconds for stop in stops), default=0.0)
-    max_seconds = max(LONGER * budget.max_seconds, LONGER * used_s, STEPS_ROOM * STEPS_TO_JUDGE * step_s)
+    max_seconds = math.ceil(max(LONGER * budget.max_seconds, LONGER * used_s, STEPS_ROOM * STEPS_TO_JUDGE * step_s))
     min_steps = budget.min_steps
     if not any(too_short(record) for record in measured):
         # Otherwise jobs with a trend would end as early as before.
         min_steps = max(min_steps, LONGER * max((stop.steps for stop in stops), default=0))
     longer = replace(budget, min_steps=min_steps, max_steps=LONGER * budget.max_steps, max_seconds=max_seconds)
-    limit_s = spec.time_limit_s
     if limit_s is not None:
         limit_s *= max_seconds / budget.max_seconds
     return replace(spec, budget=longer, time_limit_s=limit_s)

@@ -21,6 +21,7 @@ import numpy as np
 
 from steelyard.errors import SHOWN_PROBLEMS, InputError, Problem, printable
 from steelyard.inputs.validate import read_bounded
+from steelyard.numbers import short
 from steelyard.stats.energy import Nature, WindowEnergy, energy_of
 
 if TYPE_CHECKING:
@@ -329,7 +330,8 @@ def _windows(own: MeteredEnergy, other: MeteredEnergy) -> tuple[str, str]:
     early_s, late_s = own.start_s - other.start_s, other.stop_s - own.stop_s
     if abs(early_s) + abs(late_s) <= slack_s:
         return "same", ""
-    text = f"the other's window is {other.stop_s - other.start_s:.5g} s, ours is {own.stop_s - own.start_s:.5g} s"
+    theirs, ours = (short(length, 5) for length in (other.stop_s - other.start_s, own.stop_s - own.start_s))
+    text = f"the other's window is {theirs} s, ours is {ours} s"
     if early_s >= -slack_s and late_s >= -slack_s:
         return "more", f"{text} and inside it"
     if early_s <= slack_s and late_s <= slack_s and other.start_s < own.stop_s and own.start_s < other.stop_s:

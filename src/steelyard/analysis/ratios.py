@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from steelyard.analysis.rows import scaled
+from steelyard.numbers import change, short
 from steelyard.rules.table.row import Amount
 from steelyard.rules.table.units import counted, unit_of
 from steelyard.stats.ratio import DRIFT, MIN_JOBS, JobTime, compare_jobs
@@ -224,9 +225,9 @@ def _allows(found: TimeRatio) -> Iterator[str]:
     """Yield what widens the interval."""
     for name, trend in zip("AB", found.trends, strict=True):
         if trend is not None:
-            yield f"a trend of {abs(100 * math.expm1(trend)):.2g} % in the jobs of {name}"
+            yield f"a trend of {short(abs(100 * math.expm1(trend)), 2)} % in the jobs of {name}"
     if found.drift is not None:
-        yield f"a drift of {100 * found.drift:.2g} %, because A and B ran one after the other"
+        yield f"a drift of {short(100 * found.drift, 2)} %, because A and B ran one after the other"
 
 
 # For times, less is faster; for what is not a speed, it is just less.
@@ -314,34 +315,35 @@ def sentence(ratio: Ratio, a: str, b: str) -> str:
         return _no_speed(ratio, a, b, part, "needs" if way == "energy" else "has")
     speed, low, high = _own_way("rate" if way == "time" else "time", ratio.value, ratio.low, ratio.high)
     bounds = _bounds(ratio, low, high)
-    says = f"{b} is {speed:.4g} times as fast as {a}"
+    says = f"{b} is {short(speed)} times as fast as {a}"
     if ratio.bound is not None:
         # A bound on the time of B over that of A is one on its speed, turned round.
         fast = ratio.bound if way == "rate" else 1 / ratio.bound
         return f"{b} is {bounded(fast)} times as fast as {a}{part}, {_level(ratio)} bound{_allowing(ratio)}"
     if ratio.verdict == "equal within margin":
-        return f"equal within {100 * (ratio.margin or 0.0):.3g} %{part}: {says}{bounds}"
+        return f"equal within {short(100 * (ratio.margin or 0.0), 3)} %{part}: {says}{bounds}"
     if ratio.verdict == "no difference shown":
         return f"no difference shown{part}: {says}, {_chance(ratio)}{_largest(low, high)}{bounds}"
     if ratio.verdict == "too few jobs":
-        return f"not ranked{part}, too few jobs: the figures alone give {b} {speed:.4g} times the speed of {a}{bounds}"
+        return (
+            f"not ranked{part}, too few jobs: the figures alone give {b} {short(speed)} times the speed of {a}{bounds}"
+        )
     percent = abs(ratio.percent_faster or 0.0)
     word = "faster" if (ratio.percent_faster or 0.0) >= 0 else "slower"
-    by = f" ({percent:.3g} % {word})" if speed < FEW_TIMES else ""
+    by = f" ({short(percent, 3)} % {word})" if speed < FEW_TIMES else ""
     return f"{says}{part}{by}{bounds}"
 
 
 def bounded(value: float) -> str:
     """Format a bound on a ratio."""
-    return f"at {'least' if value > 1 else 'most'} {value:.4g}"
+    return f"at {'least' if value > 1 else 'most'} {short(value)}"
 
 
 def _largest(low: float | None, high: float | None) -> str:
     """Say how large a difference that was not shown may be."""
     if low is None or high is None or low <= 0:
         return ""
-    most = max(high, 1 / low)
-    return f"; a difference is at most {f'{most:.2g}x' if most >= FEW_TIMES else f'{100 * (most - 1):.2g} %'}"
+    return f"; a difference is at most {change(max(high, 1 / low) - 1)}"
 
 
 def _chance(ratio: Ratio) -> str:
@@ -350,14 +352,14 @@ def _chance(ratio: Ratio) -> str:
 
 def _no_speed(ratio: Ratio, a: str, b: str, part: str, verb: str) -> str:
     bounds = _bounds(ratio, ratio.low, ratio.high)
-    says = f"{b} {verb} {ratio.value:.4g} times the {ratio.metric} of {a}"
+    says = f"{b} {verb} {short(ratio.value)} times the {ratio.metric} of {a}"
     if ratio.bound is not None:
         most = bounded(ratio.bound)
         return f"{b} {verb} {most} times the {ratio.metric} of {a}{part}, {_level(ratio)} bound{_allowing(ratio)}"
     if ratio.verdict == "too few jobs":
         return f"not ranked{part}, too few jobs: from the figures alone {says}{bounds}"
     if ratio.verdict == "equal within margin":
-        return f"equal within {100 * (ratio.margin or 0.0):.3g} %{part}: {says}{bounds}"
+        return f"equal within {short(100 * (ratio.margin or 0.0), 3)} %{part}: {says}{bounds}"
     if ratio.verdict == "no difference shown":
         return f"no difference shown{part}: {says}, {_chance(ratio)}{bounds}"
     return f"{says}{part}{bounds}"
@@ -369,7 +371,7 @@ def _bounds(ratio: Ratio, low: float | None, high: float | None) -> str:
             return "; no interval, because the figure of a job is not above zero"
         return "" if ratio.method in (DIGITS, MIXED) else f"; no interval with fewer than {MIN_JOBS} jobs per side"
     says = "printed digits allow" if ratio.level is None else f"{_level(ratio)} CI"
-    return f", {says} {low:.4g} to {high:.4g}{_allowing(ratio)}"
+    return f", {says} {short(low)} to {short(high)}{_allowing(ratio)}"
 
 
 def _allowing(ratio: Ratio) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from steelyard.analysis.scaling import Projection, Scaling
     from steelyard.analysis.summary import CellSummary
     from steelyard.contracts.record import Quantity, RunRecord
+    from steelyard.inputs.site import Place
 
 HOUR_S = 3600.0
 JOULES_PER_KWH = 3.6e6
@@ -99,6 +100,22 @@ class Tariff:
     whole_nodes: bool
     """All devices of a node are charged, even unused ones."""
     source: str
+
+    def hourly(self, devices: int) -> float:
+        """Return the charge of one hour of a job on so many devices."""
+        each = self.devices_per_node
+        nodes = math.ceil(devices / each) if each else 0
+        held = nodes * each if self.whole_nodes and each else devices
+        return held * self.per_device_hour + nodes * self.per_node_hour
+
+
+def tariff_of(place: Place) -> Tariff:
+    """Return how a site charges for a pool."""
+    charge, pool = place.site.charge, place.pool
+    source = f"site {place.site.name}, pool {place.pool_name}"
+    return Tariff(
+        charge.unit, charge.per_device_hour, charge.per_node_hour, pool.devices_per_node, pool.exclusive, source
+    )
 
 
 @dataclass(frozen=True)
@@ -485,20 +502,20 @@ def _overhead(plan: WorkPlan, hours: Estimate, parts: JobParts, per_device_hour:
             f"a failure loses up to {longest_s / HOUR_S:.3g} h, and there is one every {1 / rate / HOUR_S:.3g} h",
             "checkpoints closer together, or shorter jobs (--job-hours)",
         )
-        raise InputError("with so many failures the plan would hardly ever finish", problems=(problem,))
+        raise InputError("at this rate of failures the plan would hardly ever finish", problems=(problem,))
     job_s = parts.time_s(rate)
     with_failures = hours.scaled(job_s / parts.time_s(0))
-    lost = Estimate(1 - hours.value / with_failures.value)
+    lost = Estimate(100 * (1 - hours.value / with_failures.value))
     asked = with_failures.scaled(1 + plan.buffer_percent / 100)
     return [
-        Term("l", "failures per device-hour", "", Estimate(per_device_hour), "", origin),
-        Term("g", "failures of the running job per s", "{l} x {N} / 3600", Estimate(rate), "", "calculated"),
+        Term("l", "failures per 1,000 device-hours", "", Estimate(1000 * per_device_hour), "", origin),
+        Term("g", "failures per hour of the job", "{l} x {N} / 1000", Estimate(rate * HOUR_S), "", "calculated"),
         *_part_terms(parts, job_s, failing=rate > 0),
         Term(
             "F", "device-hours with lost work repeated", "{K} x {J} x {X} x {N} / 3600", with_failures,
             "device-hours", "calculated",
         ),
-        Term("f", "share of the device-hours lost to failures", "1 - {H} / {F}", lost, "", "calculated", digits=3),
+        Term("f", "share of F lost to failures", "(1 - {H} / {F}) x 100", lost, "%", "calculated", digits=3),
         Term("b", "buffer", "", Estimate(plan.buffer_percent), "%", "given", digits=3),
         Term("A", "device-hours to request", "{F} x (1 + {b} / 100)", asked, "device-hours", "calculated"),
     ]  # fmt: skip
@@ -507,14 +524,14 @@ def _overhead(plan: WorkPlan, hours: Estimate, parts: JobParts, per_device_hour:
 def _part_terms(parts: JobParts, job_s: float, *, failing: bool) -> list[Term]:
     """Return the parts of a job between checkpoints, and its time with failures."""
     made, left, end = [], "{T} / {J} - {t}", "work of one job"
-    formula = "(exp({g} x ({t} + {u})) - 1) / {g}" if failing else "{t} + {u}"
+    formula = "(exp({g} x ({t} + {u}) / 3600) - 1) x 3600 / {g}" if failing else "{t} + {u}"
     if parts.checkpoints:
         count = Estimate(float(parts.checkpoints))
         made.append(Term("c", "work between two checkpoints", "", Estimate(parts.between_s), "s", "given"))
         made.append(Term("n", "checkpoints within one job", "", count, "", "counted", digits=9))
         left, end = "{T} / {J} - {t} - {n} x {c}", "work of one job after its last checkpoint"
-        formula = "(exp({g} x {t}) x ({n} x (exp({g} x {c}) - 1) + exp({g} x {u})) - 1) / {g}"
-        formula = formula if failing else "{t} + {n} x {c} + {u}"
+        whole = "{n} x (exp({g} x {c} / 3600) - 1) + exp({g} x {u} / 3600)"
+        formula = f"(exp({{g}} x {{t}} / 3600) x ({whole}) - 1) x 3600 / {{g}}" if failing else "{t} + {n} x {c} + {u}"
     made.append(Term("u", end, left, Estimate(parts.last_s), "s", "calculated"))
     made.append(Term("X", "time of one job, lost work repeated", formula, Estimate(job_s), "s", "calculated"))
     return made
@@ -553,8 +570,7 @@ def _charged(plan: WorkPlan, tariff: Tariff, hours: Estimate) -> list[Term]:
     if tariff.per_node_hour:
         terms.append(Term("q", f"{tariff.unit} per node-hour", "", Estimate(tariff.per_node_hour), "", tariff.source))
         parts.append("{A} / {N} x {M} x {q}")
-    rate = held * tariff.per_device_hour + nodes * tariff.per_node_hour
-    charge = hours.scaled(rate / plan.devices)
+    charge = hours.scaled(tariff.hourly(plan.devices) / plan.devices)
     return [*terms, Term("C", "charge", " + ".join(parts) or "0", charge, tariff.unit, "calculated")]
 
 

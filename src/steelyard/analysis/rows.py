@@ -91,6 +91,7 @@ def row_of(cell: CellSummary) -> Row:
         figures=_figures(measured, settings),
         table=cell.study,
         status="completed" if measured else next(iter(cell.statuses), "no run"),
+        spec=shown[0].spec,
         jobs=tuple(job_of(record) for record in measured),
     )
 

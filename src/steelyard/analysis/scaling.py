@@ -93,6 +93,8 @@ class Scaling:
     base: Point
     points: tuple[Point, ...]
     """By number of devices, the base first."""
+    cells: tuple[CellSummary, ...]
+    """The configurations of the points."""
     returns: tuple[Return, ...]
     threshold: float
     enough: Point | None
@@ -104,6 +106,10 @@ class Scaling:
     missing: tuple[tuple[int, str], ...]
     """Numbers of devices without a figure, and how their runs ended."""
     findings: tuple[Finding, ...]
+    aside: tuple[CellSummary, ...] = ()
+    """Configurations that are unreliable and therefore not points of the curve, by number of devices."""
+    provisional: tuple[str, ...] = ()
+    """Why the points are unreliable, if too few configurations are reliable for a curve; empty: they are reliable."""
     alone: tuple[str, ...] = ()
     """Configurations of the selection that are on no curve."""
 
@@ -123,7 +129,8 @@ def scaling(
     """Return one analysis per curve; InputError if the configurations form no curve.
 
     Configurations with the same number of devices and different settings are on different curves. The rules find what
-    else changes along a curve.
+    else changes along a curve. A curve rests on its reliable configurations; if these are fewer than two, on all
+    without errors, and then it is provisional.
     """
     _refuse_collectives(cells)
     groups = _curves(cells, declared)
@@ -177,12 +184,26 @@ def _curves(cells: Sequence[CellSummary], declared: Declared | None) -> list[tup
     settings = {cell.cell: _chosen(cell, rows[cell.cell]) for cell in cells}
     varied = _varied(cells, settings)
     names = [name for name in varied if SETTINGS[name] != "batch"]
-    batches = len(names) < len(varied)
+    if len(names) == len(varied):
+        return _grouped(cells, rows, settings, names, None)
+    # Without a declaration, the kind that leaves the fewest and thus longest curves.
+    kinds: tuple[Declared, ...] = ("weak", "strong") if declared is None else (declared,)
+    return min((_grouped(cells, rows, settings, names, kind) for kind in kinds), key=len)
+
+
+def _grouped(
+    cells: Sequence[CellSummary],
+    rows: dict[str, Row],
+    settings: dict[str, dict[str, str | None]],
+    names: Sequence[str],
+    kind: Declared | None,
+) -> list[tuple[str, list[CellSummary]]]:
+    """Group configurations by these settings, and by the batch that the kind of scaling keeps, if one is given."""
     groups: dict[Key, list[CellSummary]] = {}
     unsure: list[tuple[Key, CellSummary]] = []
     for cell in cells:
         key: Key = tuple((name, settings[cell.cell][name]) for name in names)
-        key += (_batch_key(rows[cell.cell], declared),) if batches else ()
+        key += (_batch_key(rows[cell.cell], kind),) if kind is not None else ()
         if any(value is None for _, value in key):
             unsure.append((key, cell))
         else:
@@ -260,18 +281,11 @@ def _counts(group: Sequence[CellSummary]) -> set[int]:
     return {cell.records[0].spec.ranks for cell in group}
 
 
-def _batch_key(row: Row, declared: Declared | None) -> tuple[str, str]:
+def _batch_key(row: Row, kind: Declared) -> tuple[str, str]:
     whole, devices = row.number("global_batch"), row.number("devices") or 1.0
-    if declared is None:
-        problem = Problem("SELECTION", "several batches at one device count", "one curve, or --strong or --weak")
-        raise InputError(
-            "it is not clear which configurations form a curve",
-            problems=(problem,),
-            next_step="--weak keeps the batch per device, --strong that of the job; or select with STUDY:batch=32",
-        )
     if whole is None:
         return "batch", "unknown"
-    if declared == "strong":
+    if kind == "strong":
         return f"{whole:g} samples per step", ""
     return f"{whole / devices:g} samples per device", ""
 
@@ -314,14 +328,25 @@ class _Size:
     parts: Parts
 
 
+def _reliable(sizes: Sequence[_Size]) -> tuple[Sequence[_Size], tuple[str, ...]]:
+    """Return the sizes to use, and why they are provisional; all of them if too few are without errors."""
+    valid = [size for size in sizes if not any(found.severity == "error" for found in size.cell.findings)]
+    reliable = [size for size in valid if not size.cell.unreliable]
+    if len(reliable) > 1:
+        return reliable, ()
+    used = valid if len(valid) > 1 else sizes
+    return used, tuple(dict.fromkeys(reason for size in used for reason in size.cell.unreliable))
+
+
 def _analyse(
-    sizes: Sequence[_Size],
+    measured: Sequence[_Size],
     missing: Missing,
     label: str,
     declared: Declared | None,
     threshold: float,
     at: int | None,
 ) -> Scaling:
+    sizes, provisional = _reliable(measured)
     base = sizes[0]
     points = tuple(_point(base, size) for size in sizes)
     kind = declared or kind_of([size.row for size in sizes])
@@ -342,6 +367,7 @@ def _analyse(
         declared=declared is not None,
         base=points[0],
         points=points,
+        cells=tuple(size.cell for size in sizes),
         returns=tuple(returns),
         threshold=threshold,
         enough=enough[-1] if enough else None,
@@ -350,6 +376,8 @@ def _analyse(
         projected_to=projected_to,
         missing=missing,
         findings=_findings(sizes, points, declared, projections),
+        aside=tuple(size.cell for size in measured if not any(size is one for one in sizes)),
+        provisional=provisional,
     )
 
 
@@ -471,7 +499,7 @@ def _make_table(sizes: Sequence[_Size], points: Sequence[Point], projections: Se
         # Without the throughput: the rules would compute speed-ups from bounds that are not rounding.
         figures = {"efficiency": _amount(point.split.total), "speedup": _amount(point.speedup)}
         settings = {key: value for key, value in size.row.settings.items() if key in GROWS}
-        rows.append(Row(size.row.place, settings, figures))
+        rows.append(Row(size.row.place, settings, figures, spec=size.row.spec))
     for entry in projections[:1]:
         rate = Amount(entry.throughput, entry.throughput, entry.throughput, points[0].throughput.unit)
         rows.append(Row("projection", {"devices": entry.devices}, {"projected_throughput": rate}))

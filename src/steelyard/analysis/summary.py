@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.record import Interval, Quantity
+from steelyard.inputs.command import EXTEND
 from steelyard.inputs.study import chosen_settings
+from steelyard.numbers import short
 from steelyard.rules.rule import find_rule
+from steelyard.rules.statistics.runs import too_short
 from steelyard.rules.table.phrases import describe_trend
 from steelyard.stats.intervals import across_jobs, concerns_tail, two_groups
 from steelyard.stats.ratio import MIN_JOBS, TREND_LIMIT, JobTime, shown_trend
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 MEASURED = ("completed", "not_converged")
 """Statuses of runs whose speed counts."""
+OF_ONE_JOB = "SY203"
+"""The finding on the interval of a single job."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,13 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
     summaries = []
     for (study, cell), every in cells.items():
         runs = _longest(every)
+        rate = job_throughput(runs)
         findings = {(found.code, found.severity): found for record in reversed(runs) for found in record.findings}
+        if rate.interval is not None and not rate.interval.approximate:
+            # The interval over jobs replaces those of single jobs.
+            findings = {key: found for key, found in findings.items() if found.code != OF_ONE_JOB}
+        if sum(record.status.code in MEASURED for record in runs) >= MIN_JOBS:
+            findings = {key: _without_vain_command(found, runs) for key, found in findings.items()}
         summary = CellSummary(
             study=study,
             cell=cell,
@@ -67,7 +78,7 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
             records=tuple(runs),
             statuses=dict(Counter(record.status.code for record in runs)),
             nodes=tuple(sorted({record.environment.node for record in runs if record.environment})),
-            throughput=job_throughput(runs),
+            throughput=rate,
             time_to_quality=time_to_quality(runs),
             findings=tuple(findings[key] for key in sorted(findings)),
             unreliable=tuple(_unreliable(runs)),
@@ -75,6 +86,24 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
         )
         summaries.append(summary)
     return summaries
+
+
+def _without_vain_command(found: Finding, runs: Sequence[RunRecord]) -> Finding:
+    """Return a finding without the command to extend its study, if that would add no job."""
+    measured = [record for record in runs if record.status.code in MEASURED]
+    vain = found.command.endswith(EXTEND) and why_longer(measured) is None
+    return replace(found, command="") if vain else found
+
+
+def why_longer(measured: Sequence[RunRecord]) -> str | None:
+    """Return why a configuration needs longer jobs; None: it does not, or its length is a number of epochs."""
+    if measured[0].spec.budget.epochs is not None:
+        return None
+    codes = {found.code for record in measured for found in too_short(record)}
+    if codes:
+        return f"jobs too short ({', '.join(sorted(codes))})"
+    trend = shown_trend([job_of(record) for record in measured])
+    return f"{describe_trend(trend)} (SY211)" if trend is not None and abs(trend) > TREND_LIMIT else None
 
 
 def _longest(runs: Sequence[RunRecord]) -> list[RunRecord]:
@@ -245,8 +274,8 @@ def _doubts(records: Sequence[RunRecord]) -> tuple[str, ...]:
     values = sorted(rate.value for rate in rates if rate.value)
     if (slow := two_groups(values)) is not None:
         doubts.append(
-            f"{slow} of {len(values)} jobs are slower than the others (smallest {values[0]:.4g}, largest "
-            f"{values[-1]:.4g}); the CI assumes that jobs vary alike"
+            f"{slow} of {len(values)} jobs are slower than the others (smallest {short(values[0])}, largest "
+            f"{short(values[-1])}); the CI assumes that jobs vary alike"
         )
     return tuple(doubts)
 

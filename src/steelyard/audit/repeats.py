@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from steelyard.audit.recompute import better, kind_of, lead, percent, speed_ratio, unit_factor
 from steelyard.audit.selecting import same
+from steelyard.numbers import short
 from steelyard.rules.claim import Reading, RepeatNoise
 from steelyard.rules.table.row import Amount
 from steelyard.rules.table.settings import SETTINGS, TUNABLE, shown
@@ -98,7 +99,7 @@ def statistics(index: Index, pair: tuple[Row, Row], within: float | None, *, equ
     assert found.low is not None
     assert found.high is not None
     inside = 1 - within <= found.low and found.high <= 1 + within
-    words = f"A/B = {found.value:.4g}, 95 % CI {found.low:.4g} to {found.high:.4g}, margin {percent(within)}"
+    words = f"A/B = {short(found.value)}, 95 % CI {short(found.low)} to {short(found.high)}, margin {percent(within)}"
     return RepeatNoise(shown=inside, text=words)
 
 
@@ -157,5 +158,5 @@ def _compare_repeats(sides: list[list[float]], kind: Kind) -> RepeatNoise:
     assert found.high is not None
     what = "A/B" if kind == "other" else "time of A over time of B"
     runs = f"{len(a)} and {len(b)} runs"
-    words = f"{what} = {found.value:.4g}, 95 % CI {found.low:.4g} to {found.high:.4g}, {runs}"
+    words = f"{what} = {short(found.value)}, 95 % CI {short(found.low)} to {short(found.high)}, {runs}"
     return RepeatNoise(shown=found.verdict in ("faster", "slower"), text=words)

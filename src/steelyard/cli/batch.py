@@ -3,17 +3,17 @@
 import argparse
 import json
 
-from steelyard.analysis.batch import batch_curve
+from steelyard.analysis.batch import batch_curves
 from steelyard.analysis.select import select
 from steelyard.results.store import ResultFolder
-from steelyard.terminal.batch import curve_lines, curve_object
+from steelyard.terminal.batch import curve_object, curves_lines
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show the curve; exit code 1 when its knee cannot be determined."""
-    curve = batch_curve(select(ResultFolder(arguments.results), arguments.selection), arguments.share)
+    """Show the curves; exit code 1 when the knee of one cannot be determined."""
+    curves = batch_curves(select(ResultFolder(arguments.results), arguments.selection), arguments.share)
     if arguments.json:
-        print(json.dumps(curve_object(curve), allow_nan=False))
+        print(json.dumps([curve_object(curve) for curve in curves], allow_nan=False))
     else:
-        print("\n".join(curve_lines(curve)))
-    return 1 if curve.knee is None or curve.knee.answer == "cannot tell" else 0
+        print("\n".join(curves_lines(curves)))
+    return 1 if any(curve.knee is None or curve.knee.answer == "cannot tell" for curve in curves) else 0

@@ -12,6 +12,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "show": "show studies, configurations and runs",
     },
     "Decide": {
+        "best": "rank configurations: best, tied, unreliable",
         "compare": "compare two results: comparability, then ratio",
         "batch": "find the best batch size and the largest one",
         "scaling": "show speed-up, efficiency and where to stop",

@@ -4,9 +4,10 @@ import argparse
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from steelyard.analysis.request import Tariff, WorkPlan
+from steelyard.analysis.request import Tariff, WorkPlan, tariff_of
 from steelyard.cli.parser import OptionError
 from steelyard.errors import InputError, Problem, printable
 from steelyard.inputs.scheme import SchemeFile, find_scheme, scheme_folders, scheme_names
@@ -104,9 +105,7 @@ def _make_tariff(arguments: argparse.Namespace) -> Tariff | None:
         return Tariff(found["unit"], 0.0 if by_node else rate, rate if by_node else 0.0, each, whole, "the rate given")
     if place is None:
         return None
-    charge = place.site.charge
-    source = f"site {place.site.name}, pool {place.pool_name}"
-    return Tariff(charge.unit, charge.per_device_hour, charge.per_node_hour, each, whole, source)
+    return replace(tariff_of(place), devices_per_node=each)
 
 
 def _print(pack: Pack, folder: Path) -> None:

@@ -6,7 +6,7 @@ import json
 from steelyard.analysis.scaling import scaling
 from steelyard.analysis.select import select
 from steelyard.results.store import ResultFolder
-from steelyard.terminal.scaling import scaling_lines, scaling_object
+from steelyard.terminal.scaling import curves_lines, scaling_object
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -16,5 +16,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([scaling_object(curve) for curve in curves]))
     else:
-        print("\n\n".join("\n".join(scaling_lines(curve, arguments.selection)) for curve in curves))
+        print("\n".join(curves_lines(curves, arguments.selection)))
     return 1 if any(curve.blocked for curve in curves) else 0

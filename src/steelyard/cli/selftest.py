@@ -47,7 +47,7 @@ def _hardware(arguments: argparse.Namespace) -> int:
         print()
         print("\n".join(wrapped(f"result, without host and device names: {arguments.write}")))
     else:
-        print("next: steelyard doctor says what can be measured here, and which permission is missing")
+        print("next: steelyard doctor")
     return 0 if found.verdict == "holds" else 1
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 from steelyard.analysis.extension import find_extension
@@ -13,7 +14,7 @@ from steelyard.inputs.study import Expansion, expand, load_study, require_regist
 from steelyard.launch.allocation import launcher_here
 from steelyard.launch.campaign import Campaign
 from steelyard.launch.follow import look, wait
-from steelyard.launch.local_study import Outcome, run_all, set_aside
+from steelyard.launch.local_study import Outcome, refuse_other_seed, run_all, set_aside
 from steelyard.launch.plan import studies, under_way
 from steelyard.launch.search import found, search_all, tried
 from steelyard.launch.submit import lock, send
@@ -34,7 +35,7 @@ from steelyard.terminal.tables import cells_lines, cells_object
 
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing; exit code 0 when every run of the study completed, or was submitted."""
-    expansion = expand(load_study(arguments.file), arguments.file.parent)
+    expansion = expand(load_study(arguments.file), arguments.file.parent, arguments=_arguments(arguments))
     require_registered(expansion)
     folder = ResultFolder(arguments.results)
     if arguments.extend:
@@ -58,8 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _here(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
     _refuse_under_way(folder, expansion.study.name)
     make = search_all if expansion.searches else run_all
-    later = "" if expansion.searches else f"{command_on_file('study', arguments)} --extend"
-    with Progress(loudness(arguments), expansion, folder, file=arguments.file, later=later) as progress:
+    with Progress(loudness(arguments), expansion, folder) as progress:
         outcome = make(folder, expansion, launcher_here(progress.say, _specs(expansion)), progress)
     return _show(arguments, expansion, folder, outcome)
 
@@ -67,15 +67,16 @@ def _here(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
 def _extend(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
     """Make the jobs that findings of a finished study ask for, after printing their price."""
     study, again = expansion.study.name, command_on_file("study", arguments)
-    if arguments.again or expansion.searches or (arguments.wait and not arguments.site):
-        raise InputError(
-            "--extend: not together with --again, with --wait but without --site, or for a study with [search]",
-            next_step=f"{again} --extend",
-        )
+    if arguments.again or (arguments.wait and not arguments.site):
+        refused = "--again" if arguments.again else "--wait without --site"
+        raise InputError(f"--extend: not together with {refused}", next_step=f"{again} --extend")
+    if expansion.searches:
+        raise InputError("--extend: a study with [search] tries every batch once", next_step=again)
     if study in studies(folder):
         for problem in look(folder, study).problems:
             say(problem)
     _refuse_under_way(folder, study)
+    refuse_other_seed(folder, expansion)
     missing = sum(not folder.has(spec) for spec in expansion.runs)
     if missing:
         raise InputError(f"--extend: {missing} runs of {study!r} have no result yet", next_step=again)
@@ -88,6 +89,20 @@ def _extend(arguments: argparse.Namespace, expansion: Expansion, folder: ResultF
         say(line, loudness(arguments))
     further = extension.runs(expansion)
     return _at_site(arguments, further, folder) if arguments.site else _here(arguments, further, folder)
+
+
+def _arguments(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return the arguments that name this study and its site again. Findings show them: no path leads out of here."""
+    site = arguments.site or ""
+    words = [_inside(str(arguments.file)), *(["--site", _inside(site) if "/" in site else site] if site else [])]
+    return tuple(words)
+
+
+def _inside(path: str) -> str:
+    """Return a path relative to this folder; of a file elsewhere, only the name."""
+    found = Path(path).resolve()
+    inside = found.relative_to(Path.cwd()) if found.is_relative_to(Path.cwd()) else found.name
+    return f"./{inside}" if str(inside).startswith("-") else str(inside)
 
 
 def _at_site(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
@@ -133,7 +148,7 @@ def _send(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
         print("\n".join(campaign_lines(made, sent=True)))
     if missing > 0:
         print(f"{missing} runs do not fit into the queue; repeat the command when these have ended")
-    print(f"\nnext: steelyard status {study}" + ("" if out else ", or steelyard show"))
+    print(f"\nnext: steelyard {'status' if out else 'show'} {study}")
     return made
 
 

@@ -41,11 +41,12 @@ def run_verb(name: str, words: list[str], known: Collection[str]) -> int:
     try:
         if name not in known:
             raise OptionError(f"{name}: unknown verb{did_you_mean(name, known)}", "steelyard")
-        arguments = make_parser(name).parse_args(words)
+        parser = make_parser(name)
+        arguments = parser.parse_args(words)
         signal.signal(signal.SIGTERM, _interrupt)
         signal.signal(signal.SIGINT, _interrupt)
         module = importlib.import_module(f"steelyard.cli.{name}")
-        with nullcontext() if arguments.json else _console().output():
+        with nullcontext() if arguments.json else _console().output(_other_results(parser, arguments)):
             code: int = module.run(arguments)
         sys.stdout.flush()
     except SteelyardError as error:
@@ -61,6 +62,12 @@ def run_verb(name: str, words: list[str], known: Collection[str]) -> int:
         what = printable(f"{error.filename or 'the system'}: {error.strerror or error}")
         return _report(SteelyardError(what), FAILED, as_json=as_json)
     return code
+
+
+def _other_results(parser: Parser, arguments: argparse.Namespace) -> str | None:
+    """Return the results folder, if it is not the one that a command without --results uses."""
+    folder = getattr(arguments, "results", None)
+    return None if folder is None or folder == parser.get_default("results") else str(folder)
 
 
 def _console() -> ModuleType:
@@ -79,9 +86,9 @@ def command_on_file(verb: str, arguments: argparse.Namespace) -> str:
 
 def exit_code(records: Sequence[RunRecord]) -> int:
     """0 when every run completed; else 1, after a line that says how many did not."""
-    missing = sum(record.status.code != "completed" for record in records)
+    missing = [record.run_id for record in records if record.status.code != "completed"]
     if missing:
-        _console().say(f"\n{missing} of {len(records)} runs did not complete; steelyard show RUN_ID says why")
+        _console().say(f"\n{len(missing)} of {len(records)} runs did not complete\nnext: steelyard show {missing[0]}")
     return FAILED if missing else DONE
 
 

@@ -5,7 +5,6 @@ import dataclasses
 import json
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from steelyard.analysis.verify import (
@@ -74,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif not arguments.no_run:
         begin_occasion(folder, name)
     if not arguments.no_run:
-        with _Watch(recipe, expansion, loudness(arguments), folder, arguments.file) as watch:
+        with _Watch(recipe, expansion, loudness(arguments), folder) as watch:
             run_all(folder, expansion, launcher_here(watch.say, expansion.runs), watch)
     outcomes = judge_records(recipe, expansion, list(folder.records(name)))
     verdict, past = overall(outcomes), len(occasions(folder, recipe))
@@ -90,8 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
 class _Watch(Progress):
     """Show progress, and stop after the first job if the recipe names a metric that no job has."""
 
-    def __init__(self, recipe: Recipe, expansion: Expansion, loud: Loudness, folder: ResultFolder, file: Path) -> None:
-        super().__init__(loud, expansion, folder, file=file)
+    def __init__(self, recipe: Recipe, expansion: Expansion, loud: Loudness, folder: ResultFolder) -> None:
+        super().__init__(loud, expansion, folder)
         self._recipe, self._expansion = recipe, expansion
 
     def end(self, record: RunRecord, done: int, total: int) -> None:

@@ -160,6 +160,9 @@ class Finding(Contract):
     severity: Severity
     message: Text
     fix: Text
+    """What to do, in one sentence."""
+    command: Text = ""
+    """The command that does it; empty: no command can."""
     place: Text = ""
     """Row of a table or side of a comparison; empty: the record itself."""
     evidence: Text = ""

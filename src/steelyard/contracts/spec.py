@@ -121,6 +121,8 @@ class RunSpec(Contract):
     schema_version: Literal[1] = SCHEMA_VERSION
     run_id: Name
     study: Name = "adhoc"
+    study_arguments: Annotated[tuple[Text, ...], Length(10)] = ()
+    """Arguments of `steelyard study` that name the study's file and its site; empty: a run of another command."""
     configuration: Name
     """Name of the settings. Runs of one configuration are repeats of each other."""
     repeat: Count = 0

@@ -16,6 +16,7 @@ from steelyard.contracts.record import Interval, Quantity, Validity
 from steelyard.derive import windows as at
 from steelyard.derive.domains import cover
 from steelyard.derive.sensors import VERDICTS, Joules, read_windows
+from steelyard.numbers import short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -118,8 +119,8 @@ def _disagreement(counter: Joules, gauge: Joules) -> str:
     if apart_j <= counter.half_j + gauge.half_j:
         return ""
     return (
-        f"counter {counter.value_j:.6g} J, integral {gauge.value_j:.6g} J; "
-        f"their uncertainty explains {counter.half_j + gauge.half_j:.3g} J"
+        f"counter {short(counter.value_j, 6)} J, integral {short(gauge.value_j, 6)} J; "
+        f"their uncertainty explains {short(counter.half_j + gauge.half_j, 3)} J"
     )
 
 
@@ -354,7 +355,7 @@ class _Job:
         )
         seen = last_s >= end_s - 2 * period_s
         if node.ended is None:
-            when = f"its last reading is {end_s - last_s:.3g} s before the end of the window"
+            when = f"its last reading is {short(end_s - last_s, 3)} s before the end of the window"
             if seen:
                 when = "its last reading is at or after the end of the window"
             elif last_s == -math.inf:
@@ -363,7 +364,7 @@ class _Job:
             total.joules.doubt("doubtful" if seen else "invalid", word)
         elif not seen and node.ended.at_s - node.sampler.zero_s < end_s - period_s:
             before_s = end_s - (node.ended.at_s - node.sampler.zero_s)
-            word = f"{SAMPLER}ended on {node.name} {before_s:.3g} s before the window: {node.ended.reason}"
+            word = f"{SAMPLER}ended on {node.name} {short(before_s, 3)} s before the window: {node.ended.reason}"
             total.joules.doubt("invalid", word)
 
     def _scopes(self) -> set[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from steelyard.contracts.record import Quantity
 from steelyard.errors import DamagedDataError
+from steelyard.numbers import short
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,7 +90,7 @@ def _to_quality(first: Evaluation | None, spec: RunSpec, last: Evaluation | None
     assert spec.quality is not None
     reason = None
     if first is None:
-        best = f"; after {last.epoch} it is {last.value:.4g}" if last and last.value is not None else ""
+        best = f"; after {last.epoch} it is {short(last.value)}" if last and last.value is not None else ""
         reason = f"{spec.quality.target:g} was not reached within {spec.budget.epochs} epochs{best}"
     return {
         "time_to_quality": Quantity(

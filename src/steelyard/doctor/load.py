@@ -11,7 +11,7 @@ from steelyard.derive.load import load_between
 from steelyard.doctor.node import Check, HostView
 from steelyard.errors import printable
 from steelyard.hostload import own_numbers, processes, read_load
-from steelyard.rules.environment.load import OWN_NODE, describe_others, disturbances
+from steelyard.rules.environment.load import describe_others, disturbances
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 # CPU time is counted in ticks of 10 ms: long enough to see a tenth of a CPU, short enough not to be noticed.
 INTERVAL_S = 0.3
+# One tick is 3 % of this time on a CPU: more than in the rule must be used or lost.
+CROWDED, LOST = 0.1, 0.05
 LEAST_CPUS = 0.1
-# One tick is up to 3 % of this time on a CPU.
-LEAST_LOST = 0.05
 SHOWN = 3
 
 
@@ -61,7 +61,7 @@ def _disturbances(load: LoadShares, node: HostView) -> Iterator[tuple[str, str]]
     cpus = len(node.cpu_numbers)
     # A run to come may want every CPU.
     wanted = replace(load, own_cpus=float(cpus))
-    return disturbances(wanted, cpus, f"wait until they have ended, or measure on {OWN_NODE}", LEAST_LOST)
+    return disturbances(wanted, cpus, crowded=CROWDED, lost=LOST)
 
 
 def _busiest(before: dict[int, ProcessTime], after: dict[int, ProcessTime], seconds: float) -> list[str]:

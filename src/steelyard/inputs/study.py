@@ -42,7 +42,7 @@ MAX_RUNS = 1_000_000
 MAX_CHECKED = 2000
 
 # Set by the study for each run; a file may not set them.
-IDENTITY = ("schema_version", "run_id", "study", "configuration", "repeat", "seed")
+IDENTITY = ("schema_version", "run_id", "study", "study_arguments", "configuration", "repeat", "seed")
 NOT_SET = (*IDENTITY, "source")
 
 Repeats = Annotated[int, Bound(ge=1, le=10_000)]
@@ -123,7 +123,7 @@ class Options(InputFile):
 
     def problem(self, where: Where, problem: str, **more: Any) -> Problem:
         """Return a problem with the option that sets this."""
-        option = _option(dotted(where))
+        option = option_of(dotted(where))
         more["given"] = more.get("given", "").strip('"')
         if option == "WORKLOAD" and more["given"]:
             option, more["given"] = more["given"], ""
@@ -140,12 +140,12 @@ class Options(InputFile):
 
     def misplaced(self, where: Where, path: tuple[str, ...]) -> Problem:
         """Return the problem of a setting that has another dotted name."""
-        near = ".".join(path).removeprefix("run.") if len(path) > 1 else _option(path[0])
+        near = ".".join(path).removeprefix("run.") if len(path) > 1 else option_of(path[0])
         return Problem(f"--set {dotted(where)}", "no such setting", near=near, file=self.source)
 
     def write_name(self, path: str, table: tuple[str, ...]) -> str:
         """Return the option or the dotted name of a setting."""
-        return super().write_name(path, table) if path.startswith("run.") else _option(path)
+        return super().write_name(path, table) if path.startswith("run.") else option_of(path)
 
 
 # Settings whose option has another name, and tables whose fields have options of their own names.
@@ -162,7 +162,7 @@ _WITH_OPTION = (
 )  # fmt: skip
 
 
-def _option(setting: str) -> str:
+def option_of(setting: str) -> str:
     """Return how `steelyard run` takes a setting."""
     last = setting.removeprefix("budget.")
     if setting in _RENAMED or last in _WITH_OPTION:
@@ -294,11 +294,13 @@ def _bad_options(spec: RunSpec, place: InputFile) -> list[Problem]:
     return problems
 
 
-def expand(study: Study, folder: Path | None = None, *, place: InputFile | None = None) -> Expansion:
+def expand(
+    study: Study, folder: Path | None = None, *, place: InputFile | None = None, arguments: tuple[str, ...] = ()
+) -> Expansion:
     """Return all runs. Each repeat is a random permutation of all configurations, so that drift does not favour one.
 
     `folder` is the folder of the study's file: a user's own workload must be there or below. `place` names the source
-    of the settings in errors.
+    of the settings in errors. `arguments`: those of `steelyard study` that name the file and its site.
     """
     _refuse_contradictions(study, InputFile(f"study {study.name}"))
     batches = study.search.batches if study.search is not None else ()
@@ -312,7 +314,7 @@ def expand(study: Study, folder: Path | None = None, *, place: InputFile | None 
     place = place or InputFile(f"study {study.name}", root=Study, at=("run",), synonyms=SYNONYMS)
     if not isinstance(place, Options):
         place = SweptFile(place.source, b"", place.root, place.at, place.synonyms, tuple(spread.sweep))
-    cells = _cells(spread, place, lambda text: find_source(text, folder, below=folder), folder)
+    cells = _cells(spread, place, lambda text: find_source(text, folder, below=folder), folder, arguments)
     if batches:
         # One search for each combination of the sweep, in random order.
         starts = range(0, len(cells), len(batches))
@@ -338,12 +340,16 @@ def further_runs(expansion: Expansion, wanted: Sequence[tuple[RunSpec, int, int]
 
 
 def _cells(
-    study: Study, place: InputFile, find: Callable[[str], Source | None], folder: Path | None
+    study: Study,
+    place: InputFile,
+    find: Callable[[str], Source | None],
+    folder: Path | None,
+    arguments: tuple[str, ...] = (),
 ) -> list[Configuration]:
     cells: dict[str, Configuration] = {}
     for values in itertools.product(*study.sweep.values()):
         swept = dict(zip(study.sweep, values, strict=True))
-        spec = _spec(study.run, swept, place, folder, find)
+        spec = dataclasses.replace(_spec(study.run, swept, place, folder, find), study_arguments=arguments)
         name = cell_name(spec)
         if name in cells:
             problem = f"{label(swept)} and {label(cells[name].swept)} are the same configuration"
@@ -369,7 +375,7 @@ def cell_name(spec: RunSpec) -> str:
 
 def chosen_settings(spec: RunSpec) -> dict[str, Any]:
     """Return the settings that differ from their defaults; nested ones have dotted names."""
-    return {key: value for key, value in _not_default(spec).items() if key not in IDENTITY}
+    return {key: value for key, value in not_default(spec).items() if key not in IDENTITY}
 
 
 def single_run(
@@ -404,7 +410,8 @@ def assign(settings: dict[str, Any], key: str, value: Any) -> None:
     table[last] = value
 
 
-def _not_default(contract: Any, prefix: str = "") -> dict[str, Any]:
+def not_default(contract: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the fields that differ from their defaults; nested ones have dotted names."""
     kept: dict[str, Any] = {}
     for entry in dataclasses.fields(contract):
         value = getattr(contract, entry.name)
@@ -412,7 +419,7 @@ def _not_default(contract: Any, prefix: str = "") -> dict[str, Any]:
         if value == default:
             continue
         if dataclasses.is_dataclass(value):
-            kept |= _not_default(value, f"{prefix}{entry.name}.")
+            kept |= not_default(value, f"{prefix}{entry.name}.")
         else:
             kept[prefix + entry.name] = to_json_object(value)
     return kept

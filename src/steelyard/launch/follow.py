@@ -20,7 +20,7 @@ from steelyard.inputs.study import label
 from steelyard.launch.campaign import TaskState
 from steelyard.launch.collect import RunEnd, collect_task, done_lines, read_ended, write_ended
 from steelyard.launch.plan import COLLECTED_FILE, RUNS, is_collected, load_campaign, planned, runs_left
-from steelyard.launch.staging import read_cells
+from steelyard.launch.staging import read_arguments, read_cells
 from steelyard.launch.submit import FORGOTTEN, recover, scheduler_of, senders, sent_jobs
 from steelyard.results.store import owner, sweep_halves
 
@@ -75,6 +75,8 @@ class StudyStatus:
     why: Counter[str] = field(default_factory=Counter)
     """Why tasks are queued, as the scheduler reports it."""
     campaigns: list[Sent] = field(default_factory=list)
+    arguments: tuple[str, ...] = ()
+    """Arguments of `steelyard study` that name the study and its site; empty: not known."""
     problems: list[str] = field(default_factory=list)
     """What could not be read or collected."""
     collected: int = 0
@@ -125,6 +127,7 @@ def look(folder: ResultFolder, study: str, scheduler_of: SchedulerOf = scheduler
             status.problems.append(f"{path}: {error}")
             continue
         status.labels |= {cell: label(swept) for cell, swept in read_cells(campaign.path).items()}
+        status.arguments = read_arguments(campaign.path) or status.arguments
         states: dict[str, str] = {}
         if not is_collected(campaign.path):
             scheduler = scheduler_of(campaign.plan.site.scheduler)

@@ -74,19 +74,33 @@ def write_job(campaign: Campaign, job: JobArray, files: Mapping[str, str]) -> No
 def write_study(campaign: Path, expansion: Expansion, file: Path | None) -> None:
     """Write the study as parsed and, if it has a file, as written."""
     cells = {cell.name: cell.swept for cell in expansion.cells}
-    write_json(campaign / STUDY_FILE, {"study": to_json_object(expansion.study), "configurations": cells})
+    arguments = expansion.cells[0].spec.study_arguments
+    study = {"study": to_json_object(expansion.study), "configurations": cells, "arguments": arguments}
+    write_json(campaign / STUDY_FILE, study)
     if file is not None:
         shutil.copyfile(file, campaign / "study.toml")
 
 
+def read_arguments(campaign: Path) -> tuple[str, ...]:
+    """Return the arguments of `steelyard study` that name the study and its site; empty if they are not known."""
+    words = _read_study(campaign).get("arguments", [])
+    return tuple(words) if isinstance(words, list) and all(isinstance(word, str) for word in words) else ()
+
+
+def _read_study(campaign: Path) -> dict[str, Any]:
+    try:
+        study = json.loads((campaign / STUDY_FILE).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return study if isinstance(study, dict) else {}
+
+
 def read_cells(campaign: Path) -> dict[str, dict[str, Any]]:
     """Return the swept values of each configuration by name; empty if the file cannot be read."""
-    try:
-        cells = json.loads((campaign / STUDY_FILE).read_bytes())["configurations"]
-    except (OSError, ValueError, KeyError, TypeError):
+    cells = _read_study(campaign).get("configurations")
+    if not isinstance(cells, dict) or not all(isinstance(swept, dict) for swept in cells.values()):
         return {}
-    good = isinstance(cells, dict) and all(isinstance(swept, dict) for swept in cells.values())
-    return cells if good else {}
+    return cells
 
 
 def write_campaign_plan(campaign: Campaign) -> None:

@@ -97,13 +97,15 @@ class Rule:
         evidence: str = "",
         severity: Severity | None = None,
         fix: str | None = None,
+        command: str = "",
     ) -> Finding:
-        """Return a finding of this rule; severity and fix default to those of the class."""
+        """Return a finding of this rule; severity and fix default to those of the class. `command`: what to paste."""
         return Finding(
             code=self.code,
             severity=severity or self.severity,
             message=message,
             fix=fix or self.fix,
+            command=command,
             place=place,
             evidence=evidence,
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from steelyard.derive.domains import Tree
+from steelyard.numbers import short
 from steelyard.stats.energy import Nature, agreement, energy_of
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def fitting(
         limits = [limit for n in seen.channels(domain) if (limit := node.channels[n].limit_w) is not None]
         power = seen.power_w(domain, last)
         if limits and power is not None:
-            text = f"{last}: mean {power[0]:.4g} W, limit {min(limits):.4g} W"
+            text = f"{last}: mean {short(power[0])} W, limit {short(min(limits))} W"
             if power[1] <= min(limits):
                 yield SensorCheck("limit", domain, "holds", text)
             else:
@@ -147,8 +148,10 @@ def _check_counters(seen: _ChannelEnergies, domain: str, window: str) -> Iterato
         elif not found.agrees:
             yield SensorCheck("counter and power", name, "fails", found.reason)
         else:
-            both = f"counter {counter.value_j or 0.0:.5g} J, integral of power {integral.value_j or 0.0:.5g} J"
-            apart = f"uncertainty explains a difference up to {found.allowed_j or 0.0:.3g} J"
+            both = (
+                f"counter {short(counter.value_j or 0.0, 5)} J, integral of power {short(integral.value_j or 0.0, 5)} J"
+            )
+            apart = f"uncertainty explains a difference up to {short(found.allowed_j or 0.0, 3)} J"
             yield SensorCheck("counter and power", name, "holds", f"{window}: {both}; {apart}")
 
 
@@ -164,7 +167,7 @@ def _check_parts(seen: _ChannelEnergies, window: str) -> Iterator[SensorCheck]:
         least = sum(energy.low_j or 0.0 for energy in parts.values())
         value = sum(energy.value_j or 0.0 for energy in parts.values())
         names = ", ".join(parts)
-        text = f"{window}: {own.value_j:.5g} J, its parts ({names}) {value:.5g} J"
+        text = f"{window}: {short(own.value_j, 5)} J, its parts ({names}) {short(value, 5)} J"
         outcome: Outcome = "holds" if (own.high_j or own.value_j) >= least else "fails"
         yield SensorCheck(
             "whole and parts", whole, outcome, text if outcome == "holds" else f"{text}: less than its parts"
@@ -189,7 +192,7 @@ def _check_rise(seen: _ChannelEnergies, family: str) -> Iterator[SensorCheck]:
         )
         return
     domain, (_, idle, load) = max(rises.items(), key=lambda entry: entry[1][0])
-    text = f"idle {idle[0]:.4g} W, load {load[0]:.4g} W"
+    text = f"idle {short(idle[0])} W, load {short(load[0])} W"
     if load[0] > RISE * idle[0]:
         yield SensorCheck(name, domain, "holds", text)
     else:

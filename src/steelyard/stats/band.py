@@ -7,7 +7,7 @@ For jobs with mean m and CI [l, h], and a band around the documented figure d:
 - fail: m is outside the band, and d is outside the CI. A machine that performs as documented fails with a probability
   of at most (1 - level) / 2 on each side, however narrow the band is.
 - cannot tell: anything else. More jobs narrow the CI; `needed` says how many would decide, and `more_jobs` how many to
-  add next. That ends at `MOST_JOBS`, or earlier if not even a figure in mid-band could be decided with so many.
+  add next. That ends at `MOST_JOBS`, or earlier if that does not decide even a figure in mid-band.
 
 If a band has no documented figure, its nearest edge is used as d: the whole CI must then be outside the band.
 """

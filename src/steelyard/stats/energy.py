@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from steelyard.numbers import short
 from steelyard.stats.energy_counter import counter_energy
 from steelyard.stats.energy_gauge import gauge_energy
 from steelyard.stats.energy_window import Nature, Readings, Sight, Verdict, WindowEnergy, tidy, unknown
@@ -76,7 +77,7 @@ def agreement(counter: WindowEnergy, integral: WindowEnergy) -> Agreement:
         return Agreement(True, difference_j, allowed_j, "")
     word = "more" if difference_j > 0 else "less"
     reason = (
-        f"the integrated power is {abs(difference_j):.4g} J {word} than the counter's {counter.value_j:.6g} J, "
-        f"but the uncertainties allow only {allowed_j:.4g} J"
+        f"the integrated power is {short(abs(difference_j))} J {word} than the counter's "
+        f"{short(counter.value_j, 6)} J, but the uncertainties allow only {short(allowed_j)} J"
     )
     return Agreement(False, difference_j, allowed_j, reason)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from steelyard.numbers import short
 from steelyard.stats.energy_window import (
     HIDDEN,
     MAX_OUTSIDE,
@@ -121,7 +122,7 @@ def counter_energy(nature: Nature, readings: Readings, start_s: float, stop_s: f
         return unknown(why_not, sight)
     stopped_s = float(readings.time_s[-1] - ticks.at_s[-1])
     if ticks.at_s[-1] < stop_s + 2 * period_s and stopped_s > ticks.patience_s:
-        return unknown(f"frozen: the counter has no new value in its last {stopped_s:.3g} s of readings", sight)
+        return unknown(f"frozen: the counter has no new value in its last {short(stopped_s, 3)} s of readings", sight)
     first = max(0, int(np.searchsorted(ticks.at_s, start_s, "right")) - 1)
     last = min(len(ticks.at_s) - 1, int(np.searchsorted(ticks.at_s, stop_s, "left")))
     faults = np.flatnonzero(ticks.fault[first + 1 : last + 1])
@@ -131,7 +132,9 @@ def counter_energy(nature: Nature, readings: Readings, start_s: float, stop_s: f
     value_j = edges[1].count_j - edges[0].count_j
     outside_s = sum(edge.outside_s for edge in edges)
     if outside_s > max(OUTSIDE_PERIODS * period_s, MAX_OUTSIDE * window_s):
-        return unknown(f"the readings do not cover {outside_s:.3g} s of the window of {window_s:.3g} s", sight)
+        return unknown(
+            f"the readings do not cover {short(outside_s, 3)} s of the window of {short(window_s, 3)} s", sight
+        )
     doubts = _doubts(ticks, readings, edges, start_s, stop_s)
     if nature.seen_s is not None and nature.seen_s < (1 - UNSEEN) * (nature.period_s or period_s):
         doubts.append(
@@ -139,7 +142,9 @@ def counter_energy(nature: Nature, readings: Readings, start_s: float, stop_s: f
             "rhythm: it is wrong for a load with the same rhythm"
         )
     rest_j = sum(edge.residual_j for edge in edges) + nature.resolution
-    too_short = f"the window of {window_s:.3g} s is too short for a counter with a new value every {period_s:.3g} s"
+    too_short = (
+        f"the window of {short(window_s, 3)} s is too short for a counter with a new value every {short(period_s, 3)} s"
+    )
     return known(nature, window_s, value_j, rest_j, doubts, sight, too_short)
 
 
@@ -148,7 +153,7 @@ def _doubts(ticks: Ticks, readings: Readings, edges: list[Edge], start_s: float,
     value_j = edges[1].count_j - edges[0].count_j
     outside_s = sum(edge.outside_s for edge in edges)
     if outside_s > OUTSIDE_PERIODS * ticks.period_s:
-        doubts.append(f"no new counter value for {outside_s:.3g} s at the edges of the window")
+        doubts.append(f"no new counter value for {short(outside_s, 3)} s at the edges of the window")
     uneven_j = sum(edge.uneven_j for edge in edges)
     many = np.count_nonzero((ticks.at_s > start_s) & (ticks.at_s < stop_s)) >= MANY_TICKS
     if many and uneven_j > UNEVEN * value_j:
@@ -158,7 +163,7 @@ def _doubts(ticks: Ticks, readings: Readings, edges: list[Edge], start_s: float,
         )
     still_s = _still_s(ticks, readings, start_s, stop_s)
     if still_s > ticks.patience_s:
-        doubts.append(f"the counter was frozen for {still_s:.3g} s")
+        doubts.append(f"the counter was frozen for {short(still_s, 3)} s")
     return doubts
 
 
@@ -186,7 +191,7 @@ def _ticks(nature: Nature, readings: Readings, new: NDArray[np.bool_]) -> tuple[
     reasons = _faults(nature, readings.value[new], rise_j, fell, since_s, most_w)
     if nature.wrap is not None:
         for n in np.flatnonzero(peak_w * since_s > nature.wrap + rise_j):
-            reasons[n] = f"the counter may have wrapped more than once in {since_s[n]:.3g} s without a reading"
+            reasons[n] = f"the counter may have wrapped more than once in {short(since_s[n], 3)} s without a reading"
     fault = np.array([bool(reason) for reason in reasons])
     count_j = np.cumsum(np.where(fault, 0.0, rise_j))
     # A counter with a coarse resolution ticks less often at low power.
@@ -203,11 +208,11 @@ def _faults(
     for n in np.flatnonzero(fell | (rise_j > most_w * since_s + nature.resolution)):
         if fell[n] and nature.wrap is None:
             reasons[n] = (
-                f"the counter dropped from {value[n - 1]:.6g} to {value[n]:.6g} J: it was reset, or it wraps at an "
-                "unknown value"
+                f"the counter dropped from {short(value[n - 1], 6)} to {short(value[n], 6)} J: it was reset, or it "
+                "wraps at an unknown value"
             )
         elif rise_j[n] > most_w * since_s[n] + nature.resolution:
-            reasons[n] = f"implausible: the counter jumped from {value[n - 1]:.6g} to {value[n]:.6g} J"
+            reasons[n] = f"implausible: the counter jumped from {short(value[n - 1], 6)} to {short(value[n], 6)} J"
     return reasons
 
 
@@ -267,9 +272,10 @@ def _no_tick(nature: Nature, ticks: Ticks, readings: Readings, start_s: float, s
     if bracketed and inside <= 1 and window_s > 2 * ticks.period_s:
         return ""
     if inside < 2:
-        return f"{inside or 'no'} counter reading in the window of {window_s:.3g} s"
+        return f"{inside or 'no'} counter reading in the window of {short(window_s, 3)} s"
     if nature.period_s is not None and window_s < FROZEN_PERIODS * nature.period_s:
         return (
-            f"the window of {window_s:.3g} s is too short for a counter with a new value every {nature.period_s:.3g} s"
+            f"the window of {short(window_s, 3)} s is too short for a counter with a new value every "
+            f"{short(nature.period_s, 3)} s"
         )
-    return f"frozen: {inside} readings in {window_s:.3g} s, all with the same counter value"
+    return f"frozen: {inside} readings in {short(window_s, 3)} s, all with the same counter value"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from steelyard.numbers import short
 from steelyard.stats.energy_window import (
     DROPOUT_GAPS,
     HIDDEN,
@@ -115,10 +116,12 @@ def gauge_energy(
     gap_s = float(np.max(np.diff(pieces.moment_s)))
     sight = Sight(len(pieces.moment_s) - 2, 1 - min(window_s, lost_s) / window_s, gap_s)
     if sight.coverage < LEAST_COVERAGE:
-        reason = f"{sight.samples} readings cover only {sight.coverage:.0%} of the window of {window_s:.3g} s"
-        return unknown(reason if sight.samples else f"no power reading in the window of {window_s:.3g} s", sight)
+        reason = f"{sight.samples} readings cover only {sight.coverage:.0%} of the window of {short(window_s, 3)} s"
+        return unknown(reason if sight.samples else f"no power reading in the window of {short(window_s, 3)} s", sight)
     if outside_s > max(OUTSIDE_PERIODS * track.block_s, MAX_OUTSIDE * window_s):
-        return unknown(f"the readings do not cover {outside_s:.3g} s of the window of {window_s:.3g} s", sight)
+        return unknown(
+            f"the readings do not cover {short(outside_s, 3)} s of the window of {short(window_s, 3)} s", sight
+        )
     value_j = float(np.sum(np.diff(pieces.moment_s) * (pieces.power_w[1:] + pieces.power_w[:-1]) / 2))
     own_beat = random_phase and _has_own_beat(nature, readings, track.period_s)
     doubts = _doubts(nature, track, sight, random_phase=random_phase and not own_beat)
@@ -201,8 +204,8 @@ def _lost_s(track: Track, pieces: Pieces) -> Floats:
 def _too_short(track: Track, window_s: float, width: float) -> str:
     if window_s < 10 * track.block_s:
         return (
-            f"the window of {window_s:.3g} s is too short for a power sensor with a reading every {track.usual_s:.3g} "
-            f"s, averaged over {track.average_s:.3g} s"
+            f"the window of {short(window_s, 3)} s is too short for a power sensor with a reading every "
+            f"{short(track.usual_s, 3)} s, averaged over {short(track.average_s, 3)} s"
         )
     return f"scatter and gaps of the readings are too large: the uncertainty would be {width:.0%}"
 
@@ -219,17 +222,17 @@ def _doubts(nature: Nature, track: Track, sight: Sight, *, random_phase: bool) -
         )
     elif not random_phase and part_time and track.average_s > track.usual_s:
         doubts.append(
-            f"a reading every {track.usual_s:.3g} s is the mean over {track.average_s / track.usual_s:.3g} periods: "
-            "it is wrong for a load with that period"
+            f"a reading every {short(track.usual_s, 3)} s is the mean over {short(track.average_s / track.usual_s, 3)} "
+            "periods: it is wrong for a load with that period"
         )
     elif not random_phase and part_time and track.average_s < 0.01 * track.usual_s:
         doubts.append(
-            f"instantaneous readings every {track.usual_s:.3g} s: a load with that period would look constant"
+            f"instantaneous readings every {short(track.usual_s, 3)} s: a load with that period would look constant"
         )
     elif not random_phase and part_time:
         doubts.append(
-            f"the power sensor measures {1 - track.unseen:.0%} of the time, every {track.usual_s:.3g} s: a load with "
-            "that period would look constant"
+            f"the power sensor measures {1 - track.unseen:.0%} of the time, every {short(track.usual_s, 3)} s: a load "
+            "with that period would look constant"
         )
     if sight.coverage < MIN_COVERAGE:
         doubts.append(f"the readings cover {sight.coverage:.0%} of the window")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from steelyard.numbers import short
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -172,8 +174,8 @@ def known(
     least_w = (value_j - rest_j) * (1 - nature.gain) / window_s
     if nature.limit_w is not None and least_w > LIMIT_MARGIN * nature.limit_w:
         return unknown(
-            f"implausible: at least {least_w:.6g} W over the whole window, but the power limit is "
-            f"{nature.limit_w:.6g} W", sight,
+            f"implausible: at least {short(least_w, 6)} W over the whole window, but the power limit is "
+            f"{short(nature.limit_w, 6)} W", sight,
         )  # fmt: skip
     if rest_j > WIDE * value_j:
         doubts = [*doubts, f"the uncertainty is {rest_j / value_j:.0%}, without the sensor's gain error"]

@@ -128,11 +128,11 @@ def across_jobs(means: Sequence[float], level: float = LEVEL) -> JobsInterval:
         raise ValueError("no jobs: give the mean of at least one")
     value = math.fsum(means) / n
     if n == 1:
-        reason = "one job: the spread between jobs is unknown; run at least three (--repeats 3)"
+        reason = "one job: the spread between jobs is unknown; run at least three"
         return JobsInterval(value, None, None, level, METHOD_ACROSS, None, 1, None, (reason,))
     deviation = math.sqrt(math.fsum((mean - value) ** 2 for mean in means) / (n - 1))
     half_width = student_t(level, float(n - 1)) * deviation / math.sqrt(n)
-    doubts = ("two jobs: the CI has one degree of freedom; run at least three (--repeats 3)",)
+    doubts = ("two jobs: the CI has one degree of freedom; run at least three",)
     return JobsInterval(
         value=value,
         low=value - half_width,

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from steelyard.numbers import change, short
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -34,7 +36,7 @@ TOLERANCE = 0.002
 """Changes below 0.2 % of the level do not matter: repeats of a job differ by more."""
 SE_FLOOR = TOLERANCE / 8
 """Least standard error, for noise-free series: an exact change of 1.5 x TOLERANCE is still significant."""
-ROUNDING_PERCENT = 1e-6
+ROUNDING = 1e-8
 """Smaller differences are shown as 0 %."""
 FEWEST = 20
 """With fewer steps, autocorrelation cannot be distinguished from a change."""
@@ -208,7 +210,7 @@ def _classify(levels: _Levels) -> SteadyAnswer:
     reason = f"no significant level change or trend in {n - lead} steps: the largest is "
     reason += f"{_percent(abs(first.size))}, {first.z:.1f} standard errors"
     if lead:
-        reason += f"; the first {lead} of {n} steps, up to {levels.lead_factor:.3g} times slower, are excluded"
+        reason += f"; the first {lead} of {n} steps, up to {short(levels.lead_factor, 3)} times slower, are excluded"
     return SteadyAnswer("steady", lead, n, (lead,) if lead else (), reason)
 
 
@@ -533,5 +535,5 @@ def _explained(y: Series, shape: Series) -> float:
 
 def _percent(share: float) -> str:
     """Format a log difference as a percentage; rounding errors as 0 %."""
-    percent = 100 * float(np.expm1(share))
-    return f"{percent:.2g} %" if abs(percent) > ROUNDING_PERCENT else "0 %"
+    relative = float(np.expm1(share))
+    return change(relative) if abs(relative) > ROUNDING else "0 %"

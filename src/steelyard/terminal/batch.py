@@ -5,16 +5,46 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from steelyard.analysis.best import more_jobs
 from steelyard.analysis.summary import MEASURED
 from steelyard.contracts.base import to_json_object
+from steelyard.numbers import change, short
+from steelyard.stats.knee import MIN_POINTS
+from steelyard.terminal.best import above_words, unreliable_notes
 from steelyard.terminal.findings import finding_lines, tally_lines
 from steelyard.terminal.text import count_statuses, interval_notes, number, sentence, table, with_interval, wrapped
 
 if TYPE_CHECKING:
-    from steelyard.analysis.batch import BatchCurve
+    from collections.abc import Sequence
+
+    from steelyard.analysis.batch import BatchCell, BatchCurve
+    from steelyard.stats.knee import Knee
 
 GIB = 1 << 30
 NOTHING = "no batch completed"
+
+
+def curves_lines(curves: Sequence[BatchCurve]) -> list[str]:
+    """Format a table of the curves with their answers, if there are several, then each curve."""
+    lines: list[str] = []
+    if len(curves) > 1:
+        lines += wrapped(f"{len(curves)} curves over the batch, one for each combination of the other settings.")
+        heading = ["curve", "knee at batch", "largest that fits", "smallest out of memory"]
+        rows = [
+            [curve.label, knee_short(curve), _size(curve.largest_fitting), _size(curve.smallest_out_of_memory)]
+            for curve in curves
+        ]
+        lines += table(heading, rows).splitlines()
+    for curve in curves:
+        lines += ["", *wrapped(f"{curve.label}:")] if len(curves) > 1 else []
+        lines += curve_lines(curve)
+    if curves[-1].alone:
+        lines += ["", *wrapped(f"On no curve, no other batch with these settings: {'; '.join(curves[-1].alone)}.")]
+    return lines
+
+
+def _size(batch: int | None) -> str:
+    return "-" if batch is None else f"{batch:,}"
 
 
 def curve_lines(curve: BatchCurve) -> list[str]:
@@ -22,8 +52,11 @@ def curve_lines(curve: BatchCurve) -> list[str]:
     lines: list[str] = []
     for text in (knee_answer(curve), what_fits(curve)):
         lines += wrapped(sentence(text), deeper="")
+    if (step := next_step(curve)) is not None:
+        lines += wrapped(f"next: {step}")
     top = "of best" if curve.knee is not None and curve.knee.method == "swept batches alone" else "of asymptote"
-    heading = ["batch", "runs", "throughput, samples/s", top, "memory"]
+    marked = any(entry.cell.unreliable and entry.throughput.value is not None for entry in curve.cells)
+    heading = ["batch", "runs", "throughput, samples/s", top, "memory", *(["remarks"] if marked else [])]
     rows = [
         [
             f"{entry.batch:,}",
@@ -31,10 +64,13 @@ def curve_lines(curve: BatchCurve) -> list[str]:
             "-" if entry.throughput.value is None else with_interval(entry.throughput),
             "-" if entry.of_asymptote is None else f"{100 * entry.of_asymptote:.1f} %",
             "-" if entry.memory_bytes is None else f"{number(entry.memory_bytes / GIB, 3)} GiB",
+            *([_remark(entry)] if marked else []),
         ]
         for entry in curve.cells
     ]
     lines += ["", *table(heading, rows).splitlines()]
+    names = {entry.cell.cell: f"batch {entry.batch:,}" for entry in curve.cells}
+    lines += unreliable_notes([entry.cell for entry in curve.cells], names)
     lines += interval_notes(
         (entry.throughput.interval, [record for record in entry.cell.records if record.status.code in MEASURED])
         for entry in curve.cells
@@ -46,11 +82,63 @@ def curve_lines(curve: BatchCurve) -> list[str]:
     return lines
 
 
+def _remark(entry: BatchCell) -> str:
+    return "unreliable" if entry.throughput.value is not None and entry.cell.unreliable else ""
+
+
+def next_step(curve: BatchCurve) -> str | None:
+    """Return the command that would give a reliable knee; None if it is reliable, or more jobs would not help."""
+    lacking = [entry.cell for entry in curve.cells if entry.throughput.value is not None and entry.cell.unreliable]
+    if curve.knee is None or not (curve.provisional or curve.above) or not lacking:
+        return None
+    return more_jobs([curve.above] if curve.above is not None else lacking)
+
+
+def knee_short(curve: BatchCurve) -> str:
+    """Say where the knee is, in a few words."""
+    found = curve.knee
+    if found is None:
+        return "not reported"
+    used = [entry.batch for entry in curve.cells if entry.used]
+    if found.answer == "found" and found.value is not None:
+        return f"{_format_batch(found.value)}{_bounds(found)}{', provisional' if curve.provisional else ''}"
+    if found.answer == "cannot tell" or not used:
+        return "cannot tell"
+    return f"beyond {max(used):,}" if found.answer == "beyond the sweep" else f"at or below {min(used):,}"
+
+
+def _bounds(found: Knee) -> str:
+    if found.low is None or found.high is None:
+        return ""
+    high = _format_batch(found.high) if math.isfinite(found.high) else "unbounded"
+    return f" [{_format_batch(found.low)}, {high}]"
+
+
 def knee_answer(curve: BatchCurve) -> str:
-    """Say where the knee is, in a sentence."""
+    """Say where the knee is, in a sentence, and which configurations it does not rest on."""
+    return "; ".join(filter(None, (_knee_words(curve), rests_on(curve))))
+
+
+def rests_on(curve: BatchCurve) -> str:
+    """Say which configurations the knee rests on, if not on all, and what it therefore leaves open."""
+    parts = []
+    if curve.provisional:
+        few = f"fewer than {MIN_POINTS} batches are reliable"
+        parts.append(f"provisional, because {few}: {'; '.join(curve.provisional)}")
+    used = [entry.cell for entry in curve.cells if entry.used]
+    unused = sum(entry.throughput.value is not None and not entry.used for entry in curve.cells)
+    if used and unused:
+        parts.append(f"from {len(used)} of {len(used) + unused} batches with a result")
+    if (above := curve.above) is not None:
+        parts.append(above_words(f"batch {above.records[0].spec.batch:,}", above, used))
+    return "; ".join(parts)
+
+
+def _knee_words(curve: BatchCurve) -> str:
     found = curve.knee
     if found is None:
         return "knee not reported: the configurations differ in more than the batch (see the findings)"
+    used = [entry.batch for entry in curve.cells if entry.used]
     share = f"{found.share:.0%}".replace("%", " %")
     if found.answer == "found" and found.value is not None:
         what = (
@@ -64,23 +152,18 @@ def knee_answer(curve: BatchCurve) -> str:
             if curve.smallest_reaching is None
             else f"; the smallest swept batch that reaches it is {curve.smallest_reaching:,}"
         )
-        bounds = " (no CI)"
-        if found.low is not None and found.high is not None:
-            high = _format_batch(found.high) if math.isfinite(found.high) else "unbounded"
-            bounds = f" [{_format_batch(found.low)}, {high}]"
-        knee = f"the knee is at batch {_format_batch(found.value)}{bounds}"
+        knee = f"the knee is at batch {_format_batch(found.value)}{_bounds(found) or ' (no CI)'}"
         return f"{knee}: throughput reaches {share} of {what}{most}{swept}"
     if found.answer == "beyond the sweep":
         guess = "" if found.value is None else f", near {_format_batch(found.value)} if the curve continues"
-        last = max(entry.batch for entry in curve.cells if entry.throughput.value is not None)
-        return f"the knee is beyond batch {_format_batch(last)}{guess}: {found.reason}"
+        return f"the knee is beyond batch {_format_batch(max(used))}{guess}: {found.reason}"
     if found.answer == "below the sweep":
-        return f"the knee is at or below the smallest batch, {_format_batch(curve.cells[0].batch)}: {found.reason}"
+        return f"the knee is at or below the smallest batch, {_format_batch(min(used))}: {found.reason}"
     return f"cannot tell where the knee is: {found.reason}"
 
 
 def _format_batch(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+    return f"{value:,.0f}" if value >= 10 else short(value, 2)
 
 
 def what_fits(curve: BatchCurve) -> str:
@@ -112,10 +195,10 @@ def knee_notes(curve: BatchCurve) -> list[str]:
         if found.low is not None and found.method == "swept batches alone":
             lines.append(f"[ ] of the knee = the last batch clearly below it and the first clearly above, at {level}")
         return lines
-    misfit = f"{100 * (found.misfit or 0.0):.2g} %"
+    misfit = change(found.misfit or 0.0)
     form = (
-        f"knee: model of the step time = {found.fixed_s * 1e3:.4g} ms + {found.sample_s * 1e6:.4g} us per sample; "
-        f"measured times deviate by {misfit}; [ ] of the knee = {level} CI"
+        f"knee: model of the step time = {short(found.fixed_s * 1e3)} ms + {short(found.sample_s * 1e6)} us per "
+        f"sample; measured times deviate by {misfit}; [ ] of the knee = {level} CI"
     )
     spec = curve.cells[0].cell.records[0].spec
     if spec.step_samples == spec.batch:
@@ -133,6 +216,10 @@ def curve_object(curve: BatchCurve) -> dict[str, Any]:
     else:
         knee = None if found is None else to_json_object(found) | {"unbounded": False}
     return {
+        "label": curve.label,
+        "answer": knee_answer(curve),
+        "next": next_step(curve),
+        "alone": list(curve.alone),
         "knee": knee,
         "asymptote_samples_per_s": curve.asymptote,
         "smallest_reaching": curve.smallest_reaching,
@@ -145,6 +232,8 @@ def curve_object(curve: BatchCurve) -> dict[str, Any]:
                 "statuses": entry.cell.statuses,
                 "throughput_job": to_json_object(entry.throughput),
                 "of_asymptote": entry.of_asymptote,
+                "used": entry.used,
+                "unreliable": list(entry.cell.unreliable),
                 "memory_peak_bytes": entry.memory_bytes,
             }
             for entry in curve.cells

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from steelyard.analysis.ratios import bounded, level_percent, sense, sentence
 from steelyard.audit.beside import REFERENCE
 from steelyard.audit.documents import provenance
+from steelyard.numbers import short
 from steelyard.rules.table.settings import shown
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.terminal.findings import finding_lines, tally_lines
@@ -144,10 +145,10 @@ def _name_row(entry: Comparison, row: Row) -> str:
 
 
 def _make_row(ratio: Ratio) -> list[str]:
-    bounds = "-" if ratio.low is None or ratio.high is None else f"{ratio.low:.4g} to {ratio.high:.4g}"
+    bounds = "-" if ratio.low is None or ratio.high is None else f"{short(ratio.low)} to {short(ratio.high)}"
     scope = "job" if ratio.scope == "job" else f"per {ratio.scope}"
     jobs = f"{ratio.jobs_a}, {ratio.jobs_b}"
-    value = f"{ratio.value:.4g}"
+    value = f"{short(ratio.value)}"
     if ratio.bound is not None:
         value, bounds = bounded(ratio.bound), "-"
     return [scope, number(ratio.a), number(ratio.b), ratio.unit, value, bounds, jobs]

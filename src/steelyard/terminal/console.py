@@ -7,6 +7,7 @@ rich takes tens of milliseconds to import, so import this module where something
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -16,7 +17,7 @@ from rich.console import Console
 from rich.highlighter import RegexHighlighter
 from rich.theme import Theme
 
-from steelyard.terminal.text import OUTPUT_COLUMNS
+from steelyard.terminal.text import OUTPUT_COLUMNS, RESULTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +35,10 @@ STATUSES = {
     "refused": "red",
     "cancelled": "red",
 }
+COMMAND = re.compile(r" *(?:next: )?steelyard \S+")
+"""A line that is a command, which people copy."""
+WORDS = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
+"""The words of a command, with their quotes."""
 _STATUS = "|".join(f"(?P<{code}>{code})" for code in STATUSES)
 _STYLES = {
     **STATUSES,
@@ -90,7 +95,21 @@ def _folded(line: str, columns: int) -> str:
     if cell_len(line) <= columns:
         return line
     indent = " " * (len(line) - len(line.lstrip()) + 2)
+    if COMMAND.match(line):
+        return _continued(line, columns, indent)
     return textwrap.fill(line, columns, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+
+
+def _continued(line: str, columns: int, indent: str) -> str:
+    """Break a command between its words as a shell reads it, so that it can be copied."""
+    first, *words = WORDS.findall(line)
+    lines = [line[: len(line) - len(line.lstrip())] + first]
+    for word in words:
+        if cell_len(f"{lines[-1]} {word} \\") <= columns:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(indent + word)
+    return " \\\n".join(lines)
 
 
 def say(text: str) -> None:
@@ -115,15 +134,22 @@ class _Output:
 
 
 @contextlib.contextmanager
-def output() -> Iterator[None]:
-    """Send what is printed to standard output through a console, laid out for its terminal if it has one."""
+def output(results: str | None = None) -> Iterator[None]:
+    """Send what is printed to standard output through a console, laid out for its terminal if it has one.
+
+    `results`: the results folder to name in commands, if it is not the usual one.
+    """
     console = console_of(sys.stdout)
-    if not console.is_terminal:
-        yield
-        return
+    named = RESULTS.set(results)
     before = OUTPUT_COLUMNS.set(console.width if sys.stdout.isatty() else None)
+    through = (
+        contextlib.redirect_stdout(cast("TextIO", _Output(console)))
+        if console.is_terminal
+        else contextlib.nullcontext()
+    )
     try:
-        with contextlib.redirect_stdout(cast("TextIO", _Output(console))):
+        with through:
             yield
     finally:
         OUTPUT_COLUMNS.reset(before)
+        RESULTS.reset(named)

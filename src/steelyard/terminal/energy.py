@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from steelyard.analysis.best import rank
 from steelyard.analysis.energy import MAIN
 from steelyard.analysis.power_trace import total
 from steelyard.analysis.summary import labels
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import printable
+from steelyard.terminal.best import answers as rankings
 from steelyard.terminal.findings import finding_lines
 from steelyard.terminal.text import (
     LEAST_WIDTH,
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
 DIGITS = 4
 SHOWN_JOBS = 8
 SHOWN_REASONS = 6
-MAX_LABEL = 28
 CHART_ROWS = 5
 CHART_COLUMNS = 66
 
@@ -91,16 +92,13 @@ def energy_lines(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> list[
     for entry in cells:
         lines += _list_doubts(entry, "" if len(cells) == 1 else f"{names[entry.cell.cell]}: ")
     if not shown:
-        lines += [
-            "",
-            "next: steelyard doctor lists the power sensors and missing permissions",
-        ]
+        lines += ["", "next: steelyard doctor"]
     return lines
 
 
 def answers(cells: Sequence[CellEnergy]) -> str:
     """Say what a sample costs, or which configuration needs the least, and which errors make that invalid."""
-    text = answer(cells[0]) if len(cells) == 1 else _name_least(cells, _names(cells))
+    text = answer(cells[0]) if len(cells) == 1 else _name_least(cells)
     # Errors of a run make its energy invalid too, even if its sensors are fine.
     known = [entry for entry in cells if entry.main.value is not None]
     codes = [{one.code for one in entry.cell.findings if one.severity == "error"} for entry in known]
@@ -112,34 +110,20 @@ def answers(cells: Sequence[CellEnergy]) -> str:
 
 
 def _names(cells: Sequence[CellEnergy]) -> dict[str, str]:
-    """Name configurations by the settings in which they differ, or by their id if that is too long."""
-    found = labels([entry.cell for entry in cells])
-    return {cell: label if len(label) <= MAX_LABEL else cell for cell, label in found.items()}
+    """Name configurations by the settings in which they differ."""
+    return labels([entry.cell for entry in cells])
 
 
-def _name_least(cells: Sequence[CellEnergy], names: dict[str, str]) -> str:
+def _name_least(cells: Sequence[CellEnergy]) -> str:
     """Say which of several configurations needs the least energy, if their energies have the same scope."""
     known = [entry for entry in cells if entry.main.value is not None]
     text = f"{len(known)} of {len(cells)} configurations have an energy"
     scopes = sorted({entry.scope for entry in known})
     if len(scopes) > 1:
         return f"{text}; their scopes differ and cannot be compared: {'; '.join(scopes)}"
-    costs = [(entry.figures[name], entry) for entry in known if _known(entry, name := "energy_per_sample")]
-    if len(costs) < 2:
+    if sum(_known(entry, "energy_per_sample") for entry in known) < 2:
         return text
-    least, best = min(costs, key=lambda pair: pair[0].value or 0.0)
-    # By the intervals, these may need as little; without an interval nothing is excluded.
-    rivals = [
-        entry
-        for cost, entry in costs
-        if entry is not best
-        and (least.interval is None or cost.interval is None or cost.interval.low <= least.interval.top)
-    ]
-    told = f"{names[best.cell.cell]}, {answer(best)}"
-    if not rivals:
-        return f"{text}; the least per sample: {told}"
-    count = "1 other configuration" if len(rivals) == 1 else f"{len(rivals)} other configurations"
-    return f"{text}; the lowest per sample: {told}; by the intervals, {count} may need as little"
+    return f"{text}. {rankings(rank([entry.cell for entry in cells], 'energy', energies=cells))}"
 
 
 def answer(entry: CellEnergy) -> str:

@@ -1,30 +1,119 @@
-"""Findings as lines for a terminal, like those of a linter: place, code, message, evidence, fix."""
+"""Findings as lines for a terminal, like those of a linter: place, code, message, evidence, fix.
+
+Each code is shown once, with all its places. The last lines count the findings and name one command.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING
+import dataclasses
+import re
+import shlex
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Final
 
+from steelyard.errors import printable
 from steelyard.rules.rule import SEVERITIES, find_rule
-from steelyard.terminal.text import capital, many, wrapped
+from steelyard.terminal.text import RESULTS, capital, many, shortened, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from steelyard.contracts.record import Finding
 
+SHOWN_PLACES: Final = 4
+LONG_PLACE: Final = 30
+OTHER_NUMBERS: Final = "more with other numbers"
+READ_RESULTS: Final = ("run", "study", "show", "energy", "batch", "compare")
+"""Verbs of commands in findings that take a results folder."""
+_DIGITS = re.compile(r"\d[\d.,]*")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Findings with one code, one severity and one fix."""
+
+    code: str
+    rule: str
+    severity: str
+    fix: str
+    command: str
+    """That of the first finding that has one."""
+    findings: tuple[Finding, ...]
+
+
+def by_code(findings: Iterable[Finding]) -> list[Group]:
+    """Return groups in the order of their first finding, without duplicates."""
+    groups: dict[tuple[str, str, str], dict[Finding, None]] = defaultdict(dict)
+    for found in findings:
+        groups[found.code, found.severity, found.fix][found] = None
+    return [
+        Group(code, rule_name(code), severity, fix, next((one.command for one in same if one.command), ""), tuple(same))
+        for (code, severity, fix), same in groups.items()
+    ]
+
+
+def merged(findings: Iterable[Finding], *, of: int = 0) -> tuple[Finding, ...]:
+    """Merge findings of several places into one, with the text of the first; errors first.
+
+    Findings that differ only in numbers are merged: hundreds of configurations each have their own number of steps.
+    `of`: the number of configurations, to say that a finding is about all of them.
+    """
+    same: dict[tuple[str, str, str], list[Finding]] = {}
+    for found in findings:
+        same.setdefault((found.code, found.severity, _DIGITS.sub("0", found.message)), []).append(found)
+    once = [dataclasses.replace(group[0], place=_places(group, of)) for group in same.values()]
+    return tuple(sorted(once, key=_order))
+
+
+def _order(found: Finding) -> tuple[int, str]:
+    return list(SEVERITIES).index(found.severity), found.code
+
+
+def _places(group: Sequence[Finding], of: int) -> str:
+    places = list(dict.fromkeys(found.place for found in group if found.place))
+    equal = len({found.message for found in group}) == 1
+    if 1 < len(places) == of:
+        return f"all {of:,} configurations" + ("" if equal else f", such as {places[0]}")
+    if equal or len(places) < 2:
+        return shortened(places, SHOWN_PLACES if max(map(len, places), default=0) <= LONG_PLACE else 1)
+    return f"{places[0]}, and {len(places) - 1:,} {OTHER_NUMBERS}"
+
 
 def finding_lines(findings: Sequence[Finding], *, fixes: bool = True) -> list[str]:
-    """Format findings in the order given, a few lines each."""
+    """Format findings by code, a few lines each; those of one code and fix together."""
     lines = []
-    for found in findings:
-        place = f"{found.place}: " if found.place else ""
-        lines += wrapped(f"{place}{found.code} {rule_name(found.code)} ({found.severity}): {found.message}", "", "    ")
-        if found.evidence:
-            lines += wrapped(f"evidence: {found.evidence}", "    ")
+    for group in by_code(findings):
+        head, inner = f"{group.code} {group.rule} ({group.severity}):", "    "
+        first = group.findings[0]
+        if len(group.findings) == 1 and len(first.place) <= LONG_PLACE:
+            place = f"{first.place}: " if first.place else ""
+            lines += wrapped(f"{place}{head} {first.message}", "", inner)
+            lines += wrapped(f"evidence: {first.evidence}", inner) if first.evidence else []
+        else:
+            # A code is found at the beginning of a line.
+            lines += wrapped(head)
+            for found in group.findings:
+                place = f"{found.place}: " if found.place else ""
+                lines += wrapped(f"{place}{found.message}", inner)
+                lines += wrapped(f"evidence: {found.evidence}", 2 * inner) if found.evidence else []
         if fixes:
-            lines += wrapped(f"fix: {found.fix}", "    ")
+            lines += wrapped(f"fix: {group.fix}", inner)
+            lines += [printable(f"{inner}{inner}{command_line(group.command)}")] if group.command else []
     return lines
+
+
+def command_line(command: str) -> str:
+    """Return a command for the folder of results that was chosen here."""
+    folder = RESULTS.get()
+    if folder is None:
+        return command
+    parts = command.split(" && ")
+    option = f" --results {shlex.quote(folder)}"
+    return " && ".join(
+        part + (option if part.split()[1:2] in [[verb] for verb in READ_RESULTS] else "") for part in parts
+    )
 
 
 def tally(findings: Sequence[Finding]) -> str:
@@ -34,12 +123,17 @@ def tally(findings: Sequence[Finding]) -> str:
 
 
 def tally_lines(findings: Sequence[Finding]) -> list[str]:
-    """Count the findings, and name the command that explains the first code."""
-    explain = f" Explain a code: steelyard explain {min(found.code for found in findings)}" if findings else ""
-    return wrapped(f"{capital(tally(findings))}.{explain}")
+    """Count the findings, and name the most severe with the command that fixes or explains it."""
+    if not findings:
+        return wrapped(f"{capital(tally(findings))}.")
+    worst = min(findings, key=_order)
+    which = f" Most severe: {worst.code} {rule_name(worst.code)}." if len(findings) > 1 else ""
+    command = command_line(worst.command) or f"steelyard explain {worst.code}"
+    return [*wrapped(f"{capital(tally(findings))}.{which}"), printable(f"next: {command}")]
 
 
+@cache
 def rule_name(code: str) -> str:
-    """Return the name of a code's rule."""
+    """Return the name of a code's rule; cached, because a lookup scans the installed packages."""
     found = find_rule(code)
     return found.name if found is not None else "(unknown rule)"

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from steelyard.analysis.best import more_jobs
 from steelyard.analysis.loss import FACTORS
 from steelyard.analysis.scaling import USABLE_ERROR_PERCENT
+from steelyard.analysis.summary import MEASURED
 from steelyard.contracts.base import to_json_object
+from steelyard.numbers import change
 from steelyard.stats.quotient import Estimate
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.stats.scaling_fit import CurveFit
@@ -15,8 +18,11 @@ from steelyard.terminal.findings import finding_lines, tally_lines
 from steelyard.terminal.text import number, seconds, table, with_interval, wrapped
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from steelyard.analysis.loss import Factor
     from steelyard.analysis.scaling import Point, Scaling
+    from steelyard.contracts.record import Quantity
 
 KINDS = {
     "strong": "strong scaling: constant batch per job",
@@ -33,10 +39,32 @@ NOTICED = 1.05
 WIDE = 0.2
 
 
+def curves_lines(curves: Sequence[Scaling], name: str) -> list[str]:
+    """Format a table of the curves with their answers, if there are several, then each curve."""
+    lines: list[str] = []
+    if len(curves) > 1:
+        lines += wrapped(f"{len(curves)} curves over devices, one for each combination of the other settings.")
+        rows = []
+        for curve in curves:
+            last = curve.points[-1]
+            ratios = ["not reported", "not reported"]
+            if not curve.blocked:
+                ratios = [_interval(last.speedup, 3), _interval(last.split.total.scaled(100), 3)]
+            enough = "-" if curve.blocked or curve.enough is None else str(curve.enough.devices)
+            rows.append([curve.label, str(curve.base.devices), str(last.devices), *ratios, enough])
+        bar = f"most devices with {100 * curves[0].threshold:g} %"
+        lines += table(["curve", "base", "largest", "speed-up", "efficiency, %", bar], rows).splitlines()
+    for curve in curves:
+        lines += [*([""] if len(curves) > 1 else []), *scaling_lines(curve, name)]
+    return lines
+
+
 def scaling_lines(found: Scaling, name: str) -> list[str]:
     """Format the answer, then the figures, where to stop, the models and the findings."""
     about = f" ({found.label})" if found.label else ""
     heading = _wrapped(f"{name}{about}: {KINDS[found.kind]}")
+    if (step := next_step(found)) is not None:
+        heading += _wrapped(f"next: {step}")
     if found.blocked:
         lines = [*_wrapped("Speed-up not reported until the errors below are fixed."), *heading]
         rows = [[str(point.devices), str(point.jobs), with_interval(point.throughput)] for point in found.points]
@@ -55,8 +83,27 @@ def scaling_lines(found: Scaling, name: str) -> list[str]:
     return [*lines, "", *finding_lines(found.findings), *([""] if found.findings else []), *tally_lines(found.findings)]
 
 
+def next_step(found: Scaling) -> str | None:
+    """Return the command that would make the whole curve reliable; None if it is, or errors come first."""
+    if found.blocked or not (found.provisional or found.aside):
+        return None
+    cells = found.aside or [cell for cell in found.cells if cell.unreliable]
+    codes = [one.code for cell in cells for one in cell.findings if one.severity == "error"]
+    return f"steelyard explain {codes[0]}" if codes else more_jobs(cells)
+
+
 def answer(found: Scaling) -> str:
-    """Say how far it scales and what the largest loss is, in one or two sentences."""
+    """Say how far it scales, what the largest loss is, and which configurations are unreliable."""
+    text = _scales(found)
+    if found.provisional:
+        text += f" Provisional, because fewer than two device counts are reliable: {'; '.join(found.provisional)}."
+    for cell in found.aside:
+        verb = "is" if cell.records[0].spec.ranks == 1 else "are"
+        text += f" {_devices(cell.records[0].spec.ranks)} {verb} unreliable and not used: {'; '.join(cell.unreliable)}."
+    return text
+
+
+def _scales(found: Scaling) -> str:
     last, base = found.points[-1], found.base
     reach = f"{_interval(last.speedup, 3)} times the throughput of {_devices(base.devices)}"
     text = f"{_devices(last.devices)} give {reach}, an efficiency of {_percent(last.split.total)}"
@@ -88,10 +135,15 @@ def _figures(found: Scaling) -> list[str]:
         speedup, efficiency = "1", "100"
         if point is not base:
             speedup, efficiency = _interval(point.speedup, 3), _interval(point.split.total.scaled(100), 3)
-        rows.append([str(point.devices), str(point.jobs), _rate(point, factor), speedup, efficiency])
+        rows.append([str(point.devices), str(point.jobs), _rate(point.throughput, factor), speedup, efficiency])
+    for cell in found.aside:
+        measured = sum(record.status.code in MEASURED for record in cell.records)
+        rates = _rate(cell.throughput, factor)
+        rows.append([str(cell.records[0].spec.ranks), str(measured), rates, "unreliable", "unreliable"])
+    rows.sort(key=lambda row: int(row[0]))
     lines = table(["devices", "jobs", unit, "speed-up", "efficiency, %"], rows).splitlines()
     jobs = f"{base.jobs} jobs" if base.jobs != 1 else "1 job"
-    lines += _wrapped(f"Base: {_devices(base.devices)} at {_rate(base, factor)} {unit}, {jobs}.")
+    lines += _wrapped(f"Base: {_devices(base.devices)} at {_rate(base.throughput, factor)} {unit}, {jobs}.")
     if base.devices > 1:
         lines += _wrapped(f"These efficiencies do not include the loss from 1 to {base.devices} devices.")
     few = [str(point.devices) for point in found.points if point.jobs < MIN_JOBS]
@@ -130,7 +182,7 @@ def _about_factors(found: Scaling, others: list[Point], *, rest: bool) -> list[s
         lines += _wrapped(f"rest = {' x '.join(parts)}: {'; '.join(filter(None, reasons))}.")
     for point in others:
         if point.slowest is not None and point.slowest > NOTICED:
-            longer = f"{100 * (point.slowest - 1):.0f} % longer than the mean"
+            longer = f"{change(point.slowest - 1)} longer than the mean"
             lines += _wrapped(f"{_devices(point.devices)}: the slowest computes {longer}.")
     own = [f for f in found.base.split.factors if f.own is not None and f.own < OWN_LOSS]
     if own:
@@ -216,11 +268,10 @@ def _devices(count: int | str) -> str:
     return "1 device" if str(count) == "1" else f"{count} devices"
 
 
-def _rate(point: Point, factor: float) -> str:
-    value, interval = point.throughput.value, point.throughput.interval
-    rate = Estimate((value or 0.0) / factor)
-    if interval is not None:
-        rate = Estimate(rate.value, interval.low / factor, interval.top / factor)
+def _rate(found: Quantity, factor: float) -> str:
+    rate = Estimate((found.value or 0.0) / factor)
+    if found.interval is not None:
+        rate = Estimate(rate.value, found.interval.low / factor, found.interval.top / factor)
     return _interval(rate)
 
 
@@ -265,6 +316,16 @@ def scaling_object(found: Scaling) -> dict[str, Any]:
         "base_devices": found.base.devices,
         "points": [_point_object(point, blocked=found.blocked) for point in found.points],
         "alone": list(found.alone),
+        "provisional": list(found.provisional),
+        "unreliable": [
+            {
+                "devices": cell.records[0].spec.ranks,
+                "configuration": cell.cell,
+                "throughput": to_json_object(cell.throughput),
+                "reasons": list(cell.unreliable),
+            }
+            for cell in found.aside
+        ],
         "missing": [{"devices": count, "ended": ended} for count, ended in found.missing],
         "findings": to_json_object(found.findings),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 from steelyard.contracts.base import to_json_object
@@ -224,7 +225,11 @@ def short_lines(status: StudyStatus) -> list[str]:
     if not short:
         return []
     lines = wrapped(f"warning: {many(len(short), 'run')} too short, such as {short[0].run_id}: {short[0].short}")
-    return [*lines, "  fix: steelyard study FILE --extend"]
+    return [*lines, "  fix: run longer", f"    {_study_command(status, '--extend')}"]
+
+
+def _study_command(status: StudyStatus, *options: str) -> str:
+    return shlex.join(["steelyard", "study", *(status.arguments or ("FILE",)), *options])
 
 
 def _next_lines(status: StudyStatus) -> list[str]:
@@ -232,6 +237,7 @@ def _next_lines(status: StudyStatus) -> list[str]:
         return ["", f"next: steelyard status {status.study} --wait"]
     codes = sorted({code for code, _ in status.causes} - {NO_FIT})
     if codes:
-        again = f"steelyard study FILE --again {','.join(codes)}"
-        return ["", f"next: steelyard show RUN_ID explains a failed run; {again} reruns them"]
+        again = _study_command(status, "--again", ",".join(codes))
+        failed = next(run for run, ended in status.runs.items() if ended.code in codes)
+        return ["", "To run the failed ones again:", f"    {again}", f"next: steelyard show {failed}"]
     return ["", f"next: steelyard show {status.study}"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from steelyard.contracts.base import to_json_object
 from steelyard.inputs.cost import cost
 from steelyard.inputs.study import label
+from steelyard.numbers import short
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.terminal.drawing import duration, rounded
 from steelyard.terminal.text import count_statuses, many, number, table, wrapped
@@ -69,7 +70,7 @@ def plan_lines(expansion: Expansion, there: int) -> list[str]:
         lines = [table(["configuration", "devices", "runs"], rows), ""]
         runs = f"{many(len(expansion.runs), 'run')}, {there} already done"
         lines.append(f"{runs}; random order, seed {expansion.study.seed}")
-    hours = "unknown" if price.device_hours is None else f"at most {price.device_hours:.3g} device-hours"
+    hours = "unknown" if price.device_hours is None else f"at most {short(price.device_hours, 3)} device-hours"
     return [*lines, *wrapped(f"Cost: {hours} ({price.basis})")]
 
 
@@ -88,16 +89,10 @@ def extension_lines(extension: Extension, again: str) -> list[str]:
     """List the jobs that a study still needs, why, and their price. `again`: the command of the study."""
     lines = []
     if extension.needs:
-        rows = [
-            [
-                label(need.cell.swept),
-                str(need.jobs),
-                f"{need.spec.budget.max_seconds:g} s",
-                duration(need.each_s),
-                need.why,
-            ]
-            for need in extension.needs
-        ]
+        rows = []
+        for need in extension.needs:
+            longest = f"{need.spec.budget.max_seconds:g} s"
+            rows.append([label(need.cell.swept), str(need.jobs), longest, duration(need.each_s), need.why])
         lines = [table(["configuration", "more jobs", "max_seconds", "each takes about", "why"], rows), ""]
         jobs = many(sum(need.jobs for need in extension.needs), "more job")
         time_s = sum(need.time_s for need in extension.needs)
@@ -105,8 +100,9 @@ def extension_lines(extension: Extension, again: str) -> list[str]:
         lines += wrapped(f"Price: {jobs}, about {rounded(time_s)}, {hours} device-hours, by the earlier jobs.")
         lines += wrapped("Jobs with a longer budget replace shorter ones in tables; the shorter ones are kept.")
     for cell, codes in extension.lost:
-        fix = f"{again} --again {','.join(codes)}" if codes else again
-        lines += wrapped(f"{label(cell.swept)}: no job was measured ({count_statuses(codes)}); to repeat them: {fix}")
+        fix = f"{again} --again {','.join(codes)}"
+        lines += wrapped(f"{label(cell.swept)}: no job was measured ({count_statuses(codes)})")
+        lines.append(f"  after removing the cause: {fix}")
     if not lines:
         lines = wrapped(f"Nothing to add: every configuration has {MIN_JOBS} jobs, none too short or with a trend.")
     return lines

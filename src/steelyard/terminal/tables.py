@@ -1,5 +1,6 @@
 """Configurations, runs and studies as tables."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -7,8 +8,8 @@ from steelyard.analysis.bound import seen
 from steelyard.analysis.summary import MEASURED, CellSummary, labels
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import Finding, RunRecord
-from steelyard.errors import printable
-from steelyard.terminal.findings import finding_lines
+from steelyard.terminal.best import unreliable_notes
+from steelyard.terminal.findings import finding_lines, merged, tally_lines
 from steelyard.terminal.text import (
     count_statuses,
     interval_notes,
@@ -16,6 +17,7 @@ from steelyard.terminal.text import (
     natural_order,
     number,
     seconds,
+    shortened,
     table,
     with_interval,
     wrapped,
@@ -34,19 +36,25 @@ def cells_lines(cells: list[CellSummary], *, detail: bool = False) -> list[str]:
         (cell.throughput.interval, [record for record in cell.records if record.status.code in MEASURED])
         for cell in cells
     )
+    lines += unreliable_notes(cells, names) if len(cells) > 1 else []
+    shorter: dict[int, list[str]] = {}
     for cell in cells:
-        if cell.shorter:
-            lines += wrapped(f"{names[cell.cell]}: {many(cell.shorter, 'shorter job')} not counted")
+        shorter.setdefault(cell.shorter, []).append(names[cell.cell])
+    for count, which in shorter.items():
+        if count:
+            place = f"all {len(which)} configurations" if len(which) == len(cells) > 1 else shortened(which)
+            lines += wrapped(f"{place}: {many(count, 'shorter job')} not counted")
     for cell in cells:
         if cell.time_to_quality is not None:
             lines += wrapped(_format_time_to_quality(cell, names[cell.cell]))
     if detail and len(cells) == 1:
         lines += _detail_lines(cells[0])
-    for cell in cells:
-        if cell.findings and len(cells) > 1:
-            lines += ["", printable(names[cell.cell]) + ":"]
-        lines += _finding_block(cell.findings)
-    return lines
+    found = [
+        dataclasses.replace(found, place=names[cell.cell] if len(cells) > 1 else "")
+        for cell in cells
+        for found in cell.findings
+    ]
+    return lines + _finding_block(merged(found, of=len(cells)))
 
 
 def record_lines(record: RunRecord) -> list[str]:
@@ -244,4 +252,4 @@ def _percent(share: float) -> str:
 
 
 def _finding_block(findings: tuple[Finding, ...]) -> list[str]:
-    return ["", *finding_lines(findings)] if findings else []
+    return ["", *finding_lines(findings), "", *tally_lines(findings)] if findings else []

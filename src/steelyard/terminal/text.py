@@ -8,8 +8,8 @@ import textwrap
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
+from steelyard import numbers
 from steelyard.errors import printable
-from steelyard.rules.table import phrases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 OUTPUT_COLUMNS: ContextVar[int | None] = ContextVar("OUTPUT_COLUMNS", default=None)
 """Columns of the terminal that is written to; None for a file or a pipe, where table rows are not wrapped."""
+RESULTS: ContextVar[str | None] = ContextVar("RESULTS", default=None)
+"""The results folder to name in commands; None: the usual one."""
 DIGITS: Final = 5
 WIDTH: Final = 80
 """Columns of text, even on a wider terminal."""
@@ -79,27 +81,26 @@ def wrapped(text: str, indent: str = "", deeper: str = "  ") -> list[str]:
     Names of rules contain hyphens and are searched for, and paths are copied: no line breaks inside a word.
     """
     columns = min(WIDTH, OUTPUT_COLUMNS.get() or WIDTH)
-    return textwrap.wrap(
-        printable(text),
+    lines = textwrap.wrap(
+        # Nor between a number and its percent sign.
+        re.sub(r"(?<=\d) %", "\u00a0%", printable(text)),
         max(columns, LEAST_WIDTH),
         initial_indent=indent,
         subsequent_indent=indent + deeper,
         break_on_hyphens=False,
         break_long_words=False,
     )
+    return [line.replace("\u00a0%", " %") for line in lines]
 
 
 def number(value: float, digits: int = DIGITS) -> str:
     """Format a number with `digits` significant digits and separated thousands, without an exponent where possible."""
-    return phrases.number(value, digits, plain_below=9)
+    return numbers.number(value, digits, plain_below=9)
 
 
 def seconds(value: float) -> str:
     """Format a duration in s, ms, us or ns."""
-    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if abs(value) >= factor:
-            return f"{number(value / factor)} {unit}"
-    return f"{number(value * 1e9)} ns" if value else "0 s"
+    return numbers.seconds(value, DIGITS)
 
 
 def with_interval(quantity: Quantity) -> str:
@@ -155,6 +156,13 @@ def sentence(text: str) -> str:
 def many(count: int, what: str) -> str:
     """Format a count of things: 1 job, 2 jobs."""
     return f"{count} {what}" + ("" if count == 1 else "s")
+
+
+def shortened(names: Sequence[str], shown: int = 4) -> str:
+    """List the first names and count the others."""
+    listed = list(dict.fromkeys(name for name in names if name))
+    more = f" and {len(listed) - shown:,} more" if len(listed) > shown else ""
+    return "; ".join(listed[:shown]) + more
 
 
 def count_statuses(statuses: Mapping[str, int]) -> str:

@@ -11,7 +11,7 @@ from steelyard.errors import printable
 from steelyard.inputs.cost import cost
 from steelyard.inputs.recipe import cell_of
 from steelyard.inputs.study import label
-from steelyard.rules.table.phrases import times
+from steelyard.numbers import percent, short, times
 from steelyard.stats.band import MAX_NEEDED, Band
 from steelyard.terminal.drawing import rounded
 from steelyard.terminal.findings import finding_lines
@@ -60,7 +60,7 @@ def _outcome_lines(recipe: Recipe, outcome: FigureVerdict) -> list[str]:
         change = _change(found.value / expected.value, "above", "below")
         against += f"; {change} the documented {number(expected.value)}"
     lines = [f"{outcome.verdict.upper()}: {subject}: {value}; {against}", sentence(outcome.why)]
-    if outcome.not_steady and outcome.verdict != "cannot tell":
+    if outcome.not_steady:
         lines.append(
             f"{outcome.not_steady} of {many(found.jobs, 'job')} had no steady state (SY201); the interval covers how "
             "jobs differ, but longer jobs may have another pace."
@@ -125,7 +125,7 @@ def _decidable(outcome: FigureVerdict, found: BandJudgement) -> list[str]:
 
 def _share(share: float) -> str:
     """Format a share: in percent, or from 1 on as a factor."""
-    return f"{number(100 * share, 2)} %" if share < 1 else f"{number(share, 2)}x"
+    return percent(share, 2) if share < 1 else times(share, 2)
 
 
 def _change(ratio: float, up: str, down: str, factor: str = "") -> str:
@@ -169,7 +169,7 @@ def _job_rows(outcome: FigureVerdict) -> list[list[str]]:
 def plan_lines(recipe: Recipe, expansion: Expansion) -> list[str]:
     """List what would be run, and the expected figures."""
     price = cost(expansion)
-    hours = "unknown" if price.device_hours is None else f"at most {price.device_hours:.3g} device-hours"
+    hours = "unknown" if price.device_hours is None else f"at most {short(price.device_hours, 3)} device-hours"
     cells = many(len(expansion.cells), "configuration")
     runs = f"{many(len(expansion.runs), 'run')}: {cells}, {many(expansion.study.repeats, 'job')} each"
     rows = [

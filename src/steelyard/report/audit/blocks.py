@@ -21,9 +21,9 @@ from steelyard.report.audit.published import (
 from steelyard.report.charts.published import PublishedCurves, Spot, curve_chart
 from steelyard.report.charts.ratios import ratio_chart
 from steelyard.report.page import Cell, Chart, Column, Prose, Section, Table
-from steelyard.report.study.subject import merged
 from steelyard.rules.table.settings import shown
 from steelyard.stats.knee import BatchTimes, knee
+from steelyard.terminal.findings import merged
 from steelyard.terminal.text import capital, number
 
 if TYPE_CHECKING:

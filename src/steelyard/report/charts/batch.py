@@ -25,13 +25,15 @@ from steelyard.report.charts.style import (
     interval_of,
     key,
     layer,
+    marked,
     named,
     number_axis,
     points,
     spec,
 )
 from steelyard.report.page import Cell, Chart, Column, Table
-from steelyard.terminal.text import number
+from steelyard.terminal.batch import rests_on
+from steelyard.terminal.text import number, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -192,7 +194,7 @@ def _words(curve: BatchCurve) -> str:
         parts.append(
             f"{_rate(first)} at batch {first.batch:,}, {_rate(last)} {last.throughput.unit} at batch {last.batch:,}."
         )
-    parts.append(_knee_words(curve))
+    parts += [_knee_words(curve), sentence(rests_on(curve))]
     lost = [f"{entry.batch:,}" for entry in curve.cells if entry.out_of_memory]
     parts.append(f"Out of memory at batch {', '.join(lost)}." if lost else "No batch ran out of memory.")
     return " ".join(filter(None, parts))
@@ -225,7 +227,7 @@ def _knee_words(curve: BatchCurve) -> str:
 
 
 def _notes(curve: BatchCurve) -> tuple[str, ...]:
-    notes = [_refusal(curve)] if curve.blocked else [_knee_words(curve)]
+    notes = [_refusal(curve)] if curve.blocked else [f"{_knee_words(curve)} {sentence(rests_on(curve))}".strip()]
     spec_of = curve.cells[0].cell.records[0].spec
     if spec_of.step_samples != spec_of.batch:
         count = spec_of.step_samples // spec_of.batch
@@ -251,7 +253,7 @@ def _table(curve: BatchCurve, name: str) -> Table:
             (
                 Cell(f"{entry.batch:,}", entry.batch), Cell(statuses, statuses),
                 Cell("none", runs=ids) if entry.throughput.value is None else
-                figure_cell(entry.throughput, ids, codes),
+                marked(figure_cell(entry.throughput, ids, codes), entry.cell.unreliable),
                 Cell("-" if share is None else f"{share:.1f}", share, runs=ids),
                 Cell("unknown" if memory is None else number(memory, 3), memory, runs=ids),
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from steelyard.analysis.best import rank
 from steelyard.analysis.summary import labels
 from steelyard.errors import InputError
 from steelyard.report.charts.style import (
@@ -22,7 +23,6 @@ from steelyard.report.charts.style import (
     in_unit,
     interval_of,
     key,
-    named,
     number_axis,
     placed_texts,
     points,
@@ -30,6 +30,7 @@ from steelyard.report.charts.style import (
     spec,
 )
 from steelyard.report.page import Cell, Chart, Column, Table
+from steelyard.terminal.best import answers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +85,7 @@ def energy_chart(cells: Sequence[CellEnergy], name: str = "throughput-energy") -
         title="Throughput and energy per sample",
         spec=spec([*layers, *key(signs)]),
         table=_table(cells, name),
-        alt=_words(dots, left_out),
+        alt=_words(cells, dots, left_out),
         notes=_notes(dots, scopes, left_out),
     )
 
@@ -130,20 +131,12 @@ def _label(dot: _Dot, factor: float) -> dict[str, Any]:
 # -- texts and table
 
 
-def _words(dots: Sequence[_Dot], left_out: Sequence[str]) -> str:
-    scopes = {dot.entry.scope for dot in dots}
-    fastest = max(dots, key=lambda dot: dot.rate.value or 0.0)
-    text = f"{counted(len(dots), 'configuration')}. Fastest: {_both(fastest)}."
-    if len(scopes) == 1 and len(dots) > 1:
-        least = min(dots, key=lambda dot: dot.cost.value or 0.0)
-        text += " It also has the lowest energy." if least is fastest else f" Lowest energy: {_both(least)}."
+def _words(cells: Sequence[CellEnergy], dots: Sequence[_Dot], left_out: Sequence[str]) -> str:
+    every = [entry.cell for entry in cells]
+    text = f"{counted(len(dots), 'configuration')}. By throughput: {answers(rank(every))}"
+    if len({dot.entry.scope for dot in dots}) == 1 and len(dots) > 1:
+        text += f" By energy: {answers(rank(every, 'energy', energies=cells))}"
     return text + (f" {len(left_out)} without energy." if left_out else "")
-
-
-def _both(dot: _Dot) -> str:
-    cost = named(dot.cost.value or 0.0, *interval_of(dot.cost))
-    rate = named(dot.rate.value or 0.0, *interval_of(dot.rate))
-    return f"{short(dot.label)} with {rate} {dot.rate.unit} at {cost} J per sample"
 
 
 def _notes(dots: Sequence[_Dot], scopes: list[str], left_out: Sequence[str]) -> tuple[str, ...]:

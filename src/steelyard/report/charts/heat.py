@@ -21,13 +21,14 @@ from steelyard.report.charts.style import (
     interval_of,
     key,
     layer,
+    marked,
     name_axis,
-    named,
     short,
     spec,
     text_width,
 )
 from steelyard.report.page import Cell, Chart, Column, Table
+from steelyard.terminal.best import extremes
 from steelyard.terminal.text import number
 
 if TYPE_CHECKING:
@@ -153,8 +154,8 @@ def _spec(
     known = [field.shown / factor for field in fields if field.shown is not None]
     signs = []
     if known:
-        signs = [Sign(f"slowest: {number(min(known), 3)}", INK, area=_colour(0.0))]
-        signs.append(Sign(f"fastest: {number(max(known), 3)} {unit}", INK, area=_colour(1.0)))
+        signs = [Sign(f"lowest shown: {number(min(known), 3)}", INK, area=_colour(0.0))]
+        signs.append(Sign(f"highest shown: {number(max(known), 3)} {unit}", INK, area=_colour(1.0)))
     signs += [Sign("out of memory", INK, DIAGONAL)] if values else []
     nothing = any(field.shown is None and "out_of_memory" not in field.cell.statuses for field in fields)
     signs += [Sign("no result, or not reliable", QUIET, area="#ffffff")] if nothing else []
@@ -215,19 +216,13 @@ def _words_in(field: _Field, factor: float) -> tuple[str, str]:
 
 
 def _words(fields: Sequence[_Field], x: str, y: str) -> str:
-    known = sorted((field for field in fields if field.shown is not None), key=lambda field: field.shown or 0.0)
-    parts = []
-    if known:
-        ends = []
-        for field in (known[-1], known[0]):
-            rate = named(field.shown or 0.0, *interval_of(field.quantity))
-            ends.append(f"{rate} {field.quantity.unit} at {x} {field.x}, {y} {field.y}")
-        parts.append(f"Fastest: {ends[0]}. Slowest: {ends[1]}." if len(known) > 1 else f"One result: {ends[0]}.")
+    names = {field.cell.cell: f"{x} {field.x}, {y} {field.y}" for field in fields}
+    parts = [extremes([field.cell for field in fields], names)]
     lost = [f"{x} {field.x}, {y} {field.y}" for field in fields if "out_of_memory" in field.cell.statuses]
     if lost:
         more = f" and {len(lost) - 6} more" if len(lost) > 6 else ""
         parts.append(f"Out of memory at {'; '.join(lost[:6])}{more}.")
-    return " ".join(parts) or "No configuration has a result."
+    return " ".join(parts)
 
 
 def _table(fields: Sequence[_Field], name: str, title: str, settings: tuple[str, str]) -> Table:
@@ -235,7 +230,7 @@ def _table(fields: Sequence[_Field], name: str, title: str, settings: tuple[str,
     rows = []
     for field in fields:
         ids = tuple(record.run_id for record in field.cell.records)
-        found = figure_cell(field.quantity, ids, field.codes)
+        found = marked(figure_cell(field.quantity, ids, field.codes), field.cell.unreliable)
         if field.quantity.value is None:
             found = Cell(f"none: {field.ended}", runs=ids)
         rows.append((Cell(field.x, field.x), Cell(field.y, field.y), found))

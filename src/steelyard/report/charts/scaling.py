@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from steelyard.analysis.summary import MEASURED
 from steelyard.report.charts.style import (
     BLUE,
     DASHED,
@@ -23,6 +24,7 @@ from steelyard.report.charts.style import (
     interval_of,
     key,
     layer,
+    marked,
     named,
     number_axis,
     points,
@@ -233,7 +235,9 @@ def _ended(text: str) -> str:
 
 def _lost(found: Scaling) -> str:
     lost = [f"{counted(count, 'device')}: {_ended(ended)}" for count, ended in found.missing]
-    return f" No result at {'; '.join(lost)}." if lost else ""
+    unused = [f"{counted(cell.records[0].spec.ranks, 'device')}: {'; '.join(cell.unreliable)}" for cell in found.aside]
+    text = f" Unreliable and not used: {', '.join(unused)}." if unused else ""
+    return f"{text} No result at {'; '.join(lost)}." if lost else text
 
 
 def _notes(found: Scaling) -> tuple[str, ...]:
@@ -265,6 +269,14 @@ def _table(found: Scaling, name: str, runs: Runs, *, ratios: bool = True) -> Tab
         if ratios:
             cells += [_estimate(point.speedup, ids, codes), _estimate(point.split.total.scaled(100), ids, codes)]
         rows.append(tuple(cells))
+    for cell in found.aside:
+        ids = tuple(record.run_id for record in cell.records)
+        jobs = sum(record.status.code in MEASURED for record in cell.records)
+        figure = marked(figure_cell(cell.throughput, ids, error_codes(cell.findings)), cell.unreliable)
+        count = cell.records[0].spec.ranks
+        rows.append(
+            (Cell(str(count), count), Cell(str(jobs), jobs), figure, *(Cell("unreliable") for _ in columns[3:]))
+        )
     for count, ended in found.missing:
         rows.append((Cell(str(count), count), Cell("0", 0), *(Cell(f"none: {_ended(ended)}") for _ in columns[2:])))
     return Table(

@@ -6,7 +6,7 @@ its own shape or dashes, for print in grey.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from steelyard.report.page import Cell
@@ -231,6 +231,11 @@ def figure_cell(quantity: Quantity, runs: tuple[str, ...] = (), codes: tuple[str
     """Format a quantity with its interval, or the reason why it has no value."""
     low, high = interval_of(quantity)
     return Cell(with_interval(quantity), quantity.value, low, high, runs, codes)
+
+
+def marked(cell: Cell, unreliable: Sequence[str]) -> Cell:
+    """Mark a figure that is unreliable."""
+    return replace(cell, text=f"{cell.text}, unreliable") if unreliable else cell
 
 
 def interval_of(quantity: Quantity) -> tuple[float | None, float | None]:

@@ -68,7 +68,8 @@ def gather(
         kept = [found for found in curve.findings if found.severity == "error" or not found.code.startswith(elsewhere)]
         curve = replace(curve, findings=tuple(kept))
         # A requested job size that was not measured is drawn as missing.
-        if plan.devices not in {*(point.devices for point in curve.points), *(count for count, _ in curve.missing)}:
+        measured = {*(point.devices for point in curve.points), *(cell.records[0].spec.ranks for cell in curve.aside)}
+        if plan.devices not in {*measured, *(count for count, _ in curve.missing)}:
             curve = replace(curve, missing=(*curve.missing, (plan.devices, NOT_MEASURED)))
     return Pack(
         selection=selection,
@@ -100,7 +101,7 @@ def _one_curve(
     curves = scaling(cells, declared, at=plan.devices if plan.devices > largest else None)
     if len(curves) > 1:
         raise _several([curve.label for curve in curves], selection)
-    on_curve = {point.cell for point in curves[0].points}
+    on_curve = {cell.cell for cell in (*curves[0].cells, *curves[0].aside)}
     lost = {count for count, _ in curves[0].missing}
     kept = [cell for cell in cells if cell.cell in on_curve or cell.records[0].spec.ranks in lost]
     return sorted(kept, key=lambda cell: cell.records[0].spec.ranks), curves[0], ""

@@ -38,7 +38,12 @@ def _scaling(pack: Pack) -> Answer:
     if pack.curve is None:
         return Answer("scaling", "measure at least two numbers of devices: [sweep] ranks = [1, 2, 4, 8]")
     codes = sorted({found.code for found in pack.curve.findings if found.severity == "error"})
-    return _met("scaling", not pack.curve.blocked, f"fix the errors of the scaling: {', '.join(codes)}")
+    if pack.curve.blocked:
+        return Answer("scaling", f"fix the errors of the scaling: {', '.join(codes)}")
+    unreliable = [cell.records[0].spec.ranks for cell in pack.curve.aside] or [p.devices for p in pack.curve.points]
+    reasons = [*pack.curve.provisional, *(reason for cell in pack.curve.aside for reason in cell.unreliable)]
+    todo = f"repeat {', '.join(map(str, unreliable))} devices: {'; '.join(dict.fromkeys(reasons))}"
+    return _met("scaling", not reasons, todo)
 
 
 def _kind(pack: Pack, kind: str) -> Answer:
@@ -58,6 +63,9 @@ def _one_and_two(pack: Pack) -> Answer:
 def _largest(pack: Pack) -> Answer:
     asked, largest = pack.request.plan.devices, pack.request.basis.largest
     todo = f"measure {asked} devices, or request at most {largest}, the largest number measured"
+    doubts = [cell.unreliable for cell in pack.cells if cell.records[0].spec.ranks == asked and cell.throughput.value]
+    if asked <= largest and any(doubts):
+        return Answer("scaling", f"repeat {asked} devices: {'; '.join(doubts[0])}")
     return _met("scaling", asked <= largest, todo)
 
 
@@ -103,7 +111,9 @@ def _hours(pack: Pack) -> Answer:
 
 
 def _measured(pack: Pack) -> Answer:
-    return _met("performance", any(cell.throughput.value for cell in pack.cells), "complete at least one run")
+    known = [cell for cell in pack.cells if cell.throughput.value]
+    valid = [cell for cell in known if not any(found.severity == "error" for found in cell.findings)]
+    return _met("performance", valid, "fix the errors of the runs" if known else "complete at least one run")
 
 
 CHECKS: dict[Need, Callable[[Pack, SchemeFile], Answer]] = {

@@ -13,8 +13,8 @@ from steelyard.audit.claims import Claims, parse_claim
 from steelyard.audit.judge import judge
 from steelyard.audit.subject import Audit
 from steelyard.audit.table import parse_table
+from steelyard.numbers import number
 from steelyard.report.render.csv_table import inert
-from steelyard.rules.table.phrases import number
 from steelyard.rules.table.requests import ASKED
 from steelyard.rules.table.units import unit_of
 
@@ -65,7 +65,7 @@ def _plan_figures(request: Request) -> list[tuple[str, str, str]]:
     return [
         ("trainings", str(request.plan.trainings), ""),
         ("train_time", _printed(time.amount.value), "s"),
-        ("failed_share", _printed(failed.amount.value), "fraction"),
+        ("failed_share", _printed(failed.amount.value), "%"),
         ("buffer", _printed(request.plan.buffer_percent), "%"),
         (ASKED, _printed(request.asked.amount.value), "h"),
     ]

@@ -9,7 +9,7 @@ from steelyard.analysis.rows import row_of
 from steelyard.analysis.summary import MEASURED
 from steelyard.report.charts.loss import loss_chart
 from steelyard.report.charts.scaling import efficiency_chart, throughput_chart
-from steelyard.report.charts.style import counted, figure_cell, run_ids
+from steelyard.report.charts.style import counted, figure_cell, marked, run_ids
 from steelyard.report.page import Cell, Column, Prose, Section, Table
 from steelyard.stats.scaling_fit import CurveFit
 from steelyard.terminal.claims import claim_tally
@@ -80,7 +80,7 @@ def hours_answer(found: Request) -> str:
     text += "" if found.basis.kind == "measured" else " (not measured at this size)"
     failed, buffer = found.term("f"), found.plan.buffer_percent
     assumed = " at an assumed rate" if found.failures.origin == "assumed" else ""
-    share = number(100 * failed.amount.value, 2) if failed and failed.amount.value else ""
+    share = number(failed.amount.value, 2) if failed and failed.amount.value else ""
     parts = [f"{share} % for failures{assumed}"] if share else []
     parts += [f"a buffer of {buffer:g} %"] if buffer else []
     on_top = f", including {' and '.join(parts)}" if parts else ", without a buffer"
@@ -284,7 +284,7 @@ def scaling_section(pack: Pack) -> Section:
         rows = tuple(
             (
                 Cell(str(cell.records[0].spec.ranks), cell.records[0].spec.ranks),
-                figure_cell(cell.throughput, tuple(record.run_id for record in cell.records)),
+                marked(figure_cell(cell.throughput, tuple(record.run_id for record in cell.records)), cell.unreliable),
             )
             for cell in pack.cells
         )
@@ -335,6 +335,7 @@ def performance_section(pack: Pack) -> Section:
     answer = f"{counted(spec.ranks, 'device')}: {with_interval(rate)} {rate.unit}." if rate.value else str(rate.reason)
     codes = dict.fromkeys(one.code for one in cell.findings if one.severity == "error" and one.code[:3] != "SY4")
     answer += f" Do not use until fixed: {', '.join(codes)}." if codes else ""
+    answer += f" Unreliable: {'; '.join(cell.unreliable)}." if cell.unreliable and rate.value and not codes else ""
     question = "What is the absolute performance of the base, and what counts as one device?"
     table = _facts_table("base-performance", "Performance of the base", facts)
     return Section("performance", "Base performance", question, answer, (table,))

@@ -12,15 +12,15 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from steelyard.report.render.csv_table import csv_table, union
-from steelyard.report.render.grouped import by_code
 from steelyard.report.render.plain import file_name, one_line
+from steelyard.terminal.findings import by_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from steelyard.contracts.record import Finding
     from steelyard.report.page import Cell, Column, Page, Table
-    from steelyard.report.render.grouped import Group
+    from steelyard.terminal.findings import Group
 
 LONG_ROWS = 40
 """A table with more rows gets its own scroll bar."""
@@ -219,9 +219,10 @@ def _finding(group: Group, anchor: str, book: Book) -> str:
     shown = f"<ul>{''.join(items[:SHOWN])}</ul>"
     if len(items) > SHOWN:
         shown += f"<details><summary>{len(items) - SHOWN:,} more</summary><ul>{''.join(items[SHOWN:])}</ul></details>"
+    command = f"<br><code>{text(group.command)}</code>" if group.command else ""
     severity, mark = text(group.severity), SEVERITY_MARKS.get(group.severity, "")
     return (
         f'<div class="finding {severity}" id="{anchor}"><h4>{code} {text(group.rule)} '
         f'<span class="severity"><span aria-hidden="true">{mark}</span> {severity}</span>'
-        f"</h4>{shown}<p><b>Fix:</b> {text(group.fix)}</p></div>"
+        f"</h4>{shown}<p><b>Fix:</b> {text(group.fix)}{command}</p></div>"
     )

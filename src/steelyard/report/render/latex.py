@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from steelyard.report.page import Cell, Chart, Column, Drawing, Prose, Table
 from steelyard.report.render.csv_table import union
-from steelyard.report.render.grouped import by_code
 from steelyard.report.render.plain import code_lines, file_name, one_line, picture_file
 from steelyard.report.render.tex_text import tex, tex_line
-from steelyard.terminal.findings import tally
+from steelyard.terminal.findings import by_code, tally
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -188,7 +187,8 @@ def _findings(findings: Sequence[Finding]) -> list[str]:
             items.append(f"{place}{tex(found.message, breakable=True)}{evidence}" + r"\par")
         if len(group.findings) > SHOWN:
             items.append(rf"And {len(group.findings) - SHOWN} more of this code.\par")
-        items.append(rf"\textit{{Fix:}} {tex(group.fix, breakable=True)}")
+        command = rf": \texttt{{{tex(group.command, breakable=True)}}}" if group.command else ""
+        items.append(rf"\textit{{Fix:}} {tex(group.fix, breakable=True)}{command}")
     return [r"\begin{description}", *items, r"\end{description}"] if items else []
 
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from steelyard.report.page import Chart, Drawing, Prose, Table
 from steelyard.report.render.csv_table import union
-from steelyard.report.render.grouped import by_code
 from steelyard.report.render.plain import code_lines, one_line, picture_file
-from steelyard.terminal.findings import tally
+from steelyard.terminal.findings import by_code, tally
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -116,7 +115,8 @@ def _findings(findings: Sequence[Finding]) -> str:
             lines.append(f"    - {place}{message}{evidence}")
         if len(group.findings) > SHOWN:
             lines.append(f"    - and {len(group.findings) - SHOWN:,} more of this code")
-        lines.append(f"    - Fix: {inline(group.fix)}")
+        command = f": `{one_line(group.command)}`" if group.command else ""
+        lines.append(f"    - Fix: {inline(group.fix)}{command}")
     return "\n".join(["Findings:", "", *lines]) if lines else ""
 
 

@@ -6,13 +6,14 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from steelyard.analysis.sweep import written
 from steelyard.inputs.validate import MAX_RECORD_BYTES, read_bounded
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study.subject import brief, shortened, written
+from steelyard.report.study.subject import brief
 from steelyard.results.store import RECORD_FILE
 from steelyard.rules.rule import SEVERITIES, find_rule
 from steelyard.terminal.findings import rule_name, tally
-from steelyard.terminal.text import sentence
+from steelyard.terminal.text import sentence, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,14 +7,17 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from steelyard.analysis.compare import compare, require_factor
+from steelyard.analysis.compare import compare
 from steelyard.analysis.ratios import bounded
 from steelyard.analysis.ratios import sentence as says
-from steelyard.errors import InputError, SteelyardError
+from steelyard.analysis.sweep import factor_of, written
+from steelyard.errors import SteelyardError
+from steelyard.numbers import short
 from steelyard.report.charts.ratios import ratio_chart
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study.subject import default, merged, shortened, written
-from steelyard.terminal.text import capital, sentence
+from steelyard.report.study.subject import default
+from steelyard.terminal.findings import merged
+from steelyard.terminal.text import capital, sentence, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,12 +35,6 @@ DRAWN = 2
 SHOWN_PAIRS = 3
 SHOWN_LEFT_OUT = 6
 VERDICTS = {"too few jobs": "not ranked"}
-# Settings of a spec that have another name in rows, or that belong to a machine or a model.
-FACTORS = {
-    "device": "system", "data.format": "dataset", "data.path": "dataset", "quality.target": "quality_target",
-    "sim.input.samples_per_s": "input_rate", "sim.collective.message_bytes": "model_options",
-    "sim.memory.bytes_per_sample": "model_options", "sim.memory.fixed_bytes": "model_options",
-}  # fmt: skip
 # These have their own sections.
 CURVES = ("ranks", "batch")
 
@@ -59,20 +56,6 @@ def factor_sections(entry: Subject, prefix: str = "compare", of: str = "") -> li
         if factor is not None:
             found.append(_factor_section(entry, key, factor, f"{prefix}-{key.replace('.', '-').replace('_', '-')}", of))
     return found
-
-
-def factor_of(key: str) -> str | None:
-    """Return the comparison factor for a setting of a spec, or None if the rules know no factor for it."""
-    if key in FACTORS:
-        return FACTORS[key]
-    if key.startswith("model."):
-        return "model_options"
-    if key.startswith("sim.") and not key.startswith("sim.input"):
-        return "system"
-    try:
-        return require_factor(key)
-    except InputError:
-        return None
 
 
 def _factor_section(entry: Subject, key: str, factor: str, name: str, of: str) -> Section:
@@ -109,7 +92,8 @@ def _not_compared(entry: Subject, key: str, factor: str, groups: int, values: in
     if values - 1 > MAX_PAIRS:
         texts.append(f"{values - 1 - MAX_PAIRS:,} more values of {key} are not compared here.")
     if groups > MAX_GROUPS:
-        texts.append(f"Only the {MAX_GROUPS} fastest of {groups:,} groups that differ only in {key} are compared.")
+        which = f"{MAX_GROUPS} of {groups:,} groups that differ only in {key}"
+        texts.append(f"Only {which} are compared: those with the highest reliable throughput.")
     study = entry.cells[0].study
     command = f"Run steelyard compare {study}:{key}=A {study}:{key}=B --factor {factor} to compare all."
     return [*texts, command] if texts else []
@@ -171,8 +155,8 @@ def _short(pair: _Pair) -> str:
     how = ", best against best" if best else ""
     if first.bound is not None:
         return f"{bounded(first.bound)} times the {first.metric}{how} ({first.verdict})"
-    bounds = "" if first.low is None or first.high is None else f" [{first.low:.4g}, {first.high:.4g}]"
-    return f"{first.value:.4g}{bounds} times the {first.metric}{how} ({first.verdict})"
+    bounds = "" if first.low is None or first.high is None else f" [{short(first.low)}, {short(first.high)}]"
+    return f"{short(first.value)}{bounds} times the {first.metric}{how} ({first.verdict})"
 
 
 def _counted(entries: Sequence[Comparison]) -> str:
@@ -199,8 +183,13 @@ def pair_answer(compared: Compared, a: str, b: str) -> str:
 
 
 def _blocking(entries: Sequence[Comparison]) -> str:
-    codes = dict.fromkeys(found.code for entry in entries for found in entry.findings if found.severity == "error")
-    return f"errors {', '.join(codes)}" if codes else "the value is zero on one side"
+    """Return the first error, and how many others there are."""
+    errors = {found.code: found for entry in entries for found in entry.findings if found.severity == "error"}
+    if not errors:
+        return "the value is zero on one side"
+    code, first = next(iter(errors.items()))
+    more = f"; also {', '.join(list(errors)[1:])}" if len(errors) > 1 else ""
+    return f"{first.message} ({code}{more})"
 
 
 def _summary(pairs: Sequence[_Pair], name: str) -> Table:

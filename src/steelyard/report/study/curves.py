@@ -6,7 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from steelyard.analysis.batch import batch_curve
+from steelyard.analysis.best import fastest_first, rank
 from steelyard.analysis.scaling import scaling
+from steelyard.analysis.sweep import written
 from steelyard.errors import SteelyardError
 from steelyard.report.charts.batch import batch_chart
 from steelyard.report.charts.heat import heat_chart
@@ -14,10 +16,12 @@ from steelyard.report.charts.loss import loss_chart
 from steelyard.report.charts.scaling import efficiency_chart, throughput_chart
 from steelyard.report.charts.style import error_codes
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study.subject import brief, merged, rate, written
-from steelyard.terminal.batch import knee_answer, knee_notes, what_fits
+from steelyard.report.study.subject import brief
+from steelyard.terminal.batch import knee_answer, knee_notes, knee_short, what_fits
+from steelyard.terminal.best import answers
+from steelyard.terminal.findings import merged
 from steelyard.terminal.scaling import answer, models, where_to_stop
-from steelyard.terminal.text import number, sentence, with_interval
+from steelyard.terminal.text import number, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,14 +53,15 @@ def left_out(entry: Subject, groups: int, key: str) -> list[str]:
     more = groups - ANALYSED
     unseen = f" {more:,} more curves are not analysed." if more > 0 else ""
     another = f"To draw another: steelyard report {entry.cells[0].study}:{others}"
-    which = "the curve with the highest throughput" if any(map(rate, entry.cells)) else "the first curve"
-    return [f"Only {which} is drawn.{unseen} {another}"]
+    first = next(iter(fastest_first(entry.cells)), None)
+    which = "first curve" if first is None or first.unreliable else "curve with the highest reliable throughput"
+    return [f"Only the {which} is drawn.{unseen} {another}"]
 
 
 def _which(label: str, groups: Sequence[tuple[str, list[CellSummary]]]) -> str:
-    """Name the curve that is described first: the fastest, or the first if no rate is reliable or the fastest fails."""
-    fastest = bool(groups) and label == groups[0][0] and any(map(rate, groups[0][1]))
-    return f"The fastest ({label})" if fastest else f"The first ({label})"
+    """Name the curve that is described first, and whether it has the highest reliable throughput."""
+    reliable = bool(groups) and label == groups[0][0] and any(not cell.unreliable for cell in groups[0][1])
+    return f"The one with the highest reliable throughput ({label})" if reliable else f"The first ({label})"
 
 
 # -- over devices
@@ -162,7 +167,7 @@ def batch_section(entry: Subject, name: str = "batch", title: str = "Batch size"
     refused: list[SteelyardError] = []
     for label, cells in groups[:ANALYSED]:
         try:
-            curves.append((label, batch_curve(cells)))
+            curves.append((label, batch_curve(cells, label=label)))
         except SteelyardError as error:
             refused.append(error)
     if not curves:
@@ -218,10 +223,7 @@ def _knee(curve: BatchCurve, ids: tuple[str, ...]) -> Cell:
         return Cell("not reported", codes=error_codes(curve.findings))
     if found.answer == "found" and found.value is not None:
         return Cell(number(found.value, 3), found.value, found.low, found.high, ids)
-    swept = [entry.batch for entry in curve.cells if entry.throughput.value is not None]
-    if found.answer == "cannot tell" or not swept:
-        return Cell("cannot tell")
-    return Cell(f"beyond {max(swept):,}" if found.answer == "beyond the sweep" else f"at or below {min(swept):,}")
+    return Cell(knee_short(curve))
 
 
 # -- two settings as a map
@@ -235,7 +237,7 @@ def heat_section(entry: Subject, name: str = "heat", title: str = "Map of two se
     if {"batch", "ranks"} <= set(entry.swept):
         x, y = "batch", "ranks"
     others = [key for key in entry.swept if key not in (x, y)]
-    best = max(entry.cells, key=rate)
+    best = next(iter(fastest_first(entry.cells)), entry.cells[0])
     cells = [
         cell
         for cell in entry.cells
@@ -254,8 +256,5 @@ def heat_section(entry: Subject, name: str = "heat", title: str = "Map of two se
     if at:
         chart = dataclasses.replace(chart, title=f"{chart.title} ({at})", notes=(*chart.notes, f"All at {at}."))
     lost = sum(cell.throughput.value is None for cell in cells)
-    text = "no configuration has a reliable result"
-    if rate(best):
-        text = f"highest at {entry.name(best)}: {with_interval(best.throughput)} {best.throughput.unit}"
-    text += f"; {lost} of {len(cells)} configurations have no result" if lost else ""
-    return Section(name, title, f"Which {x} and {y} are fastest?", sentence(text), (chart,))
+    text = f"{lost} of {len(cells)} configurations have no result" if lost else ""
+    return Section(name, title, f"Which {x} and {y} are fastest?", f"{answers(rank(cells))} {sentence(text)}", (chart,))

@@ -11,9 +11,10 @@ from steelyard.errors import SteelyardError
 from steelyard.report.charts.energy import energy_chart
 from steelyard.report.charts.power import power_drawing
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study.subject import brief, merged, shortened
+from steelyard.report.study.subject import brief
 from steelyard.terminal.energy import answers
-from steelyard.terminal.text import sentence
+from steelyard.terminal.findings import merged
+from steelyard.terminal.text import sentence, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,22 +6,16 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from steelyard.analysis.best import rank
 from steelyard.analysis.summary import MEASURED
+from steelyard.analysis.sweep import written
 from steelyard.inputs.study import chosen_settings
-from steelyard.report.charts.style import counted, error_codes, figure_cell, in_time
+from steelyard.report.charts.style import counted, error_codes, figure_cell, in_time, marked
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study.subject import (
-    OTHER_NUMBERS,
-    brief,
-    counted_statuses,
-    default,
-    merged,
-    rate,
-    shortened,
-    statuses,
-    written,
-)
-from steelyard.terminal.text import capital, number, sentence, with_interval
+from steelyard.report.study.subject import brief, counted_statuses, default, statuses
+from steelyard.terminal.best import answers
+from steelyard.terminal.findings import OTHER_NUMBERS, merged
+from steelyard.terminal.text import capital, number, sentence, shortened, with_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,12 +67,12 @@ def _answer(entry: Subject, *, named: bool) -> str:
     if runs == 1:
         ended = statuses(counts).removeprefix("1 ")
     text = f"{entry.text + ': ' if named else ''}{size}: {ended}."
-    best = max(entry.cells, key=rate)
-    if rate(best) and cells > 1:
-        unit = best.throughput.unit
-        text += f" The highest throughput is {with_interval(best.throughput)} {unit}, at {entry.name(best)}."
-    elif rate(best):
-        text += f" Throughput: {with_interval(best.throughput)} {best.throughput.unit}."
+    only = entry.cells[0]
+    if cells > 1:
+        return f"{text} {answers(rank(entry.cells))}"
+    if only.throughput.value is not None:
+        text += f" Throughput: {with_interval(only.throughput)} {only.throughput.unit}."
+        text += f" Unreliable: {'; '.join(only.unreliable)}." if only.unreliable else ""
     return text
 
 
@@ -209,23 +203,28 @@ def cell_findings(entry: Subject) -> tuple[Finding, ...]:
 
 def _reached(entry: Subject) -> str:
     known = [cell for cell in entry.cells if cell.throughput.value is not None]
-    sound = sorted((cell for cell in known if rate(cell)), key=rate)
+    unreliable = [cell for cell in known if cell.unreliable]
+    reliable = [cell for cell in known if not cell.unreliable]
     parts = []
-    if len(sound) > 1:
-        low, high = (with_interval(cell.throughput) for cell in (sound[0], sound[-1]))
-        parts.append(f"{len(sound)} configurations: {low} to {high} {sound[0].throughput.unit}")
-    elif sound:
-        parts.append(f"{with_interval(sound[0].throughput)} {sound[0].throughput.unit}")
-    unreliable = len(known) - len(sound)
+    if reliable:
+        word = "reliable configuration" if unreliable else "configuration"
+        parts.append(f"{counted(len(reliable), word)}: {_span(reliable)}" if len(known) > 1 else _span(reliable))
     if unreliable:
-        verb = "has" if unreliable == 1 else "have"
-        parts.append(f"{counted(unreliable, 'configuration')} {verb} no reliable result (errors)")
+        reasons = shortened([reason for cell in unreliable for reason in cell.unreliable])
+        parts.append(f"{counted(len(unreliable), 'unreliable configuration')}: {_span(unreliable)} ({reasons})")
     none = len(entry.cells) - len(known)
     if none:
         lost = counted_statuses([cell for cell in entry.cells if cell.throughput.value is None])
         verb = "has" if none == 1 else "have"
         parts.append(f"{counted(none, 'configuration')} {verb} no result ({statuses(lost)})")
     return sentence("; ".join(parts))
+
+
+def _span(cells: Sequence[CellSummary]) -> str:
+    """Format the lowest and highest throughput."""
+    ends = sorted(cells, key=lambda cell: cell.throughput.value or 0.0)
+    texts = [with_interval(cell.throughput) for cell in (ends[0], ends[-1])]
+    return f"{' to '.join(dict.fromkeys(texts))} {ends[0].throughput.unit}"
 
 
 def _cell_table(entry: Subject, energies: Sequence[CellEnergy], name: str) -> Table:
@@ -270,9 +269,7 @@ def _throughput(cell: CellSummary, ids: tuple[str, ...], shared: set[str]) -> Ce
         lost = {code: count for code, count in counted_statuses([cell]).items() if code not in MEASURED}
         return Cell(f"none: {statuses(lost) or cell.throughput.reason}", runs=ids, codes=codes)
     found = brief(cell.throughput, ids, codes)
-    if error_codes(cell.findings):
-        return Cell(f"{found.text}, not reliable", found.value, found.low, found.high, ids, codes)
-    return found
+    return marked(found, cell.unreliable)
 
 
 def _step(entry: Subject, cell: CellSummary, factor: float, ids: tuple[str, ...]) -> Cell:
@@ -280,7 +277,7 @@ def _step(entry: Subject, cell: CellSummary, factor: float, ids: tuple[str, ...]
     if found is None:
         return Cell("-")
     value, low, high = found.value / factor, found.low / factor, found.high / factor
-    held = ", not reliable" if error_codes(cell.findings) else ""
+    held = ", unreliable" if cell.unreliable else ""
     if not low < high:
         return Cell(f"{number(value, 4)}{held}", value, runs=ids)
     return Cell(f"{number(value, 4)} [{number(low, 4)}, {number(high, 4)}]{held}", value, low, high, ids)
@@ -292,7 +289,7 @@ def _cost(entry: CellEnergy | None, ids: tuple[str, ...]) -> Cell:
         return Cell("-")
     cell = brief(found, ids, tuple(dict.fromkeys(one.code for one in entry.findings)))
     text = cell.text if entry.verdict == "valid" else f"{cell.text}, {entry.verdict}"
-    text += ", not reliable" if error_codes(entry.cell.findings) else ""
+    text += ", unreliable" if entry.cell.unreliable else ""
     return Cell(text, cell.value, cell.low, cell.high, ids, cell.codes)
 
 
@@ -308,8 +305,13 @@ def _notes(entry: Subject) -> list[str]:
     bare = [
         entry.name(cell) for cell in entry.cells if cell.throughput.value is not None and not cell.throughput.interval
     ]
+    for cell in entry.cells:
+        if cell.unreliable and cell.throughput.value is not None:
+            notes[f"Unreliable: {entry.name(cell)}: {'; '.join(cell.unreliable)}."] = None
     listed = list(notes)[:SHOWN_NOTES]
     listed += [f"{len(notes) - SHOWN_NOTES:,} more notes are in the records."] if len(notes) > SHOWN_NOTES else []
+    shorter = [f"{entry.name(cell)} ({cell.shorter})" for cell in entry.cells if cell.shorter]
+    listed += [f"Shorter jobs, which are not counted: {shortened(shorter)}."] if shorter else []
     return listed + ([f"No interval: {shortened(bare)}."] if bare else [])
 
 

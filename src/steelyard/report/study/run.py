@@ -6,12 +6,12 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from steelyard.analysis.best import fastest_first
 from steelyard.analysis.summary import MEASURED
 from steelyard.errors import SteelyardError
 from steelyard.report.charts.style import error_codes, figure_cell
 from steelyard.report.charts.trace import trace_chart
 from steelyard.report.page import Cell, Column, Prose, Section, Table
-from steelyard.report.study.subject import rate
 from steelyard.results.store import RAW
 from steelyard.terminal.text import number, seconds, sentence
 
@@ -70,9 +70,10 @@ def _steady(answers: Counter[Any]) -> str:
 
 def representative(entry: Subject) -> list[tuple[str, RunRecord]]:
     """Choose the median jobs of the fastest and slowest configurations and one job that is not steady, with reasons."""
-    measured = sorted((cell for cell in entry.cells if rate(cell)), key=rate)
+    measured = fastest_first(entry.cells)
+    kind = "" if len(measured) == sum(cell.throughput.value is not None for cell in entry.cells) else " reliable"
     found: dict[str, tuple[str, RunRecord]] = {}
-    for word, cell in (("highest", measured[-1:]), ("lowest", measured[:1])):
+    for word, cell in ((f"highest{kind}", measured[:1]), (f"lowest{kind}", measured[-1:])):
         for one in cell:
             record = median_job(one)
             found.setdefault(

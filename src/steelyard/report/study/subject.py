@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from steelyard.analysis.best import fastest_first
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.summary import labels
+from steelyard.analysis.sweep import grouped, in_order, setting, swept_settings
 from steelyard.contracts.spec import RunSpec
-from steelyard.inputs.study import chosen_settings
-from steelyard.report.charts.style import error_codes, run_ids
+from steelyard.report.charts.style import run_ids
 from steelyard.report.page import Cell
-from steelyard.rules.rule import SEVERITIES
 from steelyard.terminal.text import brackets, number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from steelyard.analysis.summary import CellSummary
-    from steelyard.contracts.record import Finding, Quantity, RunRecord
+    from steelyard.contracts.record import Quantity, RunRecord
     from steelyard.rules.table.row import Row
 
-LONGEST_VALUE = 60
-SHOWN_PLACES = 4
-LONG_PLACE = 30
 DIGITS = 4
-OTHER_NUMBERS = "more with other numbers"
-_DIGITS = re.compile(r"\d[\d.,]*")
 
 
 @dataclass(frozen=True)
@@ -69,73 +62,29 @@ class Subject:
         return setting(cell.spec, key)
 
     def groups(self, key: str) -> list[tuple[str, list[CellSummary]]]:
-        """Group the cells that differ only in `key`, with a label of the settings they share; the fastest group first.
+        """Group the cells that differ only in `key`, with a label of the settings they share; fastest reliable first.
 
         The label is empty if no other setting was swept.
         """
-        others = [name for name in self.swept if name != key]
-        found: dict[tuple[str, ...], list[CellSummary]] = {}
-        for cell in self.cells:
-            found.setdefault(tuple(repr(self.value(cell, name)) for name in others), []).append(cell)
-        named = [
-            (", ".join(f"{name}={written(self.value(group[0], name))}" for name in others), group)
-            for group in found.values()
-            if len({repr(self.value(cell, key)) for cell in group}) > 1
-        ]
-        return sorted(named, key=lambda entry: -max(rate(cell) for cell in entry[1]))
+        return sorted(grouped(self.cells, key), key=lambda entry: _order(entry[1]))
+
+
+def _order(cells: Sequence[CellSummary]) -> tuple[bool, float]:
+    """Sort key of a group: those with a reliable configuration first, by their highest throughput."""
+    first = next(iter(fastest_first(cells)), None)
+    return first is None or bool(first.unreliable), -(first.throughput.value or 0.0) if first is not None else 0.0
 
 
 def subject(text: str, cells: Sequence[CellSummary]) -> Subject:
     """Make a Subject from the cells of a selection: find the swept settings and sort by them."""
-    chosen = [_spread(chosen_settings(cell.spec)) for cell in cells]
-    keys = dict.fromkeys(key for settings in chosen for key in settings)
-    differing = [key for key in keys if len({repr(setting(cell.spec, key)) for cell in cells}) > 1]
-    swept = {key: ordered([setting(cell.spec, key) for cell in cells]) for key in sorted(differing)}
-    places = {key: {repr(value): place for place, value in enumerate(values)} for key, values in swept.items()}
-    in_order = sorted(cells, key=lambda cell: [places[key][repr(setting(cell.spec, key))] for key in swept])
-    return Subject(text, tuple(in_order), swept, labels(in_order))
-
-
-def setting(spec: RunSpec, key: str) -> Any:
-    """Return a setting of a spec by its dotted name, or None."""
-    value: Any = spec
-    for name in key.split("."):
-        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
-    return value
+    swept = swept_settings(cells)
+    ordered = in_order(cells, swept)
+    return Subject(text, tuple(ordered), swept, labels(ordered))
 
 
 def default(key: str) -> Any:
     """Return the default of a setting."""
     return setting(RunSpec(run_id="x", configuration="x"), key)
-
-
-def ordered(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Return the distinct values: numbers in order, then the others alphabetically."""
-    different = {repr(value): value for value in values}
-    return tuple(sorted(different.values(), key=_order))
-
-
-def _order(value: Any) -> tuple[bool, float, str]:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return not number, float(value) if number else 0.0, "" if number else str(value)
-
-
-def written(value: Any) -> str:
-    """Format a value as a selection takes it, with bounded length."""
-    text = "none" if value is None else str(value)
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
-
-
-def _spread(settings: dict[str, Any]) -> dict[str, Any]:
-    """Turn model options into separate settings, `model.NAME`."""
-    model = settings.get("model")
-    apart = {f"model.{name}": value for name, value in model.items()} if isinstance(model, dict) else {}
-    return {key: value for key, value in settings.items() if key != "model"} | apart
-
-
-def rate(cell: CellSummary) -> float:
-    """Return the throughput for sorting; 0 if there is none or it has errors."""
-    return 0.0 if error_codes(cell.findings) else cell.throughput.value or 0.0
 
 
 def counted_statuses(cells: Sequence[CellSummary]) -> dict[str, int]:
@@ -161,29 +110,3 @@ def brief(quantity: Quantity, runs: tuple[str, ...] = (), codes: tuple[str, ...]
         return Cell(text, quantity.value, runs=runs, codes=codes)
     text += f" {brackets(interval, DIGITS)}"
     return Cell(text, quantity.value, interval.low, interval.high, runs, codes)
-
-
-def shortened(names: Sequence[str], shown: int = SHOWN_PLACES) -> str:
-    """List the first names and count the others."""
-    listed = list(dict.fromkeys(name for name in names if name))
-    more = f" and {len(listed) - shown:,} more" if len(listed) > shown else ""
-    return "; ".join(listed[:shown]) + more
-
-
-def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Merge findings of several places into one, with the text of the first; errors first.
-
-    Findings that differ only in numbers are merged: hundreds of cells each have their own number of steps.
-    """
-    same: dict[tuple[str, str, str], list[Finding]] = {}
-    for found in findings:
-        same.setdefault((found.code, found.severity, _DIGITS.sub("0", found.message)), []).append(found)
-    once = [dataclasses.replace(group[0], place=_places(group)) for group in same.values()]
-    return tuple(sorted(once, key=lambda found: (list(SEVERITIES).index(found.severity), found.code)))
-
-
-def _places(group: Sequence[Finding]) -> str:
-    places = list(dict.fromkeys(found.place for found in group if found.place))
-    if len({found.message for found in group}) == 1 or len(places) < 2:
-        return shortened(places, SHOWN_PLACES if max(map(len, places), default=0) <= LONG_PLACE else 1)
-    return f"{places[0]}, and {len(places) - 1:,} {OTHER_NUMBERS}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from steelyard.numbers import short
 from steelyard.rules.rule import Example, TableRule
 from steelyard.rules.table.requests import ASKED, requests
 
@@ -55,9 +56,10 @@ class HoursDoNotFollow(TableRule):
                     if name in row.figures
                 )
                 yield self.found(
-                    f"{asked.value / 3600:.5g} device-hours are requested, but the plan gives {value / 3600:.5g}",
+                    f"{short(asked.value / 3600, 5)} device-hours are requested, but the plan gives "
+                    f"{short(value / 3600, 5)}",
                     place=row.place,
-                    evidence=f"{runs.value:g} trainings x {time.value / 3600:.5g} h x {devices:g} devices"
+                    evidence=f"{runs.value:g} trainings x {short(time.value / 3600, 5)} h x {devices:g} devices"
                     + (stated or "; no buffer or failures stated"),
                 )
 

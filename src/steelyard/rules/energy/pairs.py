@@ -45,7 +45,7 @@ class EnergiesNotAlike(PairRule):
         "A,ResNet50,GPU only,energy,200,kJ\nB,ResNet50,GPU only,energy,260,kJ\n",
         "Both energies include only the GPU.",
     )
-    fix = "measure both sides with sensors of the same scope; `steelyard energy STUDY` shows why an energy is doubtful"
+    fix = "measure both sides with sensors of the same scope; find out why an energy is doubtful"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """Yield one finding for different scopes and one for doubtful energies."""
@@ -61,4 +61,10 @@ class EnergiesNotAlike(PairRule):
         doubts = [f"{row.place}: {doubt}" for row in (pair.a, pair.b) if (doubt := row.get("energy_doubts"))]
         if doubts and (energy or len(set(scopes)) == 1):
             what = "this ratio" if energy else "the ratio per watt"
-            yield self.found(f"{what} uses a doubtful energy", place=pair.b.place, evidence="; ".join(doubts))
+            doubtful = next(row for row in (pair.a, pair.b) if row.get("energy_doubts"))
+            yield self.found(
+                f"{what} uses a doubtful energy",
+                place=pair.b.place,
+                evidence="; ".join(doubts),
+                command=f"steelyard energy {doubtful.spec.study}" if doubtful.spec is not None else "",
+            )

@@ -6,9 +6,12 @@ the run is valid without its energy.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from steelyard.contracts.energy import DEVICES, DISAGREES, HOLDS_HOST, SAMPLER, SPECIAL_REASONS
+from steelyard.inputs.command import run_again
+from steelyard.numbers import short
 from steelyard.rules.rule import Example, RunRule
 
 if TYPE_CHECKING:
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 MAIN = "energy_job"
 PER_WORK = ("energy_per_sample", "energy_per_token", "samples_per_wh", MAIN)
 SHOWN = 3
+LONGER = 4
+"""How many times longer to measure."""
 # Accelerator sensors and power capping are each accurate to about 5 %.
 MARGIN = 1.10
 
@@ -61,13 +66,15 @@ class EnergyInvalid(RunRule):
         "The energy counter did not change while the device was busy.",
     )
     good = Example(_VALID, "The readings cover the window and pass all checks.")
-    fix = "measure a longer window (--min-seconds), or repair the sensor; `steelyard doctor` lists the readable sensors"
+    fix = "measure a longer window if it is too short; otherwise find out what is wrong with the sensor"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield one finding with the reasons that have no rule of their own."""
         reasons = _select_ordinary(record)
         if _read_verdict(record) == "invalid" and reasons is not None:
-            yield self.found("the energy is not reliable: " + _format_reasons(reasons))
+            short_window = any("too short" in reason for reason in reasons)
+            command = _measure_longer(record) if short_window else "steelyard doctor"
+            yield self.found("the energy is not reliable: " + _format_reasons(reasons), command=command)
 
 
 class EnergyDoubtful(RunRule):
@@ -90,13 +97,14 @@ class EnergyDoubtful(RunRule):
         "The window is too short for this sensor: the uncertainty is 14 %.",
     )
     good = Example(_VALID, "The readings cover the window and pass all checks.")
-    fix = "report the reason with the energy, or measure a longer window (--min-seconds)"
+    fix = "report the reason with the energy, or measure a longer window"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield one finding with the reasons that have no rule of their own."""
         reasons = _select_ordinary(record)
         if _read_verdict(record) == "doubtful" and reasons is not None:
-            yield self.found("the energy is doubtful: " + _format_reasons(reasons))
+            message = "the energy is doubtful: " + _format_reasons(reasons)
+            yield self.found(message, command=_measure_longer(record))
 
 
 class CounterAgainstIntegral(RunRule):
@@ -118,12 +126,12 @@ class CounterAgainstIntegral(RunRule):
         "Integrated power is more than a quarter below the counted energy.",
     )
     good = Example(_VALID, "Both give the same energy within their uncertainties.")
-    fix = "use the counter, and say so; `steelyard doctor` lists both sensors"
+    fix = "use the counter, and say so; see which sensors the node has"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield a finding with the devices whose sensors disagree."""
         for reason in _select_special(record, DISAGREES):
-            yield self.found("counted energy and integrated power differ", evidence=reason)
+            yield self.found("counted energy and integrated power differ", evidence=reason, command="steelyard doctor")
 
 
 class DevicesMissing(RunRule):
@@ -146,12 +154,13 @@ class DevicesMissing(RunRule):
         "One of four devices was lost, so a quarter of the energy is missing.",
     )
     good = Example(_VALID, "Every device of the job was measured.")
-    fix = "run `steelyard doctor` on that node to see why its sensors cannot be read"
+    fix = "find out on that node why its sensors cannot be read"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield one finding per node."""
         for reason in _select_special(record, DEVICES):
-            yield self.found(f"the energy does not cover exactly the job's devices: {reason}")
+            message = f"the energy does not cover exactly the job's devices: {reason}"
+            yield self.found(message, command="steelyard doctor")
 
 
 class RunAboveLimit(RunRule):
@@ -194,8 +203,10 @@ class RunAboveLimit(RunRule):
         counted = counted or record.spec.ranks
         each_w = power.value / counted
         if each_w > MARGIN * limit_w:
-            message = f"mean power is {each_w:.4g} W per device, but the limit of {device.name!r} is {limit_w:.4g} W"
-            yield self.found(message, evidence=f"{power.value:.4g} W over {counted} device(s) or card(s)")
+            message = (
+                f"mean power is {short(each_w)} W per device, but the limit of {device.name!r} is {short(limit_w)} W"
+            )
+            yield self.found(message, evidence=f"{short(power.value)} W over {counted} device(s) or card(s)")
 
 
 class WindowMismatch(RunRule):
@@ -263,7 +274,8 @@ class SamplerDied(RunRule):
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield one finding per node."""
         for reason in _select_special(record, SAMPLER):
-            yield self.found(f"the sensors were not read to the end: {reason}")
+            message = f"the sensors were not read to the end: {reason}"
+            yield self.found(message, command=run_again(record.spec))
 
 
 class HoldsHost(RunRule):
@@ -294,6 +306,17 @@ class HoldsHost(RunRule):
 
 
 # -- helpers
+
+
+def _measure_longer(record: RunRecord) -> str:
+    """Return the command for a run with a longer window."""
+    budget, seconds = record.spec.budget, record.stop.seconds if record.stop is not None else 0.0
+    least = float(math.ceil(LONGER * max(seconds, budget.min_seconds)))
+    return run_again(record.spec, {
+        "budget.min_seconds": least,
+        "budget.max_seconds": max(budget.max_seconds, 2 * least),
+        "budget.max_steps": max(budget.max_steps, 2 * LONGER * record.steps_seen),
+    })  # fmt: skip
 
 
 def _find_main(record: RunRecord) -> Quantity | None:

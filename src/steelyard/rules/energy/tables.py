@@ -7,9 +7,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from steelyard.numbers import number
 from steelyard.rules.rule import Example, TableRule
 from steelyard.rules.table.peers import peers_of
-from steelyard.rules.table.phrases import label, listed, number, places, printed
+from steelyard.rules.table.phrases import label, listed, places, printed
 from steelyard.rules.table.relations import variable
 
 if TYPE_CHECKING:

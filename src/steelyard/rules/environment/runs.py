@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from steelyard.inputs.command import run_again
 from steelyard.rules.rule import Example, RunRule
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ class RanksMissing(RunRule):
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield a finding with the number of ranks that have samples."""
         if record.steps_seen and record.ranks_seen != record.spec.ranks:
-            yield self.found(f"only {record.ranks_seen} of {record.spec.ranks} ranks wrote samples")
+            message = f"only {record.ranks_seen} of {record.spec.ranks} ranks wrote samples"
+            yield self.found(message, command=f"steelyard show {record.run_id}")
 
 
 class TooFewCpus(RunRule):
@@ -50,7 +52,7 @@ class TooFewCpus(RunRule):
         'spec.loader.place = "host"\nspec.loader.workers = 4\nenvironment.facts."cpu.usable" = "8"\n',
         "5 processes on 8 CPUs.",
     )
-    fix = "use fewer loader workers per rank (--loader-workers), or request more CPUs"
+    fix = "use fewer loader workers per rank, or request more CPUs"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield a finding with the number of loader workers that would fit."""
@@ -67,8 +69,9 @@ class TooFewCpus(RunRule):
             yield self.found(
                 f"{needed} processes share {usable:g} usable CPUs (ranks: {ranks}, loader workers per rank: "
                 f"{spec.loader.workers})",
-                fix=f"use at most {(most := max(0, int(usable // ranks) - 1))} loader workers per rank "
-                f"(--loader-workers {most}), or request more CPUs",
+                fix=f"use at most {(most := max(0, int(usable // ranks) - 1))} loader "
+                f"worker{'s' * (most != 1)} per rank, or request more CPUs",
+                command=run_again(spec, {"loader.workers": most}),
             )
 
 
@@ -93,7 +96,7 @@ class FellBack(RunRule):
         'environment.facts."accelerator.files" = "/dev/nvidia0"\n',
         "The run used the accelerator.",
     )
-    fix = "run `steelyard doctor` to see why; to measure the CPU on purpose, use --device cpu"
+    fix = "find out why torch cannot use them; to measure the CPU on purpose, use --device cpu"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield a finding that names the accelerators."""
@@ -101,4 +104,5 @@ class FellBack(RunRule):
             return
         files = record.environment.facts.get("accelerator.files")
         if files and files != "none" and record.settings.values.get("device") == "cpu":
-            yield self.found(f"ran on the CPU although the node has accelerators ({files}); torch cannot use them")
+            message = f"ran on the CPU although the node has accelerators ({files}); torch cannot use them"
+            yield self.found(message, command="steelyard doctor")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from typing import TYPE_CHECKING
 
+from steelyard.inputs.command import run_again
+from steelyard.numbers import short
 from steelyard.rules.rule import Example, RunRule
 
 if TYPE_CHECKING:
@@ -32,19 +35,22 @@ class RanAway(RunRule):
     detected = "The loss of the last step, or of an earlier one, is not finite."
     bad = Example('model.last_loss = "nan"\n', "The training diverged: the last loss is NaN.")
     good = Example('model.last_loss = "2.31"\n', "The loss of the last step is finite.")
-    fix = "use a smaller learning rate (--learning-rate) or another precision (--precision), then rerun"
+    fix = "use a smaller learning rate or another precision, then rerun"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield one finding: for the last loss, otherwise for the first that is not finite."""
         last = record.model.last_loss if record.model else None
         if last in NOT_FINITE:
-            yield self.found(f"the last loss is {last}: the training diverged, and steps may be faster than normal")
+            message = f"the last loss is {last}: the training diverged, and steps may be faster than normal"
+            yield self.found(message, command=_learn_slower(record))
             return
         trace = record.loss
         if trace is None or not _is_long_enough(record) or None not in trace.values:
             return
         lost = next(step for step, value in zip(trace.steps, trace.values, strict=True) if value is None)
-        yield self.found(f"the loss is not finite at step {lost:,}: the training diverged")
+        yield self.found(
+            f"the loss is not finite at step {lost:,}: the training diverged", command=_learn_slower(record)
+        )
 
 
 class DoesNotLearn(RunRule):
@@ -71,7 +77,7 @@ class DoesNotLearn(RunRule):
         "loss.values = [2.3, 2.3, 2.2, 2.0, 1.9, 1.8, 1.7, 1.6, 1.6]\n",
         "The loss falls from 2.3 to 1.6.",
     )
-    fix = "check the learning rate (--learning-rate), the precision (--precision) and the data"
+    fix = "check the learning rate, the precision and the data"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield a finding with the first and the last level of the loss."""
@@ -89,7 +95,7 @@ class DoesNotLearn(RunRule):
         flat = trace.learnable and len(finite) >= LOSSES_TO_STAND and last >= first > 0
         if last > first + spread or flat:
             yield self.found(
-                f"the loss does not decrease: {first:.4g} at the start, {last:.4g} at the end "
+                f"the loss does not decrease: {short(first)} at the start, {short(last)} at the end "
                 f"({trace.steps[-1]:,} steps)"
             )
 
@@ -98,6 +104,15 @@ def _is_long_enough(record: RunRecord) -> bool:
     """Return whether there are enough losses to see a trend."""
     trace = record.loss
     return trace is not None and len(trace.values) >= LOSSES_NEEDED and trace.steps[-1] >= LOSS_STEPS_NEEDED
+
+
+def _learn_slower(record: RunRecord) -> str:
+    """Return the command for a run with a tenth of the learning rate; empty if the rate is not known."""
+    rate = record.spec.learning_rate
+    if rate is None and record.settings is not None:
+        with contextlib.suppress(KeyError, ValueError):
+            rate = float(record.settings.values["learning_rate"])
+    return run_again(record.spec, {"learning_rate": float(f"{rate / 10:.6g}")}) if rate else ""
 
 
 def _compute_spread(values: list[float]) -> float:

@@ -9,10 +9,11 @@ from collections import defaultdict
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from steelyard.numbers import times
 from steelyard.rules.rule import Example, TableRule
 from steelyard.rules.scaling.tables import Speed, speeds_of
 from steelyard.rules.table.peers import WORK_ROLES, keys_of
-from steelyard.rules.table.phrases import label, listed, places, printed, setting, times
+from steelyard.rules.table.phrases import label, listed, places, printed, setting
 from steelyard.rules.table.settings import SETTINGS
 from steelyard.rules.table.units import unit_of
 from steelyard.stats.steady import MAD_TO_SD

@@ -6,7 +6,9 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Literal
 
+from steelyard.inputs.command import run_again
 from steelyard.rules.rule import Example, TableRule
+from steelyard.stats.ratio import MIN_JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,6 +81,20 @@ def _format_counts(rows: Sequence[Row]) -> str:
     return ", ".join(f"{count:g}" for count in dict.fromkeys(map(devices_of, rows)))
 
 
+def _measure_at(rows: Sequence[Row], devices: float) -> str:
+    """Return the command that adds a number of devices to a curve of our own; empty for a published one."""
+    row = next((row for row in rows if row.spec is not None), None)
+    if row is None or row.spec is None:
+        return ""
+    changes = {"ranks": int(devices)}
+    if kind_of([each for each in rows if each.spec is not None]) == "strong":
+        batch, rest = divmod(row.spec.batch * row.spec.ranks, int(devices))
+        if rest or not batch:
+            return ""
+        changes["batch"] = batch
+    return run_again(row.spec, changes, repeats=MIN_JOBS)
+
+
 class Extrapolated(TableRule):
     """A projection far beyond the measured device counts."""
 
@@ -121,6 +137,7 @@ class Extrapolated(TableRule):
                         place=row.place,
                         evidence=f"measured at {_format_counts(measured)} devices; "
                         f"project to {REACH * largest:g} at most",
+                        command=_measure_at(measured, math.ceil(devices_of(row) / REACH)),
                     )
 
 
@@ -154,6 +171,7 @@ class BaseOfSeveral(TableRule):
                     f"the base has {least:g} devices; the efficiency does not include losses from 1 to {least:g}",
                     place=rows[0].place,
                     evidence=f"measured at {_format_counts(rows)} devices",
+                    command=_measure_at(rows, 1),
                 )
 
 
@@ -219,7 +237,12 @@ class TwoCounts(TableRule):
         """Yield one finding per curve."""
         for rows in curves(table):
             if _select_stated(rows) and len(set(map(devices_of, rows))) <= FEW_COUNTS:
-                yield self.found(f"only two device counts were measured: {_format_counts(rows)}", place=rows[-1].place)
+                least, most = devices_of(rows[0]), devices_of(rows[-1])
+                yield self.found(
+                    f"only two device counts were measured: {_format_counts(rows)}",
+                    place=rows[-1].place,
+                    command=_measure_at(rows, 2 * (least if most > 2 * least else most)),
+                )
 
 
 class Gap(TableRule):
@@ -253,4 +276,5 @@ class Gap(TableRule):
                     yield self.found(
                         f"nothing was measured between {devices_of(before):g} and {devices_of(after):g} devices",
                         place=after.place,
+                        command=_measure_at(rows, 2 * devices_of(before)),
                     )

@@ -6,9 +6,10 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
+from steelyard.numbers import number, percent, times
 from steelyard.rules.rule import Example, TableRule
 from steelyard.rules.table.peers import WORK_ROLES, keys_of, peers_of, system_key
-from steelyard.rules.table.phrases import number, percent, printed, times
+from steelyard.rules.table.phrases import printed
 from steelyard.rules.table.relations import Bounds, variable
 from steelyard.rules.table.row import Pair
 from steelyard.rules.table.settings import Difference, blocks, confounders

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
+from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar
 
+from steelyard.inputs.command import run_again
+from steelyard.numbers import short
 from steelyard.rules.rule import Example, PairRule
+from steelyard.rules.table.row import Pair
 from steelyard.rules.table.settings import (
     SETTINGS,
     Difference,
@@ -25,12 +30,13 @@ from steelyard.rules.table.settings import (
     unclear,
 )
 from steelyard.rules.table.units import counted, unit_of
+from steelyard.stats.ratio import MIN_JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from steelyard.contracts.record import Finding
-    from steelyard.rules.table.row import Pair, Setting
+    from steelyard.rules.table.row import Setting
     from steelyard.rules.table.settings import Role
 
 # Settings that every row should state; one of each group is enough.
@@ -38,6 +44,15 @@ CORE = (("model", "task"), ("precision",), ("batch_per_device", "global_batch"))
 
 # Jobs that differ in one of these roles have no common mean.
 ERROR_ROLES = ("system", "size", "work", "data", "arithmetic", "batch")
+# The settings of a run that a row's setting comes from; of others no option can change a run.
+OPTIONS = {
+    "model_options": "model", "phase": "mode", "precision": "precision", "learning_rate": "learning_rate",
+    "batch_per_device": "batch", "global_batch": "batch", "grad_accumulation": "accumulation", "devices": "ranks",
+    "workers_per_device": "loader.workers", "prefetch": "loader.prefetch", "pin_memory": "loader.pin_memory",
+    "parallelism": "parallel", "backend": "backend", "compile": "compile", "channels_last": "channels_last",
+    "deterministic": "deterministic", "threads": "threads", "numa": "numa", "epoch_samples": "epoch_samples",
+    "last_batch": "last_batch",
+}  # fmt: skip
 SHOWN = 60
 MOST_PARTS = 8
 
@@ -62,6 +77,7 @@ class _OtherSettings(PairRule):
                 place=pair.b.place,
                 evidence=self.evidence(pair, found),
                 severity="error" if invalid else "warning",
+                command=_fix_by(pair, found),
             )
 
     def listed(self, found: list[Difference]) -> str:
@@ -72,6 +88,29 @@ class _OtherSettings(PairRule):
         """Name the settings that were tuned separately for each side."""
         chosen = [entry.key for entry in found if entry.key in pair.tuned]
         return f"tuned separately for each side: {', '.join(chosen)}" if chosen else ""
+
+
+def _fix_by(pair: Pair, found: list[Difference]) -> str:
+    """Return the command that makes the difference the factor, if nothing else differs, or runs both sides alike."""
+    if pair.a.spec is None or pair.b.spec is None:
+        return ""
+    factors = {entry.key for entry in differences(pair.a, pair.b) if pair.factor in (entry.key, entry.role)}
+    others = [entry for entry in confounders(pair) if entry not in found and blocks(pair, entry)]
+    if factors or others:
+        return _run_alike(pair, found)
+    factor = found[0].key if len(found) == 1 else found[0].role
+    metric = ["--metric", pair.metric] if pair.metric != Pair.metric else []
+    return shlex.join(["steelyard", "compare", pair.a.place, pair.b.place, "--factor", factor, *metric])
+
+
+def _run_alike(pair: Pair, found: list[Difference]) -> str:
+    """Return the command that runs the second side with the settings of the first in which it differs."""
+    a, b = pair.a.spec, pair.b.spec
+    if a is None or b is None or not all(entry.key in OPTIONS for entry in found):
+        return ""
+    names = dict.fromkeys(OPTIONS[entry.key] for entry in found)
+    changes = {name: attrgetter(name)(a) for name in names if attrgetter(name)(a) != attrgetter(name)(b)}
+    return run_again(b, changes, repeats=MIN_JOBS) if changes else ""
 
 
 class OtherWork(_OtherSettings):
@@ -191,7 +230,7 @@ class OtherInput(_OtherSettings):
         "A,ResNet50,8,throughput,2400,images/s\nB,ResNet50,8,throughput,2600,images/s\n",
         "Both sides have the same number of loader processes.",
     )
-    fix = "use the same loader settings on both sides, or check with `steelyard run W --mode load` that neither waits"
+    fix = "use the same loader settings on both sides, or measure the input pipelines alone (run --mode load)"
 
 
 class OtherImplementation(_OtherSettings):
@@ -340,6 +379,7 @@ class OtherDeviceCount(PairRule):
             # The evidence must not show a ratio that errors make invalid.
             evidence="" if blocking(pair) else _format_per_device(pair),
             severity="error" if invalid else "warning",
+            command=_run_alike(pair, [entry for entry in found if entry.key == "devices"]),
         )
 
 
@@ -355,7 +395,7 @@ def _format_per_device(pair: Pair) -> str:
     each = [row.figures.get(f"{pair.metric}_per_device") for row in (pair.a, pair.b)]
     one, other = (amount.value if amount is not None else math.nan for amount in each)
     ratio = other / one if one > 0 and other > 0 else whole * first / second
-    return f"ratio of the jobs {whole:.4g}, per device {ratio:.4g}"
+    return f"ratio of the jobs {short(whole)}, per device {short(ratio)}"
 
 
 class OtherSoftware(_OtherSettings):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from steelyard.numbers import short
 from steelyard.rules.rule import Example, TableRule
 from steelyard.rules.table.settings import SETTINGS
 from steelyard.stats.drift import changes
@@ -93,7 +94,7 @@ class Drifted(TableRule):
         chance = f"less than {p_percent:.2g} %" if p_percent < 0.1 else f"{p_percent:.1g} %"
         around = _find_changed(rows[: step.index], rows[step.index :])
         evidence = (
-            f"{step.before:.5g} {unit} before, {step.after:.5g} since; "
+            f"{short(step.before, 5)} {unit} before, {short(step.after, 5)} since; "
             f"noise alone would produce this in {chance} of histories"
         )
         if step.unit == "jobs":

@@ -6,6 +6,7 @@ import math
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from steelyard.inputs.command import extend, join
 from steelyard.rules.rule import Example, PairRule, find_rule
 from steelyard.rules.table.phrases import describe_trend
 from steelyard.rules.table.settings import about_rate, alike, nodes_of, shown, stated
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from steelyard.contracts.record import Finding
     from steelyard.rules.table.row import Pair, Row
 
+LONGER = 4
+"""How many times longer to run jobs with a trend."""
 # The windows that records use for rates: both are without the slow first steps. Jobs of one row may differ.
 STEP_WINDOWS = {"steady", "after start-up", "after start-up or steady"}
 
@@ -53,14 +56,16 @@ class TooFewJobs(PairRule):
         "system,model,jobs,metric,value,unit\nA,ResNet50,5,throughput,1000,images/s\nB,ResNet50,5,throughput,1030,images/s\n",
         "Five jobs on each side.",
     )
-    fix = "run each side at least three times (--repeats 3), better five times, on different nodes"
+    fix = "run each side at least three times, better five times, on different nodes"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """Yield one finding for both sides."""
         a, b = job_count(pair.a, pair.metric), job_count(pair.b, pair.metric)
         if min(a, b) < MIN_JOBS:
             message = f"{a} and {b} jobs; a ranking needs at least {MIN_JOBS} on each side"
-            yield self.found(message, place=pair.b.place)
+            sides = [(row.spec, MIN_JOBS - jobs) for row, jobs in ((pair.a, a), (pair.b, b)) if jobs < MIN_JOBS]
+            command = join(*(extend(spec, repeats=missing) for spec, missing in sides if spec is not None))
+            yield self.found(message, place=pair.b.place, command=command)
 
 
 class OneNodeOnly(PairRule):
@@ -117,7 +122,7 @@ class UnsoundRuns(PairRule):
         "A,ResNet50,,throughput,1000,images/s\nB,ResNet50,,throughput,1030,images/s\n",
         "The runs of both sides have no errors.",
     )
-    fix = "fix the errors, then rerun that side; `steelyard show STUDY` has the details"
+    fix = "fix the errors, then rerun that side"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """Yield one finding per side whose runs have errors."""
@@ -128,7 +133,8 @@ class UnsoundRuns(PairRule):
                 yield self.found(
                     f"its runs have errors: {', '.join(named)}",
                     place=row.place,
-                    fix=f"fix {' and '.join(codes)}, then rerun that side; `steelyard show STUDY` has the details",
+                    fix=f"fix {' and '.join(codes)}, then rerun that side",
+                    command=_show_study(row),
                 )
 
 
@@ -190,7 +196,7 @@ class JobsLost(PairRule):
         "A,ResNet50,5,,throughput,1000,images/s\nB,ResNet50,5,,throughput,1300,images/s\n",
         "All jobs of both sides completed.",
     )
-    fix = "find out why they failed (`steelyard show STUDY`), and report their number with the ratio"
+    fix = "find out why they failed, run them again, and report how many failed with the ratio"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """Yield one finding per side with failed jobs."""
@@ -198,7 +204,8 @@ class JobsLost(PairRule):
             lost = row.get("jobs_lost")
             if lost is not None:
                 message = f"jobs that did not complete: {shown(lost)}; completed: {job_count(row, pair.metric)}"
-                yield self.found(message, place=row.place)
+                command = extend(row.spec) if row.spec is not None and row.spec.study_arguments else _show_study(row)
+                yield self.found(message, place=row.place, command=command)
 
 
 class UnsteadyJobs(PairRule):
@@ -225,7 +232,7 @@ class UnsteadyJobs(PairRule):
         "A,ResNet50,3,,throughput,1000,images/s\nB,ResNet50,3,,throughput,1030,images/s\n",
         "All jobs of both sides have a steady state.",
     )
-    fix = "run each side at least three times (--repeats 3)"
+    fix = "run each side at least three times"
 
     def check(self, pair: Pair) -> Iterator[Finding]:
         """Yield one finding per side with such jobs."""
@@ -239,6 +246,7 @@ class UnsteadyJobs(PairRule):
                     f"{unsteady:g} of {jobs} jobs without a steady state; {then}",
                     place=row.place,
                     severity="error" if few else "warning",
+                    command=extend(row.spec, repeats=max(1, MIN_JOBS - jobs)) if row.spec is not None else "",
                 )
 
 
@@ -279,7 +287,10 @@ class TrendInJobs(PairRule):
             far = abs(trend) > TREND_LIMIT
             then = "a ratio would depend on the length of the jobs" if far else "the interval is widened by this"
             yield self.found(
-                f"{describe_trend(trend)}; {then}", place=row.place, severity="error" if far else "warning"
+                f"{describe_trend(trend)}; {then}",
+                place=row.place,
+                severity="error" if far else "warning",
+                command=_run_longer(row),
             )
 
 
@@ -338,3 +349,18 @@ def _jobs(row: Row) -> list[JobTime]:
     except (ValueError, OverflowError, OSError):
         return []
     return [JobTime(1.0, node, began, ended) for node in sorted(nodes_of(row)) or [""]]
+
+
+def _run_longer(row: Row) -> str:
+    """Return the command for longer jobs of a side; empty for a published row."""
+    if row.spec is None:
+        return ""
+    budget = row.spec.budget
+    fields = ("epochs",) if budget.epochs is not None else ("min_steps", "min_seconds", "max_steps", "max_seconds")
+    changes = {f"budget.{name}": LONGER * getattr(budget, name) for name in fields}
+    return extend(row.spec, changes, repeats=MIN_JOBS)
+
+
+def _show_study(row: Row) -> str:
+    """Return the command that shows a study with its findings; empty for a published row."""
+    return f"steelyard show {row.spec.study}" if row.spec is not None else ""

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from steelyard.estimate.stop import STEPS_TO_JUDGE
+from steelyard.inputs.command import extend
+from steelyard.numbers import change, short
 from steelyard.rules.rule import Example, RunRule
+from steelyard.stats.intervals import MIN_STEPS
+from steelyard.stats.ratio import MIN_JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from steelyard.contracts.record import Finding, RunRecord
 
+LONGER = 4.0
+"""How many times longer to run if it is not known how long is enough."""
+ROOM = 1.5
+"""Factor on the length that should be enough."""
 # The first epoch may be slower by this much without a finding.
 FIRST_EPOCH_TOLERANCE = 0.05
 
@@ -37,7 +46,7 @@ class NotSteady(RunRule):
         "The device throttles: an hour of training will be slower than the mean of this run.",
     )
     good = Example('steady.answer = "steady"\n', "After warm-up the step times no longer change.")
-    fix = "run longer (--min-steps, --max-seconds), or find out what changes during the run"
+    fix = "run longer, or find out what changes during the run"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield a finding unless the run is steady."""
@@ -45,7 +54,8 @@ class NotSteady(RunRule):
             first = f" after the first {record.steady.start_step:,}" if record.steady.start_step else ""
             yield self.found(
                 f"{record.steady.answer}: {record.steady.reason}; the figures are for jobs of this length and include "
-                f"all steps{first}"
+                f"all steps{first}",
+                command=_run_longer(record, LONGER, at_least=True),
             )
 
 
@@ -62,17 +72,15 @@ class StoppedEarly(RunRule):
         "The time limit was reached before the requested number of steps.",
     )
     good = Example('stop.reason = "interval"\n', "The run ended because its CI was narrow enough.")
-    fix = "raise --max-steps or --max-seconds, or accept the wider CI"
+    fix = "raise the limit, or accept the wider CI"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield one finding with each minimum that was not reached."""
         if record.stop is not None and record.stop.reason in ("max_steps", "max_seconds"):
             unmet = _find_unmet(record)
             if unmet:
-                yield self.found(
-                    f"stopped by {record.stop.reason}: " + "; ".join(unmet),
-                    fix=f"raise --{record.stop.reason.replace('_', '-')}, or accept the wider CI",
-                )
+                command = _run_longer(record, ROOM * max(unmet.values()))
+                yield self.found(f"stopped by {record.stop.reason}: " + "; ".join(unmet), command=command)
 
 
 class ApproximateInterval(RunRule):
@@ -96,13 +104,18 @@ class ApproximateInterval(RunRule):
     good = Example(
         "quantities.throughput_job.interval.approximate = []\n", "The CI is within the range that was verified."
     )
-    fix = "repeat the job (--repeats 3 or more), and use the spread between jobs"
+    fix = "repeat the job, and use the spread between jobs"
 
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield a finding if the CI of the throughput is approximate."""
         rate = record.quantities.get("throughput_job")
         if rate is not None and rate.interval is not None and rate.interval.approximate:
-            yield self.found("the CI is approximate: " + "; ".join(rate.interval.approximate))
+            steps = record.steady.stop_step - record.steady.start_step if record.steady else 0
+            fix, command = None, extend(record.spec, repeats=MIN_JOBS)
+            if 0 < steps < MIN_STEPS:
+                fix = f"run at least {MIN_STEPS} steps, or repeat the job and use the spread between jobs"
+                command = _run_longer(record, ROOM * MIN_STEPS / steps, at_least=True)
+            yield self.found("the CI is approximate: " + "; ".join(rate.interval.approximate), fix=fix, command=command)
 
 
 class FirstEpoch(RunRule):
@@ -137,10 +150,10 @@ class FirstEpoch(RunRule):
         data = record.data
         cause = "the first one includes the first step and compilation"
         if data is not None:
-            cause += f", and may include reading {data.size_bytes / 1e9:.3g} GB from disk"
+            cause += f", and may include reading {short(data.size_bytes / 1e9, 3)} GB from disk"
         if data is not None and data.fits_in_memory:
             cause += "; the data fits in memory, so later epochs may read from the page cache"
-        yield self.found(f"later epochs are {share:.0%} faster than the first: {cause}")
+        yield self.found(f"later epochs are {change(share)} faster than the first: {cause}")
 
 
 def too_short(record: RunRecord) -> tuple[Finding, ...]:
@@ -149,18 +162,44 @@ def too_short(record: RunRecord) -> tuple[Finding, ...]:
     return tuple(found for found in record.findings if found.code == "SY202" or (few and found.code == "SY201"))
 
 
-def _find_unmet(record: RunRecord) -> list[str]:
-    """Return the minima of the budget that a run did not reach."""
-    budget, unmet = record.spec.budget, []
+def _find_unmet(record: RunRecord) -> dict[str, float]:
+    """Return the minima of the budget that a run did not reach, with how many times longer it should have been."""
+    budget = record.spec.budget
+    unmet: dict[str, float] = {}
     steady_steps = record.steady.stop_step - record.steady.start_step if record.steady else 0
     if steady_steps < budget.min_steps:
-        unmet.append(f"{steady_steps} of {budget.min_steps} requested steps")
+        factor = budget.min_steps / steady_steps if steady_steps else LONGER
+        unmet[f"{steady_steps} of {budget.min_steps} requested steps"] = factor
     if record.stop is not None and record.stop.seconds < budget.min_seconds:
-        unmet.append(f"{record.stop.seconds:.3g} of {budget.min_seconds:g} requested seconds")
+        factor = budget.min_seconds / record.stop.seconds if record.stop.seconds else LONGER
+        unmet[f"{short(record.stop.seconds, 3)} of {budget.min_seconds:g} requested seconds"] = factor
     mean = record.quantities.get("step_time_mean")
     interval = mean.interval if mean else None
     if mean is None or mean.value is None or interval is None:
-        unmet.append("no CI")
+        unmet["no CI"] = LONGER
     elif (width := (interval.top - interval.low) / 2 / mean.value) > budget.rel_half_width:
-        unmet.append(f"the CI's half-width is {width:.2%} of the mean, {budget.rel_half_width:.2%} was requested")
+        wanted = change(budget.rel_half_width)
+        # The width falls with the root of the length.
+        factor = (width / budget.rel_half_width) ** 2
+        unmet[f"the CI's half-width is {change(width)} of the mean, {wanted} was requested"] = factor
     return unmet
+
+
+def _run_longer(record: RunRecord, factor: float, *, at_least: bool = False) -> str:
+    """Return the command for a run that may be `factor` times as long, or with `at_least` must be."""
+    budget, seconds = record.spec.budget, record.stop.seconds if record.stop is not None else 0.0
+    if budget.epochs is not None:
+        return extend(record.spec, {"budget.epochs": math.ceil(factor * budget.epochs)})
+    steps = _round_up(factor * record.steps_seen)
+    least = {"budget.min_steps": max(budget.min_steps, steps)} if at_least else {}
+    return extend(record.spec, {
+        **least,
+        "budget.max_steps": max(budget.max_steps, steps),
+        "budget.max_seconds": max(budget.max_seconds, float(_round_up(ROOM * factor * seconds))),
+    })  # fmt: skip
+
+
+def _round_up(value: float) -> int:
+    """Round up to two digits."""
+    unit = 10 ** max(0, math.floor(math.log10(value)) - 1) if value > 0 else 1
+    return math.ceil(value / unit) * unit

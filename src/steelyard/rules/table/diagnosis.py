@@ -11,8 +11,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from steelyard.numbers import number, percent
 from steelyard.rules.table.peers import BASES, WORK, Peers, peers_of, work_key
-from steelyard.rules.table.phrases import in_unit_of, label, listed, number, percent, places, printed, whole
+from steelyard.rules.table.phrases import in_unit_of, label, listed, places, printed, whole
 from steelyard.rules.table.relations import (
     EXTENSIVE,
     TINY,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from steelyard.numbers import change, number
 from steelyard.rules.table.settings import SETTINGS
 from steelyard.rules.table.units import unit_of
 
@@ -23,30 +24,9 @@ MAX_LISTED = 6
 MAX_SETTING = 40
 
 
-def number(value: float, digits: int = 4, plain_below: int = 12) -> str:
-    """Format a number with `digits` significant digits and thousands separators; larger numbers with an exponent."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    # The magnitude after rounding: 9.99999 is shown as 10.000, not as 10.0000.
-    magnitude = int(f"{value:.{digits - 1}e}".partition("e")[2])
-    if -4 <= magnitude < plain_below:
-        return f"{value:,.{max(0, digits - 1 - magnitude)}f}"
-    return f"{value:.{digits - 1}e}"
-
-
 def whole(value: float) -> str:
     """Format a count without decimals, unless it is small."""
     return f"{round(value):,}" if value >= 1000 else number(value)
-
-
-def times(ratio: float) -> str:
-    """Format a ratio, such as `14.2x`."""
-    return f"{number(ratio, 3)}x"
-
-
-def percent(share: float) -> str:
-    """Format a share as a percentage."""
-    return f"{number(100 * share, 3)} %"
 
 
 def printed(metric: str, amount: Amount) -> str:
@@ -97,4 +77,4 @@ def listed(parts: Sequence[str], most: int = MAX_LISTED) -> str:
 def describe_trend(trend: float) -> str:
     """Describe a trend of log step times."""
     way = "slower" if trend > 0 else "faster"
-    return f"its jobs get {way} by {abs(100 * math.expm1(trend)):.2g} % from their first third to their last"
+    return f"its jobs get {way} by {change(abs(math.expm1(trend)))} from their first third to their last"

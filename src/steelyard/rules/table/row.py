@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from steelyard.contracts.spec import RunSpec
     from steelyard.stats.ratio import JobTime
 
 Setting = str | float | int | bool
@@ -53,6 +54,8 @@ class Row:
     note: str = ""
     status: str = "completed"
     """`completed`, or why there are no figures, such as `out_of_memory`."""
+    spec: RunSpec | None = None
+    """Settings of the runs, to name a command that repeats them; None: a published row."""
     jobs: tuple[JobTime, ...] = ()
     """Where and when each job ran, in the order of the figures' jobs; published rows have none."""
 

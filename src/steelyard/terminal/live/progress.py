@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Literal, Self
 from steelyard.analysis.summary import MEASURED
 from steelyard.errors import printable
 from steelyard.estimate.stop import STEPS_TO_JUDGE
+from steelyard.inputs.command import extend
+from steelyard.numbers import change
 from steelyard.results.store import read_progress
 from steelyard.rules.statistics.runs import too_short
 from steelyard.terminal import console
@@ -56,22 +58,10 @@ class Progress:
     """Shows a grid of the runs, the running one and the time left on a terminal, or one line per run elsewhere."""
 
     def __init__(
-        self,
-        loud: Loudness = "normal",
-        plan: Expansion | None = None,
-        folder: ResultFolder | None = None,
-        *,
-        file: Path | None = None,
-        later: str = "",
+        self, loud: Loudness = "normal", plan: Expansion | None = None, folder: ResultFolder | None = None
     ) -> None:
-        """Show the runs of a plan.
-
-        `file`: where their settings are; None: on the command line. `later`: the command that adds longer runs.
-        """
         self._loud = loud
         self._folder = folder
-        self._file = file
-        self._later = later
         self._warned: set[str] = set()
         self._foreseen: set[tuple[str, bool]] = set()
         self._foot = Foot(live=loud != "quiet")
@@ -118,7 +108,7 @@ class Progress:
                 self._stepping = True
                 self._detail(f"{self._line}: first steps after {duration(self._spent_s())}")
             width = progress.get("rel_half_width")
-            precision = "" if width is None else f", mean ±{100 * width:.2g} %"
+            precision = "" if width is None else f", mean ±{change(width)}"
             self._show(f"{progress['steps']:,.0f} steps, {progress['seconds']:,.1f} s measured{precision}")
         else:
             self._show(f"starting, {duration(int(self._spent_s()), parts=1)}")
@@ -142,7 +132,7 @@ class Progress:
         """Print once per configuration that a run extends itself, or that it will be too short to be useful."""
         if needed_s is None or self._running is None:
             return
-        budget, cell = self._running.budget, self._running.configuration
+        spec, budget, cell = self._running, self._running.budget, self._running.configuration
         extends = needed_s <= budget.longest_s
         if (cell, extends) in self._foreseen:
             return
@@ -154,8 +144,11 @@ class Progress:
             most = "" if budget.max_extension == 1 else f", {budget.longest_s:g} s with its extension"
             self.say(f"{self._line}: warning: too short: {why}; max_seconds is {budget.max_seconds:g} s{most}")
             enough = math.ceil(LONGER_ROOM * needed_s)
-            setting = f"set run.budget.max_seconds = {enough} in {self._file}"
-            self.say(f"  fix: {setting if self._file else f'add --max-seconds {enough}'}")
+            command = extend(spec, {"budget.max_seconds": float(enough)})
+            if spec.study_arguments:
+                file = spec.study_arguments[0]
+                command = f"set run.budget.max_seconds = {enough} in {file}, or after this has ended: {command}"
+            self.say(f"  fix: {command}")
 
     def _warn(self, record: RunRecord) -> None:
         """Print once per kind of finding that runs are too short to be useful, before the others are made."""
@@ -163,7 +156,7 @@ class Progress:
             if found.code not in self._warned:
                 self._warned.add(found.code)
                 self.say(f"  warning: {found.code} {found.message}")
-                self.say(f"  fix: {self._later or found.fix}")
+                self.say(f"  fix: {found.fix}{': ' if found.command else ''}{found.command}")
 
     def _spent_s(self) -> float:
         return time.monotonic() - self._begun_s

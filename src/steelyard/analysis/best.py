@@ -1,0 +1,449 @@
+"""Rank configurations: which is best, which are as good, which are unreliable, and which failed.
+
+Every sentence that names a best configuration comes from here, so that no table contradicts it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from steelyard.analysis.ratios import LEVEL, RatioQuestion, ratios
+from steelyard.analysis.rows import row_of, scaled
+from steelyard.analysis.summary import MEASURED, labels
+from steelyard.analysis.sweep import factor_of, swept_settings
+from steelyard.contracts.record import Quantity
+from steelyard.estimate.student import student_t
+from steelyard.inputs.command import extend, join, run_again
+from steelyard.rules.rule import check
+from steelyard.rules.table.row import Pair
+from steelyard.rules.table.settings import FOLLOWS, SETTINGS, alike, shown
+from steelyard.stats.quotient import Estimate
+from steelyard.stats.ratio import MIN_JOBS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from steelyard.analysis.energy import CellEnergy
+    from steelyard.analysis.ratios import Ratio
+    from steelyard.analysis.request import Tariff
+    from steelyard.analysis.summary import CellSummary
+    from steelyard.contracts.record import Finding
+    from steelyard.rules.table.row import Row
+
+By = Literal["throughput", "efficiency", "cost", "energy"]
+MILLION = 1e6
+HOUR_S = 3600.0
+# Other work or data is another question, even if the study varies it. Another machine or arithmetic is one only if the
+# study does not vary it.
+ALWAYS_APART = ("work", "data")
+APART = ("system", "arithmetic")
+WORSE = ("slower", "more")
+# Rules on pairs that matter here. Settings are factors or groups; too few jobs and errors are reasons of one side.
+FAMILIES = ("SY2", "SY6")
+HANDLED = ("SY205", "SY207")
+LONGEST_REASON = 120
+MAX_RATIOS = 20_000
+MAX_JOBS = 30
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One configuration in a ranking."""
+
+    cell: CellSummary
+    name: str
+    figure: Quantity
+    """What is ranked, with its own CI; without a value if no job has it."""
+    reasons: tuple[str, ...]
+    """Why the figure is unreliable or missing; empty: it is reliable."""
+    relative: Estimate | None = None
+    """The figure over that of the best; a CI only for reliable configurations."""
+    tied: bool = False
+    """Whether no difference from the best is shown; also for the best itself."""
+
+    @property
+    def reliable(self) -> bool:
+        """Whether it is ranked."""
+        return self.figure.value is not None and not self.reasons
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Configurations that do the same work, best first."""
+
+    by: By
+    label: str
+    """The settings that distinguish it from the other rankings of the selection; empty if it is the only one."""
+    basis: str
+    """What the figure is."""
+    entries: tuple[Ranked, ...]
+    """The reliable ones, best first; then the unreliable ones, best first; then those without a figure."""
+    findings: tuple[Finding, ...] = ()
+    """Warnings about the comparison with the best."""
+
+    @property
+    def reliable(self) -> list[Ranked]:
+        """The configurations that are ranked."""
+        return [entry for entry in self.entries if entry.reliable]
+
+    @property
+    def unreliable(self) -> list[Ranked]:
+        """The configurations with a figure that is unreliable."""
+        return [entry for entry in self.entries if entry.figure.value is not None and entry.reasons]
+
+    @property
+    def lost(self) -> list[Ranked]:
+        """The configurations without a figure."""
+        return [entry for entry in self.entries if entry.figure.value is None]
+
+    @property
+    def best(self) -> Ranked | None:
+        """The best of the reliable ones."""
+        return next(iter(self.reliable), None)
+
+    @property
+    def tied(self) -> list[Ranked]:
+        """The best, and those from which no difference is shown."""
+        return [entry for entry in self.reliable if entry.tied]
+
+    @property
+    def following(self) -> Ranked | None:
+        """The best of those that are clearly worse than the best."""
+        return next((entry for entry in self.reliable if not entry.tied), None)
+
+    @property
+    def above(self) -> Ranked | None:
+        """The best of the unreliable ones, if it measured better than the best or nothing is reliable."""
+        first = next(iter(self.unreliable), None)
+        if first is None or self.best is None:
+            return first
+        return first if _better(self.by, first.figure.value or 0.0, self.best.figure.value or 0.0) else None
+
+    @property
+    def next_step(self) -> str | None:
+        """The command that would settle who is best; None if nothing is open, or more jobs would hardly help."""
+        study = self.entries[0].cell.study
+        if (above := self.above) is not None:
+            codes = [one.code for one in above.cell.findings if one.severity == "error"]
+            return f"steelyard explain {codes[0]}" if codes else more_jobs([above.cell])
+        if self.best is None:
+            return f"steelyard show {study}"
+        needed = _jobs_to_part(self.tied, len(self.reliable)) if len(self.tied) > 1 else None
+        cells = [entry.cell for entry in self.tied[:2]]
+        if needed is None:
+            return None
+        return join(*(run_again(cell.records[0].spec, repeats=max(1, needed - _jobs(cell))) for cell in cells))
+
+
+def rank(
+    cells: Sequence[CellSummary],
+    by: By = "throughput",
+    *,
+    tariff: Tariff | None = None,
+    energies: Sequence[CellEnergy] = (),
+) -> list[Ranking]:
+    """Rank configurations, the largest group that does the same work first.
+
+    `tariff`: what the site charges, for `cost`; without it, cost is time on devices. `energies`: for `energy`.
+    """
+    names = labels(cells)
+    rows = {cell.cell: row_of(cell) for cell in cells}
+    scopes = {entry.cell.cell: entry.scope for entry in energies if entry.main.value is not None}
+    found = []
+    groups = _groups(cells, rows, scopes)
+    for label, group in groups:
+        entries = []
+        for cell in group:
+            figure, reasons = _figure(cell, rows[cell.cell], by, tariff, energies)
+            entries.append(Ranked(cell, names[cell.cell], figure, reasons))
+        made = {cell.cell: _row(rows[cell.cell], by, tariff) for cell in group}
+        found.append(_ranking(entries, made, by, label if len(groups) > 1 else "", _basis(by, tariff, group, scopes)))
+    return sorted(found, key=lambda ranking: (not ranking.reliable, -len(ranking.entries)))
+
+
+def fastest_first(cells: Sequence[CellSummary]) -> list[CellSummary]:
+    """Return the reliable configurations by throughput; if there are none, all that have a throughput."""
+    known = sorted((cell for cell in cells if cell.throughput.value), key=lambda cell: -(cell.throughput.value or 0.0))
+    return [cell for cell in known if not cell.unreliable] or known
+
+
+def above(used: Sequence[CellSummary], cells: Sequence[CellSummary]) -> CellSummary | None:
+    """Return the configuration with the highest throughput, if it is not among those that an answer rests on."""
+    fastest = max(cells, key=lambda cell: cell.throughput.value or 0.0, default=None)
+    if fastest is None or not used or any(fastest is cell for cell in used):
+        return None
+    most = max(cell.throughput.value or 0.0 for cell in used)
+    return fastest if (fastest.throughput.value or 0.0) > most else None
+
+
+def less_is_better(by: By) -> bool:
+    """Return whether the lowest figure is the best."""
+    return by in ("cost", "energy")
+
+
+def _better(by: By, a: float, b: float) -> bool:
+    return a < b if less_is_better(by) else a > b
+
+
+def more_jobs(cells: Sequence[CellSummary]) -> str:
+    """Return the command that gives these unreliable configurations the jobs that they lack.
+
+    Without a study file each needs a command of its own; the first of them is enough to go on.
+    """
+    spec = cells[0].records[0].spec
+    return extend(spec, repeats=max(1, MIN_JOBS - _jobs(cells[0])))
+
+
+def _jobs(cell: CellSummary) -> int:
+    return sum(record.status.code in MEASURED for record in cell.records)
+
+
+def _jobs_to_part(entries: Sequence[Ranked], count: int) -> int | None:
+    """Return how many jobs would part the first two of `count`, if difference and noise stay; None: too many."""
+    found, jobs = entries[1].relative, _jobs(entries[1].cell)
+    far = None if found is None else found.low if found.value < 1 else found.high
+    if found is None or not far or found.value == 1:
+        return None
+    level, half = _level(count), abs(math.log(far / found.value))
+    for more in range(jobs + 1, MAX_JOBS + 1):
+        shrunk = student_t(level, 2.0 * more - 2) / student_t(level, 2.0 * jobs - 2) * math.sqrt(jobs / more)
+        if half * shrunk < abs(math.log(found.value)):
+            return more
+    return None
+
+
+# -- what is ranked
+
+
+def _figure(
+    cell: CellSummary, row: Row, by: By, tariff: Tariff | None, energies: Sequence[CellEnergy]
+) -> tuple[Quantity, tuple[str, ...]]:
+    """Return the figure of a configuration, and why it is unreliable or missing."""
+    if by == "energy":
+        return _energy(cell, energies)
+    rate = cell.throughput
+    if rate.value is None:
+        return rate, (_ended(cell),)
+    if by == "throughput":
+        return rate, cell.unreliable
+    per_device = row.figures["throughput_per_device"].value / row.figures["throughput"].value
+    if by == "efficiency":
+        return _times(rate, per_device, f"{rate.unit} per device"), cell.unreliable
+    if tariff is None:
+        return _inverse(rate, MILLION / HOUR_S / per_device, "device-hours per million samples"), cell.unreliable
+    charge = MILLION / HOUR_S * tariff.hourly(cell.records[0].spec.ranks)
+    return _inverse(rate, charge, f"{tariff.unit}s per million samples"), cell.unreliable
+
+
+def _energy(cell: CellSummary, energies: Sequence[CellEnergy]) -> tuple[Quantity, tuple[str, ...]]:
+    found = next((entry for entry in energies if entry.cell.cell == cell.cell), None)
+    figure = found.figures.get("energy_per_sample") if found is not None else None
+    if found is None or figure is None or figure.value is None:
+        why = found.main.reason if found is not None and found.main.value is None else "no energy per sample"
+        unknown = Quantity(value=None, unit="J/sample", scope="job", window="steady", aggregation="sum", reason=why)
+        return unknown, (f"no energy: {why}" if cell.throughput.value is not None else _ended(cell),)
+    doubts: tuple[str, ...] = ()
+    if found.verdict != "valid":
+        reasons = figure.validity.reasons if figure.validity is not None else ()
+        doubts = (": ".join((f"{found.verdict} energy", *reasons[:1]))[:LONGEST_REASON],)
+    if found.left_out:
+        doubts += (f"{len(found.left_out)} of its jobs have no valid energy",)
+    return figure, (*cell.unreliable, *doubts)
+
+
+def _ended(cell: CellSummary) -> str:
+    """Return how the runs ended, and why the first of them did."""
+    counts = ", ".join(f"{count} {code.replace('_', ' ')}" for code, count in sorted(cell.statuses.items()))
+    return ": ".join(filter(None, (counts, cell.records[0].status.reason[:LONGEST_REASON])))
+
+
+def _times(quantity: Quantity, factor: float, unit: str) -> Quantity:
+    interval = quantity.interval
+    if interval is not None:
+        high = None if interval.high is None else interval.high * factor
+        interval = replace(interval, low=interval.low * factor, high=high)
+    assert quantity.value is not None
+    return replace(quantity, value=quantity.value * factor, unit=unit, interval=interval)
+
+
+def _inverse(quantity: Quantity, factor: float, unit: str) -> Quantity:
+    """Return a factor over a rate; an upper bound that is missing becomes a lower bound of zero."""
+    interval = quantity.interval
+    if interval is not None:
+        low = 0.0 if interval.high is None else factor / interval.high
+        high = factor / interval.low if interval.low > 0 else None
+        interval = replace(interval, low=low, high=high)
+    assert quantity.value is not None
+    return replace(quantity, value=factor / quantity.value, unit=unit, interval=interval)
+
+
+METRICS: dict[By, str] = {
+    "throughput": "throughput", "efficiency": "throughput_per_device", "cost": "throughput_per_device",
+    "energy": "energy_per_sample",
+}  # fmt: skip
+
+
+def _row(row: Row, by: By, tariff: Tariff | None) -> Row:
+    """Return the row to take ratios of: for a charge, the work per unit charged instead of that per device."""
+    devices = row.number("devices")
+    if by != "cost" or tariff is None or "throughput" not in row.figures or devices is None:
+        return row
+    return replace(row, figures={METRICS[by]: scaled(row.figures["throughput"], 1 / tariff.hourly(int(devices)))})
+
+
+def _basis(by: By, tariff: Tariff | None, cells: Sequence[CellSummary], scopes: dict[str, str]) -> str:
+    if by == "throughput":
+        return "throughput of the whole job"
+    if by == "efficiency":
+        return "throughput per device"
+    if by == "energy":
+        measured = dict.fromkeys(scopes[cell.cell] for cell in cells if cell.cell in scopes)
+        return f"energy per sample ({', '.join(measured) or 'not measured'})"
+    if tariff is None:
+        return "time on devices; no price is recorded: use --site"
+    return f"charge of {tariff.source}"
+
+
+# -- which configurations belong together
+
+
+def _groups(
+    cells: Sequence[CellSummary], rows: dict[str, Row], scopes: dict[str, str]
+) -> list[tuple[str, list[CellSummary]]]:
+    """Group configurations that do the same work. A run that ended early states less, and joins what it fits."""
+    keys = _apart(cells)
+    groups: dict[tuple[str, ...], list[CellSummary]] = {}
+    lacking = {cell.cell for cell in cells if cell.throughput.value is None or (scopes and cell.cell not in scopes)}
+    # Those with results first.
+    for cell in sorted(cells, key=lambda cell: cell.cell in lacking):
+        row = rows[cell.cell]
+        mine = [row.get(key) for key in keys] + [scopes.get(cell.cell)]
+        if cell.cell in lacking:
+            fitting = (group for group in groups.values() if _fits(row, rows[group[0].cell], keys))
+            if (group := next(fitting, None)) is not None:
+                group.append(cell)
+                continue
+        groups.setdefault(tuple(map(shown, mine)), []).append(cell)
+    names = [*keys, "energy of"]
+    differing = [n for n in range(len(names)) if len({key[n] for key in groups}) > 1]
+    return [(", ".join(f"{names[n]} {key[n]}" for n in differing), group) for key, group in groups.items()]
+
+
+def _apart(cells: Sequence[CellSummary]) -> list[str]:
+    """Return the settings that keep configurations from being ranked together."""
+    factors = {factor for key in swept_settings(cells) if (factor := factor_of(key)) is not None}
+    meant = {key for key, role in SETTINGS.items() if key in factors or role in factors}
+    meant |= {follows for key in meant for follows in FOLLOWS.get(key, ())}
+    if meant & {"system", "accelerator"}:
+        meant |= {key for key, role in SETTINGS.items() if role == "system"}
+    return [
+        key
+        for key, role in SETTINGS.items()
+        if role in ALWAYS_APART or (key not in meant and (role in APART or key == "data_place"))
+    ]
+
+
+def _fits(row: Row, other: Row, keys: Iterable[str]) -> bool:
+    stated = [(key, row.get(key), other.get(key)) for key in keys]
+    return all(a is None or b is None or alike(key, a, b) != "different" for key, a, b in stated)
+
+
+# -- the order
+
+
+def _ranking(entries: list[Ranked], rows: dict[str, Row], by: By, label: str, basis: str) -> Ranking:
+    metric = METRICS[by]
+    reliable = _sorted([entry for entry in entries if entry.reliable], by)
+    findings: tuple[Finding, ...] = ()
+    if len(reliable) > 1:
+        checked = [_checked(entry, reliable[0], rows, metric) for entry in reliable]
+        findings = tuple({one.code: one for _, found in checked for one in found if one.severity != "error"}.values())
+        entries = [entry for entry in entries if not entry.reliable] + [entry for entry, _ in checked]
+        reliable = [entry for entry, _ in checked if entry.reliable]
+    reliable = _against_best(reliable, rows, by)
+    unreliable = _sorted([entry for entry in entries if entry.figure.value is not None and entry.reasons], by)
+    if reliable and (base := reliable[0].figure.value):
+        unreliable = [replace(one, relative=Estimate((one.figure.value or 0.0) / base)) for one in unreliable]
+    lost = [entry for entry in entries if entry.figure.value is None]
+    return Ranking(by, label, basis, (*reliable, *unreliable, *lost), findings)
+
+
+def _sorted(entries: list[Ranked], by: By) -> list[Ranked]:
+    sign = 1 if less_is_better(by) else -1
+    return sorted(entries, key=lambda entry: sign * (entry.figure.value or 0.0))
+
+
+def _checked(entry: Ranked, best: Ranked, rows: dict[str, Row], metric: str) -> tuple[Ranked, list[Finding]]:
+    """Apply the rules on pairs; an error takes a configuration out of the ranking."""
+    if entry is best:
+        return entry, []
+    found = check("pair", Pair(rows[best.cell.cell], rows[entry.cell.cell], metric=metric))
+    families = (*FAMILIES, "SY4") if metric == METRICS["energy"] else FAMILIES
+    telling = [
+        replace(one, place="")
+        for one in found
+        if one.code.startswith(families) and one.code not in HANDLED and one.severity != "note"
+    ]
+    errors = tuple(f"not comparable with the best: {one.message}" for one in telling if one.severity == "error")
+    return replace(entry, reasons=errors), telling
+
+
+def _level(count: int) -> float:
+    return 1 - (1 - LEVEL) / (count - 1)
+
+
+def _against_best(entries: list[Ranked], rows: dict[str, Row], by: By) -> list[Ranked]:
+    """Add how each configuration compares with the best, whichever that truly is.
+
+    Multiple comparisons with the best (J. C. Hsu, 1996), with Bonferroni's inequality: the intervals of the true best
+    against each of the k - 1 others hold together at 95 %, if each has a level of 1 - 0.05 / (k - 1). Then the true
+    best is among those that are not clearly worse than the best measured one, and the union of the intervals against
+    these contains the ratio to the true best. By definition nothing is better than that.
+    """
+    if len(entries) < 2:
+        return [replace(entry, relative=Estimate(1.0), tied=True) for entry in entries]
+    level, metric = _level(len(entries)), METRICS[by]
+    own = [rows[entry.cell.cell] for entry in entries]
+    first = [None, *(_ratio(own[0], row, metric, level) for row in own[1:])]
+    tied = [n for n, found in enumerate(first) if found is None or found.verdict not in WORSE]
+    bounded = len(tied) * len(entries) <= MAX_RATIOS
+    made = []
+    for n, entry in enumerate(entries):
+        against = [first[n] if m == 0 else _ratio(own[m], own[n], metric, level) for m in tied if m != n and bounded]
+        value = (entry.figure.value or 0.0) / (entries[0].figure.value or 1.0)
+        relative = _union(value, against, by, tied=n in tied)
+        made.append(replace(entry, relative=relative, tied=n in tied))
+    return made
+
+
+def _ratio(a: Row, b: Row, metric: str, level: float) -> Ratio | None:
+    found = ratios(a, b, metric, RatioQuestion(level))
+    return next((ratio for ratio in found if ratio.scope == "job" and ratio.answer != "none"), None)
+
+
+def _ends(ratio: Ratio | None) -> tuple[float | None, float | None]:
+    """Return the interval of a ratio; of a bound, only the end that is nearer to 1 counts."""
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return None, None
+    if ratio.answer == "bound":
+        return (ratio.low, None) if ratio.low > 1 else (None, ratio.high)
+    return ratio.low, ratio.high
+
+
+def _union(value: float, against: Sequence[Ratio | None], by: By, *, tied: bool) -> Estimate:
+    if not against:
+        return Estimate(value)
+    ends = [_ends(ratio) for ratio in against]
+    lows, highs = [low for low, _ in ends if low is not None], [high for _, high in ends if high is not None]
+    low = min(lows) if lows and len(lows) == len(ends) else None
+    high = max(highs) if highs and len(highs) == len(ends) else None
+    if by == "cost":
+        # Ratios are those of the work for the same charge.
+        low, high = (None if high is None else 1 / high), (None if low is None else 1 / low)
+    if less_is_better(by):
+        low = 1.0 if tied else None if low is None else max(1.0, low)
+    else:
+        high = 1.0 if tied else None if high is None else min(1.0, high)
+    return Estimate(value, low, high)

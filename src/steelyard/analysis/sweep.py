@@ -1,0 +1,99 @@
+"""The settings that a selection varies, and its configurations ordered and grouped by them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from steelyard.analysis.compare import require_factor
+from steelyard.errors import InputError
+from steelyard.inputs.study import chosen_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from steelyard.analysis.summary import CellSummary
+    from steelyard.contracts.spec import RunSpec
+
+LONGEST_VALUE = 60
+# Settings of a spec that have another name in rows, or that belong to a machine or a model.
+FACTORS = {
+    "device": "system", "data.format": "dataset", "data.path": "dataset", "quality.target": "quality_target",
+    "sim.input.samples_per_s": "input_rate", "sim.collective.message_bytes": "model_options",
+    "sim.memory.bytes_per_sample": "model_options", "sim.memory.fixed_bytes": "model_options",
+}  # fmt: skip
+
+
+def swept_settings(cells: Sequence[CellSummary]) -> dict[str, tuple[Any, ...]]:
+    """Return the settings in which configurations differ, by dotted name, each with its values in order."""
+    chosen = [_spread(chosen_settings(cell.records[0].spec)) for cell in cells]
+    keys = sorted({key for settings in chosen for key in settings})
+    values = {key: ordered(setting(cell.records[0].spec, key) for cell in cells) for key in keys}
+    return {key: found for key, found in values.items() if len(found) > 1}
+
+
+def in_order(cells: Sequence[CellSummary], swept: dict[str, tuple[Any, ...]]) -> list[CellSummary]:
+    """Sort configurations by their swept settings."""
+    places = {key: {repr(value): place for place, value in enumerate(values)} for key, values in swept.items()}
+    return sorted(cells, key=lambda cell: [places[key][repr(setting(cell.records[0].spec, key))] for key in swept])
+
+
+def grouped(cells: Sequence[CellSummary], key: str) -> list[tuple[str, list[CellSummary]]]:
+    """Group configurations that differ only in `key`, each group with a label of its other swept settings.
+
+    Configurations that have no partner are left out. The label is empty if no other setting was swept.
+    """
+    others = [name for name in swept_settings(cells) if name != key]
+    found: dict[tuple[str, ...], list[CellSummary]] = {}
+    for cell in cells:
+        found.setdefault(tuple(repr(setting(cell.records[0].spec, name)) for name in others), []).append(cell)
+    return [
+        (", ".join(f"{name}={written(setting(group[0].records[0].spec, name))}" for name in others), group)
+        for group in found.values()
+        if len({repr(setting(cell.records[0].spec, key)) for cell in group}) > 1
+    ]
+
+
+def factor_of(key: str) -> str | None:
+    """Return the comparison factor for a setting of a spec, or None if the rules know no factor for it."""
+    if key in FACTORS:
+        return FACTORS[key]
+    if key.startswith("model."):
+        return "model_options"
+    if key.startswith("sim.") and not key.startswith("sim.input"):
+        return "system"
+    try:
+        return require_factor(key)
+    except InputError:
+        return None
+
+
+def setting(spec: RunSpec, key: str) -> Any:
+    """Return a setting of a spec by its dotted name, or None."""
+    value: Any = spec
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+    return value
+
+
+def ordered(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the distinct values: numbers in order, then the others alphabetically."""
+    different = {repr(value): value for value in values}
+    return tuple(sorted(different.values(), key=_order))
+
+
+def _order(value: Any) -> tuple[bool, float, str]:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return not number, float(value) if number else 0.0, "" if number else str(value)
+
+
+def written(value: Any) -> str:
+    """Format a value as a selection takes it, with bounded length."""
+    text = "none" if value is None else str(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
+
+
+def _spread(settings: dict[str, Any]) -> dict[str, Any]:
+    """Turn model options into separate settings, `model.NAME`."""
+    model = settings.get("model")
+    apart = {f"model.{name}": value for name, value in model.items()} if isinstance(model, dict) else {}
+    return {key: value for key, value in settings.items() if key != "model"} | apart

@@ -1,0 +1,261 @@
+"""A ranking of configurations as a sentence, as lines and as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from steelyard.analysis.best import above, fastest_first, less_is_better
+from steelyard.analysis.summary import MEASURED
+from steelyard.contracts.base import to_json_object
+from steelyard.terminal.findings import finding_lines
+from steelyard.terminal.text import (
+    capital,
+    count_statuses,
+    interval_notes,
+    many,
+    number,
+    sentence,
+    table,
+    with_interval,
+    wrapped,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from steelyard.analysis.best import By, Ranked, Ranking
+    from steelyard.analysis.summary import CellSummary
+    from steelyard.contracts.record import Quantity
+    from steelyard.stats.quotient import Estimate
+
+HEADINGS: dict[By, str] = {
+    "throughput": "throughput", "efficiency": "throughput per device", "cost": "cost", "energy": "energy",
+}  # fmt: skip
+DIGITS = 4
+SHOWN_TIED = 3
+SHOWN_RANKINGS = 3
+
+
+def ranking_lines(rankings: Sequence[Ranking]) -> list[str]:
+    """Format each ranking: the answer, then every configuration, and the command that would settle what is open."""
+    lines: list[str] = []
+    if len(rankings) > 1:
+        lines += wrapped(f"{len(rankings)} groups of configurations do different work and are ranked separately.")
+    for ranking in rankings:
+        lines += ["", *wrapped(f"{capital(ranking.label)}:")] if ranking.label else []
+        lines += wrapped(sentence(headline(ranking)), deeper="")
+        if ranking.next_step is not None:
+            lines += wrapped(f"next: {ranking.next_step}")
+        lines += ["", *_table(ranking)]
+        if ranking.findings:
+            lines += ["", *finding_lines(ranking.findings)]
+    return lines
+
+
+def headline(ranking: Ranking) -> str:
+    """Name the best configuration, what it is compared with, and what may be better but is unreliable."""
+    best, following, higher = ranking.best, ranking.following, ranking.above
+    if best is None:
+        return _none_reliable(ranking)
+    text = "Best reliable: " if ranking.unreliable else "Best: "
+    inside = _counted(ranking)
+    if len(ranking.tied) > 1:
+        text += f"tied, no difference shown: {_listed(ranking.tied)}"
+    else:
+        text += f"{best.name} at {_plain(best)}"
+        inside = [*_interval(best), *inside]
+    text += f" ({', '.join(inside)})" if inside else ""
+    if following is not None and len(ranking.tied) == 1:
+        text += f"; {_compared(ranking.by, following)}"
+    if higher is not None and higher.relative is not None:
+        text += f"; {_but(higher.name, higher.figure, higher.relative.value, higher.reasons)}"
+    return text
+
+
+def above_words(name: str, higher: CellSummary, used: Sequence[CellSummary]) -> str:
+    """Say that an unreliable configuration measured a higher throughput than those that an answer rests on."""
+    most = max(cell.throughput.value or 0.0 for cell in used)
+    return _but(name, higher.throughput, (higher.throughput.value or 0.0) / most, higher.unreliable)
+
+
+def unreliable_notes(cells: Sequence[CellSummary], names: Mapping[str, str]) -> list[str]:
+    """List the configurations with an unreliable figure, one line per reason."""
+    reasons: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell.throughput.value is not None and cell.unreliable:
+            reasons.setdefault("; ".join(cell.unreliable), []).append(names[cell.cell])
+    return [line for reason, named in reasons.items() for line in wrapped(f"unreliable: {'; '.join(named)}: {reason}")]
+
+
+def extremes(cells: Sequence[CellSummary], names: Mapping[str, str]) -> str:
+    """Name the fastest and the slowest configuration, and one that measured more but is unreliable."""
+    measured = fastest_first(cells)
+    if not measured:
+        return "No configuration has a result."
+    ends = [f"{names[cell.cell]} at {_rate(cell)}" for cell in (measured[0], measured[-1])]
+    if measured[0].unreliable:
+        return f"No configuration is reliable. Measured: {' to '.join(dict.fromkeys(ends))}."
+    unreliable = any(cell.unreliable for cell in cells if cell.throughput.value is not None)
+    word = " reliable" if unreliable else ""
+    text = f"Fastest{word}: {ends[0]}. Slowest{word}: {ends[1]}." if len(measured) > 1 else f"One result: {ends[0]}."
+    if (higher := above(measured, cells)) is not None:
+        text += f" {sentence(above_words(names[higher.cell], higher, measured))}"
+    return text
+
+
+def _rate(cell: CellSummary) -> str:
+    return f"{with_interval(cell.throughput)} {cell.throughput.unit}"
+
+
+def _but(name: str, figure: Quantity, relative: float, reasons: Sequence[str]) -> str:
+    change = f"{number(100 * abs(relative - 1), 2)} % {'higher' if relative > 1 else 'lower'}"
+    measured = f"{number(figure.value or 0.0, DIGITS)} {figure.unit}"
+    return f"{name} measured {change}, {measured}, but is unreliable: {'; '.join(reasons)}"
+
+
+def answers(rankings: Sequence[Ranking]) -> str:
+    """Answer for all rankings of a selection, in one sentence each."""
+    said = [
+        sentence(f"{ranking.label}: {headline(ranking)}" if ranking.label else headline(ranking))
+        for ranking in rankings[:SHOWN_RANKINGS]
+    ]
+    more = len(rankings) - SHOWN_RANKINGS
+    return " ".join(said) + (f" {more} more groups do other work." if more > 0 else "")
+
+
+def _none_reliable(ranking: Ranking) -> str:
+    """Say that nothing is reliable, and what measured best unless its errors make that figure invalid."""
+    count, first = len(ranking.entries), ranking.above
+    if first is None:
+        reasons = dict.fromkeys("; ".join(entry.reasons) for entry in ranking.entries)
+        return f"no best: {_of(count)} has a result ({'; '.join(list(reasons)[:SHOWN_TIED])})"
+    text = f"no reliable best: {_of(count)} is {'unreliable' if count == 1 else 'reliable'}"
+    if any(found.severity == "error" for found in first.cell.findings):
+        return f"{text}: {'; '.join(first.reasons)}"
+    word = "lowest" if less_is_better(ranking.by) else "highest"
+    which = "" if len(ranking.unreliable) == 1 else f" {word}"
+    if count == 1:
+        return f"{text}, {_plain(first)}: {'; '.join(first.reasons)}"
+    return f"{text}; {first.name} measured{which} {_plain(first)}, but is unreliable: {'; '.join(first.reasons)}"
+
+
+def _of(count: int) -> str:
+    return "the only configuration" if count == 1 else f"none of {count} configurations"
+
+
+def _counted(ranking: Ranking) -> list[str]:
+    """Say how many configurations are reliable, if not all with a result are, and how many have none."""
+    parts = []
+    if ranking.unreliable:
+        verb = "is" if len(ranking.reliable) == 1 else "are"
+        parts.append(f"{len(ranking.reliable)} of {len(ranking.entries)} configurations {verb} reliable")
+    if ranking.lost:
+        parts.append(f"{many(len(ranking.lost), 'configuration')} without a result")
+    return parts
+
+
+def _listed(tied: Sequence[Ranked]) -> str:
+    more = len(tied) - SHOWN_TIED
+    shown = "; ".join(f"{entry.name} at {_plain(entry)}" for entry in tied[:SHOWN_TIED])
+    return f"{shown}; and {many(more, 'other')}" if more > 0 else shown
+
+
+def _plain(entry: Ranked) -> str:
+    return f"{number(entry.figure.value or 0.0, DIGITS)} {entry.figure.unit}"
+
+
+def _interval(entry: Ranked) -> list[str]:
+    found = entry.figure.interval
+    if found is None:
+        return []
+    low = number(found.low, DIGITS)
+    bounds = f"at least {low}" if found.high is None else f"{low} to {number(found.high, DIGITS)}"
+    return [f"{100 * found.level:g} % CI {bounds}"]
+
+
+def _compared(by: By, following: Ranked) -> str:
+    """Compare the best with the next: how many times as fast it is, or how much more the next needs."""
+    assert following.relative is not None
+    value, low, high = following.relative.value, following.relative.low, following.relative.high
+    if not less_is_better(by):
+        value, low, high = 1 / value, 1 / high if high else None, 1 / low if low else None
+    bounds = ""
+    if low is not None:
+        bounds = f" (95 % CI {number(low, 3)} to {number(high, 3)})" if high else f" (at least {number(low, 3)})"
+    words = {
+        "throughput": "{} times as fast as the next, {}", "efficiency": "{} times as much per device as the next, {}",
+        "cost": "the next, {1}, costs {0} times as much", "energy": "the next, {1}, needs {0} times as much",
+    }  # fmt: skip
+    return words[by].format(number(value, 3), following.name) + bounds
+
+
+def _table(ranking: Ranking) -> list[str]:
+    unit = next((entry.figure.unit for entry in ranking.entries if entry.figure.value is not None), "")
+    heading = ["rank", "configuration", "jobs", f"{HEADINGS[ranking.by]}, {unit}", "relative to the best", "remarks"]
+    places = {id(entry): place for place, entry in enumerate(ranking.reliable, 1)}
+    rows = [
+        [
+            str(places.get(id(entry), "-")),
+            entry.name,
+            count_statuses(entry.cell.statuses),
+            "-" if entry.figure.value is None else with_interval(entry.figure),
+            "-" if entry.relative is None else _relative(entry.relative),
+            _remarks(ranking, entry),
+        ]
+        for entry in ranking.entries
+    ]
+    lines = table(heading, rows).splitlines()
+    lines += wrapped(f"Ranked by {ranking.basis}.")
+    lines += interval_notes(
+        (entry.figure.interval, [record for record in entry.cell.records if record.status.code in MEASURED])
+        for entry in ranking.entries
+    )
+    if len(ranking.reliable) > 1:
+        lines += wrapped(
+            f"relative to the best = 95 % CI for all {len(ranking.reliable)} reliable configurations together, with "
+            "the choice of the best (Hsu)"
+        )
+    return lines
+
+
+def _remarks(ranking: Ranking, entry: Ranked) -> str:
+    if entry.figure.value is None:
+        return "; ".join(entry.reasons)
+    if entry.reasons:
+        return f"unreliable: {'; '.join(entry.reasons)}"
+    if entry is ranking.best:
+        return "best"
+    return "tied with the best: no difference shown" if entry.tied else ""
+
+
+def _relative(relative: Estimate) -> str:
+    low, high = (None if end is None else number(end, 3) for end in (relative.low, relative.high))
+    bounds = f"[{low}, {high}]" if low and high else f"[at least {low}]" if low else f"[at most {high}]"
+    return f"{number(relative.value, 3)} {bounds}" if low or high else number(relative.value, 3)
+
+
+def ranking_object(ranking: Ranking) -> dict[str, Any]:
+    """Return a ranking as plain data."""
+    return {
+        "by": ranking.by,
+        "group": ranking.label,
+        "basis": ranking.basis,
+        "answer": headline(ranking),
+        "next": ranking.next_step,
+        "best": None if ranking.best is None else ranking.best.cell.cell,
+        "configurations": [
+            {
+                "configuration": entry.cell.cell,
+                "name": entry.name,
+                "statuses": entry.cell.statuses,
+                "figure": to_json_object(entry.figure),
+                "reliable": entry.reliable,
+                "reasons": list(entry.reasons),
+                "relative": None if entry.relative is None else asdict(entry.relative),
+                "tied": entry.tied,
+            }
+            for entry in ranking.entries
+        ],
+        "findings": to_json_object(ranking.findings),
+    }
