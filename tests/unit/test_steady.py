@@ -116,6 +116,22 @@ def test_compile_steps_and_warm_up_and_spikes_together() -> None:
     assert step_s[found.start :].mean() == pytest.approx(1 + 3 / 50, rel=0.01)
 
 
+def test_compile_steps_of_a_short_run_are_left_out() -> None:
+    step_s = noisy(12, 0.01, 1)
+    step_s[:3] += [300, 40, 60]
+    assert window(find_steady(step_s)) == ("no steady state", 3, 12)
+    step_s = noisy(12, 0.01, 2)
+    step_s[[0, 4]] += [300, 9]  # the second is a stall
+    assert window(find_steady(step_s)) == ("no steady state", 1, 12)
+
+
+def test_compile_steps_are_longer_than_stalls_and_not_by_their_logarithm() -> None:
+    step_s = noisy(300, 0.01, 3)
+    step_s[19::20] *= 10
+    step_s[:2] += [60, 25]
+    assert window(find_steady(step_s)) == ("steady", 2, 300)
+
+
 def test_a_jagged_warm_up_is_cut() -> None:
     step_s = noisy(1500, 0.01, 11)
     step_s[:300] += np.abs(0.3 * np.random.default_rng(12).standard_normal(300))

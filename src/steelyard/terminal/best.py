@@ -9,8 +9,7 @@ from steelyard.analysis.best import above, fastest_first, less_is_better
 from steelyard.analysis.ratios import FEW_TIMES
 from steelyard.analysis.summary import MEASURED
 from steelyard.contracts.base import to_json_object
-from steelyard.errors import printable
-from steelyard.terminal.findings import command_line, finding_lines
+from steelyard.terminal.findings import finding_lines, next_line
 from steelyard.terminal.text import (
     capital,
     count_statuses,
@@ -48,7 +47,7 @@ def ranking_lines(rankings: Sequence[Ranking]) -> list[str]:
         lines += ["", *wrapped(f"{capital(ranking.label)}:")] if ranking.label else []
         lines += wrapped(sentence(headline(ranking)), deeper="")
         if ranking.next_step is not None:
-            lines.append(printable(f"next: {command_line(ranking.next_step)}"))
+            lines.append(next_line(ranking.next_step))
         lines += ["", *_table(ranking)]
         if ranking.findings:
             lines += ["", *finding_lines(ranking.findings)]
