@@ -264,21 +264,23 @@ def report_problems(cells: list[CellSummary]) -> Iterator[str]:
         yield from check_knee(
             batch.answer, [Shown(plain(row[0]), number(row[2]), row[2].endswith("unreliable"), row) for row in part]
         )
-        yield from _check_curve(batch.answer, rows)
+        yield from _check_curve(batch.answer, rows, "batch")
     curve = scaling_section(entry)
     if curve is not None and "not reported" not in curve.answer:
         part = table_named(curve, "scaling-throughput-data")
         yield from check_scaling(
             curve.answer, [Shown(row[0], number(row[2]), row[2].endswith("unreliable")) for row in part], {}
         )
-        yield from _check_curve(curve.answer, rows)
+        yield from _check_curve(curve.answer, rows, "ranks")
     yield from _energy_section(entry, energies)
 
 
-def _check_curve(answer: str, rows: Sequence[Shown]) -> Iterator[str]:
-    """The curve that is said to have the highest reliable throughput has it."""
+def _check_curve(answer: str, rows: Sequence[Shown], along: str) -> Iterator[str]:
+    """The curve that is said to have the highest reliable throughput of all curves has it."""
     found = re.search(r"highest reliable throughput \(([^)]*)\)", answer)
-    sound = [row for row in rows if row.value is not None and not row.unreliable]
+    fixed = [frozenset(part for part in row.name.split(", ") if not part.startswith(along)) for row in rows]
+    on_curves = [row for row, mine in zip(rows, fixed, strict=True) if fixed.count(mine) > 1]
+    sound = [row for row in on_curves if row.value is not None and not row.unreliable]
     if found and sound:
         top = max(row.value or 0.0 for row in sound)
         of_curve = [row for row in sound if set(found[1].split(", ")) <= set(row.name.split(", "))]
@@ -339,9 +341,9 @@ def page_problems(page: Page) -> Iterator[str]:
     doubted = any(row.unreliable for row in rows) or "Provisional" in scaled.answer or "Not shown" in scaled.answer
     for name in scheme_names():
         needs = {demand.demand: set(demand.needs) for demand in find_scheme(name).scheme.demand}
-        for row in table_named(sections[f"checklist-{name.lower()}"], f"checklist-{name.lower()}"):
-            if row[1] == "yes" and doubted and needs.get(row[0], set()) & OF_CURVES:
-                yield f"'yes' to {row[0]!r}, but the scaling is unreliable"
+        for demand, answered, *_ in table_named(sections[f"checklist-{name.lower()}"], f"checklist-{name.lower()}"):
+            if answered == "yes" and doubted and needs.get(demand, set()) & OF_CURVES:
+                yield f"'yes' to {demand!r}, but the scaling is unreliable"
 
 
 def surfaces(records: list[RunRecord]) -> dict[str, list[str]]:
@@ -372,14 +374,13 @@ def surfaces(records: list[RunRecord]) -> dict[str, list[str]]:
 
 
 def planted(records: list[RunRecord]) -> tuple[int, int]:
-    """Change the table of `best` so that it contradicts the sentence; return how many were noticed, and how many were
-    planted."""
+    """Change the table of `best` so that it contradicts the sentence; return how many are noticed, of how many."""
     cells = summarise(records)
     lines = ranking_lines(rank(cells)[:1])
     text = joined(until_blank(lines)).split(" next: ")[0]
     rows = [Shown(row[1], number(row[3]), row[5].startswith("unreliable")) for row in read_table(lines)]
     sound = [n for n, row in enumerate(rows) if row.value is not None and not row.unreliable]
-    changes = []
+    changes: list[tuple[int, dict[str, Any]]] = []
     if len(sound) > 1:
         changes.append((sound[-1], {"value": 2 * (rows[sound[0]].value or 0.0)}))
         changes.append((sound[0], {"unreliable": True}))

@@ -44,6 +44,7 @@ NAMES = (
     "usable",
     "order",
     "lead",
+    "obvious",
     "knee",
     "energy_truth",
     "nvml",

@@ -22,7 +22,8 @@ NEXT = re.compile(
 )
 NEXT_COST = re.compile(rf"the next, (?P<name>[^;]+?), (?:costs|needs) (?P<ratio>{NUMBER}) times as much")
 HIGHER = re.compile(
-    rf"(?:^|; |\. )(?P<name>[^;.]+?) measured (?P<percent>{NUMBER}) % (?P<way>higher|lower), (?P<value>{NUMBER}) "
+    rf"(?:^|; |\. )(?P<name>[^;.]+?) measured (?P<change>{NUMBER}) (?P<way>% higher|% lower|times as much), "
+    rf"(?P<value>{NUMBER}) "
     r"[^;]*?but is unreliable"
 )
 NONE = re.compile(
@@ -183,14 +184,16 @@ def _check_higher(text: str, best: Shown, doubtful: Sequence[Shown], sign: int) 
     if found is None:
         yield f"leaves out {top.name}, which has {top.value} and is unreliable"
         return
-    percent = 100 * abs((top.value or 0.0) / (best.value or 1.0) - 1)
-    said = float(found["percent"].replace(",", ""))
+    times = (top.value or 0.0) / (best.value or 1.0)
+    change = times if "times" in found["way"] else 100 * abs(times - 1)
+    said = float(found["change"].replace(",", ""))
     named = next((row for row in better if row.name == plain(found["name"])), None)
     # Two rows may be equal in the digits of the table.
     if named is None or not near(named.value or 0.0, top.value or 0.0) or not near_text(found["value"], named):
         yield f"{found['name']} with {found['value']} is not the best unreliable row, {top.name} with {top.value}"
-    if abs(said - percent) > 0.06 * percent + 0.15:
-        yield f"{said} % is not the difference to {top.name}, {percent:.3g} %"
+    # Two digits, of values with four.
+    if abs(said - change) > 0.06 * change + 0.15:
+        yield f"{found[0]!r} is not the difference to {top.name}, {change:.3g}"
 
 
 # -- ranges

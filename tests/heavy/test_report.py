@@ -29,8 +29,9 @@ from steelyard.report.study import back as study_back
 from steelyard.report.study import curves as study_curves
 from steelyard.report.study.page import study_page
 from steelyard.report.study.run import figures_section, median_job
-from steelyard.report.study.subject import merged, subject
+from steelyard.report.study.subject import subject
 from steelyard.results.store import RAW, RECORD_FILE, ResultFolder, record_text
+from steelyard.terminal.findings import merged
 from steelyard.terminal.scaling import answer
 from steelyard.worker.engine.run import run_directory
 

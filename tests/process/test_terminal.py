@@ -689,7 +689,8 @@ def test_a_study_at_a_site_warns_of_short_runs_once(capsys: pytest.CaptureFixtur
     warning = "warning: 1 run too short, such as a-r0000: SY202 stopped by max_seconds"
     assert said.count(warning) == 1
     assert warning in status_lines(status)
-    assert "  fix: steelyard study FILE --extend" in status_lines(status)
+    status.arguments = ("my.toml", "--site", "olive")
+    assert "    steelyard study my.toml --site olive --extend" in status_lines(status)
 
 
 def standing(ended: Sequence[str], waiting: Sequence[str], **more: Any) -> StudyStatus:

@@ -98,7 +98,7 @@ def test_an_unreliable_configuration_is_never_left_out_of_the_answer() -> None:
         jobs([1.0] * 3, status="out_of_memory", batch=256),
     )  # fmt: skip
     assert headline(found).startswith("Best reliable: batch=8 at 324.8 samples/s (95 % CI 3")
-    assert "2 of 4 configurations are reliable, 1 configuration without a result)" in headline(found)
+    assert "2 of 4 configurations are reliable; 1 configuration without a result)" in headline(found)
     assert "batch=128 measured 26 % higher, 409.5 samples/s, but is unreliable: 2 of the 3 jobs" in headline(found)
     assert found.next_step == "steelyard run sim --batch 128 --study sweep"
     lines = ranking_lines([found])

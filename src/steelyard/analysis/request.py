@@ -102,7 +102,7 @@ class Tariff:
     source: str
 
     def hourly(self, devices: int) -> float:
-        """Return the charge of one hour of a job on so many devices."""
+        """Return the charge of one hour of a job on this many devices."""
         each = self.devices_per_node
         nodes = math.ceil(devices / each) if each else 0
         held = nodes * each if self.whole_nodes and each else devices

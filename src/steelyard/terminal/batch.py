@@ -11,7 +11,7 @@ from steelyard.contracts.base import to_json_object
 from steelyard.numbers import change, short
 from steelyard.stats.knee import MIN_POINTS
 from steelyard.terminal.best import above_words, unreliable_notes
-from steelyard.terminal.findings import finding_lines, tally_lines
+from steelyard.terminal.findings import finding_lines, next_line, tally_lines
 from steelyard.terminal.text import count_statuses, interval_notes, number, sentence, table, with_interval, wrapped
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def curve_lines(curve: BatchCurve) -> list[str]:
     for text in (knee_answer(curve), what_fits(curve)):
         lines += wrapped(sentence(text), deeper="")
     if (step := next_step(curve)) is not None:
-        lines += wrapped(f"next: {step}")
+        lines.append(next_line(step))
     top = "of best" if curve.knee is not None and curve.knee.method == "swept batches alone" else "of asymptote"
     marked = any(entry.cell.unreliable and entry.throughput.value is not None for entry in curve.cells)
     heading = ["batch", "runs", "throughput, samples/s", top, "memory", *(["remarks"] if marked else [])]

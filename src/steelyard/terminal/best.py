@@ -6,9 +6,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.best import above, fastest_first, less_is_better
+from steelyard.analysis.ratios import FEW_TIMES
 from steelyard.analysis.summary import MEASURED
 from steelyard.contracts.base import to_json_object
-from steelyard.terminal.findings import finding_lines
+from steelyard.terminal.findings import finding_lines, next_line
 from steelyard.terminal.text import (
     capital,
     count_statuses,
@@ -46,7 +47,7 @@ def ranking_lines(rankings: Sequence[Ranking]) -> list[str]:
         lines += ["", *wrapped(f"{capital(ranking.label)}:")] if ranking.label else []
         lines += wrapped(sentence(headline(ranking)), deeper="")
         if ranking.next_step is not None:
-            lines += wrapped(f"next: {ranking.next_step}")
+            lines.append(next_line(ranking.next_step))
         lines += ["", *_table(ranking)]
         if ranking.findings:
             lines += ["", *finding_lines(ranking.findings)]
@@ -65,7 +66,7 @@ def headline(ranking: Ranking) -> str:
     else:
         text += f"{best.name} at {_plain(best)}"
         inside = [*_interval(best), *inside]
-    text += f" ({', '.join(inside)})" if inside else ""
+    text += f" ({'; '.join(inside)})" if inside else ""
     if following is not None and len(ranking.tied) == 1:
         text += f"; {_compared(ranking.by, following)}"
     if higher is not None and higher.relative is not None:
@@ -110,6 +111,8 @@ def _rate(cell: CellSummary) -> str:
 
 def _but(name: str, figure: Quantity, relative: float, reasons: Sequence[str]) -> str:
     change = f"{number(100 * abs(relative - 1), 2)} % {'higher' if relative > 1 else 'lower'}"
+    if relative >= FEW_TIMES:
+        change = f"{number(relative, 2)} times as much"
     measured = f"{number(figure.value or 0.0, DIGITS)} {figure.unit}"
     return f"{name} measured {change}, {measured}, but is unreliable: {'; '.join(reasons)}"
 

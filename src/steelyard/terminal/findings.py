@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SHOWN_PLACES: Final = 4
 LONG_PLACE: Final = 30
 OTHER_NUMBERS: Final = "more with other numbers"
-READ_RESULTS: Final = ("run", "study", "show", "energy", "batch", "compare")
+READ_RESULTS: Final = ("run", "study", "status", "show", "energy", "batch", "scaling", "best", "compare")
 """Verbs of commands in findings that take a results folder."""
 _DIGITS = re.compile(r"\d[\d.,]*")
 
@@ -128,8 +128,15 @@ def tally_lines(findings: Sequence[Finding]) -> list[str]:
         return wrapped(f"{capital(tally(findings))}.")
     worst = min(findings, key=_order)
     which = f" Most severe: {worst.code} {rule_name(worst.code)}." if len(findings) > 1 else ""
-    command = command_line(worst.command) or f"steelyard explain {worst.code}"
-    return [*wrapped(f"{capital(tally(findings))}.{which}"), printable(f"next: {command}")]
+    return [
+        *wrapped(f"{capital(tally(findings))}.{which}"),
+        next_line(worst.command or f"steelyard explain {worst.code}"),
+    ]
+
+
+def next_line(command: str) -> str:
+    """Return the last line of an output: one command, which is never wrapped here."""
+    return printable(f"next: {command_line(command)}")
 
 
 @cache

@@ -14,7 +14,7 @@ from steelyard.numbers import change
 from steelyard.stats.quotient import Estimate
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.stats.scaling_fit import CurveFit
-from steelyard.terminal.findings import finding_lines, tally_lines
+from steelyard.terminal.findings import finding_lines, next_line, tally_lines
 from steelyard.terminal.text import number, seconds, table, with_interval, wrapped
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def scaling_lines(found: Scaling, name: str) -> list[str]:
     about = f" ({found.label})" if found.label else ""
     heading = _wrapped(f"{name}{about}: {KINDS[found.kind]}")
     if (step := next_step(found)) is not None:
-        heading += _wrapped(f"next: {step}")
+        heading.append(next_line(step))
     if found.blocked:
         lines = [*_wrapped("Speed-up not reported until the errors below are fixed."), *heading]
         rows = [[str(point.devices), str(point.jobs), with_interval(point.throughput)] for point in found.points]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import printable
 from steelyard.terminal.drawing import MARKS, duration, fit, state_of
+from steelyard.terminal.findings import command_line, next_line
 from steelyard.terminal.text import many, number, table, wrapped
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ def short_lines(status: StudyStatus) -> list[str]:
     if not short:
         return []
     lines = wrapped(f"warning: {many(len(short), 'run')} too short, such as {short[0].run_id}: {short[0].short}")
-    return [*lines, "  fix: run longer", f"    {_study_command(status, '--extend')}"]
+    return [*lines, "  fix: run longer", f"    {command_line(_study_command(status, '--extend'))}"]
 
 
 def _study_command(status: StudyStatus, *options: str) -> str:
@@ -234,10 +235,15 @@ def _study_command(status: StudyStatus, *options: str) -> str:
 
 def _next_lines(status: StudyStatus) -> list[str]:
     if status.waiting:
-        return ["", f"next: steelyard status {status.study} --wait"]
+        return ["", next_line(f"steelyard status {status.study} --wait")]
     codes = sorted({code for code, _ in status.causes} - {NO_FIT})
     if codes:
         again = _study_command(status, "--again", ",".join(codes))
         failed = next(run for run, ended in status.runs.items() if ended.code in codes)
-        return ["", "To run the failed ones again:", f"    {again}", f"next: steelyard show {failed}"]
-    return ["", f"next: steelyard show {status.study}"]
+        return [
+            "",
+            "To run the failed ones again:",
+            f"    {command_line(again)}",
+            next_line(f"steelyard show {failed}"),
+        ]
+    return ["", next_line(f"steelyard show {status.study}")]

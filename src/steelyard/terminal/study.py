@@ -10,6 +10,7 @@ from steelyard.inputs.study import label
 from steelyard.numbers import short
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.terminal.drawing import duration, rounded
+from steelyard.terminal.findings import next_line
 from steelyard.terminal.text import count_statuses, many, number, table, wrapped
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def search_lines(expansion: Expansion, searches: Sequence[SearchResult]) -> list
     for found in searches:
         if found.failed is not None:
             lines += wrapped(f"The search ended early: {found.failed.run_id} (batch {found.failed.batch}) failed.")
-            lines.append(f"next: steelyard show {found.failed.run_id}")
+            lines.append(next_line(f"steelyard show {found.failed.run_id}"))
     return lines
 
 

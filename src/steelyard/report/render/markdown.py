@@ -115,7 +115,7 @@ def _findings(findings: Sequence[Finding]) -> str:
             lines.append(f"    - {place}{message}{evidence}")
         if len(group.findings) > SHOWN:
             lines.append(f"    - and {len(group.findings) - SHOWN:,} more of this code")
-        command = f": `{one_line(group.command)}`" if group.command else ""
+        command = f": <code>{inline(group.command)}</code>" if group.command else ""
         lines.append(f"    - Fix: {inline(group.fix)}{command}")
     return "\n".join(["Findings:", "", *lines]) if lines else ""
 

@@ -61,7 +61,7 @@ def left_out(entry: Subject, groups: int, key: str) -> list[str]:
 def _which(label: str, groups: Sequence[tuple[str, list[CellSummary]]]) -> str:
     """Name the curve that is described first, and whether it has the highest reliable throughput."""
     reliable = bool(groups) and label == groups[0][0] and any(not cell.unreliable for cell in groups[0][1])
-    return f"The one with the highest reliable throughput ({label})" if reliable else f"The first ({label})"
+    return f"Of these, the one with the highest reliable throughput ({label})" if reliable else f"The first ({label})"
 
 
 # -- over devices
