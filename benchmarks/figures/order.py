@@ -50,7 +50,7 @@ def one_node(rng: np.random.Generator, jobs: int) -> tuple[NDArray[np.float64], 
     shocks = rng.standard_normal(jobs)
     shocks[1:] *= math.sqrt(1 - CORRELATION**2)
     noise = NOISE * np.asarray(lfilter([1.0], [1.0, -CORRELATION], shocks))
-    return 1 + swing + noise, start_s
+    return np.asarray(1 + swing + noise, dtype=np.float64), np.asarray(start_s, dtype=np.float64)
 
 
 def on_one_node(rng: np.random.Generator, ratio: float, *, interleaved: bool) -> TimeRatio:
@@ -80,7 +80,7 @@ def on_nodes(rng: np.random.Generator, ratio: float, *, paired: bool) -> TimeRat
                 for _ in range(jobs[node])
             ]
         )
-    return compare_jobs(*sides)
+    return compare_jobs(sides[0], sides[1])
 
 
 def contains(found: TimeRatio, ratio: float) -> bool:

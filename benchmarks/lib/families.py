@@ -108,7 +108,7 @@ def pink(rng: np.random.Generator, jobs: int, steps: int) -> Jobs:
     frequency[0] = math.inf
     spectrum = np.fft.rfft(rng.standard_normal((jobs, size)), axis=1) / np.sqrt(frequency)
     values = np.fft.irfft(spectrum, size, axis=1)
-    return 1 + NOISE * (values / values.std())[:, :steps]
+    return np.asarray(1 + NOISE * (values / values.std())[:, :steps])
 
 
 def spiked(rng: np.random.Generator, jobs: int, steps: int, period: int, factor: float) -> Jobs:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 MEASURED = ("completed", "not_converged")
 """Statuses of runs whose speed counts."""
-OF_ONE_JOB = "SY203"
-"""The finding on the interval of a single job."""
+OF_ONE_JOB = ("SY202", "SY203")
+"""Findings on the interval of a single job."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
         runs = _longest(every)
         rate = job_throughput(runs)
         findings = {(found.code, found.severity): found for record in reversed(runs) for found in record.findings}
-        if rate.interval is not None and not rate.interval.approximate:
+        if rate.interval is not None and not rate.interval.approximate and not any(map(too_short, runs)):
             # The interval over jobs replaces those of single jobs.
-            findings = {key: found for key, found in findings.items() if found.code != OF_ONE_JOB}
+            findings = {key: found for key, found in findings.items() if found.code not in OF_ONE_JOB}
         if sum(record.status.code in MEASURED for record in runs) >= MIN_JOBS:
             findings = {key: _without_vain_command(found, runs) for key, found in findings.items()}
         summary = CellSummary(
