@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SHOWN_PLACES: Final = 4
 LONG_PLACE: Final = 30
+ENVIRONMENT = "SY6"
 OTHER_NUMBERS: Final = "more with other numbers"
 READ_RESULTS: Final = ("run", "study", "status", "show", "energy", "batch", "scaling", "best", "compare")
 """Verbs of commands in findings that take a results folder."""
@@ -67,8 +68,9 @@ def merged(findings: Iterable[Finding], *, of: int = 0) -> tuple[Finding, ...]:
     return tuple(sorted(once, key=_order))
 
 
-def _order(found: Finding) -> tuple[int, str]:
-    return list(SEVERITIES).index(found.severity), found.code
+def _order(found: Finding) -> tuple[int, bool, str]:
+    """Sort by severity; the environment first, because a busy machine is the cause of other findings."""
+    return list(SEVERITIES).index(found.severity), not found.code.startswith(ENVIRONMENT), found.code
 
 
 def _places(group: Sequence[Finding], of: int) -> str:

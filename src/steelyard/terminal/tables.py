@@ -158,6 +158,10 @@ def _detail_lines(cell: CellSummary) -> list[str]:
     return lines
 
 
+def _giga(value: float) -> str:
+    return number(value / 1e9)
+
+
 # Columns that some runs have besides their step times: heading, quantity, format.
 MORE: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("compile", "compile_time", seconds),
@@ -172,11 +176,11 @@ MORE: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("p99", "time_per_token_p99", seconds),
     ("tokens/s", "tokens_job", number),
     ("tokens/s", "tokens_per_second", number),
-    ("FLOP/s", "model_flops_device", number),
+    ("GFLOP/s", "model_flops_device", _giga),
     ("of peak", "model_flops_utilisation", lambda share: f"{100 * share:.1f} %"),
-    ("B/s", "bandwidth_device", number),
-    ("B/s algorithm", "algorithm_bandwidth", number),
-    ("B/s bus", "bus_bandwidth", number),
+    ("GB/s", "bandwidth_device", _giga),
+    ("GB/s algorithm", "algorithm_bandwidth", _giga),
+    ("GB/s bus", "bus_bandwidth", _giga),
     ("J/sample", "energy_per_sample", number),
     ("J/token", "energy_per_token", number),
     ("W", "power_job", number),

@@ -192,14 +192,15 @@ def _run_longer(record: RunRecord, factor: float, *, at_least: bool = False) -> 
     """Return the command for a run that may be `factor` times as long, or with `at_least` must be."""
     budget, seconds = record.spec.budget, record.stop.seconds if record.stop is not None else 0.0
     if budget.epochs is not None:
-        return extend(record.spec, {"budget.epochs": math.ceil(factor * budget.epochs)})
+        return extend(record.spec, {"budget.epochs": math.ceil(factor * budget.epochs)}, repeats=MIN_JOBS)
     steps = _round_up(factor * record.steps_seen)
-    least = {"budget.min_steps": max(budget.min_steps, steps)} if at_least else {}
-    return extend(record.spec, {
-        **least,
+    changes: dict[str, float] = {"budget.min_steps": max(budget.min_steps, steps)} if at_least else {}
+    changes |= {
         "budget.max_steps": max(budget.max_steps, steps),
         "budget.max_seconds": max(budget.max_seconds, float(_round_up(ROOM * factor * seconds))),
-    })  # fmt: skip
+    }
+    # Only the longest jobs of a configuration count, so there must be enough of them.
+    return extend(record.spec, changes, repeats=MIN_JOBS)
 
 
 def _round_up(value: float) -> int:
