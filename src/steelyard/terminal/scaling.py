@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from steelyard.analysis.best import more_jobs
+from steelyard.analysis.best import remedy
 from steelyard.analysis.loss import FACTORS
 from steelyard.analysis.scaling import USABLE_ERROR_PERCENT
 from steelyard.analysis.summary import MEASURED
@@ -88,8 +88,7 @@ def next_step(found: Scaling) -> str | None:
     if found.blocked or not (found.provisional or found.aside):
         return None
     cells = found.aside or [cell for cell in found.cells if cell.unreliable]
-    codes = [one.code for cell in cells for one in cell.findings if one.severity == "error"]
-    return f"steelyard explain {codes[0]}" if codes else more_jobs(cells)
+    return remedy(cells[0])
 
 
 def answer(found: Scaling) -> str:
