@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from steelyard.contracts.record import Finding
+    from steelyard.contracts.spec import RunSpec
     from steelyard.rules.table.row import Pair, Row
 
 LONGER = 4
@@ -290,7 +291,7 @@ class TrendInJobs(PairRule):
                 f"{describe_trend(trend)}; {then}",
                 place=row.place,
                 severity="error" if far else "warning",
-                command=_run_longer(row),
+                command=run_longer(row.spec) if row.spec is not None else "",
             )
 
 
@@ -351,14 +352,12 @@ def _jobs(row: Row) -> list[JobTime]:
     return [JobTime(1.0, node, began, ended) for node in sorted(nodes_of(row)) or [""]]
 
 
-def _run_longer(row: Row) -> str:
-    """Return the command for longer jobs of a side; empty for a published row."""
-    if row.spec is None:
-        return ""
-    budget = row.spec.budget
+def run_longer(spec: RunSpec) -> str:
+    """Return the command for longer jobs with the settings of a run."""
+    budget = spec.budget
     fields = ("epochs",) if budget.epochs is not None else ("min_steps", "min_seconds", "max_steps", "max_seconds")
     changes = {f"budget.{name}": LONGER * getattr(budget, name) for name in fields}
-    return extend(row.spec, changes, repeats=MIN_JOBS)
+    return extend(spec, changes, repeats=MIN_JOBS)
 
 
 def _show_study(row: Row) -> str:
