@@ -606,7 +606,9 @@ def test_a_budget_that_is_too_short_is_said_at_once_and_once(
         with scene.progress:
             scene.progress.begin(dataclasses.replace(scene.spec, study_arguments=file), 0, 20)
             for needed_s in (300.0, 600.0, 590.0):
-                (tmp_path / PROGRESS_FILE).write_text(f'{{"steps": 4, "seconds": 86.0, "needed_s": {needed_s}}}')
+                (tmp_path / PROGRESS_FILE).write_text(
+                    f'{{"steps": 4, "seconds": 86.0, "needed_s": {needed_s}, "limit_s": {min(300, needed_s)}}}'
+                )
                 scene.progress.tick(tmp_path)
         begun, need = f"[1/20] {scene.spec.run_id}", "28 steps, needed to judge the steady state, take about"
         assert capsys.readouterr().err.splitlines() == [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shlex
 from operator import attrgetter
 from pathlib import Path
@@ -50,6 +51,14 @@ def extend(spec: RunSpec, changes: Mapping[str, Any] | None = None, *, repeats: 
     if spec.study_arguments:
         return _join_words(["steelyard", "study", *spec.study_arguments, EXTEND])
     return run_again(spec, changes, repeats=repeats)
+
+
+def longer_limits(spec: RunSpec, max_seconds: float) -> dict[str, float]:
+    """Return the changes that let a run measure for so long; a time limit grows in proportion."""
+    changes = {"budget.max_seconds": float(max_seconds)}
+    if spec.time_limit_s is not None:
+        changes["time_limit_s"] = float(math.ceil(spec.time_limit_s * max_seconds / spec.budget.max_seconds))
+    return changes
 
 
 def join(*commands: str) -> str:
