@@ -25,7 +25,8 @@ from steelyard.results.store import ResultFolder
 from steelyard.rules.rule import check, rule
 from steelyard.rules.table.row import Pair
 from steelyard.terminal.console import _folded
-from steelyard.terminal.findings import finding_lines, merged, tally_lines
+from steelyard.terminal.findings import command_line, finding_lines, merged, tally_lines
+from steelyard.terminal.text import RESULTS
 from test_rules import IN_EFFECT, sound, tried
 
 if TYPE_CHECKING:
@@ -237,6 +238,24 @@ def test_a_command_names_the_results_that_were_chosen(capsys: pytest.CaptureFixt
     assert next_command(text).endswith(" --results 'other place'")
     assert "SY202" not in run_and_read(next_command(text), capsys)
     assert not Path("steelyard-results").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("steelyard study 'a && b.toml' --extend", "steelyard study 'a && b.toml' --extend --results 'my runs'"),
+        ("steelyard run sim && steelyard doctor", "steelyard run sim --results 'my runs' && steelyard doctor"),
+        ("raise the run's limit", "raise the run's limit"),
+        ("use steelyard show STUDY (first)", "use steelyard show STUDY (first)"),
+    ],
+)
+def test_each_part_of_a_command_gets_the_folder(command: str, named: str) -> None:
+    assert command_line(command) == command
+    token = RESULTS.set("my runs")
+    try:
+        assert command_line(command) == named
+    finally:
+        RESULTS.reset(token)
 
 
 # -- how findings are listed

@@ -11,6 +11,7 @@ import shlex
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from steelyard.errors import printable
@@ -109,12 +110,16 @@ def finding_lines(findings: Sequence[Finding], *, fixes: bool = True) -> list[st
 def command_line(command: str) -> str:
     """Return a command for the folder of results that was chosen here."""
     folder = RESULTS.get()
-    if folder is None:
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        # A sentence with an apostrophe.
         return command
-    parts = command.split(" && ")
-    option = f" --results {shlex.quote(folder)}"
+    if folder is None or words[:1] != ["steelyard"]:
+        return command
+    parts = [[*part] for is_joint, part in groupby(words, "&&".__eq__) if not is_joint]
     return " && ".join(
-        part + (option if part.split()[1:2] in [[verb] for verb in READ_RESULTS] else "") for part in parts
+        shlex.join([*part, "--results", folder] if {*part[1:2]} & {*READ_RESULTS} else part) for part in parts
     )
 
 
