@@ -240,6 +240,24 @@ def test_a_command_names_the_results_that_were_chosen(capsys: pytest.CaptureFixt
     assert not Path("steelyard-results").exists()
 
 
+@pytest.mark.usefixtures("here")
+def test_also_with_json_in_errors_and_while_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("s.toml").write_text(
+        'name = "s"\n[run]\ntime_limit_s = 100.0\n[run.budget]\nmax_seconds = 3.0\n[run.sim]\nstep_time_s = 0.5\n'
+    )
+    assert main(["study", "s.toml", "--results", "other", "--json"]) == 0
+    said = capsys.readouterr()
+    again = "steelyard study s.toml --extend --results other"
+    assert again in said.err
+    (cell,) = json.loads(said.out)["configurations"]
+    assert {found["command"] for found in cell["findings"]} == {again}
+    Path("s.toml").write_text('name = "t"\n')
+    for options in ([], ["--site", "olive:gh200"]):
+        assert main(["study", "s.toml", "--results", "other", "--json", "--extend", "--dry-run", *options]) == 2
+        error = json.loads(capsys.readouterr().out)["error"]
+        assert error["next"] == shlex.join(["steelyard", "study", "s.toml", *options, "--results", "other"])
+
+
 @pytest.mark.parametrize(
     ("command", "named"),
     [

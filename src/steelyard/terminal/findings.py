@@ -12,8 +12,9 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from steelyard.contracts.base import to_json_object
 from steelyard.errors import printable
 from steelyard.rules.rule import SEVERITIES, find_rule
 from steelyard.terminal.text import RESULTS, capital, many, shortened, wrapped
@@ -27,7 +28,7 @@ SHOWN_PLACES: Final = 4
 LONG_PLACE: Final = 30
 ENVIRONMENT = "SY6"
 OTHER_NUMBERS: Final = "more with other numbers"
-READ_RESULTS: Final = ("run", "study", "status", "show", "energy", "batch", "scaling", "best", "compare")
+READ_RESULTS: Final = ("run", "study", "status", "show", "energy", "batch", "scaling", "best", "compare", "verify")
 """Verbs of commands in findings that take a results folder."""
 _DIGITS = re.compile(r"\d[\d.,]*")
 
@@ -121,6 +122,11 @@ def command_line(command: str) -> str:
     return " && ".join(
         shlex.join([*part, "--results", folder] if {*part[1:2]} & {*READ_RESULTS} else part) for part in parts
     )
+
+
+def findings_object(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """Return findings as plain data, with their commands for the folder of results that was chosen here."""
+    return [to_json_object(dataclasses.replace(found, command=command_line(found.command))) for found in findings]
 
 
 def tally(findings: Sequence[Finding]) -> str:

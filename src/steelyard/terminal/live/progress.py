@@ -18,6 +18,7 @@ from steelyard.results.store import read_progress
 from steelyard.rules.statistics.runs import too_short
 from steelyard.terminal import console
 from steelyard.terminal.drawing import duration, rounded
+from steelyard.terminal.findings import command_line
 from steelyard.terminal.live.board import Board
 from steelyard.terminal.live.foot import Foot
 from steelyard.terminal.live.pace import Pace
@@ -146,7 +147,7 @@ class Progress:
                 most = f", and time_limit_s ({spec.time_limit_s or 0:g} s) has no room for an extension"
             self.say(f"{self._line}: warning: too short: {why}; max_seconds is {budget.max_seconds:g} s{most}")
             enough = math.ceil(LONGER_ROOM * needed_s)
-            command = extend(spec, longer_limits(spec, enough))
+            command = command_line(extend(spec, longer_limits(spec, enough)))
             if spec.study_arguments:
                 file = spec.study_arguments[0]
                 command = f"set run.budget.max_seconds = {enough} in {file}, or after this has ended: {command}"
@@ -158,7 +159,7 @@ class Progress:
             if found.code not in self._warned:
                 self._warned.add(found.code)
                 self.say(f"  warning: {found.code} {found.message}")
-                self.say(f"  fix: {found.fix}{': ' if found.command else ''}{found.command}")
+                self.say(f"  fix: {found.fix}{': ' if found.command else ''}{command_line(found.command)}")
 
     def _spent_s(self) -> float:
         return time.monotonic() - self._begun_s
