@@ -91,6 +91,8 @@ def test_a_command_shows_no_private_path() -> None:
     )  # fmt: skip
     source = Source(path="/home/me/secret/my.py", function="build", sha256="0" * 64)
     assert run_again(make_spec(workload="my.build", source=source)) == "steelyard run my.py:build"
+    for path in ("/home/me/tok", "~/tok"):
+        assert run_again(make_spec(workload="gpt", model={"tokenizer": path})) == ""
 
 
 def test_changes_are_options_and_impossible_ones_give_no_command() -> None:

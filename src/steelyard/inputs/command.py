@@ -32,11 +32,14 @@ _TOGETHER = ("workload", "source", "data", "loader.place", "mode", "batch", "mod
 def run_again(spec: RunSpec, changes: Mapping[str, Any] | None = None, *, repeats: int = 1) -> str:
     """Return the `steelyard run` command with the settings of a run, some of them changed.
 
-    `changes`: new values by dotted name. Empty if no run can have these settings, or if the command is too long.
+    `changes`: new values by dotted name. Empty if no run can have these settings, if an option of the model is a path,
+    or if the command is too long.
     """
     try:
         spec = _changed(spec, changes or {})
     except ValueError:
+        return ""
+    if any(isinstance(value, str) and value.startswith(("/", "~")) for value in spec.model.values()):
         return ""
     words = ["steelyard", "run", *_name_workload(spec)]
     for setting in chosen_settings(spec):
