@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import io
+import json
 import os
 import pty
 import re
@@ -29,6 +30,7 @@ from steelyard.inputs.search import Search
 from steelyard.inputs.study import Study, expand
 from steelyard.launch.collect import RunEnd
 from steelyard.launch.follow import Sent, StudyStatus
+from steelyard.launch.staging import STUDY_FILE, read_arguments
 from steelyard.results.store import ResultFolder
 from steelyard.terminal import step_times
 from steelyard.terminal.console import STATUSES, console_of
@@ -606,7 +608,9 @@ def test_a_budget_that_is_too_short_is_said_at_once_and_once(
         with scene.progress:
             scene.progress.begin(dataclasses.replace(scene.spec, study_arguments=file), 0, 20)
             for needed_s in (300.0, 600.0, 590.0):
-                (tmp_path / PROGRESS_FILE).write_text(f'{{"steps": 4, "seconds": 86.0, "needed_s": {needed_s}}}')
+                (tmp_path / PROGRESS_FILE).write_text(
+                    f'{{"steps": 4, "seconds": 86.0, "needed_s": {needed_s}, "limit_s": {min(300, needed_s)}}}'
+                )
                 scene.progress.tick(tmp_path)
         begun, need = f"[1/20] {scene.spec.run_id}", "28 steps, needed to judge the steady state, take about"
         assert capsys.readouterr().err.splitlines() == [
@@ -691,6 +695,21 @@ def test_a_study_at_a_site_warns_of_short_runs_once(capsys: pytest.CaptureFixtur
     assert warning in status_lines(status)
     status.arguments = ("my.toml", "--site", "olive")
     assert "    steelyard study my.toml --site olive --extend" in status_lines(status)
+    status.arguments = ("\x1b[2J.toml",)
+    assert "    steelyard study '\\x1b[2J.toml' --extend" in status_lines(status)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "[" * 100_000, '{"arguments": [1]}'])
+def test_the_words_of_a_damaged_campaign_are_not_used(tmp_path: Path, text: str) -> None:
+    assert read_arguments(tmp_path) == ()
+    (tmp_path / STUDY_FILE).write_text(text)
+    assert read_arguments(tmp_path) == ()
+
+
+@pytest.mark.parametrize(("words", "known"), [(["a"] * 10, True), (["a"] * 11, False), (["a" * 2000], False)])
+def test_only_so_many_words_of_a_campaign_are_used(tmp_path: Path, words: list[str], *, known: bool) -> None:
+    (tmp_path / STUDY_FILE).write_text(json.dumps({"arguments": words}))
+    assert read_arguments(tmp_path) == (tuple(words) if known else ())
 
 
 def standing(ended: Sequence[str], waiting: Sequence[str], **more: Any) -> StudyStatus:

@@ -519,7 +519,8 @@ def test_more_jobs_join_the_latest_occasion(tmp_path: Path, capsys: pytest.Captu
     assert text.startswith("CANNOT TELL: node: ")
     # The command can be copied: with the results that were named, in one line.
     (line,) = [line for line in text.splitlines() if line.startswith("next: ")]
-    assert f"{tmp_path / 'node.toml'} --results {tmp_path / 'results'} --more " in line
+    assert f"steelyard verify {tmp_path / 'node.toml'} --more " in line
+    assert line.endswith(f" --results {tmp_path / 'results'}")
     assert re.search(r"\d+ more jobs? (should|may) be enough \(about \d+ s\)\.", text)
 
 

@@ -96,3 +96,20 @@ def test_a_simulated_run_records_that_it_was_extended(
     assert record.stop.extended_s == pytest.approx(extended_s)
     progress = json.loads((tmp_path / PROGRESS_FILE).read_text())
     assert progress.get("needed_s") == (None if extended_s else pytest.approx(28 * step_s))
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "pace", "steps"), [(None, 1.0, 28), (340.0, 1.0, 24), (420.0, 1.0, 28), (5.0, 0.0, 28)]
+)
+def test_a_run_is_not_extended_beyond_its_time_limit(
+    simulate: Callable[[RunSpec], RunRecord],
+    monkeypatch: pytest.MonkeyPatch,
+    limit_s: float | None,
+    pace: float,
+    steps: int,
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    sim, budget = SimTruth(step_time_s=10.0, wall_s_per_s=pace), Budget(max_seconds=240.0)
+    record = simulate(make_spec(sim=sim, crosscheck_steps=0, budget=budget, time_limit_s=limit_s))
+    assert record.stop is not None
+    assert record.stop.steps == steps

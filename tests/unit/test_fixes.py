@@ -25,7 +25,8 @@ from steelyard.results.store import ResultFolder
 from steelyard.rules.rule import check, rule
 from steelyard.rules.table.row import Pair
 from steelyard.terminal.console import _folded
-from steelyard.terminal.findings import finding_lines, merged, tally_lines
+from steelyard.terminal.findings import command_line, finding_lines, merged, tally_lines
+from steelyard.terminal.text import RESULTS
 from test_rules import IN_EFFECT, sound, tried
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ def test_a_command_shows_no_private_path() -> None:
     )  # fmt: skip
     source = Source(path="/home/me/secret/my.py", function="build", sha256="0" * 64)
     assert run_again(make_spec(workload="my.build", source=source)) == "steelyard run my.py:build"
+    for path in ("/home/me/tok", "~/tok"):
+        assert run_again(make_spec(workload="gpt", model={"tokenizer": path})) == ""
 
 
 def test_changes_are_options_and_impossible_ones_give_no_command() -> None:
@@ -237,6 +240,42 @@ def test_a_command_names_the_results_that_were_chosen(capsys: pytest.CaptureFixt
     assert next_command(text).endswith(" --results 'other place'")
     assert "SY202" not in run_and_read(next_command(text), capsys)
     assert not Path("steelyard-results").exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_also_with_json_in_errors_and_while_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("s.toml").write_text(
+        'name = "s"\n[run]\ntime_limit_s = 100.0\n[run.budget]\nmax_seconds = 3.0\n[run.sim]\nstep_time_s = 0.5\n'
+    )
+    assert main(["study", "s.toml", "--results", "other", "--json"]) == 0
+    said = capsys.readouterr()
+    again = "steelyard study s.toml --extend --results other"
+    assert again in said.err
+    (cell,) = json.loads(said.out)["configurations"]
+    assert {found["command"] for found in cell["findings"]} == {again}
+    Path("s.toml").write_text('name = "t"\n')
+    for options in ([], ["--site", "olive:gh200"]):
+        assert main(["study", "s.toml", "--results", "other", "--json", "--extend", "--dry-run", *options]) == 2
+        error = json.loads(capsys.readouterr().out)["error"]
+        assert error["next"] == shlex.join(["steelyard", "study", "s.toml", *options, "--results", "other"])
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("steelyard study 'a && b.toml' --extend", "steelyard study 'a && b.toml' --extend --results 'my runs'"),
+        ("steelyard run sim && steelyard doctor", "steelyard run sim --results 'my runs' && steelyard doctor"),
+        ("raise the run's limit", "raise the run's limit"),
+        ("use steelyard show STUDY (first)", "use steelyard show STUDY (first)"),
+    ],
+)
+def test_each_part_of_a_command_gets_the_folder(command: str, named: str) -> None:
+    assert command_line(command) == command
+    token = RESULTS.set("my runs")
+    try:
+        assert command_line(command) == named
+    finally:
+        RESULTS.reset(token)
 
 
 # -- how findings are listed

@@ -38,7 +38,6 @@ def add_common(parser: Parser, *, results: bool = True, loudness: bool = False, 
             "--results", type=Path, default=Path(default), metavar="DIR",
             help="results folder (default: $STEELYARD_RESULTS or ./steelyard-results)",
         )  # fmt: skip
-        parser.set_defaults(default_results=Path(default))
     if loudness:
         either = group.add_mutually_exclusive_group()
         either.add_argument("--quiet", action="store_true", help="print the result only, no progress")

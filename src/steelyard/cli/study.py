@@ -19,6 +19,7 @@ from steelyard.launch.plan import studies, under_way
 from steelyard.launch.search import found, search_all, tried
 from steelyard.launch.submit import lock, send
 from steelyard.results.store import ResultFolder
+from steelyard.terminal.findings import command_line, next_line
 from steelyard.terminal.live.following import Following
 from steelyard.terminal.live.progress import Progress, loudness, say
 from steelyard.terminal.status import campaign_lines, campaign_object
@@ -110,7 +111,7 @@ def _at_site(arguments: argparse.Namespace, expansion: Expansion, folder: Result
     if not arguments.site and study not in studies(folder):
         raise InputError(
             f"--wait: {study!r} was not submitted to a site",
-            next_step=f"steelyard study {arguments.file} --site SITE --wait",
+            next_step=f"{command_on_file('study', arguments)} --site SITE --wait",
         )
     done = sum(folder.has(spec) for spec in _specs(expansion))
     while True:
@@ -126,7 +127,8 @@ def _at_site(arguments: argparse.Namespace, expansion: Expansion, folder: Result
     code = _show(arguments, expansion, folder, Outcome(tuple(records[done:]), done))
     missing = sum(not folder.has(spec) for spec in expansion.runs)
     if missing:
-        say(f"{missing} runs have no result: not submitted or cancelled; see steelyard status {study}")
+        see = command_line(f"steelyard status {study}")
+        say(f"{missing} runs have no result: not submitted or cancelled; see {see}")
     return 1 if missing else code
 
 
@@ -148,7 +150,7 @@ def _send(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
         print("\n".join(campaign_lines(made, sent=True)))
     if missing > 0:
         print(f"{missing} runs do not fit into the queue; repeat the command when these have ended")
-    print(f"\nnext: steelyard {'status' if out else 'show'} {study}")
+    print("", next_line(f"steelyard {'status' if out else 'show'} {study}"), sep="\n")
     return made
 
 
@@ -168,8 +170,8 @@ def _refuse_under_way(folder: ResultFolder, study: str) -> None:
     out = under_way(folder, study)
     if out:
         raise InputError(
-            f"{len(out)} runs of {study!r} were submitted to a site and are not collected",
-            next_step=f"steelyard status {study} (add --cancel to cancel them)",
+            f"{len(out)} runs of {study!r} were submitted to a site and are not collected (--cancel cancels them)",
+            next_step=f"steelyard status {study}",
         )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from steelyard.cli.exit_codes import DONE, FAILED, INTERRUPTED
 from steelyard.cli.parser import OptionError, Parser, did_you_mean
 from steelyard.errors import SteelyardError, printable
+from steelyard.terminal.text import RESULTS
 
 if TYPE_CHECKING:
     import argparse
@@ -38,6 +39,7 @@ def make_parser(name: str) -> Parser:
 def run_verb(name: str, words: list[str], known: Collection[str]) -> int:
     """Parse the options of a verb and run it, if it is a known one. Errors are reported, not shown as tracebacks."""
     as_json = "--json" in words[: words.index("--") if "--" in words else None]
+    named = RESULTS.set(None)
     try:
         if name not in known:
             raise OptionError(f"{name}: unknown verb{did_you_mean(name, known)}", "steelyard")
@@ -46,7 +48,8 @@ def run_verb(name: str, words: list[str], known: Collection[str]) -> int:
         signal.signal(signal.SIGTERM, _interrupt)
         signal.signal(signal.SIGINT, _interrupt)
         module = importlib.import_module(f"steelyard.cli.{name}")
-        with nullcontext() if arguments.json else _console().output(_other_results(parser, arguments)):
+        RESULTS.set(_other_results(parser, arguments))
+        with nullcontext() if arguments.json else _console().output():
             code: int = module.run(arguments)
         sys.stdout.flush()
     except SteelyardError as error:
@@ -61,6 +64,8 @@ def run_verb(name: str, words: list[str], known: Collection[str]) -> int:
     except OSError as error:
         what = printable(f"{error.filename or 'the system'}: {error.strerror or error}")
         return _report(SteelyardError(what), FAILED, as_json=as_json)
+    finally:
+        RESULTS.reset(named)
     return code
 
 
@@ -75,25 +80,32 @@ def _console() -> ModuleType:
     return importlib.import_module("steelyard.terminal.console")
 
 
+def _findings() -> ModuleType:
+    # It imports the rules.
+    return importlib.import_module("steelyard.terminal.findings")
+
+
 def command_on_file(verb: str, arguments: argparse.Namespace) -> str:
-    """Return the command line of a verb for this file and these results."""
+    """Return the command line of a verb for this file and, if one was chosen, this site."""
     path = str(arguments.file)
     words = ["steelyard", verb, f"./{path}" if path.startswith("-") else path]
-    if arguments.results != arguments.default_results:
-        words += ["--results", str(arguments.results)]
-    return shlex.join(words)
+    site = getattr(arguments, "site", None)
+    return shlex.join([*words, *(["--site", site] if site else [])])
 
 
 def exit_code(records: Sequence[RunRecord]) -> int:
     """0 when every run completed; else 1, after a line that says how many did not."""
     missing = [record.run_id for record in records if record.status.code != "completed"]
     if missing:
-        _console().say(f"\n{len(missing)} of {len(records)} runs did not complete\nnext: steelyard show {missing[0]}")
+        step = _findings().next_line(f"steelyard show {missing[0]}")
+        _console().say(f"\n{len(missing)} of {len(records)} runs did not complete\n{step}")
     return FAILED if missing else DONE
 
 
 def _report(error: SteelyardError, code: int, *, as_json: bool) -> int:
     """Print an error for a person on standard error; with --json also as JSON on standard output."""
+    if error.next_step:
+        error.next_step = _findings().command_line(error.next_step)
     # After an interruption the cursor is behind the terminal's ^C.
     _console().say(f"\n{error}" if code == INTERRUPTED else f"error: {error}")
     if as_json:

@@ -32,6 +32,7 @@ from steelyard.report.charts.history import verified_chart
 from steelyard.report.render.draw import svg
 from steelyard.results.store import ResultFolder
 from steelyard.stats.band import Verdict
+from steelyard.terminal.findings import command_line
 from steelyard.terminal.live.progress import Loudness, Progress, loudness
 from steelyard.terminal.verify import (
     history_lines,
@@ -80,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     again = command_on_file("verify", arguments)
     lines = verdict_lines(recipe, outcomes, again=again, study=name)
     if past > 1:
-        lines.append(printable(f"{past} occasions so far: {again} --history"))
+        lines.append(printable(f"{past} occasions so far: {command_line(again + ' --history')}"))
     data = {"recipe": recipe.name, "occasion": name, "verdict": verdict, "figures": outcomes_object(outcomes)}
     _say(arguments, data, lines)
     return EXIT[verdict]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shlex
 from operator import attrgetter
 from pathlib import Path
@@ -31,11 +32,14 @@ _TOGETHER = ("workload", "source", "data", "loader.place", "mode", "batch", "mod
 def run_again(spec: RunSpec, changes: Mapping[str, Any] | None = None, *, repeats: int = 1) -> str:
     """Return the `steelyard run` command with the settings of a run, some of them changed.
 
-    `changes`: new values by dotted name. Empty if no run can have these settings, or if the command is too long.
+    `changes`: new values by dotted name. Empty if no run can have these settings, if an option of the model is a path,
+    or if the command is too long.
     """
     try:
         spec = _changed(spec, changes or {})
     except ValueError:
+        return ""
+    if any(isinstance(value, str) and value.startswith(("/", "~")) for value in spec.model.values()):
         return ""
     words = ["steelyard", "run", *_name_workload(spec)]
     for setting in chosen_settings(spec):
@@ -50,6 +54,14 @@ def extend(spec: RunSpec, changes: Mapping[str, Any] | None = None, *, repeats: 
     if spec.study_arguments:
         return _join_words(["steelyard", "study", *spec.study_arguments, EXTEND])
     return run_again(spec, changes, repeats=repeats)
+
+
+def longer_limits(spec: RunSpec, max_seconds: float) -> dict[str, float]:
+    """Return the changes that let a run measure for so long; a time limit grows in proportion."""
+    changes = {"budget.max_seconds": float(max_seconds)}
+    if spec.time_limit_s is not None:
+        changes["time_limit_s"] = float(math.ceil(spec.time_limit_s * max_seconds / spec.budget.max_seconds))
+    return changes
 
 
 def join(*commands: str) -> str:

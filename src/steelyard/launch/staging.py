@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.observe import SPEC_FILE
+from steelyard.errors import SteelyardError
+from steelyard.inputs.command import MAX_COMMAND
+from steelyard.inputs.validate import read_bounded
 from steelyard.launch.campaign import PLAN_FILE
 from steelyard.launch.scripts.bash import quoted
 from steelyard.results.store import flush_all, record_text, write_json
@@ -30,6 +33,8 @@ MEASURED_FILES: Final = ("__init__.py", "errors.py", "hostinfo.py", "hostload.py
 SOURCES: Final = (".py", ".json")
 STUDY_FILE: Final = "study.json"
 """The study as parsed, and the swept values of each configuration."""
+MAX_STUDY_BYTES: Final = 1 << 28
+MAX_ARGUMENTS: Final = 10
 
 
 def stage(target: Path) -> str:
@@ -83,14 +88,16 @@ def write_study(campaign: Path, expansion: Expansion, file: Path | None) -> None
 
 def read_arguments(campaign: Path) -> tuple[str, ...]:
     """Return the arguments of `steelyard study` that name the study and its site; empty if they are not known."""
-    words = _read_study(campaign).get("arguments", [])
-    return tuple(words) if isinstance(words, list) and all(isinstance(word, str) for word in words) else ()
+    words = _read_study(campaign).get("arguments")
+    if not isinstance(words, list) or len(words) > MAX_ARGUMENTS or not all(isinstance(word, str) for word in words):
+        return ()
+    return tuple(words) if sum(map(len, words)) <= MAX_COMMAND else ()
 
 
 def _read_study(campaign: Path) -> dict[str, Any]:
     try:
-        study = json.loads((campaign / STUDY_FILE).read_bytes())
-    except (OSError, ValueError):
+        study = json.loads(read_bounded(campaign / STUDY_FILE, MAX_STUDY_BYTES))
+    except (SteelyardError, ValueError, RecursionError):
         return {}
     return study if isinstance(study, dict) else {}
 

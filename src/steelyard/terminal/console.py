@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.highlighter import RegexHighlighter
 from rich.theme import Theme
 
-from steelyard.terminal.text import OUTPUT_COLUMNS, RESULTS
+from steelyard.terminal.text import OUTPUT_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,13 +134,9 @@ class _Output:
 
 
 @contextlib.contextmanager
-def output(results: str | None = None) -> Iterator[None]:
-    """Send what is printed to standard output through a console, laid out for its terminal if it has one.
-
-    `results`: the results folder to name in commands, if it is not the usual one.
-    """
+def output() -> Iterator[None]:
+    """Send what is printed to standard output through a console, laid out for its terminal if it has one."""
     console = console_of(sys.stdout)
-    named = RESULTS.set(results)
     before = OUTPUT_COLUMNS.set(console.width if sys.stdout.isatty() else None)
     through = (
         contextlib.redirect_stdout(cast("TextIO", _Output(console)))
@@ -152,4 +148,3 @@ def output(results: str | None = None) -> Iterator[None]:
             yield
     finally:
         OUTPUT_COLUMNS.reset(before)
-        RESULTS.reset(named)

@@ -13,7 +13,7 @@ from steelyard.analysis.summary import labels
 from steelyard.contracts.base import to_json_object
 from steelyard.errors import printable
 from steelyard.terminal.best import answers as rankings
-from steelyard.terminal.findings import finding_lines
+from steelyard.terminal.findings import finding_lines, findings_object
 from steelyard.terminal.text import (
     LEAST_WIDTH,
     OUTPUT_COLUMNS,
@@ -292,7 +292,7 @@ def energy_object(cells: Sequence[CellEnergy], trace: PowerTrace | None) -> dict
                 "jobs": entry.jobs,
                 "left_out": [{"run_id": left.run_id, "reason": left.reason} for left in entry.left_out],
                 "figures": to_json_object(entry.figures),
-                "findings": to_json_object(entry.findings),
+                "findings": findings_object(entry.findings),
             }
             for entry in cells
         ],

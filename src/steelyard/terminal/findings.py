@@ -11,8 +11,10 @@ import shlex
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
 
+from steelyard.contracts.base import to_json_object
 from steelyard.errors import printable
 from steelyard.rules.rule import SEVERITIES, find_rule
 from steelyard.terminal.text import RESULTS, capital, many, shortened, wrapped
@@ -26,7 +28,7 @@ SHOWN_PLACES: Final = 4
 LONG_PLACE: Final = 30
 ENVIRONMENT = "SY6"
 OTHER_NUMBERS: Final = "more with other numbers"
-READ_RESULTS: Final = ("run", "study", "status", "show", "energy", "batch", "scaling", "best", "compare")
+READ_RESULTS: Final = ("run", "study", "status", "show", "energy", "batch", "scaling", "best", "compare", "verify")
 """Verbs of commands in findings that take a results folder."""
 _DIGITS = re.compile(r"\d[\d.,]*")
 
@@ -109,13 +111,22 @@ def finding_lines(findings: Sequence[Finding], *, fixes: bool = True) -> list[st
 def command_line(command: str) -> str:
     """Return a command for the folder of results that was chosen here."""
     folder = RESULTS.get()
-    if folder is None:
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        # A sentence with an apostrophe.
         return command
-    parts = command.split(" && ")
-    option = f" --results {shlex.quote(folder)}"
+    if folder is None or words[:1] != ["steelyard"]:
+        return command
+    parts = [[*part] for is_joint, part in groupby(words, "&&".__eq__) if not is_joint]
     return " && ".join(
-        part + (option if part.split()[1:2] in [[verb] for verb in READ_RESULTS] else "") for part in parts
+        shlex.join([*part, "--results", folder] if {*part[1:2]} & {*READ_RESULTS} else part) for part in parts
     )
+
+
+def findings_object(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """Return findings as plain data, with their commands for the folder of results that was chosen here."""
+    return [to_json_object(dataclasses.replace(found, command=command_line(found.command))) for found in findings]
 
 
 def tally(findings: Sequence[Finding]) -> str:

@@ -226,11 +226,11 @@ def short_lines(status: StudyStatus) -> list[str]:
     if not short:
         return []
     lines = wrapped(f"warning: {many(len(short), 'run')} too short, such as {short[0].run_id}: {short[0].short}")
-    return [*lines, "  fix: run longer", f"    {command_line(_study_command(status, '--extend'))}"]
+    return [*lines, "  fix: run longer", f"    {_study_command(status, '--extend')}"]
 
 
 def _study_command(status: StudyStatus, *options: str) -> str:
-    return shlex.join(["steelyard", "study", *(status.arguments or ("FILE",)), *options])
+    return printable(command_line(shlex.join(["steelyard", "study", *(status.arguments or ("FILE",)), *options])))
 
 
 def _next_lines(status: StudyStatus) -> list[str]:
@@ -243,7 +243,7 @@ def _next_lines(status: StudyStatus) -> list[str]:
         return [
             "",
             "To run the failed ones again:",
-            f"    {command_line(again)}",
+            f"    {again}",
             next_line(f"steelyard show {failed}"),
         ]
     return ["", next_line(f"steelyard show {status.study}")]

@@ -10,7 +10,7 @@ from steelyard.inputs.study import label
 from steelyard.numbers import short
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.terminal.drawing import duration, rounded
-from steelyard.terminal.findings import next_line
+from steelyard.terminal.findings import command_line, next_line
 from steelyard.terminal.text import count_statuses, many, number, table, wrapped
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def extension_lines(extension: Extension, again: str) -> list[str]:
         lines += wrapped(f"Price: {jobs}, about {rounded(time_s)}, {hours} device-hours, by the earlier jobs.")
         lines += wrapped("Jobs with a longer budget replace shorter ones in tables; the shorter ones are kept.")
     for cell, codes in extension.lost:
-        fix = f"{again} --again {','.join(codes)}"
+        fix = command_line(f"{again} --again {','.join(codes)}")
         lines += wrapped(f"{label(cell.swept)}: no job was measured ({count_statuses(codes)})")
         lines.append(f"  after removing the cause: {fix}")
     if not lines:

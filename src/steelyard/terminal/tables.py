@@ -9,7 +9,7 @@ from steelyard.analysis.summary import MEASURED, CellSummary, labels
 from steelyard.contracts.base import to_json_object
 from steelyard.contracts.record import Finding, RunRecord
 from steelyard.terminal.best import unreliable_notes
-from steelyard.terminal.findings import finding_lines, merged, tally_lines
+from steelyard.terminal.findings import finding_lines, findings_object, merged, tally_lines
 from steelyard.terminal.text import (
     count_statuses,
     interval_notes,
@@ -118,7 +118,7 @@ def cells_object(cells: list[CellSummary]) -> list[dict[str, Any]]:
             "nodes": list(cell.nodes),
             "throughput_job": to_json_object(cell.throughput),
             "time_to_quality": to_json_object(cell.time_to_quality),
-            "findings": to_json_object(cell.findings),
+            "findings": findings_object(cell.findings),
             "runs": [record.run_id for record in cell.records],
         }
         for cell in cells

@@ -14,7 +14,7 @@ from steelyard.inputs.study import label
 from steelyard.numbers import percent, short, times
 from steelyard.stats.band import MAX_NEEDED, Band
 from steelyard.terminal.drawing import rounded
-from steelyard.terminal.findings import finding_lines
+from steelyard.terminal.findings import finding_lines, findings_object, next_line
 from steelyard.terminal.text import many, number, sentence, table, wrapped
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ def verdict_lines(recipe: Recipe, outcomes: Sequence[FigureVerdict], *, again: s
         lines += [line for text in texts for line in wrapped(text)]
     more = max((outcome.more_jobs or 0 for outcome in outcomes), default=0)
     if more:
-        lines.append(printable(f"next: {again} --more {more}"))
+        lines.append(next_line(f"{again} --more {more}"))
     elif any(outcome.verdict == "cannot tell" and not outcome.open for outcome in outcomes):
-        lines.append(printable(f"next: {again}"))
+        lines.append(next_line(again))
     for outcome in outcomes:
         if outcome.records:
             heading = ["job", "status", _with_unit(outcome.expect.metric, outcome.unit), "node", "started at (UTC)"]
@@ -278,7 +278,7 @@ def history_object(entry: History) -> dict[str, Any]:
             for occasion in entry.occasions
         ],
         "changes": [{**to_json_object(step.change), "facts": to_json_object(step.facts)} for step in entry.steps],
-        "findings": to_json_object(entry.findings),
+        "findings": findings_object(entry.findings),
     }
 
 

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from steelyard.estimate.stop import STEPS_TO_JUDGE
-from steelyard.inputs.command import extend
+from steelyard.inputs.command import extend, longer_limits
 from steelyard.numbers import change, short
 from steelyard.rules.rule import Example, RunRule
 from steelyard.stats.intervals import MIN_STEPS
@@ -195,10 +195,8 @@ def _run_longer(record: RunRecord, factor: float, *, at_least: bool = False) -> 
         return extend(record.spec, {"budget.epochs": math.ceil(factor * budget.epochs)}, repeats=MIN_JOBS)
     steps = _round_up(factor * record.steps_seen)
     changes: dict[str, float] = {"budget.min_steps": max(budget.min_steps, steps)} if at_least else {}
-    changes |= {
-        "budget.max_steps": max(budget.max_steps, steps),
-        "budget.max_seconds": max(budget.max_seconds, float(_round_up(ROOM * factor * seconds))),
-    }
+    changes |= {"budget.max_steps": max(budget.max_steps, steps)}
+    changes |= longer_limits(record.spec, max(budget.max_seconds, _round_up(ROOM * factor * seconds)))
     # Only the longest jobs of a configuration count, so there must be enough of them.
     return extend(record.spec, changes, repeats=MIN_JOBS)
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Literal, Self
 from steelyard.analysis.summary import MEASURED
 from steelyard.errors import printable
 from steelyard.estimate.stop import STEPS_TO_JUDGE
-from steelyard.inputs.command import extend
+from steelyard.inputs.command import extend, longer_limits
 from steelyard.numbers import change
 from steelyard.results.store import read_progress
 from steelyard.rules.statistics.runs import too_short
 from steelyard.terminal import console
 from steelyard.terminal.drawing import duration, rounded
+from steelyard.terminal.findings import command_line
 from steelyard.terminal.live.board import Board
 from steelyard.terminal.live.foot import Foot
 from steelyard.terminal.live.pace import Pace
@@ -103,7 +104,7 @@ class Progress:
             return
         progress = read_progress(raw)
         if progress:
-            self._foresee(progress.get("needed_s"))
+            self._foresee(progress.get("needed_s"), progress.get("limit_s", 0.0))
             if not self._stepping:
                 self._stepping = True
                 self._detail(f"{self._line}: first steps after {duration(self._spent_s())}")
@@ -128,12 +129,12 @@ class Progress:
             self._detail(f"  record: {self._folder.run_path(record.spec)}")
         self._show("")
 
-    def _foresee(self, needed_s: float | None) -> None:
+    def _foresee(self, needed_s: float | None, limit_s: float) -> None:
         """Print once per configuration that a run extends itself, or that it will be too short to be useful."""
         if needed_s is None or self._running is None:
             return
         spec, budget, cell = self._running, self._running.budget, self._running.configuration
-        extends = needed_s <= budget.longest_s
+        extends = needed_s <= limit_s
         if (cell, extends) in self._foreseen:
             return
         self._foreseen.add((cell, extends))
@@ -142,9 +143,11 @@ class Progress:
             self.say(f"{self._line}: extended: {why}, longer than max_seconds ({budget.max_seconds:g} s)")
         else:
             most = "" if budget.max_extension == 1 else f", {budget.longest_s:g} s with its extension"
+            if needed_s <= budget.longest_s:
+                most = f", and time_limit_s ({spec.time_limit_s or 0:g} s) has no room for an extension"
             self.say(f"{self._line}: warning: too short: {why}; max_seconds is {budget.max_seconds:g} s{most}")
             enough = math.ceil(LONGER_ROOM * needed_s)
-            command = extend(spec, {"budget.max_seconds": float(enough)})
+            command = command_line(extend(spec, longer_limits(spec, enough)))
             if spec.study_arguments:
                 file = spec.study_arguments[0]
                 command = f"set run.budget.max_seconds = {enough} in {file}, or after this has ended: {command}"
@@ -156,7 +159,7 @@ class Progress:
             if found.code not in self._warned:
                 self._warned.add(found.code)
                 self.say(f"  warning: {found.code} {found.message}")
-                self.say(f"  fix: {found.fix}{': ' if found.command else ''}{found.command}")
+                self.say(f"  fix: {found.fix}{': ' if found.command else ''}{command_line(found.command)}")
 
     def _spent_s(self) -> float:
         return time.monotonic() - self._begun_s

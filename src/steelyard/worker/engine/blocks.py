@@ -10,7 +10,7 @@ import numpy as np
 
 from steelyard.contracts.observe import COLUMNS, CrossCheck, Stop, StopReason
 from steelyard.estimate.fold import Fold
-from steelyard.estimate.stop import StopRule
+from steelyard.estimate.stop import STEPS_TO_JUDGE, StopRule
 from steelyard.worker.measure.writer import write_progress
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ PROGRESS_EVERY_S = 0.5
 # Steps that are not counted after communication hooks are installed: DDP rebuilds its buckets.
 SETTLING_STEPS = 2
 CROSSCHECK_S, CROSSCHECK_SHARE, CROSSCHECK_LEAST = 5.0, 0.1, 4
+# Time that a run needs beyond its steps: the start of Python, which no clock here sees, and its end.
+START_AND_END_S = 10.0
+# The fewest cross-check steps, in both passes, in proportion to those of an extended run; and one slow step.
+AFTER_SHARE = (2 * CROSSCHECK_LEAST + SETTLING_STEPS + 1) / STEPS_TO_JUDGE
 REASONS: tuple[StopReason, ...] = get_args(StopReason)
 
 _STEP_S, _SAMPLES = COLUMNS.index("step_s"), COLUMNS.index("samples")
@@ -66,7 +70,7 @@ class BlockLoop:
             rel_half_width=budget.rel_half_width,
             max_steps=budget.max_steps,
             max_seconds=budget.max_seconds,
-            max_extension=budget.max_extension,
+            max_extension=_find_extension(spec, timers[0].device.now()),
         )
         self._fold = Fold()
         self._seconds = 0.0
@@ -161,9 +165,23 @@ class BlockLoop:
         if self._rule.estimate is not None and math.isfinite(self._rule.estimate.rel_half_width):
             progress["rel_half_width"] = self._rule.estimate.rel_half_width
         if needed_s is not None:
-            progress["needed_s"] = needed_s
+            progress |= {"needed_s": needed_s, "limit_s": self._rule.limit_s}
             self._told_needed = True
         write_progress(self._raw, progress)
+
+
+def _find_extension(spec: RunSpec, spent_s: float) -> float:
+    """Return how far a run may extend itself. Its time limit would end a longer one without a result.
+
+    `spent_s`: since the start of the run, on the device's clock.
+    """
+    most = spec.budget.max_extension
+    # A simulated clock may be tied to the real one.
+    pace = spec.sim.wall_s_per_s if spec.device_family == "sim" else 1.0
+    if spec.time_limit_s is None or not pace:
+        return most
+    left_s = (spec.time_limit_s - START_AND_END_S) / pace - spent_s
+    return min(most, max(1.0, left_s / (1 + AFTER_SHARE) / spec.budget.max_seconds))
 
 
 def crosscheck_steps(wanted: int, stop: Stop) -> int:
