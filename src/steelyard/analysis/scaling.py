@@ -395,8 +395,8 @@ def _analyse(
     returns = []
     for before, after in itertools.pairwise(sizes):
         # For twice as many devices: throughput over the one before, minus one. Otherwise per share of added devices.
-        totals = [Quotient((), (size.parts.total,)) for size in (before, after)]
-        per_device = change(*totals, trends=_trends(before, after))
+        earlier, later = (Quotient((), (size.parts.total,)) for size in (before, after))
+        per_device = change(earlier, later, trends=_trends(before, after))
         grown = after.devices / before.devices
         share = per_device.scaled(grown / (grown - 1), -1 / (grown - 1))
         returns.append(Return(before.devices, after.devices, share))
