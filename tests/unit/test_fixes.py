@@ -145,6 +145,15 @@ def test_the_command_of_a_finding_on_a_run_parses(code: str, verb: str, sound: d
         parsed(found.command)
 
 
+@pytest.mark.parametrize(("words", "verb"), [((), "run"), (("s.toml",), "")])
+def test_the_epochs_of_a_study_are_raised_in_its_file(sound: dict[str, Any], words: tuple[str, ...], verb: str) -> None:
+    sound["spec"] |= {"study_arguments": [*words], "epoch_samples": 64, "budget": {"epochs": 2}}
+    made = rule("SY201")
+    (found,) = tried(made, made.bad, sound)
+    assert shlex.split(found.command)[1:2] == ([verb] if verb else [])
+    assert ("raise run.budget.epochs in the study's file" in found.fix) == bool(words)
+
+
 def test_a_diverged_training_is_run_again_with_a_smaller_learning_rate(sound: dict[str, Any]) -> None:
     made = rule("SY701")
     sound["settings"] = {"values": {**IN_EFFECT, "learning_rate": "0.1"}}
