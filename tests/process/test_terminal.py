@@ -603,7 +603,12 @@ def test_a_budget_that_is_too_short_is_said_at_once_and_once(
     record: RunRecord, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from_file = "set run.budget.max_seconds = 750 in s.toml, or after this has ended: steelyard study s.toml --extend"
-    for file, fix in (((), "steelyard run sim --batch 8 --max-seconds 750 --study sweep"), (("s.toml",), from_file)):
+    fixes = {
+        (): "steelyard run sim --batch 8 --max-seconds 750 --study sweep",
+        ("s.toml",): from_file,
+        ("",): "set run.budget.max_seconds = 750 in its file",
+    }
+    for file, fix in fixes.items():
         scene = Scene(record, tmp_path, sweep={"batch": (8,)}, repeats=20)
         with scene.progress:
             scene.progress.begin(dataclasses.replace(scene.spec, study_arguments=file), 0, 20)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -93,17 +94,21 @@ def _extend(arguments: argparse.Namespace, expansion: Expansion, folder: ResultF
 
 
 def _arguments(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return the arguments that name this study and its site again. Findings show them: no path leads out of here."""
+    """Return the arguments that name this study and its site again; one empty word if a file is not below this folder.
+
+    Findings show them: no path leads out of here.
+    """
     site = arguments.site or ""
     words = [_inside(str(arguments.file)), *(["--site", _inside(site) if "/" in site else site] if site else [])]
-    return tuple(words)
+    return tuple(words) if all(words) else ("",)
 
 
 def _inside(path: str) -> str:
-    """Return a path relative to this folder; of a file elsewhere, only the name."""
-    found = Path(path).resolve()
-    inside = found.relative_to(Path.cwd()) if found.is_relative_to(Path.cwd()) else found.name
-    return f"./{inside}" if str(inside).startswith("-") else str(inside)
+    """Return a path relative to this folder; empty for a file elsewhere. Links keep their names."""
+    found = os.path.relpath(path)
+    if Path(found).parts[:1] == (os.pardir,):
+        return ""
+    return f"./{found}" if found.startswith("-") else found
 
 
 def _at_site(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:

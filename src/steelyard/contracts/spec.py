@@ -122,7 +122,10 @@ class RunSpec(Contract):
     run_id: Name
     study: Name = "adhoc"
     study_arguments: Annotated[tuple[Text, ...], Length(10)] = ()
-    """Arguments of `steelyard study` that name the study's file and its site; empty: a run of another command."""
+    """Arguments of `steelyard study` that name the study's file and its site; empty: a run of another command.
+
+    One empty word: a study whose file is elsewhere, and is not named because its path may be private.
+    """
     configuration: Name
     """Name of the settings. Runs of one configuration are repeats of each other."""
     repeat: Count = 0

@@ -50,7 +50,12 @@ def run_again(spec: RunSpec, changes: Mapping[str, Any] | None = None, *, repeat
 
 
 def extend(spec: RunSpec, changes: Mapping[str, Any] | None = None, *, repeats: int = 1) -> str:
-    """Return the command that extends the study of a run; for a run without a study file, `run_again`."""
+    """Return the command that extends the study of a run; for a run without a study file, `run_again`.
+
+    Empty for a study file that is not named: `run_again` would measure on this machine what was measured at a site.
+    """
+    if "" in spec.study_arguments:
+        return ""
     if spec.study_arguments:
         return _join_words(["steelyard", "study", *spec.study_arguments, EXTEND])
     return run_again(spec, changes, repeats=repeats)

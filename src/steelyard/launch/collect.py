@@ -54,7 +54,9 @@ class RunEnd:
     @classmethod
     def of(cls, record: RunRecord) -> RunEnd:
         """Return how the run of a record ended."""
-        short = "; ".join(f"{found.code} {found.message}" for found in too_short(record))
+        # Of a run in epochs, --extend makes no longer one.
+        chosen = record.spec.budget.epochs is not None
+        short = "" if chosen else "; ".join(f"{found.code} {found.message}" for found in too_short(record))
         return cls(record.run_id, record.status.code, record.status.reason, short)
 
 

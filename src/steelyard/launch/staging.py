@@ -91,7 +91,7 @@ def read_arguments(campaign: Path) -> tuple[str, ...]:
     words = _read_study(campaign).get("arguments")
     if not isinstance(words, list) or len(words) > MAX_ARGUMENTS or not all(isinstance(word, str) for word in words):
         return ()
-    return tuple(words) if sum(map(len, words)) <= MAX_COMMAND else ()
+    return tuple(words) if all(words) and sum(map(len, words)) <= MAX_COMMAND else ()
 
 
 def _read_study(campaign: Path) -> dict[str, Any]:

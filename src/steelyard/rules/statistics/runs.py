@@ -21,6 +21,7 @@ LONGER = 4.0
 """How many times longer to run if it is not known how long is enough."""
 ROOM = 1.5
 """Factor on the length that should be enough."""
+MORE_EPOCHS = "raise run.budget.epochs in the study's file, or find out what changes during the run"
 # The first epoch may be slower by this much without a finding.
 FIRST_EPOCH_TOLERANCE = 0.05
 
@@ -55,6 +56,7 @@ class NotSteady(RunRule):
             yield self.found(
                 f"{record.steady.answer}: {record.steady.reason}; the figures are for jobs of this length and include "
                 f"all steps{first}",
+                fix=MORE_EPOCHS if _has_epochs_in_file(record) else None,
                 command=_run_longer(record, LONGER, at_least=True),
             )
 
@@ -114,7 +116,8 @@ class ApproximateInterval(RunRule):
             fix, command = None, extend(record.spec, repeats=MIN_JOBS)
             if 0 < steps < MIN_STEPS:
                 fix = f"run at least {MIN_STEPS} steps, or repeat the job and use the spread between jobs"
-                command = _run_longer(record, ROOM * MIN_STEPS / steps, at_least=True)
+                if not _has_epochs_in_file(record):
+                    command = _run_longer(record, ROOM * MIN_STEPS / steps, at_least=True)
             yield self.found("the CI is approximate: " + "; ".join(rate.interval.approximate), fix=fix, command=command)
 
 
@@ -188,9 +191,16 @@ def _find_unmet(record: RunRecord) -> dict[str, float]:
     return unmet
 
 
+def _has_epochs_in_file(record: RunRecord) -> bool:
+    """Return whether a study's file sets the number of epochs, which `--extend` does not change."""
+    return record.spec.budget.epochs is not None and bool(record.spec.study_arguments)
+
+
 def _run_longer(record: RunRecord, factor: float, *, at_least: bool = False) -> str:
     """Return the command for a run that may be `factor` times as long, or with `at_least` must be."""
     budget, seconds = record.spec.budget, record.stop.seconds if record.stop is not None else 0.0
+    if _has_epochs_in_file(record):
+        return ""
     if budget.epochs is not None:
         return extend(record.spec, {"budget.epochs": math.ceil(factor * budget.epochs)}, repeats=MIN_JOBS)
     steps = _round_up(factor * record.steps_seen)

@@ -149,8 +149,8 @@ class Progress:
             enough = math.ceil(LONGER_ROOM * needed_s)
             command = command_line(extend(spec, longer_limits(spec, enough)))
             if spec.study_arguments:
-                file = spec.study_arguments[0]
-                command = f"set run.budget.max_seconds = {enough} in {file}, or after this has ended: {command}"
+                later = f", or after this has ended: {command}" if command else ""
+                command = f"set run.budget.max_seconds = {enough} in {spec.study_arguments[0] or 'its file'}{later}"
             self.say(f"  fix: {command}")
 
     def _warn(self, record: RunRecord) -> None:
