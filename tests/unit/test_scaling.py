@@ -317,7 +317,7 @@ def test_an_unreliable_count_stays_in_the_table_and_off_the_curve(study: Any) ->
 
 
 def steady(records: Sequence[RunRecord], **values: Any) -> list[RunRecord]:
-    """Change what is known of the steady state of each job."""
+    """Return the jobs with another steady state."""
     return [dataclasses.replace(record, steady=dataclasses.replace(record.steady, **values)) for record in records]  # type: ignore[type-var]
 
 
