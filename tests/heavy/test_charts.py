@@ -34,7 +34,7 @@ from steelyard.report.charts.loss import loss_chart
 from steelyard.report.charts.power import power_drawing
 from steelyard.report.charts.ratios import ratio_chart
 from steelyard.report.charts.scaling import efficiency_chart, throughput_chart
-from steelyard.report.charts.style import placed_texts, run_ids
+from steelyard.report.charts.style import named, placed_texts, run_ids
 from steelyard.report.charts.trace import POINTS, step_band, trace_chart
 from steelyard.report.render import draw
 from steelyard.results.store import record_text
@@ -360,6 +360,14 @@ def test_a_heat_map_has_its_figures_or_why_not(swept: Any) -> None:
     assert "SY501" in draw.svg(marked)
     assert "Fastest" not in marked.alt
     assert "No configuration is reliable" in marked.alt
+
+
+def test_a_bound_without_an_upper_end_is_shown(swept: Any) -> None:
+    rate = swept[0].throughput
+    bound = Interval(low=0.5 * rate.value, high=None, level=0.95, method="t", covers="3 jobs")
+    cells = [replace(swept[0], throughput=replace(rate, interval=bound)), *swept[1:]]
+    assert '"at least ' in json.dumps(heat_chart(cells, "batch", "ranks").spec)
+    assert named(20.93, 7.904, None) == "20.93 (95 % CI: at least 7.904)"
 
 
 def test_a_heat_map_of_more_than_two_settings_is_refused(swept: Any, scaled: Any) -> None:

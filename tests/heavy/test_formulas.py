@@ -84,7 +84,7 @@ def test_synchronised_steps_that_differ_are_disclosed(simulate: Simulate) -> Non
     # The measured pass ends after 1,000 steps; the device is throttled right after it, in the second pass.
     record = simulate(make_spec(sim=SimTruth(shape=Shape(throttle_at_step=1000, throttle_factor=1.5))))
     assert [(found.code, found.severity) for found in record.findings] == [("SY502", "warning")]
-    assert "+50.0%" in record.findings[0].message
+    assert "50 % longer" in record.findings[0].message
 
 
 def test_memory_that_does_not_suffice_is_a_status(simulate: Simulate) -> None:

@@ -229,6 +229,19 @@ def test_a_configuration_without_another_batch_is_named(results: Path) -> None:
     assert curve.alone == (f"batch={odd.spec.batch}, precision=bf16",)
 
 
+def test_another_difference_is_answered_with_a_selection_of_one_curve(results: Path) -> None:
+    cells = select(ResultFolder(results), "sweep")
+    odd = [
+        dataclasses.replace(record, spec=dataclasses.replace(record.spec, precision="bf16"))
+        for record in cells[0].records
+    ]
+    found = [entry for entry in batch_curve([*cells[1:], *summarise(odd)]).findings if entry.code.startswith("SY1")]
+    assert found
+    for entry in found:
+        assert entry.command == f"steelyard batch {entry.fix.rpartition(': ')[2]}"
+        assert entry.command == "steelyard batch sweep:precision=fp32"
+
+
 def test_the_knee_rests_on_reliable_batches_and_says_what_it_leaves_out(results: Path) -> None:
     cells = select(ResultFolder(results), "sweep")
     wrong = Finding(code="SY601", severity="error", message="a rank is missing", fix="rerun")

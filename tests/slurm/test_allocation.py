@@ -209,7 +209,8 @@ def test_what_slurm_says_of_the_allocation(allocate: Callable[..., str]) -> None
     )
     said: list[str] = []
     assert isinstance(launcher_here(said.append, [make_spec(workload="tiny")]), AllocationLauncher)
-    assert said == [words]
+    # A busy machine is told after it.
+    assert said[0] == words
 
 
 def test_many_nodes_make_a_short_command(allocate: Callable[..., str], tmp_path: Path) -> None:

@@ -421,7 +421,7 @@ def test_a_simulated_job_reads_no_data() -> None:
 def traced(losses: list[float | None], *, learnable: bool = True) -> set[str]:
     """Return the codes of the findings in a record with these losses."""
     trace = LossTrace(steps=tuple(20 * (n + 1) for n in range(len(losses))), values=tuple(losses), learnable=learnable)
-    record: Any = SimpleNamespace(loss=trace, model=None)
+    record: Any = SimpleNamespace(loss=trace, model=None, spec=make_spec(), settings=None)
     return {found.code for rule in (RanAway(), DoesNotLearn()) for found in rule.check(record)}
 
 

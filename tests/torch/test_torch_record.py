@@ -275,7 +275,7 @@ def test_without_settings_nothing_is_said_of_them(tmp_path: Path) -> None:
         (
             {"ranks": 2, "loader": Loader(place="host", workers=3)},
             {"cpu.usable": "8", "cgroup.cpu_quota": "4.5"},
-            "at most 1 loader workers",
+            "at most 1 loader worker",
         ),
         ({"loader": Loader(place="host", workers=1)}, {"cpu.usable": "1"}, "at most 0 loader workers"),
         ({"loader": Loader(place="host", workers=1)}, {"cpu.usable": "2", "cgroup.cpu_quota": "none"}, None),
@@ -319,7 +319,7 @@ def test_sy603_the_accelerators_were_not_used(
     assert (found is not None) == said
     if found is not None:
         assert "NVIDIA: 4" in found.message
-        assert "steelyard doctor" in found.fix
+        assert found.command.startswith("steelyard doctor")
 
 
 @pytest.mark.parametrize(

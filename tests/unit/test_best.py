@@ -127,6 +127,48 @@ def test_without_a_reliable_configuration_there_is_a_sentence_and_a_command() ->
     assert headline(lost) == "no best: none of 2 configurations has a result (1 failed: as tested)"
 
 
+def trending(records: list[RunRecord], trends: Sequence[float]) -> list[RunRecord]:
+    """Give each job a trend."""
+    return [replace(record, steady=replace(STEADY, trend=trend)) for record, trend in zip(records, trends, strict=True)]
+
+
+def test_a_trend_of_the_best_is_its_own_reason_and_not_that_of_the_others() -> None:
+    """Its trend shows only with the variance of both sides, so that it counts as reliable alone."""
+    best = trending(jobs(spread(400), batch=64), [0.04, 0.05, 0.06])
+    others = [trending(jobs(spread(rate), batch=batch), [0.0, 0.001, -0.001]) for rate, batch in ((300, 8), (200, 4))]
+    found = ranked(best, *others)
+    assert [one.name for one in found.reliable] == ["batch=8", "batch=4"]
+    assert headline(found).startswith("Best reliable: batch=8 at 300.0")
+    assert "batch=64 measured 33 % higher, 400.0 samples/s, but is unreliable: " in headline(found)
+    assert entry(found, "batch=64").reasons[0].startswith("its jobs get slower by 5.1 %")
+    assert found.next_step is not None
+    assert found.next_step.endswith("--repeats 3")
+    # An extension of the study repeats only what shows a trend by itself.
+    of_study = [
+        replace(record, spec=replace(record.spec, study_arguments=("s.toml",)))
+        for record in [*best, *others[0], *others[1]]
+    ]
+    assert ranked(of_study).next_step == "steelyard explain SY211"
+
+
+def test_a_trend_asks_for_longer_jobs_and_not_for_more() -> None:
+    steep = trending(jobs(spread(400), batch=64), [0.1, 0.101, 0.099])
+    found = ranked(steep, jobs(spread(300), batch=8))
+    assert found.next_step is not None
+    assert found.next_step.startswith("steelyard run sim --batch 64")
+    assert found.next_step.endswith("--repeats 3")
+    of_study = [replace(record, spec=replace(record.spec, study_arguments=("s.toml",))) for record in steep]
+    assert ranked(of_study, jobs(spread(300), batch=8)).next_step == "steelyard study s.toml --extend"
+
+
+def test_tied_configurations_of_a_site_get_no_command() -> None:
+    records = jobs(spread(400, 0.02), batch=64) + jobs(spread(390, 0.02), batch=32)
+    words = ("s.toml", "--site", "cluster.toml")
+    found = ranked([replace(one, spec=replace(one.spec, study_arguments=words)) for one in records])
+    assert len(found.tied) == 2
+    assert found.next_step is None
+
+
 def test_other_work_is_ranked_apart_and_other_settings_are_not() -> None:
     deep = {"model": {"layers": 9}}
     records = jobs(spread(400), batch=8) + jobs(spread(300), batch=8, precision="bf16")
@@ -153,6 +195,24 @@ def test_efficiency_and_cost_count_devices() -> None:
     priced = ranked(*groups, by="cost", tariff=Tariff("EUR", 0.0, 3.6, 2, whole_nodes=True, source="site s, pool p"))
     assert [one.name for one in priced.entries] == ["ranks=2", "ranks=1"]
     assert priced.entries[0].figure.value == pytest.approx(3.6 / 3600 / 180 * 1e6, rel=1e-3)
+
+
+def test_a_configuration_without_a_rate_per_device_has_no_cost() -> None:
+    bare = [
+        replace(record, quantities={"throughput_job": record.quantities["throughput_job"]})
+        for record in jobs(spread(400), batch=64)
+    ]
+    for by in ("efficiency", "cost"):
+        found = ranked(bare, jobs(spread(300), batch=8), by=by)
+        assert [one.name for one in found.reliable] == ["batch=8"]
+        assert [(one.name, one.reasons) for one in found.lost] == [("batch=64", ("no throughput per device",))]
+
+
+def test_runs_without_an_energy_are_not_said_to_have_no_result() -> None:
+    found = ranked(jobs(spread(400), batch=64), jobs(spread(300), batch=8), by="energy")
+    assert headline(found) == "no best: none of 2 configurations has an energy (no energy: no energy per sample)"
+    assert found.next_step == "steelyard doctor"
+    assert not any("energy," in line for line in ranking_lines([found]))
 
 
 def test_the_true_best_is_among_the_tied_as_often_as_the_level_says() -> None:

@@ -25,7 +25,7 @@ from steelyard.results.store import ResultFolder, write_json
 from steelyard.rules.rule import check
 from steelyard.rules.table.row import Amount, Pair, Platform, Row, RowTable
 from steelyard.rules.table.settings import SETTINGS, alike, blocking, confounders, differences
-from steelyard.stats.ratio import compare_means
+from steelyard.stats.ratio import JobTime, compare_means
 from steelyard.terminal.compare import lines
 
 if TYPE_CHECKING:
@@ -625,3 +625,45 @@ def test_a_table_of_several_pairs_says_what_its_columns_are() -> None:
     told = said(list(rows[:2]), list(rows[2:]), metric="train_time")
     for part in ("model A B B / A", "A and B in s", "printed digits only", "below 1, B is faster", "not ranked"):
         assert part in told
+
+
+# -- trends
+
+
+def trending(row: Row, trend: float) -> Row:
+    """The same row whose jobs all get slower by about this much."""
+    count = len(row.figures["throughput"].jobs)
+    jobs = tuple(JobTime(1.0, "n1", trend=trend * (1 + 0.01 * n)) for n in range(count))
+    return dataclasses.replace(row, jobs=jobs)
+
+
+@pytest.mark.parametrize("jobs", [1, 5])
+def test_a_large_trend_leaves_a_bound_or_nothing(jobs: int) -> None:
+    a = trending(made([100.0, 101, 99, 100, 101]), 0.05)
+    near = trending(made([103.0, 102, 104, 103, 102][:jobs], "t/b", system="B"), 0.0)
+    refused = compare([a], [near])
+    assert (refused.made, refused.comparisons[0].verdict) == (False, "not comparable")
+    assert "SY211" in said([a], [near])
+    far = trending(made([200.0, 202, 198, 200, 201], "t/b", system="B"), 0.0)
+    (found,) = compare([a], [far]).comparisons
+    assert found.verdict == "only a bound"
+    assert found.ratios[0].bound == pytest.approx(1.9, abs=0.05)
+
+
+def test_a_trend_of_step_times_is_not_one_of_energies() -> None:
+    a, b = (
+        figure(row, "energy_per_sample", "J/sample", [1.0, 1.01, 0.99])
+        for row in (trending(made([1.0] * 3), 0.05), made([1.0] * 3, "t/b", system="B"))
+    )
+    (found,) = compare([a], [b], metric="energy_per_sample").comparisons
+    assert "SY211" not in {entry.code for entry in found.findings}
+    assert (found.ratios[0].answer, found.ratios[0].verdict) == ("ratio", "no difference shown")
+
+
+def test_the_best_row_of_a_side_is_a_reliable_one() -> None:
+    def side(system: str) -> list[Row]:
+        rows = [made([x, x + 1, x + 2], f"t/{system}{x}", system=system, batch_per_device=x) for x in (100, 200, 300)]
+        return [trending(row, 0.05 if row.place.endswith("300") else 0.0) for row in rows]
+
+    best = compare(side("A"), side("B")).comparisons[-1]
+    assert (best.how, best.a.place, best.b.place) == ("best against best", "t/A200", "t/B200")

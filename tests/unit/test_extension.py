@@ -9,6 +9,7 @@ import pytest
 
 from steelyard.analysis.extension import find_extension
 from steelyard.analysis.summary import labels, summarise
+from steelyard.analysis.sweep import swept_settings
 from steelyard.contracts.observe import Launch, Status
 from steelyard.inputs.study import Study, expand
 from steelyard.terminal.study import extension_lines, extension_object
@@ -89,6 +90,8 @@ def test_short_jobs_are_repeated_with_a_longer_budget_and_replaced_in_the_table(
     assert [by_name[need.cell.name].shorter for need in (few, slow)] == [0, 2]
     assert {record.steps_seen for record in by_name[slow.cell.name].records} == {35}
     assert set(labels(cells).values()) == {"sim.step_time_s=0.01", "sim.step_time_s=20.0"}
+    # The longer budget is not a setting that the study varies.
+    assert swept_settings(cells) == {"sim.step_time_s": (GOOD, SLOW)}
     assert "sim.step_time_s=20.0: 2 shorter jobs not counted" in cells_lines(cells)
 
 

@@ -316,6 +316,58 @@ def test_an_unreliable_count_stays_in_the_table_and_off_the_curve(study: Any) ->
     )
 
 
+def steady(records: Sequence[RunRecord], **values: Any) -> list[RunRecord]:
+    """Change what is known of the steady state of each job."""
+    return [dataclasses.replace(record, steady=dataclasses.replace(record.steady, **values)) for record in records]  # type: ignore[type-var]
+
+
+def test_a_count_whose_trend_shows_beside_another_does_not_block_the_curve(study: Any) -> None:
+    still = [one for record in study([2, 4, 8], jobs=3) for one in steady([record], trend=0.0)]
+    for devices in (1, 16):
+        # Alone, these trends vary too much to be shown.
+        jobs = zip(study([devices], jobs=3), (0.04, 0.05, 0.06), strict=True)
+        (found,) = scaling(summarise([*still, *(one for job, trend in jobs for one in steady([job], trend=trend))]))
+        assert [point.devices for point in found.points] == [2, 4, 8]
+        assert ([cell.records[0].spec.ranks for cell in found.aside], found.blocked) == ([devices], False)
+        assert found.aside[0].unreliable[0].startswith("its jobs get slower by 5.1 %")
+
+
+def test_two_jobs_without_a_steady_state_give_a_provisional_curve(study: Any) -> None:
+    (found,) = scaling(summarise(steady(study([1, 2], jobs=2), answer="never steady")))
+    assert found.provisional
+    assert not found.blocked
+    assert ("SY213", "warning") in {(entry.code, entry.severity) for entry in found.findings}
+
+
+def test_small_trends_widen_the_intervals_as_the_finding_says(study: Any) -> None:
+    records = study([1, 2], jobs=3)
+    (still,) = scaling(summarise(steady(records, trend=0.0)))
+    (found,) = scaling(summarise(steady(records, trend=0.01)))
+    assert "the interval is widened by this" in {entry.message.split("; ")[-1] for entry in found.findings}
+    before, after = still.points[1].speedup, found.points[1].speedup
+    assert after.low == pytest.approx((before.low or 0.0) * math.exp(-0.02))
+    assert after.high == pytest.approx((before.high or 0.0) * math.exp(0.02))
+    assert (found.returns[0].share.low or 0.0) < (still.returns[0].share.low or 0.0)
+
+
+def test_a_bound_is_not_printed_as_an_infinite_interval(study: Any) -> None:
+    records = study([1, 2], jobs=3)
+    rates = [1000.0, 3000.0, 9000.0] * 2
+    far = [
+        dataclasses.replace(
+            record,
+            quantities={
+                **record.quantities,
+                "throughput_job": dataclasses.replace(record.quantities["throughput_job"], value=rate),
+            },
+        )
+        for record, rate in zip(records, rates, strict=True)
+    ]
+    text = shown(far)
+    assert "[at least " in text
+    assert "inf]" not in text
+
+
 def test_cells_that_no_setting_tells_apart_are_refused(study: Any) -> None:
     records = study([1, 2]) + study([2], cell="again", hang_limit_s=100.0)
     with pytest.raises(InputError, match="2 configurations have 2 devices"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -228,7 +229,8 @@ def _against(base: Row, row: Row) -> Iterator[Finding]:
         if row.status != "completed" and entry.severity != "error":
             continue
         if odd is not None and entry.code.startswith("SY1"):
-            yield dataclasses.replace(entry, fix=f"select configurations that differ only in the batch: {odd}")
+            fix = f"select configurations that differ only in the batch: {odd}"
+            yield dataclasses.replace(entry, fix=fix, command=f"steelyard batch {shlex.quote(odd)}")
         else:
             yield entry
 

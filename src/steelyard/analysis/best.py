@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Literal
 
 from steelyard.analysis.ratios import LEVEL, RatioQuestion, ratios
 from steelyard.analysis.rows import row_of, scaled
-from steelyard.analysis.summary import MEASURED, labels
+from steelyard.analysis.summary import MEASURED, labels, why_longer
 from steelyard.analysis.sweep import factor_of, swept_settings
 from steelyard.contracts.record import Quantity
 from steelyard.estimate.student import student_t
 from steelyard.inputs.command import extend, join, run_again
 from steelyard.rules.rule import check
+from steelyard.rules.statistics.pairs import run_longer
 from steelyard.rules.table.row import Pair
 from steelyard.rules.table.settings import FOLLOWS, SETTINGS, alike, shown
 from steelyard.stats.quotient import Estimate
@@ -43,6 +44,7 @@ WORSE = ("slower", "more")
 # Rules on pairs that matter here. Settings are factors or groups; too few jobs and errors are reasons of one side.
 FAMILIES = ("SY2", "SY6")
 HANDLED = ("SY205", "SY207")
+TREND = "SY211"
 LONGEST_REASON = 120
 MAX_RATIOS = 20_000
 MAX_JOBS = 30
@@ -62,11 +64,20 @@ class Ranked:
     """The figure over that of the best; a CI only for reliable configurations."""
     tied: bool = False
     """Whether no difference from the best is shown; also for the best itself."""
+    code: str = ""
+    """The rule whose error took it out of the ranking; empty: the reasons are its own."""
 
     @property
     def reliable(self) -> bool:
         """Whether it is ranked."""
         return self.figure.value is not None and not self.reasons
+
+    @property
+    def remedy(self) -> str:
+        """The command to go on with, if its figure is unreliable."""
+        if self.cell.unreliable or self.code == TREND:
+            return remedy(self.cell)
+        return f"steelyard explain {self.code}" if self.code else f"steelyard energy {self.cell.study}"
 
 
 @dataclass(frozen=True)
@@ -124,15 +135,17 @@ class Ranking:
     @property
     def next_step(self) -> str | None:
         """The command that would settle who is best; None if nothing is open, or more jobs would hardly help."""
-        study = self.entries[0].cell.study
         if (above := self.above) is not None:
-            codes = [one.code for one in above.cell.findings if one.severity == "error"]
-            return f"steelyard explain {codes[0]}" if codes else more_jobs([above.cell])
+            return above.remedy
         if self.best is None:
-            return f"steelyard show {study}"
+            measured = any(entry.cell.throughput.value is not None for entry in self.entries)
+            # Runs that completed without an energy: the doctor says which sensors can be read.
+            unmetered = self.by == "energy" and measured
+            return "steelyard doctor" if unmetered else f"steelyard show {self.entries[0].cell.study}"
         needed = _jobs_to_part(self.tied, len(self.reliable)) if len(self.tied) > 1 else None
         cells = [entry.cell for entry in self.tied[:2]]
-        if needed is None:
+        # The jobs of a site run through its scheduler, and no command of one run does that.
+        if needed is None or any("--site" in cell.spec.study_arguments for cell in cells):
             return None
         return join(*(run_again(cell.records[0].spec, repeats=max(1, needed - _jobs(cell))) for cell in cells))
 
@@ -187,13 +200,21 @@ def _better(by: By, a: float, b: float) -> bool:
     return a < b if less_is_better(by) else a > b
 
 
-def more_jobs(cells: Sequence[CellSummary]) -> str:
-    """Return the command that gives these unreliable configurations the jobs that they lack.
+def remedy(cell: CellSummary) -> str:
+    """Return the command to go on with for an unreliable configuration.
 
-    Without a study file each needs a command of its own; the first of them is enough to go on.
+    An error is explained. Otherwise it lacks jobs, or its jobs have a trend and must be longer.
     """
-    spec = cells[0].records[0].spec
-    return extend(spec, repeats=max(1, MIN_JOBS - _jobs(cells[0])))
+    codes = [found.code for found in cell.findings if found.severity == "error"]
+    if codes:
+        return f"steelyard explain {codes[0]}"
+    measured = [record for record in cell.records if record.status.code in MEASURED]
+    spec = cell.records[0].spec
+    if len(measured) < MIN_JOBS:
+        return extend(spec, repeats=MIN_JOBS - len(measured))
+    # An extension would leave out a trend that shows only beside another configuration.
+    vain = spec.study_arguments and why_longer(measured) is None
+    return f"steelyard explain {TREND}" if vain else run_longer(spec)
 
 
 def _jobs(cell: CellSummary) -> int:
@@ -228,13 +249,17 @@ def _figure(
         return rate, (_ended(cell),)
     if by == "throughput":
         return rate, cell.unreliable
-    per_device = row.figures["throughput_per_device"].value / row.figures["throughput"].value
+    if by == "cost" and tariff is not None:
+        charge = MILLION / HOUR_S * tariff.hourly(cell.records[0].spec.ranks)
+        return _inverse(rate, charge, f"{tariff.unit}s per million samples"), cell.unreliable
+    whole, device = row.figures.get("throughput"), row.figures.get("throughput_per_device")
+    if whole is None or device is None:
+        why = "no throughput per device"
+        return replace(rate, value=None, interval=None, reason=why), (why,)
+    per_device = device.value / whole.value
     if by == "efficiency":
         return _times(rate, per_device, f"{rate.unit} per device"), cell.unreliable
-    if tariff is None:
-        return _inverse(rate, MILLION / HOUR_S / per_device, "device-hours per million samples"), cell.unreliable
-    charge = MILLION / HOUR_S * tariff.hourly(cell.records[0].spec.ranks)
-    return _inverse(rate, charge, f"{tariff.unit}s per million samples"), cell.unreliable
+    return _inverse(rate, MILLION / HOUR_S / per_device, "device-hours per million samples"), cell.unreliable
 
 
 def _energy(cell: CellSummary, energies: Sequence[CellEnergy]) -> tuple[Quantity, tuple[str, ...]]:
@@ -354,16 +379,10 @@ def _fits(row: Row, other: Row, keys: Iterable[str]) -> bool:
 
 
 def _ranking(entries: list[Ranked], rows: dict[str, Row], by: By, label: str, basis: str) -> Ranking:
-    metric = METRICS[by]
-    reliable = _sorted([entry for entry in entries if entry.reliable], by)
-    findings: tuple[Finding, ...] = ()
-    if len(reliable) > 1:
-        checked = [_checked(entry, reliable[0], rows, metric) for entry in reliable]
-        findings = tuple({one.code: one for _, found in checked for one in found if one.severity != "error"}.values())
-        entries = [entry for entry in entries if not entry.reliable] + [entry for entry, _ in checked]
-        reliable = [entry for entry, _ in checked if entry.reliable]
+    reliable, expelled, findings = _comparable(_sorted([entry for entry in entries if entry.reliable], by), rows, by)
     reliable = _against_best(reliable, rows, by)
-    unreliable = _sorted([entry for entry in entries if entry.figure.value is not None and entry.reasons], by)
+    own = [entry for entry in entries if entry.figure.value is not None and entry.reasons]
+    unreliable = _sorted([*own, *expelled], by)
     if reliable and (base := reliable[0].figure.value):
         unreliable = [replace(one, relative=Estimate((one.figure.value or 0.0) / base)) for one in unreliable]
     lost = [entry for entry in entries if entry.figure.value is None]
@@ -375,19 +394,42 @@ def _sorted(entries: list[Ranked], by: By) -> list[Ranked]:
     return sorted(entries, key=lambda entry: sign * (entry.figure.value or 0.0))
 
 
-def _checked(entry: Ranked, best: Ranked, rows: dict[str, Row], metric: str) -> tuple[Ranked, list[Finding]]:
-    """Apply the rules on pairs; an error takes a configuration out of the ranking."""
-    if entry is best:
-        return entry, []
+def _comparable(
+    entries: list[Ranked], rows: dict[str, Row], by: By
+) -> tuple[list[Ranked], list[Ranked], tuple[Finding, ...]]:
+    """Apply the rules on pairs with the best: return what stays in the ranking, what does not, and the warnings.
+
+    An error of the best itself, such as a trend, takes the best out, and the next becomes the best.
+    """
+    expelled: list[Ranked] = []
+    while entries:
+        best, *others = entries
+        found = [(entry, _checked(entry, best, rows, METRICS[by])) for entry in others]
+        place = rows[best.cell.cell].place
+        own = [one for _, telling in found for one in telling if one.severity == "error" and one.place == place]
+        if own:
+            expelled.append(replace(best, reasons=(own[0].message,), code=own[0].code))
+            entries = others
+            continue
+        entries = [best]
+        for entry, telling in found:
+            if errors := [one for one in telling if one.severity == "error"]:
+                reasons = tuple(f"not comparable with the best: {one.message}" for one in errors)
+                expelled.append(replace(entry, reasons=reasons, code=errors[0].code))
+            else:
+                entries.append(entry)
+        warnings = [one for _, telling in found for one in telling if one.severity != "error"]
+        return entries, expelled, tuple({one.code: replace(one, place="") for one in warnings}.values())
+    return [], expelled, ()
+
+
+def _checked(entry: Ranked, best: Ranked, rows: dict[str, Row], metric: str) -> list[Finding]:
+    """Return the errors and warnings about the comparison of a configuration with the best."""
     found = check("pair", Pair(rows[best.cell.cell], rows[entry.cell.cell], metric=metric))
     families = (*FAMILIES, "SY4") if metric == METRICS["energy"] else FAMILIES
-    telling = [
-        replace(one, place="")
-        for one in found
-        if one.code.startswith(families) and one.code not in HANDLED and one.severity != "note"
+    return [
+        one for one in found if one.code.startswith(families) and one.code not in HANDLED and one.severity != "note"
     ]
-    errors = tuple(f"not comparable with the best: {one.message}" for one in telling if one.severity == "error")
-    return replace(entry, reasons=errors), telling
 
 
 def _level(count: int) -> float:

@@ -25,6 +25,7 @@ from steelyard.rules.table.settings import (
     meant_to_differ,
     shown,
 )
+from steelyard.stats.ratio import MIN_JOBS, TREND_LIMIT, shown_trend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -174,7 +175,9 @@ def _judge(how: How, pair: Pair, *, force: bool, asked: RatioQuestion, counts: t
         # pair holds as well (Bonferroni).
         level = 1 - (1 - asked.level) / (counts[0] * counts[1])
         found = ratios(pair.a, pair.b, pair.metric, replace(asked, level=level))
-        made = [replace(ratio, findings=attached) for ratio in found if ratio.answer != "none" or force]
+        # With a trend above the limit only a bound is valid.
+        valid = ("bound",) if errors and not force else ("ratio", "bound", "none")
+        made = [replace(ratio, findings=attached) for ratio in found if ratio.answer in valid]
     verdict: Verdict = "comparable"
     if errors:
         bound = errors == {TREND} and any(ratio.answer == "bound" for ratio in made)
@@ -281,8 +284,15 @@ def _varied(rows: list[Row]) -> frozenset[str]:
 
 
 def _best(rows: list[Row], metric: str) -> Row:
+    """Return the best of the reliable rows; of all rows if none is reliable, as in published tables."""
     more = sense(rows[0].figures[metric].unit) == "rate"
-    return (max if more else min)(rows, key=lambda row: row.figures[metric].value)
+    reliable = [row for row in rows if row.get("findings") is None and len(row.jobs) >= MIN_JOBS and not _trends(row)]
+    return (max if more else min)(reliable or rows, key=lambda row: row.figures[metric].value)
+
+
+def _trends(row: Row) -> bool:
+    trend = shown_trend(row.jobs)
+    return trend is not None and abs(trend) > TREND_LIMIT
 
 
 def _tell_apart(made: list[Comparison]) -> list[Comparison]:

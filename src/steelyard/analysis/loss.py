@@ -103,10 +103,13 @@ def _times(records: Sequence[RunRecord], total: tuple[float, ...], name: str) ->
     return tuple(share * time for share, time in zip(shares, total, strict=True))
 
 
-def split(base: Parts, other: Parts) -> Split:
-    """Return the efficiency relative to the base, with the factors that are known for both."""
+def split(base: Parts, other: Parts, trends: float = 0.0) -> Split:
+    """Return the efficiency relative to the base, with the factors that are known for both.
+
+    `trends`: the sum of the trends of both, by which the intervals are wider.
+    """
     rest_a, rest_b = Quotient((), (base.total,)), Quotient((), (other.total,))
-    total = change(rest_a, rest_b)
+    total = change(rest_a, rest_b, trends=trends)
     theirs, ours = _quotients(base), _quotients(other)
     factors, unknown = [], []
     for name in FACTORS:
@@ -116,9 +119,9 @@ def split(base: Parts, other: Parts) -> Split:
             reason = other.reasons.get(name) or base.reasons.get(name) or "a part of the step is zero"
             factors.append(Factor(name, None, None if b is None else b.value, reason))
             continue
-        factors.append(Factor(name, change(a, b), None if name == "computation" else b.value))
+        factors.append(Factor(name, change(a, b, trends=trends), None if name == "computation" else b.value))
         rest_a, rest_b = rest_a.without(a), rest_b.without(b)
-    rest = change(rest_a, rest_b) if unknown else None
+    rest = change(rest_a, rest_b, trends=trends) if unknown else None
     return Split(total, tuple(factors), rest, tuple(unknown))
 
 

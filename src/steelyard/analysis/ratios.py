@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from steelyard.analysis.rows import scaled
 from steelyard.numbers import change, short
 from steelyard.rules.table.row import Amount
+from steelyard.rules.table.settings import of_steps
 from steelyard.rules.table.units import counted, unit_of
 from steelyard.stats.ratio import DRIFT, MIN_JOBS, JobTime, compare_jobs
 
@@ -184,40 +185,40 @@ def _divide(
         few = min(base.jobs_a, base.jobs_b) < MIN_JOBS
         return replace(base, method=NOT_POSITIVE, verdict="too few jobs" if few else "no difference shown")
     if a.jobs and b.jobs:
-        return _by_jobs(base, way, (_placed(a, at_a, way), _placed(b, at_b, way)), a.common + b.common, asked)
-    low, high = (b.low / a.high, b.high / a.low) if min(a.low, b.low) > 0 else (None, None)
+        sides = _placed(metric, a, at_a), _placed(metric, b, at_b)
+        return _by_jobs(base, way, sides, a.common + b.common, asked)
+    known = min(a.low, b.low) > 0 and max(a.high, b.high) < math.inf
+    low, high = (b.low / a.high, b.high / a.low) if known else (None, None)
     return replace(base, low=low, high=high, method=MIXED if a.jobs or b.jobs else DIGITS)
 
 
-def _placed(amount: Amount, jobs: tuple[JobTime, ...], way: Sense) -> list[JobTime]:
+def _placed(metric: str, amount: Amount, jobs: tuple[JobTime, ...]) -> list[JobTime]:
     """Return the jobs of a figure with where and when they ran; rates as times.
 
-    Memory and quality do not change with the time of day or during a job.
+    Memory and quality do not change with the time of day. The trend of step times is that of rates only.
     """
+    way = sense(amount.unit)
     values = [1 / value if way == "rate" else value for value in amount.jobs]
     if len(jobs) != len(values):
         return [JobTime(value) for value in values]
     if way == "other":
         return [JobTime(value, job.node) for value, job in zip(values, jobs, strict=True)]
-    return [replace(job, time=value) for value, job in zip(values, jobs, strict=True)]
+    placed = [replace(job, time=value) for value, job in zip(values, jobs, strict=True)]
+    return placed if of_steps(metric, amount) else [replace(job, trend=None) for job in placed]
 
 
 def _by_jobs(
     base: Ratio, way: Sense, sides: tuple[list[JobTime], list[JobTime]], common: float, asked: RatioQuestion
 ) -> Ratio:
     """Return the ratio with its interval over jobs; `common`: the error that all jobs of a side share."""
-    found = compare_jobs(*sides, asked.level, margin=asked.margin, drift=asked.drift)
+    found = compare_jobs(*sides, asked.level, margin=asked.margin, drift=asked.drift, common=common)
     value, low, high = _own_way(way, found.value, found.low, found.high)
     speed = way in ("rate", "time")
     verdict: Verdict = found.verdict if speed else _OTHER_WORDS.get(found.verdict, found.verdict)
-    answer, method = found.answer, METHODS[found.unit]
-    if common and low is not None and high is not None:
-        method, low, high = method + GAIN, low * (1 - common), high * (1 + common)
-        if low <= 1 <= high and verdict != "too few jobs":
-            verdict, answer = "no difference shown", "none" if answer == "none" else "ratio"
     return replace(
-        base, value=value, low=low, high=high, level=asked.level, method=method, verdict=verdict, answer=answer,
-        allows=tuple(_allows(found)), percent_faster=found.percent_faster if speed else None, margin=asked.margin,
+        base, value=value, low=low, high=high, level=asked.level, method=METHODS[found.unit] + (GAIN if common else ""),
+        verdict=verdict, answer=found.answer, allows=tuple(_allows(found)), margin=asked.margin,
+        percent_faster=found.percent_faster if speed else None,
     )  # fmt: skip
 
 

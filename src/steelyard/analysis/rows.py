@@ -366,7 +366,7 @@ def _over_jobs(quantities: Sequence[Quantity], values: Sequence[float]) -> Amoun
         low, high = sorted((turn(across.low), turn(across.high)))
     # Repeats of a step time show all of its error; those of an energy do not show the gain of the sensor.
     common = common_share(quantities) if first.validity is not None else 0.0
-    if len(values) > 1:
+    if len(values) > 1 and common:
         low, high = low - common * abs(low), high + common * abs(high)
     return Amount(value, min(low, value), max(high, value), first.unit, jobs=tuple(values), common=common)
 

@@ -19,6 +19,7 @@ from steelyard.rules.scaling.curves import GROWS, kind_of
 from steelyard.rules.table.row import Amount, Pair, Row, RowTable
 from steelyard.rules.table.settings import SETTINGS
 from steelyard.stats.quotient import Estimate, Quotient, change
+from steelyard.stats.ratio import shown_trend
 from steelyard.stats.scaling_fit import CurveFit, Refused, amdahl, gustafson, latency_bandwidth
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ OF_SPEEDUPS = ("SY301",)
 OF_CURVES = ("SY301", "SY31")
 # Settings about evidence or the environment of the job do not make another curve.
 ASIDE = ("size", "environment", "evidence")
+TREND = "SY211"
+# Errors that make the figure of a size unreliable: a trend, and few jobs without a steady state.
+UNRELIABLE = (TREND, "SY213")
 
 
 @dataclass(frozen=True)
@@ -338,6 +342,39 @@ def _reliable(sizes: Sequence[_Size]) -> tuple[Sequence[_Size], tuple[str, ...]]
     return used, tuple(dict.fromkeys(reason for size in used for reason in size.cell.unreliable))
 
 
+def _without_trends(sizes: Sequence[_Size]) -> Sequence[_Size]:
+    """Return the sizes, with those marked unreliable whose trend shows only beside another size."""
+    while True:
+        used, provisional = _reliable(sizes)
+        base = used[0].row.place
+        trends = {
+            found.place: found.message
+            for size in used[1:]
+            for found in rule.check("pair", _pair(used[0], size))
+            if found.code == TREND and found.severity == "error"
+        }
+        if provisional or not trends:
+            return sizes
+        # Without a sound base, the others are compared with the next one.
+        trends = {base: trends[base]} if base in trends else trends
+        sizes = [
+            dataclasses.replace(size, cell=dataclasses.replace(size.cell, unreliable=(trends[size.row.place],)))
+            if size.row.place in trends and not size.cell.unreliable
+            else size
+            for size in sizes
+        ]
+
+
+def _pair(base: _Size, size: _Size) -> Pair:
+    return Pair(base.row, size.row, "devices", "throughput")
+
+
+def _trends(a: _Size, b: _Size) -> float:
+    """Return the sum of the trends that the jobs of two sizes show."""
+    jobs, others = a.row.jobs, b.row.jobs
+    return abs(shown_trend(jobs, others) or 0.0) + abs(shown_trend(others, jobs) or 0.0)
+
+
 def _analyse(
     measured: Sequence[_Size],
     missing: Missing,
@@ -346,6 +383,7 @@ def _analyse(
     threshold: float,
     at: int | None,
 ) -> Scaling:
+    measured = _without_trends(measured)
     sizes, provisional = _reliable(measured)
     base = sizes[0]
     points = tuple(_point(base, size) for size in sizes)
@@ -357,7 +395,8 @@ def _analyse(
     returns = []
     for before, after in itertools.pairwise(sizes):
         # For twice as many devices: throughput over the one before, minus one. Otherwise per share of added devices.
-        per_device = change(Quotient((), (before.parts.total,)), Quotient((), (after.parts.total,)))
+        earlier, later = (Quotient((), (size.parts.total,)) for size in (before, after))
+        per_device = change(earlier, later, trends=_trends(before, after))
         grown = after.devices / before.devices
         share = per_device.scaled(grown / (grown - 1), -1 / (grown - 1))
         returns.append(Return(before.devices, after.devices, share))
@@ -375,7 +414,7 @@ def _analyse(
         projections=projections,
         projected_to=projected_to,
         missing=missing,
-        findings=_findings(sizes, points, declared, projections),
+        findings=_findings(sizes, points, declared, projections, provisional=bool(provisional)),
         aside=tuple(size.cell for size in measured if not any(size is one for one in sizes)),
         provisional=provisional,
     )
@@ -403,7 +442,7 @@ def _make_sizes(cells: Sequence[CellSummary]) -> tuple[list[_Size], Missing]:
 
 
 def _point(base: _Size, size: _Size) -> Point:
-    found = split(base.parts, size.parts)
+    found = split(base.parts, size.parts, _trends(base, size))
     if size is base:
         # Exact by definition.
         exact = Estimate(1.0, 1.0, 1.0)
@@ -462,10 +501,17 @@ def _projections(fits: Sequence[CurveFit | Refused], base: Point, devices: int) 
 
 
 def _findings(
-    sizes: Sequence[_Size], points: Sequence[Point], declared: Declared | None, projections: Sequence[Projection]
+    sizes: Sequence[_Size],
+    points: Sequence[Point],
+    declared: Declared | None,
+    projections: Sequence[Projection],
+    *,
+    provisional: bool,
 ) -> tuple[Finding, ...]:
-    base = sizes[0].row
-    found = [f for size in sizes[1:] for f in rule.check("pair", Pair(base, size.row, "devices", "throughput"))]
+    found = [f for size in sizes[1:] for f in rule.check("pair", _pair(sizes[0], size))]
+    if provisional:
+        # Why the curve is provisional does not block it.
+        found = [dataclasses.replace(f, severity="warning") if f.code in UNRELIABLE else f for f in found]
     table = _make_table(sizes, points, projections)
     found += [f for made in rule.rules("table") if made.code.startswith(OF_CURVES) for f in made.check(table)]
     found += _declared_otherwise([size.row for size in sizes], declared)

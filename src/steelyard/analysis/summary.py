@@ -238,25 +238,28 @@ def time_to_quality(records: Sequence[RunRecord]) -> Quantity | None:
 
 def labels(cells: Sequence[CellSummary]) -> dict[str, str]:
     """Label configurations by the settings in which they differ; a single one by its workload."""
-    chosen = {}
-    for cell in cells:
-        settings = dict(chosen_settings(cell.spec))
-        if isinstance(settings.get("model"), dict):
-            # Options of the model are settings of their own.
-            settings |= {f"model.{name}": value for name, value in settings.pop("model").items()}
-        chosen[cell.cell] = settings
+    chosen = {cell.cell: settings_of(cell) for cell in cells}
     keys = sorted({key for settings in chosen.values() for key in settings})
     differing = [key for key in keys if len({repr(settings.get(key)) for settings in chosen.values()}) > 1]
     return {
-        cell.cell: ", ".join(f"{key}={_read_setting(cell.spec, key)}" for key in differing) or cell.spec.workload
+        cell.cell: ", ".join(f"{key}={setting(cell.spec, key, '-')}" for key in differing) or cell.spec.workload
         for cell in cells
     }
 
 
-def _read_setting(spec: RunSpec, key: str) -> object:
-    value: object = spec
+def settings_of(cell: CellSummary) -> dict[str, Any]:
+    """Return the settings that differ from their defaults by dotted name; options of the model are `model.NAME`."""
+    settings = dict(chosen_settings(cell.spec))
+    if isinstance(settings.get("model"), dict):
+        settings |= {f"model.{name}": value for name, value in settings.pop("model").items()}
+    return settings
+
+
+def setting(spec: RunSpec, key: str, missing: Any = None) -> Any:
+    """Return a setting of a spec by its dotted name, or `missing`."""
+    value: Any = spec
     for name in key.split("."):
-        value = value.get(name, "-") if isinstance(value, dict) else getattr(value, name)
+        value = value.get(name, missing) if isinstance(value, dict) else getattr(value, name, missing)
     return value
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.compare import require_factor
+from steelyard.analysis.summary import setting, settings_of
 from steelyard.errors import InputError
-from steelyard.inputs.study import chosen_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from steelyard.analysis.summary import CellSummary
-    from steelyard.contracts.spec import RunSpec
 
 LONGEST_VALUE = 60
 # Settings of a spec that have another name in rows, or that belong to a machine or a model.
@@ -25,16 +24,16 @@ FACTORS = {
 
 def swept_settings(cells: Sequence[CellSummary]) -> dict[str, tuple[Any, ...]]:
     """Return the settings in which configurations differ, by dotted name, each with its values in order."""
-    chosen = [_spread(chosen_settings(cell.records[0].spec)) for cell in cells]
+    chosen = [settings_of(cell) for cell in cells]
     keys = sorted({key for settings in chosen for key in settings})
-    values = {key: ordered(setting(cell.records[0].spec, key) for cell in cells) for key in keys}
+    values = {key: ordered(setting(cell.spec, key) for cell in cells) for key in keys}
     return {key: found for key, found in values.items() if len(found) > 1}
 
 
 def in_order(cells: Sequence[CellSummary], swept: dict[str, tuple[Any, ...]]) -> list[CellSummary]:
     """Sort configurations by their swept settings."""
     places = {key: {repr(value): place for place, value in enumerate(values)} for key, values in swept.items()}
-    return sorted(cells, key=lambda cell: [places[key][repr(setting(cell.records[0].spec, key))] for key in swept])
+    return sorted(cells, key=lambda cell: [places[key][repr(setting(cell.spec, key))] for key in swept])
 
 
 def grouped(cells: Sequence[CellSummary], key: str) -> list[tuple[str, list[CellSummary]]]:
@@ -45,11 +44,11 @@ def grouped(cells: Sequence[CellSummary], key: str) -> list[tuple[str, list[Cell
     others = [name for name in swept_settings(cells) if name != key]
     found: dict[tuple[str, ...], list[CellSummary]] = {}
     for cell in cells:
-        found.setdefault(tuple(repr(setting(cell.records[0].spec, name)) for name in others), []).append(cell)
+        found.setdefault(tuple(repr(setting(cell.spec, name)) for name in others), []).append(cell)
     return [
-        (", ".join(f"{name}={written(setting(group[0].records[0].spec, name))}" for name in others), group)
+        (", ".join(f"{name}={written(setting(group[0].spec, name))}" for name in others), group)
         for group in found.values()
-        if len({repr(setting(cell.records[0].spec, key)) for cell in group}) > 1
+        if len({repr(setting(cell.spec, key)) for cell in group}) > 1
     ]
 
 
@@ -67,14 +66,6 @@ def factor_of(key: str) -> str | None:
         return None
 
 
-def setting(spec: RunSpec, key: str) -> Any:
-    """Return a setting of a spec by its dotted name, or None."""
-    value: Any = spec
-    for name in key.split("."):
-        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
-    return value
-
-
 def ordered(values: Iterable[Any]) -> tuple[Any, ...]:
     """Return the distinct values: numbers in order, then the others alphabetically."""
     different = {repr(value): value for value in values}
@@ -90,10 +81,3 @@ def written(value: Any) -> str:
     """Format a value as a selection takes it, with bounded length."""
     text = "none" if value is None else str(value)
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
-
-
-def _spread(settings: dict[str, Any]) -> dict[str, Any]:
-    """Turn model options into separate settings, `model.NAME`."""
-    model = settings.get("model")
-    apart = {f"model.{name}": value for name, value in model.items()} if isinstance(model, dict) else {}
-    return {key: value for key, value in settings.items() if key != "model"} | apart

@@ -23,7 +23,9 @@ def run(arguments: argparse.Namespace) -> int:
     )
     compared = compare(a, b, factor=arguments.factor, metric=arguments.metric, force=arguments.force, asked=asked)
     if arguments.json:
-        print(json.dumps({"a": arguments.a, "b": arguments.b, **to_json_object(compared)}))
+        found = json.dumps({"a": arguments.a, "b": arguments.b, **to_json_object(compared)})
+        # The end of a one-sided interval is infinite, which JSON cannot say.
+        print(json.dumps(json.loads(found, parse_constant=lambda _: None), allow_nan=False))
     else:
         print("\n".join(lines(compared, arguments.a, arguments.b)))
     return 0 if compared.made else 1

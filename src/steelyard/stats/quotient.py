@@ -65,10 +65,11 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def change(base: Quotient, other: Quotient, level: float = 0.95) -> Estimate:
+def change(base: Quotient, other: Quotient, level: float = 0.95, *, trends: float = 0.0) -> Estimate:
     """Return `other` divided by `base`, with Welch's CI of the logarithm.
 
-    For single means this equals `ratio.compare_means`. With fewer than three jobs on a side there is no CI.
+    For single means this equals `ratio.compare_means`. With fewer than three jobs on a side there is no CI. The CI is
+    wider by `trends`, the sum of the trends during the jobs of both sides.
     """
     value = other.value / base.value
     jobs_a, jobs_b = base.jobs, other.jobs
@@ -76,8 +77,8 @@ def change(base: Quotient, other: Quotient, level: float = 0.95) -> Estimate:
         return Estimate(value, level=level)
     share_a, share_b = base.log_variance(), other.log_variance()
     variance = share_a + share_b
-    if variance == 0.0:
-        return Estimate(value, value, value, level)
-    df = variance**2 / (share_a**2 / (jobs_a - 1) + share_b**2 / (jobs_b - 1))
-    half_width = student_t(level, df) * math.sqrt(variance)
+    half_width = trends
+    if variance > 0.0:
+        df = variance**2 / (share_a**2 / (jobs_a - 1) + share_b**2 / (jobs_b - 1))
+        half_width += student_t(level, df) * math.sqrt(variance)
     return Estimate(value, value * math.exp(-half_width), value * math.exp(half_width), level)

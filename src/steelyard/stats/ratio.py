@@ -95,24 +95,31 @@ def compare_jobs(
     *,
     margin: float | None = None,
     drift: float = DRIFT,
+    common: float = 0.0,
 ) -> TimeRatio:
     """Return the ratio of the mean times of jobs `b` and `a` (the base), with the CI of its logarithm.
 
     Times are averaged arithmetically, because the time of many jobs is their sum. The variance of log(mean) is that of
     the mean divided by its square (delta method); degrees of freedom after B. Welch, Biometrika 34, 1947. On the log
     scale the verdict does not depend on which side is the base. With a `margin` (0.03: 3 %) the sides are equal if two
-    one-sided tests at the level show that the ratio is between 1 / (1 + margin) and 1 + margin.
+    one-sided tests at the level show that the ratio is between 1 / (1 + margin) and 1 + margin. `common` is a
+    share by which all jobs may be wrong, such as the error of a sensor.
     """
     _require_times(a, b)
     by_node = _unit(a, b)
     times_a, times_b = (_node_means(side) if by_node != "job" else [job.time for job in side] for side in (a, b))
     value = _mean(times_b) / _mean(times_a)
+    if by_node == "node, paired":
+        # As its standard error: each node counts once.
+        value = math.exp(_mean([math.log(y / x) for x, y in zip(times_a, times_b, strict=True)]))
     if min(len(a), len(b)) < MIN_JOBS:
         return TimeRatio(value, None, None, level, None, "too few jobs", len(a), len(b))
     error, df = _paired(times_a, times_b) if by_node == "node, paired" else _welch(times_a, times_b)
     trends = shown_trend(a, b), shown_trend(b, a)
     allowed = drift if one_after_the_other(a, b) else None
-    extra = math.fsum(abs(trend) for trend in trends if trend is not None) + math.log1p(allowed or 0.0)
+    extra = (
+        math.fsum(abs(trend) for trend in trends if trend is not None) + math.log1p(allowed or 0.0) + math.log1p(common)
+    )
     half_width = student_t(level, df) * error + extra
     low, high = value * math.exp(-half_width), value * math.exp(half_width)
     verdict: Verdict = "no difference shown"

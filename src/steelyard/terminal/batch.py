@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from steelyard.analysis.best import more_jobs
+from steelyard.analysis.best import remedy
 from steelyard.analysis.summary import MEASURED
 from steelyard.contracts.base import to_json_object
 from steelyard.numbers import change, short
@@ -91,7 +91,7 @@ def next_step(curve: BatchCurve) -> str | None:
     lacking = [entry.cell for entry in curve.cells if entry.throughput.value is not None and entry.cell.unreliable]
     if curve.knee is None or not (curve.provisional or curve.above) or not lacking:
         return None
-    return more_jobs([curve.above] if curve.above is not None else lacking)
+    return remedy(curve.above if curve.above is not None else lacking[0])
 
 
 def knee_short(curve: BatchCurve) -> str:

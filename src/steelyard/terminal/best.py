@@ -9,6 +9,7 @@ from steelyard.analysis.best import above, fastest_first, less_is_better
 from steelyard.analysis.ratios import FEW_TIMES
 from steelyard.analysis.summary import MEASURED
 from steelyard.contracts.base import to_json_object
+from steelyard.numbers import change
 from steelyard.terminal.findings import finding_lines, next_line
 from steelyard.terminal.text import (
     capital,
@@ -110,11 +111,9 @@ def _rate(cell: CellSummary) -> str:
 
 
 def _but(name: str, figure: Quantity, relative: float, reasons: Sequence[str]) -> str:
-    change = f"{number(100 * abs(relative - 1), 2)} % {'higher' if relative > 1 else 'lower'}"
-    if relative >= FEW_TIMES:
-        change = f"{number(relative, 2)} times as much"
+    word = "as much" if relative >= FEW_TIMES else "higher" if relative > 1 else "lower"
     measured = f"{number(figure.value or 0.0, DIGITS)} {figure.unit}"
-    return f"{name} measured {change}, {measured}, but is unreliable: {'; '.join(reasons)}"
+    return f"{name} measured {change(abs(relative - 1))} {word}, {measured}, but is unreliable: {'; '.join(reasons)}"
 
 
 def answers(rankings: Sequence[Ranking]) -> str:
@@ -132,7 +131,7 @@ def _none_reliable(ranking: Ranking) -> str:
     count, first = len(ranking.entries), ranking.above
     if first is None:
         reasons = dict.fromkeys("; ".join(entry.reasons) for entry in ranking.entries)
-        return f"no best: {_of(count)} has a result ({'; '.join(list(reasons)[:SHOWN_TIED])})"
+        return f"no best: {_of(count)} has {_sought(ranking)} ({'; '.join(list(reasons)[:SHOWN_TIED])})"
     text = f"no reliable best: {_of(count)} is {'unreliable' if count == 1 else 'reliable'}"
     if any(found.severity == "error" for found in first.cell.findings):
         return f"{text}: {'; '.join(first.reasons)}"
@@ -154,8 +153,13 @@ def _counted(ranking: Ranking) -> list[str]:
         verb = "is" if len(ranking.reliable) == 1 else "are"
         parts.append(f"{len(ranking.reliable)} of {len(ranking.entries)} configurations {verb} reliable")
     if ranking.lost:
-        parts.append(f"{many(len(ranking.lost), 'configuration')} without a result")
+        parts.append(f"{many(len(ranking.lost), 'configuration')} without {_sought(ranking)}")
     return parts
+
+
+def _sought(ranking: Ranking) -> str:
+    """Name what a configuration without a figure lacks: runs that completed may have no energy."""
+    return "an energy" if ranking.by == "energy" else "a result"
 
 
 def _listed(tied: Sequence[Ranked]) -> str:
@@ -194,8 +198,9 @@ def _compared(by: By, following: Ranked) -> str:
 
 
 def _table(ranking: Ranking) -> list[str]:
-    unit = next((entry.figure.unit for entry in ranking.entries if entry.figure.value is not None), "")
-    heading = ["rank", "configuration", "jobs", f"{HEADINGS[ranking.by]}, {unit}", "relative to the best", "remarks"]
+    units = [entry.figure.unit for entry in ranking.entries if entry.figure.value is not None]
+    figure = ", ".join((HEADINGS[ranking.by], *units[:1]))
+    heading = ["rank", "configuration", "jobs", figure, "relative to the best", "remarks"]
     places = {id(entry): place for place, entry in enumerate(ranking.reliable, 1)}
     rows = [
         [

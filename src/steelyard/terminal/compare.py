@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from steelyard.analysis.ratios import bounded, level_percent, sense, sentence
+from steelyard.analysis.ratios import METHODS, bounded, level_percent, sense, sentence
 from steelyard.audit.beside import REFERENCE
 from steelyard.audit.documents import provenance
 from steelyard.numbers import short
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SHOWN_LEFT_OUT = 6
 # What the column `B is` shows for a verdict.
 SAYS = {"too few jobs": "not ranked"}
+METHODS_BY_NODE = (METHODS["node"], METHODS["node, paired"])
 OF_ONE_SIDE = ("SY115", "SY207", "SY209", "SY211", "SY213")
 
 
@@ -176,6 +177,8 @@ def _explain_ratios(entry: Comparison) -> list[str]:
         )
     elif first.low is not None:
         out += wrapped(f"Bounds: {first.method}. They do not test for chance.")
+    if first.method.startswith(METHODS_BY_NODE):
+        out += wrapped("Each node counts once in B / A, so it may differ from the quotient of A and B.")
     if max(entry.chosen_from) > 1:
         out += wrapped(_explain_choice(entry.chosen_from, first))
     if sense(first.unit) == "time":

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from steelyard.analysis.best import more_jobs
+from steelyard.analysis.best import remedy
 from steelyard.analysis.loss import FACTORS
 from steelyard.analysis.scaling import USABLE_ERROR_PERCENT
 from steelyard.analysis.summary import MEASURED
 from steelyard.contracts.base import to_json_object
 from steelyard.numbers import change
-from steelyard.stats.quotient import Estimate
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.stats.scaling_fit import CurveFit
 from steelyard.terminal.findings import finding_lines, next_line, tally_lines
-from steelyard.terminal.text import number, seconds, table, with_interval, wrapped
+from steelyard.terminal.text import brackets, number, seconds, table, with_interval, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from steelyard.analysis.loss import Factor
     from steelyard.analysis.scaling import Point, Scaling
     from steelyard.contracts.record import Quantity
+    from steelyard.stats.quotient import Estimate
 
 KINDS = {
     "strong": "strong scaling: constant batch per job",
@@ -88,8 +88,7 @@ def next_step(found: Scaling) -> str | None:
     if found.blocked or not (found.provisional or found.aside):
         return None
     cells = found.aside or [cell for cell in found.cells if cell.unreliable]
-    codes = [one.code for cell in cells for one in cell.findings if one.severity == "error"]
-    return f"steelyard explain {codes[0]}" if codes else more_jobs(cells)
+    return remedy(cells[0])
 
 
 def answer(found: Scaling) -> str:
@@ -153,6 +152,9 @@ def _figures(found: Scaling) -> list[str]:
         lines += _wrapped(text + (" The CI of a single job is over its steps; other jobs may differ." if alone else ""))
     if any(point.split.total.low is not None and point is not base for point in found.points):
         lines += _wrapped("[ ] = 95 % CI from the spread between jobs")
+    shown = [cell.throughput.interval for cell in (*found.cells, *found.aside)]
+    for reason in dict.fromkeys(reason for interval in shown if interval for reason in interval.approximate):
+        lines += _wrapped(f"~ = approximate: {reason}")
     return lines
 
 
@@ -269,10 +271,11 @@ def _devices(count: int | str) -> str:
 
 
 def _rate(found: Quantity, factor: float) -> str:
-    rate = Estimate((found.value or 0.0) / factor)
-    if found.interval is not None:
-        rate = Estimate(rate.value, found.interval.low / factor, found.interval.top / factor)
-    return _interval(rate)
+    text, interval = number((found.value or 0.0) / factor, 4), found.interval
+    if interval is None:
+        return text
+    high = None if interval.high is None else interval.high / factor
+    return f"{text} {brackets(replace(interval, low=interval.low / factor, high=high), 4)}"
 
 
 def _interval(estimate: Estimate, digits: int = 4) -> str:

@@ -207,9 +207,12 @@ def _words_in(field: _Field, factor: float) -> tuple[str, str]:
     if field.shown is None:
         return "", field.ended if len(field.ended) <= 14 else "no result"
     low, high = interval_of(field.quantity)
-    if low is None or high is None:
-        return number(field.shown / factor, 3), "no CI"
-    return number(field.shown / factor, 3), f"± {50 * (high - low) / field.shown:.1f} %"
+    rate = number(field.shown / factor, 3)
+    if low is None:
+        return rate, "no CI"
+    if high is None:
+        return rate, f"at least {number(low / factor, 3)}"
+    return rate, f"± {50 * (high - low) / field.shown:.1f} %"
 
 
 # -- texts and table

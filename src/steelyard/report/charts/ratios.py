@@ -250,11 +250,20 @@ def _columns_and_rows(lines: Sequence[_Line], runs: Runs) -> tuple[tuple[Column,
         rows.append(
             (
                 *start, Cell(number(ratio.a), ratio.a, runs=ids_a), Cell(number(ratio.b), ratio.b, runs=ids_b),
-                Cell(line.says.removeprefix("FORCED "), ratio.value, ratio.low, ratio.high, ids_a + ids_b, codes),
+                _ratio_cell(line, ids_a + ids_b, codes),
                 Cell(text, text), Cell(str(ratio.jobs_a), ratio.jobs_a), Cell(str(ratio.jobs_b), ratio.jobs_b),
             )
         )  # fmt: skip
     return columns, tuple(rows)
+
+
+def _ratio_cell(line: _Line, runs: tuple[str, ...], codes: tuple[str, ...]) -> Cell:
+    """Return the ratio with its interval; of a bound, only the end that counts."""
+    ratio = line.ratio
+    assert ratio is not None
+    if (bound := ratio.bound) is not None:
+        return Cell(line.says, bound, bound if bound > 1 else None, bound if bound < 1 else None, runs, codes)
+    return Cell(line.says.removeprefix("FORCED "), ratio.value, ratio.low, ratio.high, runs, codes)
 
 
 def _capital(text: str) -> str:

@@ -246,8 +246,10 @@ def interval_of(quantity: Quantity) -> tuple[float | None, float | None]:
 
 def named(value: float, low: float | None, high: float | None, digits: int = 4) -> str:
     """Format a value with its interval for a sentence."""
-    if low is None or high is None:
+    if low is None:
         return number(value, digits)
+    if high is None:
+        return f"{number(value, digits)} (95 % CI: at least {number(low, digits)})"
     return f"{number(value, digits)} (95 % CI {number(low, digits)} to {number(high, digits)})"
 
 

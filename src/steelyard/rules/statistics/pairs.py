@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from steelyard.contracts.record import Finding
+    from steelyard.contracts.spec import RunSpec
     from steelyard.rules.table.row import Pair, Row
 
 LONGER = 4
@@ -240,13 +241,16 @@ class UnsteadyJobs(PairRule):
             unsteady = row.number("unsteady_jobs")
             if unsteady:
                 jobs = job_count(row, pair.metric)
-                few = jobs < MIN_JOBS and about_rate(pair)
-                then = f"{MIN_JOBS} jobs would show how much that matters" if few else "the interval over jobs shows it"
+                said = f"{unsteady:g} of {jobs} jobs without a steady state"
+                if jobs >= MIN_JOBS:
+                    fix = "nothing has to be done; more jobs narrow the interval"
+                    yield self.found(f"{said}; the interval over jobs contains this", place=row.place, fix=fix)
+                    continue
                 yield self.found(
-                    f"{unsteady:g} of {jobs} jobs without a steady state; {then}",
+                    f"{said}; {MIN_JOBS} jobs would show how much that matters",
                     place=row.place,
-                    severity="error" if few else "warning",
-                    command=extend(row.spec, repeats=max(1, MIN_JOBS - jobs)) if row.spec is not None else "",
+                    severity="error" if about_rate(pair) else "warning",
+                    command=extend(row.spec, repeats=MIN_JOBS - jobs) if row.spec is not None else "",
                 )
 
 
@@ -290,7 +294,7 @@ class TrendInJobs(PairRule):
                 f"{describe_trend(trend)}; {then}",
                 place=row.place,
                 severity="error" if far else "warning",
-                command=_run_longer(row),
+                command=run_longer(row.spec) if row.spec is not None else "",
             )
 
 
@@ -351,14 +355,12 @@ def _jobs(row: Row) -> list[JobTime]:
     return [JobTime(1.0, node, began, ended) for node in sorted(nodes_of(row)) or [""]]
 
 
-def _run_longer(row: Row) -> str:
-    """Return the command for longer jobs of a side; empty for a published row."""
-    if row.spec is None:
-        return ""
-    budget = row.spec.budget
+def run_longer(spec: RunSpec) -> str:
+    """Return the command for longer jobs with the settings of a run."""
+    budget = spec.budget
     fields = ("epochs",) if budget.epochs is not None else ("min_steps", "min_seconds", "max_steps", "max_seconds")
     changes = {f"budget.{name}": LONGER * getattr(budget, name) for name in fields}
-    return extend(row.spec, changes, repeats=MIN_JOBS)
+    return extend(spec, changes, repeats=MIN_JOBS)
 
 
 def _show_study(row: Row) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from steelyard.rules.table.units import unit_of
 
 if TYPE_CHECKING:
-    from steelyard.rules.table.row import Pair, Row, Setting
+    from steelyard.rules.table.row import Amount, Pair, Row, Setting
 
 Role = Literal[
     "system", "size", "work", "data", "amount", "arithmetic", "training", "batch",
@@ -205,10 +205,14 @@ def about_quality(metric: str) -> bool:
 
 
 def about_rate(pair: Pair) -> bool:
+    """Return whether the figure of a pair is a rate or the time of one step."""
+    return of_steps(pair.metric, pair.a.figures.get(pair.metric) or pair.b.figures.get(pair.metric))
+
+
+def of_steps(metric: str, amount: Amount | None) -> bool:
     """Return whether a figure is a rate or the time of one step, so that the length of the run does not change it."""
-    amount = pair.a.figures.get(pair.metric) or pair.b.figures.get(pair.metric)
     known = unit_of(amount.unit) if amount is not None else None
-    if pair.metric.startswith(("step_time", "ttft", "time_per_token")) or "throughput" in pair.metric:
+    if metric.startswith(("step_time", "ttft", "time_per_token")) or "throughput" in metric:
         return True
     return known is not None and known[0] in ("rate", "per_energy", "power", "ratio")
 
