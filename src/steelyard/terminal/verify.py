@@ -11,7 +11,7 @@ from steelyard.errors import printable
 from steelyard.inputs.cost import cost
 from steelyard.inputs.recipe import cell_of
 from steelyard.inputs.study import label
-from steelyard.numbers import percent, short, times
+from steelyard.numbers import change, short
 from steelyard.stats.band import MAX_NEEDED, Band
 from steelyard.terminal.drawing import rounded
 from steelyard.terminal.findings import finding_lines, findings_object, next_line
@@ -57,8 +57,8 @@ def _outcome_lines(recipe: Recipe, outcome: FigureVerdict) -> list[str]:
     value = f"{expected.metric} {number(found.value)} {_brackets(found.low, found.high)}{unit}".rstrip()
     against = f"expected {_band(outcome.band)}"
     if expected.value is not None:
-        change = _change(found.value / expected.value, "above", "below")
-        against += f"; {change} the documented {number(expected.value)}"
+        off = _change(found.value / expected.value, "above", "below")
+        against += f"; {off} the documented {number(expected.value)}"
     lines = [f"{outcome.verdict.upper()}: {subject}: {value}; {against}", sentence(outcome.why)]
     if outcome.not_steady:
         lines.append(
@@ -66,7 +66,7 @@ def _outcome_lines(recipe: Recipe, outcome: FigureVerdict) -> list[str]:
             "jobs differ, but longer jobs may have another pace."
         )
     if found.low is not None:
-        spread = "" if found.spread is None else f"; jobs vary by {_share(found.spread)}"
+        spread = "" if found.spread is None else f"; jobs vary by {change(found.spread)}"
         nodes = {record.environment.node for record in outcome.records if record.environment}
         where = f", all on node {nodes.pop()}" if len(nodes) == 1 else f" on {len(nodes)} nodes" if nodes else ""
         lines.append(f"[ ] = {100 * found.level:g} % CI over {found.jobs} jobs{where}{spread}")
@@ -84,11 +84,11 @@ def _open_lines(outcome: FigureVerdict, outcomes: Sequence[FigureVerdict]) -> li
         return [f"{more} {enough} be enough{_price_words(outcomes, outcome.more_jobs)}."]
     needed = f"more than {MAX_NEEDED:,}" if found.needed is None else f"about {found.needed:,}"
     cost = "" if found.needed is None else _price_words(outcomes, found.needed)
-    vary = f"jobs vary by {_share(found.spread)}, and " if found.spread is not None else ""
+    vary = f"jobs vary by {change(found.spread)}, and " if found.spread is not None else ""
     distance = outcome.band.distance(found.value) / found.value if found.value else 0.0
     inside = outcome.band.holds(found.value) or outcome.band.documented is None
     end = "the edge of the band" if inside else "the documented figure"
-    reason = f"The reason: {vary}the figure is {_share(distance)} from {end}."
+    reason = f"The reason: {vary}the figure is {change(distance)} from {end}."
     return [
         f"More jobs are not suggested: {needed} would be needed{cost}. {reason}",
         *_decidable(outcome, found),
@@ -123,16 +123,10 @@ def _decidable(outcome: FigureVerdict, found: BandJudgement) -> list[str]:
     return [f"{text}."]
 
 
-def _share(share: float) -> str:
-    """Format a share: in percent, or from 1 on as a factor."""
-    return percent(share, 2) if share < 1 else times(share, 2)
-
-
 def _change(ratio: float, up: str, down: str, factor: str = "") -> str:
-    """Format a ratio as a change in percent, such as `5.0 % above`; from 2 on as `3.50x`, followed by `factor`."""
-    if ratio >= 2:
-        return f"{times(ratio)}{factor}"
-    return f"{abs(100 * (ratio - 1)):.1f} % {up if ratio > 1 else down}"
+    """Format a ratio as a change, such as `5 % above`; a large one as `3.5x`, followed by `factor`."""
+    text = change(abs(ratio - 1))
+    return f"{text}{factor}" if text.endswith("x") else f"{text} {up if ratio > 1 else down}"
 
 
 def _brackets(low: float | None, high: float | None) -> str:
@@ -235,9 +229,9 @@ def _history_rows(entry: History, changed: dict[str, float]) -> list[list[str]]:
     for occasion in entry.occasions:
         judgement = occasion.outcome.judgement
         figure = "-" if judgement is None else f"{number(judgement.value)} {_brackets(judgement.low, judgement.high)}"
-        change = _change(changed[occasion.study], "higher", "lower") if occasion.study in changed else ""
+        step = _change(changed[occasion.study], "higher", "lower") if occasion.study in changed else ""
         started = occasion.started_at[:16].replace("T", " ")
-        rows.append([started, str(len(occasion.values)), figure.rstrip(), occasion.outcome.verdict, change])
+        rows.append([started, str(len(occasion.values)), figure.rstrip(), occasion.outcome.verdict, step])
     return rows
 
 
