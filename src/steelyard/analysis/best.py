@@ -15,9 +15,8 @@ from steelyard.analysis.summary import MEASURED, labels, why_longer
 from steelyard.analysis.sweep import factor_of, swept_settings
 from steelyard.contracts.record import Quantity
 from steelyard.estimate.student import student_t
-from steelyard.inputs.command import extend, join, run_again
+from steelyard.inputs.command import extend, join, run_again, run_longer
 from steelyard.rules.rule import check
-from steelyard.rules.statistics.pairs import run_longer
 from steelyard.rules.table.row import Pair
 from steelyard.rules.table.settings import FOLLOWS, SETTINGS, alike, shown
 from steelyard.stats.quotient import Estimate
@@ -214,7 +213,7 @@ def remedy(cell: CellSummary) -> str:
         return extend(spec, repeats=MIN_JOBS - len(measured))
     # An extension would leave out a trend that shows only beside another configuration.
     vain = spec.study_arguments and why_longer(measured) is None
-    return f"steelyard explain {TREND}" if vain else run_longer(spec)
+    return f"steelyard explain {TREND}" if vain else run_longer(spec, MIN_JOBS)
 
 
 def _jobs(cell: CellSummary) -> int:

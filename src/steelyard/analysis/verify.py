@@ -34,6 +34,7 @@ TIME_FORMAT = "%Y%m%dT%H%M%S"
 INTERRUPTED = ("killed", "node_failure", "preempted", "cancelled")
 """Statuses that say nothing about the speed of the machine: such jobs are not counted."""
 ORDER: tuple[Verdict, ...] = ("pass", "cannot tell", "fail")
+BUSY = "SY609"
 SHOWN_FACTS = 8
 # Most likely causes of a change, shown first.
 TELLING = ("driver", "torch.version", "kernel", "cuda", "cudnn", "nccl", "container", "governor")
@@ -69,6 +70,11 @@ class FigureVerdict:
     def more_jobs(self) -> int | None:
         """Number of jobs to add next; None if they would not decide, or too many would be needed."""
         return self.open.more_jobs if self.open else None
+
+    @property
+    def busy(self) -> int:
+        """Number of jobs that ran on a busy machine."""
+        return sum(any(found.code == BUSY for found in record.findings) for record in self.records)
 
     @property
     def not_steady(self) -> int:

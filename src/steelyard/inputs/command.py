@@ -69,6 +69,13 @@ def longer_limits(spec: RunSpec, max_seconds: float) -> dict[str, float]:
     return changes
 
 
+def run_longer(spec: RunSpec, repeats: int) -> str:
+    """Return the command for jobs of twice the length with the settings of a run."""
+    budget = spec.budget
+    fields = ("epochs",) if budget.epochs is not None else ("min_steps", "min_seconds", "max_steps", "max_seconds")
+    return extend(spec, {f"budget.{name}": 2 * getattr(budget, name) for name in fields}, repeats=repeats)
+
+
 def join(*commands: str) -> str:
     """Return commands as one, each once."""
     return " && ".join(dict.fromkeys(filter(None, commands)))

@@ -60,6 +60,11 @@ def _outcome_lines(recipe: Recipe, outcome: FigureVerdict) -> list[str]:
         off = _change(found.value / expected.value, "above", "below")
         against += f"; {off} the documented {number(expected.value)}"
     lines = [f"{outcome.verdict.upper()}: {subject}: {value}; {against}", sentence(outcome.why)]
+    if outcome.busy:
+        lines.append(
+            f"{outcome.busy} of {many(found.jobs, 'job')} ran while other processes used the CPUs (SY609). If that is "
+            "not usual here, verify again when the machine is quiet; what runs now: steelyard doctor"
+        )
     if outcome.not_steady:
         lines.append(
             f"{outcome.not_steady} of {many(found.jobs, 'job')} had no steady state (SY201); the interval covers how "
@@ -247,6 +252,7 @@ def outcomes_object(outcomes: Sequence[FigureVerdict]) -> list[dict[str, Any]]:
             "unit": outcome.unit,
             "judgement": _judgement(outcome.judgement),
             "more_jobs": outcome.more_jobs,
+            "busy": outcome.busy,
             "not_steady": outcome.not_steady,
             "statuses": outcome.statuses,
             "runs": [record.run_id for record in outcome.records],

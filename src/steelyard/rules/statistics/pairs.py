@@ -6,7 +6,7 @@ import math
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from steelyard.inputs.command import extend, join
+from steelyard.inputs.command import extend, join, run_longer
 from steelyard.rules.rule import Example, PairRule, find_rule
 from steelyard.rules.table.phrases import describe_trend
 from steelyard.rules.table.settings import about_rate, alike, nodes_of, shown, stated
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from steelyard.contracts.record import Finding
-    from steelyard.contracts.spec import RunSpec
     from steelyard.rules.table.row import Pair, Row
 
 LONGER = 4
@@ -294,7 +293,7 @@ class TrendInJobs(PairRule):
                 f"{describe_trend(trend)}; {then}",
                 place=row.place,
                 severity="error" if far else "warning",
-                command=run_longer(row.spec) if row.spec is not None else "",
+                command=run_longer(row.spec, MIN_JOBS) if row.spec is not None else "",
             )
 
 
@@ -353,14 +352,6 @@ def _jobs(row: Row) -> list[JobTime]:
     except (ValueError, OverflowError, OSError):
         return []
     return [JobTime(1.0, node, began, ended) for node in sorted(nodes_of(row)) or [""]]
-
-
-def run_longer(spec: RunSpec) -> str:
-    """Return the command for longer jobs with the settings of a run."""
-    budget = spec.budget
-    fields = ("epochs",) if budget.epochs is not None else ("min_steps", "min_seconds", "max_steps", "max_seconds")
-    changes = {f"budget.{name}": LONGER * getattr(budget, name) for name in fields}
-    return extend(spec, changes, repeats=MIN_JOBS)
 
 
 def _show_study(row: Row) -> str:
