@@ -62,7 +62,7 @@ def extend(spec: RunSpec, changes: Mapping[str, Any] | None = None, *, repeats: 
 
 
 def longer_limits(spec: RunSpec, max_seconds: float) -> dict[str, float]:
-    """Return the changes that let a run measure for so long; a time limit grows in proportion."""
+    """Return the changes that let a run measure for this many seconds; a time limit grows in proportion."""
     changes = {"budget.max_seconds": float(max_seconds)}
     if spec.time_limit_s is not None:
         changes["time_limit_s"] = float(math.ceil(spec.time_limit_s * max_seconds / spec.budget.max_seconds))
