@@ -146,7 +146,7 @@ class Ranking:
         # The jobs of a site run through its scheduler, and no command of one run does that.
         if needed is None or any("--site" in cell.spec.study_arguments for cell in cells):
             return None
-        return join(*(run_again(cell.records[0].spec, repeats=max(1, needed - _jobs(cell))) for cell in cells))
+        return join(*(run_again(cell.records[0].spec, repeats=max(1, needed - _jobs(cell))) for cell in cells)) or None
 
 
 def rank(
@@ -209,11 +209,13 @@ def remedy(cell: CellSummary) -> str:
         return f"steelyard explain {codes[0]}"
     measured = [record for record in cell.records if record.status.code in MEASURED]
     spec = cell.records[0].spec
+    # The file of a study outside the folder of the command is not named.
+    show = f"steelyard show {cell.study}"
     if len(measured) < MIN_JOBS:
-        return extend(spec, repeats=MIN_JOBS - len(measured))
+        return extend(spec, repeats=MIN_JOBS - len(measured)) or show
     # An extension would leave out a trend that shows only beside another configuration.
     vain = spec.study_arguments and why_longer(measured) is None
-    return f"steelyard explain {TREND}" if vain else run_longer(spec, MIN_JOBS)
+    return f"steelyard explain {TREND}" if vain else run_longer(spec, MIN_JOBS) or show
 
 
 def _jobs(cell: CellSummary) -> int:

@@ -11,7 +11,7 @@ from steelyard.contracts.base import to_json_object
 from steelyard.numbers import change, short
 from steelyard.stats.knee import MIN_POINTS
 from steelyard.terminal.best import above_words, unreliable_notes
-from steelyard.terminal.findings import finding_lines, next_line, tally_lines
+from steelyard.terminal.findings import command_line, finding_lines, findings_object, next_line, tally_lines
 from steelyard.terminal.text import count_statuses, interval_notes, number, sentence, table, with_interval, wrapped
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def curve_object(curve: BatchCurve) -> dict[str, Any]:
     return {
         "label": curve.label,
         "answer": knee_answer(curve),
-        "next": next_step(curve),
+        "next": command_line(step) if (step := next_step(curve)) is not None else None,
         "alone": list(curve.alone),
         "knee": knee,
         "asymptote_samples_per_s": curve.asymptote,
@@ -238,5 +238,5 @@ def curve_object(curve: BatchCurve) -> dict[str, Any]:
             }
             for entry in curve.cells
         ],
-        "findings": to_json_object(curve.findings),
+        "findings": findings_object(curve.findings),
     }

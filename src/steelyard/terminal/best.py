@@ -10,7 +10,7 @@ from steelyard.analysis.ratios import FEW_TIMES
 from steelyard.analysis.summary import MEASURED
 from steelyard.contracts.base import to_json_object
 from steelyard.numbers import change
-from steelyard.terminal.findings import finding_lines, next_line
+from steelyard.terminal.findings import command_line, finding_lines, findings_object, next_line
 from steelyard.terminal.text import (
     capital,
     count_statuses,
@@ -250,7 +250,7 @@ def ranking_object(ranking: Ranking) -> dict[str, Any]:
         "group": ranking.label,
         "basis": ranking.basis,
         "answer": headline(ranking),
-        "next": ranking.next_step,
+        "next": command_line(ranking.next_step) if ranking.next_step is not None else None,
         "best": None if ranking.best is None else ranking.best.cell.cell,
         "configurations": [
             {
@@ -265,5 +265,5 @@ def ranking_object(ranking: Ranking) -> dict[str, Any]:
             }
             for entry in ranking.entries
         ],
-        "findings": to_json_object(ranking.findings),
+        "findings": findings_object(ranking.findings),
     }

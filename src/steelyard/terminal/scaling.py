@@ -13,7 +13,7 @@ from steelyard.contracts.base import to_json_object
 from steelyard.numbers import change
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.stats.scaling_fit import CurveFit
-from steelyard.terminal.findings import finding_lines, next_line, tally_lines
+from steelyard.terminal.findings import finding_lines, findings_object, next_line, tally_lines
 from steelyard.terminal.text import brackets, number, seconds, table, with_interval, wrapped
 
 if TYPE_CHECKING:
@@ -330,7 +330,7 @@ def scaling_object(found: Scaling) -> dict[str, Any]:
             for cell in found.aside
         ],
         "missing": [{"devices": count, "ended": ended} for count, ended in found.missing],
-        "findings": to_json_object(found.findings),
+        "findings": findings_object(found.findings),
     }
     if found.blocked:
         return data
