@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # CPU time is counted in ticks of 10 ms: long enough to see a tenth of a CPU, short enough not to be noticed.
 INTERVAL_S = 0.3
+# Before a run: it delays the first step.
+BEFORE_RUN_S = 0.1
 # One tick is 3 % of this time on a CPU: more than in the rule must be used or lost.
 CROWDED, LOST = 0.1, 0.05
 LEAST_CPUS = 0.1
@@ -44,15 +46,15 @@ def load_check(node: HostView, pause: Callable[[float], None] = time.sleep) -> C
 def busy_line(node: HostView | None = None, pause: Callable[[float], None] = time.sleep) -> str:
     """Return a line for people if this node is busy; empty if it is not."""
     node = node or HostView()
-    load = load_now(node, pause)
+    load = load_now(node, pause, BEFORE_RUN_S)
     told = [] if load is None else [text for text, _ in _disturbances(load, node)]
     return f"busy machine: {'; '.join(told)}; see steelyard doctor" if told else ""
 
 
-def load_now(node: HostView, pause: Callable[[float], None]) -> LoadShares | None:
+def load_now(node: HostView, pause: Callable[[float], None], seconds: float = INTERVAL_S) -> LoadShares | None:
     """Return the load of a short time from now on; None if the kernel does not show what others use."""
     first = read_load(node.root, "start", cpus=node.cpu_numbers)
-    pause(INTERVAL_S)
+    pause(seconds)
     load = load_between([(first, read_load(node.root, "end", cpus=node.cpu_numbers))])
     return load if load is not None and load.other_cpus is not None else None
 
