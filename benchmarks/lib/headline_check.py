@@ -22,7 +22,7 @@ NEXT = re.compile(
 )
 NEXT_COST = re.compile(rf"the next, (?P<name>[^;]+?), (?:costs|needs) (?P<ratio>{NUMBER}) times as much")
 HIGHER = re.compile(
-    rf"(?:^|; |\. )(?P<name>[^;.]+?) measured (?P<change>{NUMBER}) (?P<way>% higher|% lower|times as much), "
+    rf"(?:^|; |\. )(?P<name>[^;.]+?) measured (?P<change>{NUMBER})(?P<way> % higher| % lower|x as much), "
     rf"(?P<value>{NUMBER}) "
     r"[^;]*?but is unreliable"
 )
@@ -32,7 +32,7 @@ NONE = re.compile(
 )
 NO_RESULT = re.compile(r"[Nn]o best: ")
 RELIABLE = re.compile(r"(\d+) of (\d+) configurations (?:is|are) reliable")
-WITHOUT = re.compile(r"(\d+) configurations? without a result")
+WITHOUT = re.compile(r"(\d+) configurations? without (?:a result|an energy)")
 EXACT = 1.2e-3
 """Sentences have four digits, tables four or five; ratios have three."""
 RATIO = 8e-3
@@ -185,7 +185,7 @@ def _check_higher(text: str, best: Shown, doubtful: Sequence[Shown], sign: int) 
         yield f"leaves out {top.name}, which has {top.value} and is unreliable"
         return
     times = (top.value or 0.0) / (best.value or 1.0)
-    change = times if "times" in found["way"] else 100 * abs(times - 1)
+    change = times if "x" in found["way"] else 100 * abs(times - 1)
     said = float(found["change"].replace(",", ""))
     named = next((row for row in better if row.name == plain(found["name"])), None)
     # Two rows may be equal in the digits of the table.

@@ -455,17 +455,10 @@ def _against_best(entries: list[Ranked], rows: dict[str, Row], by: By) -> list[R
     made = []
     for n, entry in enumerate(entries):
         against = [first[n] if m == 0 else _ratio(own[m], own[n], metric, level) for m in tied if m != n and bounded]
-        relative = _union(_relative(entry, entries[0], first[n], by), against, by, tied=n in tied)
+        value = (entry.figure.value or 0.0) / (entries[0].figure.value or 1.0)
+        relative = _union(value, against, by, tied=n in tied)
         made.append(replace(entry, relative=relative, tied=n in tied))
     return made
-
-
-def _relative(entry: Ranked, best: Ranked, ratio: Ratio | None, by: By) -> float:
-    """Return a figure over that of the best. If nodes are the unit, this is the ratio over nodes; nothing is better."""
-    value = (entry.figure.value or 0.0) / (best.figure.value or 1.0)
-    if ratio is not None:
-        value = 1 / ratio.value if by == "cost" else ratio.value
-    return max(1.0, value) if less_is_better(by) else min(1.0, value)
 
 
 def _ratio(a: Row, b: Row, metric: str, level: float) -> Ratio | None:
@@ -496,4 +489,5 @@ def _union(value: float, against: Sequence[Ratio | None], by: By, *, tied: bool)
         low = 1.0 if tied else None if low is None else max(1.0, low)
     else:
         high = 1.0 if tied else None if high is None else min(1.0, high)
-    return Estimate(value, low, high)
+    # With nodes as the unit, the ratio over nodes may differ from that of the figures beside it.
+    return Estimate(value, None if low is None else min(low, value), None if high is None else max(high, value))
