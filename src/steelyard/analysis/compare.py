@@ -25,7 +25,7 @@ from steelyard.rules.table.settings import (
     meant_to_differ,
     shown,
 )
-from steelyard.stats.ratio import MIN_JOBS, TREND_LIMIT, shown_trend
+from steelyard.stats.ratio import MIN_JOBS, shown_trend, too_large
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -286,13 +286,9 @@ def _varied(rows: list[Row]) -> frozenset[str]:
 def _best(rows: list[Row], metric: str) -> Row:
     """Return the best of the reliable rows; of all rows if none is reliable, as in published tables."""
     more = sense(rows[0].figures[metric].unit) == "rate"
-    reliable = [row for row in rows if row.get("findings") is None and len(row.jobs) >= MIN_JOBS and not _trends(row)]
+    reliable = [row for row in rows if row.get("findings") is None and len(row.jobs) >= MIN_JOBS]
+    reliable = [row for row in reliable if not too_large(shown_trend(row.jobs))]
     return (max if more else min)(reliable or rows, key=lambda row: row.figures[metric].value)
-
-
-def _trends(row: Row) -> bool:
-    trend = shown_trend(row.jobs)
-    return trend is not None and abs(trend) > TREND_LIMIT
 
 
 def _tell_apart(made: list[Comparison]) -> list[Comparison]:

@@ -16,7 +16,7 @@ from steelyard.rules.rule import find_rule
 from steelyard.rules.statistics.runs import too_short
 from steelyard.rules.table.phrases import describe_trend
 from steelyard.stats.intervals import across_jobs, concerns_tail, two_groups
-from steelyard.stats.ratio import MIN_JOBS, TREND_LIMIT, JobTime, shown_trend
+from steelyard.stats.ratio import MIN_JOBS, JobTime, shown_trend, too_large
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -70,7 +70,7 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
             # The interval over jobs replaces those of single jobs.
             findings = {key: found for key, found in findings.items() if found.code not in OF_ONE_JOB}
         if sum(record.status.code in MEASURED for record in runs) >= MIN_JOBS:
-            findings = {key: _without_vain_command(found, runs) for key, found in findings.items()}
+            findings = {key: _without_useless_command(found, runs) for key, found in findings.items()}
         summary = CellSummary(
             study=study,
             cell=cell,
@@ -88,11 +88,11 @@ def summarise(records: Iterable[RunRecord]) -> list[CellSummary]:
     return summaries
 
 
-def _without_vain_command(found: Finding, runs: Sequence[RunRecord]) -> Finding:
+def _without_useless_command(found: Finding, runs: Sequence[RunRecord]) -> Finding:
     """Return a finding without the command to extend its study, if that would add no job."""
     measured = [record for record in runs if record.status.code in MEASURED]
-    vain = found.command.endswith(EXTEND) and why_longer(measured) is None
-    return replace(found, command="") if vain else found
+    useless = found.command.endswith(EXTEND) and why_longer(measured) is None
+    return replace(found, command="") if useless else found
 
 
 def why_longer(measured: Sequence[RunRecord]) -> str | None:
@@ -103,7 +103,7 @@ def why_longer(measured: Sequence[RunRecord]) -> str | None:
     if codes:
         return f"jobs too short ({', '.join(sorted(codes))})"
     trend = shown_trend([job_of(record) for record in measured])
-    return f"{describe_trend(trend)} (SY211)" if trend is not None and abs(trend) > TREND_LIMIT else None
+    return f"{describe_trend(trend)} (SY211)" if trend is not None and too_large(trend) else None
 
 
 def _longest(runs: Sequence[RunRecord]) -> list[RunRecord]:
@@ -130,7 +130,7 @@ def _unreliable(runs: Sequence[RunRecord]) -> Iterator[str]:
         unsteady = sum(not is_steady(record) for record in measured)
         says = f"{unsteady} without a steady state" if unsteady else "their spread is not known"
         yield f"{len(measured)} of the {MIN_JOBS} jobs that a ranking needs; {says}"
-    if (trend := shown_trend([job_of(record) for record in measured])) is not None and abs(trend) > TREND_LIMIT:
+    if (trend := shown_trend([job_of(record) for record in measured])) is not None and too_large(trend):
         yield describe_trend(trend)
 
 
@@ -219,7 +219,7 @@ def time_to_quality(records: Sequence[RunRecord]) -> Quantity | None:
             interval = Interval(
                 # A time cannot be negative, even if the spread of three jobs suggests it.
                 low=max(0.0, across.low),
-                high=across.high,
+                high=across.high if across.low > 0 else across.at_most,
                 level=across.level,
                 method=across.method,
                 covers=_covers(records, len(values)),

@@ -108,13 +108,13 @@ def compare_jobs(
     _require_times(a, b)
     by_node = _unit(a, b)
     times_a, times_b = (_node_means(side) if by_node != "job" else [job.time for job in side] for side in (a, b))
-    value = _mean(times_b) / _mean(times_a)
-    if by_node == "node, paired":
-        # As its standard error: each node counts once.
-        value = math.exp(_mean([math.log(y / x) for x, y in zip(times_a, times_b, strict=True)]))
+    paired = by_node == "node, paired"
+    logs = [math.log(y / x) for x, y in zip(times_a, times_b, strict=True)] if paired else []
+    # On the same nodes each node counts once, as in the standard error.
+    value = math.exp(_mean(logs)) if paired else _mean(times_b) / _mean(times_a)
     if min(len(a), len(b)) < MIN_JOBS:
         return TimeRatio(value, None, None, level, None, "too few jobs", len(a), len(b))
-    error, df = _paired(times_a, times_b) if by_node == "node, paired" else _welch(times_a, times_b)
+    error, df = _paired(logs) if paired else _welch(times_a, times_b)
     trends = shown_trend(a, b), shown_trend(b, a)
     allowed = drift if one_after_the_other(a, b) else None
     extra = (
@@ -128,7 +128,7 @@ def compare_jobs(
     elif low > 1:
         verdict = "slower"
     answer: Answer = "ratio"
-    if any(trend is not None and abs(trend) > TREND_LIMIT for trend in trends):
+    if any(map(too_large, trends)):
         answer = "none" if verdict == "no difference shown" else "bound"
     elif allowed and verdict != "no difference shown":
         answer = "bound"
@@ -154,6 +154,11 @@ def shown_trend(jobs: Sequence[JobTime], others: Sequence[JobTime] = ()) -> floa
     # The variance is that of one job, whatever the number of jobs on each side.
     shown = any(abs(mean) > student_t(level, df) * math.sqrt(total / df / len(found)) for level, total, df in tests)
     return mean if shown and abs(mean) > MIN_TREND else None
+
+
+def too_large(trend: float | None) -> bool:
+    """Return whether a shown trend leaves no ratio, only a bound."""
+    return trend is not None and abs(trend) > TREND_LIMIT
 
 
 def _trends(jobs: Sequence[JobTime]) -> list[float]:
@@ -206,9 +211,8 @@ def _node_means(jobs: Sequence[JobTime]) -> list[float]:
     return [_mean([job.time for job in jobs if job.node == node]) for node in sorted({job.node for job in jobs})]
 
 
-def _paired(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
+def _paired(logs: Sequence[float]) -> tuple[float, float]:
     """Return the standard error of the mean log ratio over nodes, and its degrees of freedom."""
-    logs = [math.log(y / x) for x, y in zip(a, b, strict=True)]
     df = len(logs) - 1.0
     return math.sqrt(_squares(logs) / df / len(logs)), df
 

@@ -10,7 +10,16 @@ from steelyard.inputs.command import extend, join, run_longer
 from steelyard.rules.rule import Example, PairRule, find_rule
 from steelyard.rules.table.phrases import describe_trend
 from steelyard.rules.table.settings import about_rate, alike, nodes_of, shown, stated
-from steelyard.stats.ratio import DRIFT, MIN_JOBS, TREND_LIMIT, JobTime, apart, one_after_the_other, shown_trend
+from steelyard.stats.ratio import (
+    DRIFT,
+    MIN_JOBS,
+    TREND_LIMIT,
+    JobTime,
+    apart,
+    one_after_the_other,
+    shown_trend,
+    too_large,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,8 +27,6 @@ if TYPE_CHECKING:
     from steelyard.contracts.record import Finding
     from steelyard.rules.table.row import Pair, Row
 
-LONGER = 4
-"""How many times longer to run jobs with a trend."""
 # The windows that records use for rates: both are without the slow first steps. Jobs of one row may differ.
 STEP_WINDOWS = {"steady", "after start-up", "after start-up or steady"}
 
@@ -265,9 +272,10 @@ class TrendInJobs(PairRule):
     )
     detected = (
         "The mean log step time of the last third of each job is compared with that of its first third, without the "
-        "slow first steps and with clipped spikes. If Student's t over the jobs shows a trend at the 1 % level, the "
-        f"interval of a ratio is widened by it (a warning). Above {100 * TREND_LIMIT:g} % there is no ratio, only a "
-        "bound if the difference is larger than the trend (an error)."
+        "slow first steps and with clipped spikes. If Student's t over the jobs shows a trend at the 1 % level, or "
+        "with the variance of both sides at the 0.2 % level, the interval of a ratio is widened by it (a warning). "
+        f"Above {100 * TREND_LIMIT:g} % there is no ratio, only a bound if the difference is larger than the trend (an "
+        "error)."
     )
     bad = Example(
         "system,model,jobs,trend_percent,metric,value,unit\n"
@@ -287,7 +295,7 @@ class TrendInJobs(PairRule):
             trend = shown_trend(row.jobs, other.jobs) if row.jobs else _stated_trend(row)
             if trend is None or not about_rate(pair):
                 continue
-            far = abs(trend) > TREND_LIMIT
+            far = too_large(trend)
             then = "a ratio would depend on the length of the jobs" if far else "the interval is widened by this"
             yield self.found(
                 f"{describe_trend(trend)}; {then}",
