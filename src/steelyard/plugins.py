@@ -20,6 +20,7 @@ LISTS = {
     "data": "steelyard data",
     "rule": "steelyard explain",
     "reference table": "steelyard audit --reference",
+    "suite": "steelyard suite list",
 }
 # What other tools call these, or the nearest thing that is registered.
 _DEVICES = {
@@ -173,6 +174,13 @@ BUILTIN: dict[str, dict[str, str]] = {
         "amd": "steelyard.worker.sensors.amd:open_amd",
         "ipu": "steelyard.worker.sensors.ipu:open_ipu",
         "xpu": "steelyard.worker.sensors.xpu:open_xpu",
+    },
+    "suite": {
+        "nrp": "steelyard.suites.nrp",
+        "aces": "steelyard.suites.aces",
+        "olivia": "steelyard.suites.olivia",
+        "caraml": "steelyard.suites.caraml",
+        "site-acceptance": "steelyard.suites.site_acceptance",
     },
     "scheduler": {
         "slurm": "steelyard.launch.slurm.scheduler:Slurm",
