@@ -45,7 +45,7 @@ Id = Annotated[str, Length(40, r"^[a-z0-9][a-z0-9-]*$", "lower-case letters, dig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change(Contract):
+class SizeChange(Contract):
     """What a size changes."""
 
     run: Settings = field(default_factory=dict, metadata={HOLDS: RunSpec, HIDES: NOT_SET})
@@ -76,8 +76,8 @@ class Part(Contract):
     case: Annotated[tuple[Settings, ...], Length(200)] = ()
     """Settings that belong together, such as a data set and its length; each is run with every combination of the
     sweep."""
-    small: Change = field(default_factory=Change)
-    tiny: Change = field(default_factory=Change)
+    small: SizeChange = field(default_factory=SizeChange)
+    tiny: SizeChange = field(default_factory=SizeChange)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,8 +176,8 @@ class Suite(Contract):
     setting: Annotated[tuple[SettingSource, ...], Length(MAX_SETTINGS)] = ()
     deviation: Annotated[tuple[Deviation, ...], Length(100)] = ()
     data: Annotated[tuple[DataNeeded, ...], Length(20)] = ()
-    small: Change = field(default_factory=Change)
-    tiny: Change = field(default_factory=Change)
+    small: SizeChange = field(default_factory=SizeChange)
+    tiny: SizeChange = field(default_factory=SizeChange)
 
     def __post_init__(self) -> None:
         names = [part.name for part in self.part]
@@ -308,7 +308,7 @@ def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
     return made
 
 
-def _plan(part: Part, changes: Sequence[Change], settings: dict[str, Any], choice: Choice) -> Planned | None:
+def _plan(part: Part, changes: Sequence[SizeChange], settings: dict[str, Any], choice: Choice) -> Planned | None:
     run = copy.deepcopy(part.run)
     for change in changes:
         _merge(run, change.run)
