@@ -14,6 +14,7 @@ MAX_EVALUATIONS: Final = 9_000
 Mode = Literal["train", "infer", "generate", "load", "ceiling"]
 """train: training; infer: forward passes; generate: prefill and decoding of tokens; load: the input pipeline without
 the model; ceiling: what the device reaches without a model, such as matrix products or collectives."""
+SIMULATED_MODES: Final = ("train", "infer")
 LastBatch = Literal["drop", "pad", "keep"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
@@ -139,7 +140,8 @@ class RunSpec(Contract):
     model: Annotated[dict[str, bool | int | float | Text], Length(50)] = field(default_factory=dict)
     """Options of the workload's model, such as size."""
     device: Name = "auto"
-    """Device family, such as cuda or cpu; auto: the accelerator of this machine, or else the CPU."""
+    """Device family, such as cuda or cpu; auto: the accelerator of this machine, or else the CPU; sim: simulated, with
+    the times of `sim` for any workload."""
     ranks: Annotated[int, Bound(ge=1, le=65_536)] = 1
     """Ranks of the job, one device each."""
     batch: Annotated[int, Bound(ge=1, le=10**9)] = 32
@@ -186,14 +188,10 @@ class RunSpec(Contract):
     energy: Energy = field(default_factory=Energy)
     """Energy measurement."""
     sim: SimTruth = field(default_factory=SimTruth)
-    """The simulated accelerator, for the workload sim."""
+    """The simulated accelerator, for the device sim."""
 
     def __post_init__(self) -> None:
-        if (self.workload == "sim") != (self.device_family == "sim"):
-            raise ValueError(
-                f"device: {self.device!r} does not run the workload {self.workload!r}; valid: auto, or the device sim "
-                "with the workload sim"
-            )
+        self._check_simulated()
         if self.mode != "train" and self.accumulation != 1:
             raise ValueError("accumulation: only training accumulates gradients; valid: 1")
         self._check_data()
@@ -217,9 +215,20 @@ class RunSpec(Contract):
                 "valid: another number, or last_batch 'drop' or 'pad'"
             )
 
+    def _check_simulated(self) -> None:
+        if self.device_family != "sim":
+            if self.workload == "sim":
+                raise ValueError(f"device: {self.device!r} does not run the workload 'sim'; valid: sim or auto")
+            return
+        if self.mode not in SIMULATED_MODES:
+            raise ValueError(
+                f"mode: the simulated device does not run the mode {self.mode!r}; "
+                f"valid: {' or '.join(SIMULATED_MODES)}, or another device"
+            )
+        if self.data is not None:
+            raise ValueError("data: the simulated device reads no data; valid: leave it out, or another device")
+
     def _check_data(self) -> None:
-        if self.data is not None and self.device_family == "sim":
-            raise ValueError("data: the workload sim reads no data; valid: leave it out, or another workload")
         if self.data is not None and self.loader.place != "host":
             raise ValueError("loader.place: real data is read on the host; valid: host")
         if self.data is not None and self.mode in ("generate", "ceiling"):
