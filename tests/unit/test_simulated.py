@@ -63,6 +63,21 @@ def test_a_model_is_run_by_script(mode: str, last_batch: str, simulate: Simulate
     assert "--device sim" in run_again(record.spec)
 
 
+def test_independent_ranks_do_not_wait_for_each_other(simulate: Simulate) -> None:
+    truth = dataclasses.replace(TRUTH, slow_rank=1, slow_factor=2.0)
+    spec = dataclasses.replace(model(ranks=2, batch=8, budget=Budget(max_steps=100)), sim=truth)
+    rates = {}
+    for parallel in ("ddp", "independent"):
+        record = simulate(dataclasses.replace(spec, parallel=parallel))
+        rates[parallel] = record.quantities["throughput_job"].value
+        row = row_of(summarise([record])[0])
+        assert row.get("parallelism") == {"ddp": "DDP", "independent": "independent"}[parallel]
+        assert "--parallel independent" in run_again(record.spec) or parallel == "ddp"
+    # A step takes 18 ms on one rank and 36 ms on the other, and the all-reduce of two ranks 10 ms.
+    assert rates["independent"] == pytest.approx(8 / 0.018 + 8 / 0.036)
+    assert rates["ddp"] == pytest.approx(2 * 8 / 0.046)
+
+
 @pytest.mark.parametrize(
     ("settings", "text"),
     [

@@ -18,7 +18,9 @@ SIMULATED_MODES: Final = ("train", "infer")
 LastBatch = Literal["drop", "pad", "keep"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
-Parallel = Literal["ddp", "fsdp2"]
+Parallel = Literal["ddp", "fsdp2", "independent"]
+"""ddp: every rank has the whole model, gradients are averaged; fsdp2: the parameters are sharded; independent: every
+rank trains its own model and exchanges nothing, as separate jobs on one node would."""
 DataPlace = Literal["device", "host"]
 
 
@@ -157,7 +159,8 @@ class RunSpec(Contract):
     channels_last: bool = False
     """Use the channels-last memory format."""
     parallel: Parallel = "ddp"
-    """How several ranks train. Inference runs independent replicas."""
+    """How several ranks train: ddp, fsdp2 (sharded), or independent (a model per rank, without gradient exchange).
+    Inference always runs independent replicas."""
     backend: Name | None = None
     """Backend of the collectives, such as nccl; None: the device family's own."""
     deterministic: bool = False
@@ -208,6 +211,11 @@ class RunSpec(Contract):
                 "last_batch: sharded ranks need the same number of micro-batches, which a small last step does not "
                 "give them; valid: drop or pad"
             )
+        if self.parallel == "independent" and self.quality is not None and self.ranks > 1:
+            raise ValueError(
+                "quality: independent ranks train several models, but a run has one quality; "
+                "valid: one rank, or another value of parallel"
+            )
         rest = self.epoch_samples % self.step_samples if self.epoch_samples is not None else 0
         if self.last_batch == "keep" and 0 < rest < self.ranks:
             raise ValueError(
@@ -255,6 +263,11 @@ class RunSpec(Contract):
     def processes(self) -> int:
         """Processes of the job: one per rank, but one for all simulated ranks."""
         return 1 if self.device_family == "sim" else self.ranks
+
+    @property
+    def exchanges_gradients(self) -> bool:
+        """Whether the ranks train one model together."""
+        return self.mode == "train" and self.ranks > 1 and self.parallel != "independent"
 
     @property
     def step_samples(self) -> int:
