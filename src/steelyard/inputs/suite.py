@@ -54,6 +54,8 @@ class SizeChange(Contract):
     """Lists that replace those of the part."""
     case: Settings = field(default_factory=dict)
     """Settings that replace those of every case."""
+    only: Sweep = field(default_factory=dict)
+    """Values of settings of cases: cases with other values are left out."""
     devices: Devices = ()
     """Numbers of devices, where the part sweeps over `ranks`."""
     repeats: Repeats | None = None
@@ -296,6 +298,8 @@ def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
         sweep["ranks"] = devices
     made = []
     for case in part.case or ({},):
+        if any(case[key] not in values for change in changes for key, values in change.only.items() if key in case):
+            continue
         changed = dict(case)
         for change in changes:
             changed |= {key: value for key, value in change.case.items() if key in case or change is changes[-1]}
