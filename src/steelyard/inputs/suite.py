@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import re
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 SUITE_FILE = "suite.toml"
 MEASURING_FILE = "measuring.toml"
+RECIPES = "recipes"
 MAX_TABLES = 50
 MAX_SETTINGS = 400
 
@@ -270,6 +272,22 @@ def _folder_of(name: str) -> Path:
     if not places:
         raise SteelyardError(f"the suite {name} is registered as {package}, which is not an installed package")
     return Path(places[0])
+
+
+def find_recipe(text: str) -> Path | None:
+    """Return the recipe with the name SUITE/RECIPE; None if the text is something else, such as the path of a file."""
+    suite, slash, _ = text.partition("/")
+    if not re.fullmatch(r"[a-z0-9-]{1,40}(/[a-z0-9-]{1,40})?", text) or Path(text).exists():
+        return None
+    known = suite_names()
+    if suite not in known and (not slash or Path(suite).is_dir() or not nearest(suite, known)):
+        return None
+    recipes = {f"{suite}/{path.stem}": path for path in sorted((_folder_of(suite) / RECIPES).glob("*.toml"))}
+    if text not in recipes:
+        near = nearest(text, recipes) if slash else ""
+        valid = ", ".join(recipes) or f"none; the suite {suite} has no recipes"
+        raise refusal(Problem(text, "no such recipe", valid, near=near))
+    return recipes[text]
 
 
 @cache
