@@ -112,9 +112,10 @@ class SettingSource(Contract):
 class Deviation(Contract):
     """A known difference from the document, named beside every figure that it affects."""
 
-    part: Id
+    parts: Annotated[tuple[Id, ...], Length(50)] = ()
+    """The parts that this is about; empty: all."""
     at: Settings = field(default_factory=dict)
-    """Settings of the configurations; empty: all of the part."""
+    """Settings of the configurations; empty: all of these parts."""
     text: Text
     other_work: bool = False
     """Whether it is other work, so that no ratio is given."""
@@ -137,7 +138,9 @@ class PrintedTable(Contract):
     """A table or figure of the document, and which configurations stand beside its rows."""
 
     name: Text
-    """Name of the table in the document's rows; without a document any name."""
+    """Name of the table in the document's rows; without rows of the document any name."""
+    tables: Annotated[tuple[Text, ...], Length(50)] = ()
+    """Names in the document's rows, if the table collects several; empty: its own name."""
     part: Id
     title: Text
     rows: Annotated[tuple[Text, ...], Length(20)]
@@ -149,8 +152,9 @@ class PrintedTable(Contract):
     figures: Annotated[tuple[Text, ...], Length(20)]
     """Metrics in the order of print."""
     same: dict[str, dict[str, Settings]] = field(default_factory=dict)
-    """Our settings for a value of the document: same.model.ResNet50 = { workload = "resnet50" }. The number of devices,
-    batch sizes, workers and precision need none. `figure` names the metric of ours that a printed figure stands for."""
+    """Our settings for a value of the document: same.model.ResNet50 = { workload = "resnet50" }. "" is the value of a
+    row that does not state it. The number of devices, batch sizes, workers and precision need none; {} compares none.
+    `figure` names the figure of ours that a printed one stands for; the column `metric` may have it too."""
     chart: Literal["", "heat", "batch", "scaling"] = ""
 
     def __post_init__(self) -> None:
@@ -175,6 +179,8 @@ class Suite(Contract):
     seed: Seed = 0
     repeats: Repeats = 3
     """Fresh launches of each configuration."""
+    run: Settings = field(default_factory=dict, metadata={HOLDS: RunSpec, HIDES: NOT_SET})
+    """Settings that all parts share."""
     part: Annotated[tuple[Part, ...], Length(50)]
     table: Annotated[tuple[PrintedTable, ...], Length(MAX_TABLES)] = ()
     setting: Annotated[tuple[SettingSource, ...], Length(MAX_SETTINGS)] = ()
@@ -188,7 +194,7 @@ class Suite(Contract):
         if not names or len(set(names)) < len(names):
             raise ValueError("part: empty, or two with one name; valid: one table [[part]] or more, each with its name")
         named = [(f"table {entry.name}", entry.part) for entry in self.table]
-        named += [("deviation", entry.part) for entry in self.deviation]
+        named += [("a deviation", part) for entry in self.deviation for part in entry.parts]
         named += [(f"setting {entry.name}", part) for entry in self.setting for part in entry.parts]
         for what, part in named:
             if part not in names:
@@ -322,7 +328,7 @@ def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
         for change in changes:
             changed |= {key: value for key, value in change.case.items() if key in case or change is changes[-1]}
         for swept in combinations(sweep):
-            planned = _plan(part, changes, {**changed, **swept}, choice)
+            planned = _plan(suite, part, changes, {**changed, **swept}, choice)
             if planned is not None:
                 made.append(planned)
     if not made:
@@ -330,8 +336,11 @@ def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
     return made
 
 
-def _plan(part: Part, changes: Sequence[SizeChange], settings: dict[str, Any], choice: Choice) -> Planned | None:
-    run = copy.deepcopy(part.run)
+def _plan(
+    suite: Suite, part: Part, changes: Sequence[SizeChange], settings: dict[str, Any], choice: Choice
+) -> Planned | None:
+    run = copy.deepcopy(suite.run)
+    _merge(run, part.run)
     for change in changes:
         _merge(run, change.run)
     for key, value in settings.items():

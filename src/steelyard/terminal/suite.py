@@ -57,7 +57,8 @@ def suite_lines(
     lines += ["", table(["part", f"at size {size}", "configurations", "runs", "study"], rows)]
     lines += _setting_lines(found, size, [*expansions])
     lines += _section(
-        "Different from the document:", [entry.text for entry in suite.deviation if entry.part in expansions]
+        "Different from the document:",
+        [entry.text for entry in suite.deviation if not entry.parts or set(entry.parts) & set(expansions)],
     )
     needed = [f"{entry.name} (format {entry.format}): {entry.get}" for entry in suite.data]
     lines += _section("Data (steelyard data show FORMAT; without --data DIR the input is synthetic):", needed)
