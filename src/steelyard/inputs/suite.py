@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import re
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 SUITE_FILE = "suite.toml"
 MEASURING_FILE = "measuring.toml"
+RECIPES = "recipes"
 MAX_TABLES = 50
 MAX_SETTINGS = 400
 
@@ -45,7 +47,7 @@ Id = Annotated[str, Length(40, r"^[a-z0-9][a-z0-9-]*$", "lower-case letters, dig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change(Contract):
+class SizeChange(Contract):
     """What a size changes."""
 
     run: Settings = field(default_factory=dict, metadata={HOLDS: RunSpec, HIDES: NOT_SET})
@@ -54,6 +56,8 @@ class Change(Contract):
     """Lists that replace those of the part."""
     case: Settings = field(default_factory=dict)
     """Settings that replace those of every case."""
+    only: Sweep = field(default_factory=dict)
+    """Values of settings of cases: cases with other values are left out."""
     devices: Devices = ()
     """Numbers of devices, where the part sweeps over `ranks`."""
     repeats: Repeats | None = None
@@ -76,8 +80,8 @@ class Part(Contract):
     case: Annotated[tuple[Settings, ...], Length(200)] = ()
     """Settings that belong together, such as a data set and its length; each is run with every combination of the
     sweep."""
-    small: Change = field(default_factory=Change)
-    tiny: Change = field(default_factory=Change)
+    small: SizeChange = field(default_factory=SizeChange)
+    tiny: SizeChange = field(default_factory=SizeChange)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +112,10 @@ class SettingSource(Contract):
 class Deviation(Contract):
     """A known difference from the document, named beside every figure that it affects."""
 
-    part: Id
+    parts: Annotated[tuple[Id, ...], Length(50)] = ()
+    """The parts that this is about; empty: all."""
     at: Settings = field(default_factory=dict)
-    """Settings of the configurations; empty: all of the part."""
+    """Settings of the configurations; empty: all of these parts."""
     text: Text
     other_work: bool = False
     """Whether it is other work, so that no ratio is given."""
@@ -133,7 +138,9 @@ class PrintedTable(Contract):
     """A table or figure of the document, and which configurations stand beside its rows."""
 
     name: Text
-    """Name of the table in the document's rows; without a document any name."""
+    """Name of the table in the document's rows; without rows of the document any name."""
+    tables: Annotated[tuple[Text, ...], Length(50)] = ()
+    """Names in the document's rows, if the table collects several; empty: its own name."""
     part: Id
     title: Text
     rows: Annotated[tuple[Text, ...], Length(20)]
@@ -145,8 +152,9 @@ class PrintedTable(Contract):
     figures: Annotated[tuple[Text, ...], Length(20)]
     """Metrics in the order of print."""
     same: dict[str, dict[str, Settings]] = field(default_factory=dict)
-    """Our settings for a value of the document: same.model.ResNet50 = { workload = "resnet50" }. The number of devices,
-    batch sizes, workers and precision need none. `figure` names the metric of ours that a printed figure stands for."""
+    """Our settings for a value of the document: same.model.ResNet50 = { workload = "resnet50" }. "" is the value of a
+    row that does not state it. The number of devices, batch sizes, workers and precision need none; {} compares none.
+    `figure` names the figure of ours that a printed one stands for; the column `metric` may have it too."""
     chart: Literal["", "heat", "batch", "scaling"] = ""
 
     def __post_init__(self) -> None:
@@ -171,20 +179,22 @@ class Suite(Contract):
     seed: Seed = 0
     repeats: Repeats = 3
     """Fresh launches of each configuration."""
+    run: Settings = field(default_factory=dict, metadata={HOLDS: RunSpec, HIDES: NOT_SET})
+    """Settings that all parts share."""
     part: Annotated[tuple[Part, ...], Length(50)]
     table: Annotated[tuple[PrintedTable, ...], Length(MAX_TABLES)] = ()
     setting: Annotated[tuple[SettingSource, ...], Length(MAX_SETTINGS)] = ()
     deviation: Annotated[tuple[Deviation, ...], Length(100)] = ()
     data: Annotated[tuple[DataNeeded, ...], Length(20)] = ()
-    small: Change = field(default_factory=Change)
-    tiny: Change = field(default_factory=Change)
+    small: SizeChange = field(default_factory=SizeChange)
+    tiny: SizeChange = field(default_factory=SizeChange)
 
     def __post_init__(self) -> None:
         names = [part.name for part in self.part]
         if not names or len(set(names)) < len(names):
             raise ValueError("part: empty, or two with one name; valid: one table [[part]] or more, each with its name")
         named = [(f"table {entry.name}", entry.part) for entry in self.table]
-        named += [("deviation", entry.part) for entry in self.deviation]
+        named += [("a deviation", part) for entry in self.deviation for part in entry.parts]
         named += [(f"setting {entry.name}", part) for entry in self.setting for part in entry.parts]
         for what, part in named:
             if part not in names:
@@ -226,6 +236,21 @@ class Planned:
     """The length of a whole training."""
     run: dict[str, Any]
     """All settings of its runs."""
+    data: str | None = None
+    """Format of the data set of the document; the runs may use synthetic data instead."""
+
+    def get(self, key: str) -> Any:
+        """Return a setting by its dotted name, also those of the part's own names."""
+        if key in self.settings:
+            return self.settings[key]
+        if key == "data":
+            return self.data
+        if key == "global_batch":
+            return self.get("batch") * self.get("accumulation") * self.get("ranks")
+        value: Any = self.run
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        return value if value is not None else _default(key)
 
 
 @dataclass(frozen=True)
@@ -237,6 +262,13 @@ class Choice:
     """Numbers of devices instead of the suite's."""
     data: Mapping[str, Path] = field(default_factory=dict)
     """Folders of data sets by format; the others are synthetic."""
+
+
+def _default(key: str) -> Any:
+    value: Any = RunSpec(run_id="x", configuration="x")
+    for name in key.split("."):
+        value = getattr(value, name, None)
+    return value
 
 
 # -- which suites there are
@@ -270,6 +302,22 @@ def _folder_of(name: str) -> Path:
     return Path(places[0])
 
 
+def find_recipe(text: str) -> Path | None:
+    """Return the recipe with the name SUITE/RECIPE; None if the text is something else, such as the path of a file."""
+    suite, slash, _ = text.partition("/")
+    if not re.fullmatch(r"[a-z0-9-]{1,40}(/[a-z0-9-]{1,40})?", text) or Path(text).exists():
+        return None
+    known = suite_names()
+    if suite not in known and (not slash or Path(suite).is_dir() or not nearest(suite, known)):
+        return None
+    recipes = {f"{suite}/{path.stem}": path for path in sorted((_folder_of(suite) / RECIPES).glob("*.toml"))}
+    if text not in recipes:
+        near = nearest(text, recipes) if slash else ""
+        valid = ", ".join(recipes) or f"none; the suite {suite} has no recipes"
+        raise refusal(Problem(text, "no such recipe", valid, near=near))
+    return recipes[text]
+
+
 @cache
 def _measuring() -> tuple[SettingSource, ...]:
     content = (resources.files("steelyard") / "suites" / MEASURING_FILE).read_bytes()
@@ -296,11 +344,13 @@ def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
         sweep["ranks"] = devices
     made = []
     for case in part.case or ({},):
+        if any(case[key] not in values for change in changes for key, values in change.only.items() if key in case):
+            continue
         changed = dict(case)
         for change in changes:
             changed |= {key: value for key, value in change.case.items() if key in case or change is changes[-1]}
         for swept in combinations(sweep):
-            planned = _plan(part, changes, {**changed, **swept}, choice)
+            planned = _plan(suite, part, changes, {**changed, **swept}, choice)
             if planned is not None:
                 made.append(planned)
     if not made:
@@ -308,8 +358,11 @@ def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
     return made
 
 
-def _plan(part: Part, changes: Sequence[Change], settings: dict[str, Any], choice: Choice) -> Planned | None:
-    run = copy.deepcopy(part.run)
+def _plan(
+    suite: Suite, part: Part, changes: Sequence[SizeChange], settings: dict[str, Any], choice: Choice
+) -> Planned | None:
+    run = copy.deepcopy(suite.run)
+    _merge(run, part.run)
     for change in changes:
         _merge(run, change.run)
     for key, value in settings.items():
@@ -328,7 +381,30 @@ def _plan(part: Part, changes: Sequence[Change], settings: dict[str, Any], choic
     format_name = run.pop("data", None)
     if format_name in choice.data:
         run["data"] = {"format": format_name, "path": str(choice.data[format_name])}
-    return Planned(part, settings, epochs, run)
+    return Planned(part, settings, epochs, run, format_name)
+
+
+def needs_data(suite: Suite, part: Part, choice: Choice) -> str | None:
+    """Return the format of a data set without which a part cannot run, because it evaluates; None: it can."""
+    run = {**suite.run, **part.run}
+    name = run.get("data")
+    return name if "quality" in run and name not in choice.data else None
+
+
+def counterpart(suite: Suite, planned: Planned, choice: Choice) -> Planned | None:
+    """Return the configuration of another size that stands for one of the size full; None: it is left out there."""
+    if choice.size == "full":
+        return planned
+    part, wanted = planned.part, dict(planned.settings)
+    for change in (getattr(suite, choice.size), getattr(part, choice.size)):
+        wanted |= {key: value for key, value in change.case.items() if key in wanted}
+        lists = dict(change.sweep) | ({"ranks": change.devices} if change.devices and "ranks" in part.sweep else {})
+        for key, values in lists.items():
+            if key in part.sweep:
+                place = part.sweep[key].index(planned.settings[key])
+                # By place in the list: the second number of devices stands for the second one.
+                wanted[key] = values[place] if place < len(values) else None
+    return next((entry for entry in plan_part(suite, part, choice) if entry.settings == wanted), None)
 
 
 def _merge(settings: dict[str, Any], change: Mapping[str, Any]) -> None:
