@@ -47,7 +47,7 @@ Id = Annotated[str, Length(40, r"^[a-z0-9][a-z0-9-]*$", "lower-case letters, dig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change(Contract):
+class SizeChange(Contract):
     """What a size changes."""
 
     run: Settings = field(default_factory=dict, metadata={HOLDS: RunSpec, HIDES: NOT_SET})
@@ -56,6 +56,8 @@ class Change(Contract):
     """Lists that replace those of the part."""
     case: Settings = field(default_factory=dict)
     """Settings that replace those of every case."""
+    only: Sweep = field(default_factory=dict)
+    """Values of settings of cases: cases with other values are left out."""
     devices: Devices = ()
     """Numbers of devices, where the part sweeps over `ranks`."""
     repeats: Repeats | None = None
@@ -78,8 +80,8 @@ class Part(Contract):
     case: Annotated[tuple[Settings, ...], Length(200)] = ()
     """Settings that belong together, such as a data set and its length; each is run with every combination of the
     sweep."""
-    small: Change = field(default_factory=Change)
-    tiny: Change = field(default_factory=Change)
+    small: SizeChange = field(default_factory=SizeChange)
+    tiny: SizeChange = field(default_factory=SizeChange)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +112,10 @@ class SettingSource(Contract):
 class Deviation(Contract):
     """A known difference from the document, named beside every figure that it affects."""
 
-    part: Id
+    parts: Annotated[tuple[Id, ...], Length(50)] = ()
+    """The parts that this is about; empty: all."""
     at: Settings = field(default_factory=dict)
-    """Settings of the configurations; empty: all of the part."""
+    """Settings of the configurations; empty: all of these parts."""
     text: Text
     other_work: bool = False
     """Whether it is other work, so that no ratio is given."""
@@ -135,7 +138,9 @@ class PrintedTable(Contract):
     """A table or figure of the document, and which configurations stand beside its rows."""
 
     name: Text
-    """Name of the table in the document's rows; without a document any name."""
+    """Name of the table in the document's rows; without rows of the document any name."""
+    tables: Annotated[tuple[Text, ...], Length(50)] = ()
+    """Names in the document's rows, if the table collects several; empty: its own name."""
     part: Id
     title: Text
     rows: Annotated[tuple[Text, ...], Length(20)]
@@ -147,8 +152,9 @@ class PrintedTable(Contract):
     figures: Annotated[tuple[Text, ...], Length(20)]
     """Metrics in the order of print."""
     same: dict[str, dict[str, Settings]] = field(default_factory=dict)
-    """Our settings for a value of the document: same.model.ResNet50 = { workload = "resnet50" }. The number of devices,
-    batch sizes, workers and precision need none. `figure` names the metric of ours that a printed figure stands for."""
+    """Our settings for a value of the document: same.model.ResNet50 = { workload = "resnet50" }. "" is the value of a
+    row that does not state it. The number of devices, batch sizes, workers and precision need none; {} compares none.
+    `figure` names the figure of ours that a printed one stands for; the column `metric` may have it too."""
     chart: Literal["", "heat", "batch", "scaling"] = ""
 
     def __post_init__(self) -> None:
@@ -173,20 +179,22 @@ class Suite(Contract):
     seed: Seed = 0
     repeats: Repeats = 3
     """Fresh launches of each configuration."""
+    run: Settings = field(default_factory=dict, metadata={HOLDS: RunSpec, HIDES: NOT_SET})
+    """Settings that all parts share."""
     part: Annotated[tuple[Part, ...], Length(50)]
     table: Annotated[tuple[PrintedTable, ...], Length(MAX_TABLES)] = ()
     setting: Annotated[tuple[SettingSource, ...], Length(MAX_SETTINGS)] = ()
     deviation: Annotated[tuple[Deviation, ...], Length(100)] = ()
     data: Annotated[tuple[DataNeeded, ...], Length(20)] = ()
-    small: Change = field(default_factory=Change)
-    tiny: Change = field(default_factory=Change)
+    small: SizeChange = field(default_factory=SizeChange)
+    tiny: SizeChange = field(default_factory=SizeChange)
 
     def __post_init__(self) -> None:
         names = [part.name for part in self.part]
         if not names or len(set(names)) < len(names):
             raise ValueError("part: empty, or two with one name; valid: one table [[part]] or more, each with its name")
         named = [(f"table {entry.name}", entry.part) for entry in self.table]
-        named += [("deviation", entry.part) for entry in self.deviation]
+        named += [("a deviation", part) for entry in self.deviation for part in entry.parts]
         named += [(f"setting {entry.name}", part) for entry in self.setting for part in entry.parts]
         for what, part in named:
             if part not in names:
@@ -314,11 +322,13 @@ def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
         sweep["ranks"] = devices
     made = []
     for case in part.case or ({},):
+        if any(case[key] not in values for change in changes for key, values in change.only.items() if key in case):
+            continue
         changed = dict(case)
         for change in changes:
             changed |= {key: value for key, value in change.case.items() if key in case or change is changes[-1]}
         for swept in combinations(sweep):
-            planned = _plan(part, changes, {**changed, **swept}, choice)
+            planned = _plan(suite, part, changes, {**changed, **swept}, choice)
             if planned is not None:
                 made.append(planned)
     if not made:
@@ -326,8 +336,11 @@ def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
     return made
 
 
-def _plan(part: Part, changes: Sequence[Change], settings: dict[str, Any], choice: Choice) -> Planned | None:
-    run = copy.deepcopy(part.run)
+def _plan(
+    suite: Suite, part: Part, changes: Sequence[SizeChange], settings: dict[str, Any], choice: Choice
+) -> Planned | None:
+    run = copy.deepcopy(suite.run)
+    _merge(run, part.run)
     for change in changes:
         _merge(run, change.run)
     for key, value in settings.items():
