@@ -12,7 +12,7 @@ from steelyard.audit import documents
 from steelyard.cli.study import Command, carry_out
 from steelyard.cli.verb import exit_code
 from steelyard.inputs.study import Expansion, require_registered
-from steelyard.inputs.suite import Choice, Part, SuiteFolder, expand_part, find_suite, suite_names
+from steelyard.inputs.suite import Choice, Part, SuiteFolder, expand_part, find_suite, needs_data, suite_names
 from steelyard.launch.allocation import launcher_here
 from steelyard.launch.local_study import run_all
 from steelyard.report.render.files import default_name, require_place, write
@@ -41,7 +41,8 @@ def _list(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     found = find_suite(arguments.suite)
     choice = _choose(arguments, found, make=arguments.probe)
-    expansions = {part.name: expand_part(found, part, choice) for part in _parts(arguments, found)}
+    parts = [part for part in _parts(arguments, found) if needs_data(found.suite, part, choice) is None]
+    expansions = {part.name: expand_part(found, part, choice) for part in parts}
     forecasts = (
         {name: _probe(arguments, expansion) for name, expansion in expansions.items()} if arguments.probe else {}
     )
@@ -68,6 +69,9 @@ def _run(arguments: argparse.Namespace) -> int:
     parts = _parts(arguments, found)
     for number, part in enumerate(parts, start=1):
         say(f"{part.name} ({number}/{len(parts)}): {part.title}", loudness(arguments))
+        if missing := needs_data(found.suite, part, choice):
+            say(f"  left out: it evaluates, which needs the data set {missing}; see --data")
+            continue
         command = Command(("suite", "run", *_words(arguments, part)))
         words = command.inside(arguments.site, _paths(arguments))
         answer = carry_out(arguments, expand_part(found, part, choice, arguments=words), command)

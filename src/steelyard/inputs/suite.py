@@ -236,6 +236,21 @@ class Planned:
     """The length of a whole training."""
     run: dict[str, Any]
     """All settings of its runs."""
+    data: str | None = None
+    """Format of the data set of the document; the runs may use synthetic data instead."""
+
+    def get(self, key: str) -> Any:
+        """Return a setting by its dotted name, also those of the part's own names."""
+        if key in self.settings:
+            return self.settings[key]
+        if key == "data":
+            return self.data
+        if key == "global_batch":
+            return self.get("batch") * self.get("accumulation") * self.get("ranks")
+        value: Any = self.run
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        return value if value is not None else _default(key)
 
 
 @dataclass(frozen=True)
@@ -247,6 +262,13 @@ class Choice:
     """Numbers of devices instead of the suite's."""
     data: Mapping[str, Path] = field(default_factory=dict)
     """Folders of data sets by format; the others are synthetic."""
+
+
+def _default(key: str) -> Any:
+    value: Any = RunSpec(run_id="x", configuration="x")
+    for name in key.split("."):
+        value = getattr(value, name, None)
+    return value
 
 
 # -- which suites there are
@@ -359,7 +381,30 @@ def _plan(
     format_name = run.pop("data", None)
     if format_name in choice.data:
         run["data"] = {"format": format_name, "path": str(choice.data[format_name])}
-    return Planned(part, settings, epochs, run)
+    return Planned(part, settings, epochs, run, format_name)
+
+
+def needs_data(suite: Suite, part: Part, choice: Choice) -> str | None:
+    """Return the format of a data set without which a part cannot run, because it evaluates; None: it can."""
+    run = {**suite.run, **part.run}
+    name = run.get("data")
+    return name if "quality" in run and name not in choice.data else None
+
+
+def counterpart(suite: Suite, planned: Planned, choice: Choice) -> Planned | None:
+    """Return the configuration of another size that stands for one of the size full; None: it is left out there."""
+    if choice.size == "full":
+        return planned
+    part, wanted = planned.part, dict(planned.settings)
+    for change in (getattr(suite, choice.size), getattr(part, choice.size)):
+        wanted |= {key: value for key, value in change.case.items() if key in wanted}
+        lists = dict(change.sweep) | ({"ranks": change.devices} if change.devices and "ranks" in part.sweep else {})
+        for key, values in lists.items():
+            if key in part.sweep:
+                place = part.sweep[key].index(planned.settings[key])
+                # By place in the list: the second number of devices stands for the second one.
+                wanted[key] = values[place] if place < len(values) else None
+    return next((entry for entry in plan_part(suite, part, choice) if entry.settings == wanted), None)
 
 
 def _merge(settings: dict[str, Any], change: Mapping[str, Any]) -> None:
