@@ -47,6 +47,7 @@ BUILTIN: dict[str, dict[str, str]] = {
         "resnet50": "steelyard.worker.workloads.vision:resnet50",
         "resnet152": "steelyard.worker.workloads.vision:resnet152",
         "vit-l-16": "steelyard.worker.workloads.vision:vit_l_16",
+        "vit-l-32": "steelyard.worker.workloads.vision:vit_l_32",
         "vit-h-14": "steelyard.worker.workloads.vision:vit_h_14",
         "swin-t": "steelyard.worker.workloads.vision:swin_t",
         "swin-b": "steelyard.worker.workloads.vision:swin_b",

@@ -398,7 +398,9 @@ def _all_quantities(raw: Path) -> list[tuple[str, Quantity]]:
     run_directory(raw)
     model = {"parameters": 9, "flops_per_sample": 1e9, "bytes_per_sample": 1e6, "tokens_per_sample": 128, "method": "-"}
     found = [derive(raw).quantities, _told(raw, model), _told(raw, {**model, "bus_factor": 1.5})]
-    (raw / SPEC_FILE).write_text(record_text(dataclasses.replace(spec, mode="generate")), encoding="utf-8")
+    (raw / SPEC_FILE).write_text(
+        record_text(dataclasses.replace(spec, mode="generate", workload="gpt", device="cpu")), encoding="utf-8"
+    )
     quality = make_spec(
         workload="tiny", loader=Loader(place="host"), data=Data(format="cifar10", path="/x"), budget=Budget(epochs=3),
         quality=Quality(target=0.9),

@@ -414,7 +414,7 @@ def test_simulated_epochs_have_their_scripted_length(simulate: Callable[[RunSpec
 
 
 def test_a_simulated_job_reads_no_data() -> None:
-    with pytest.raises(ValueError, match="the workload sim reads no data"):
+    with pytest.raises(ValueError, match="the simulated device reads no data"):
         make_spec(data=Data(format="mnist", path="/x"), loader=Loader(place="host"))
 
 

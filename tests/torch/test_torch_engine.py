@@ -297,6 +297,7 @@ def test_channels_last_is_read_from_parameters_that_can_tell(
             {"loader_workers": "2", "prefetch": "3", "data": "synthetic, on the host", "compiled": "false"},
         ),
         ({"parallel": "fsdp2"}, {"parallel": "fully_shard", "ranks": "1", "backend": "gloo"}),
+        ({"parallel": "independent"}, {"parallel": "none", "ranks": "1", "backend": "none"}),
     ],
 )
 def test_settings_are_read_back(
@@ -308,7 +309,7 @@ def test_settings_are_read_back(
     assert {name: record.settings.values.get(name) for name in effect} == effect
     assert "SY101" not in [finding.code for finding in record.findings]
     assert record.steps_seen == 20
-    assert record.quantities["exposed_comm_share"].value == (None if "parallel" in settings else 0.0)
+    assert record.quantities["exposed_comm_share"].value == (None if settings.get("parallel") == "fsdp2" else 0.0)
     if settings.get("mode") != "infer":
         assert record.model is not None
         assert 0 < float(record.model.last_loss or "nan") < 10
@@ -420,9 +421,9 @@ def results(tmp_path: Path) -> str:
     return str(tmp_path / "results")
 
 
-def run_json(capfd: pytest.CaptureFixture[str], results: str, *words: str) -> RunRecordJson:
+def run_json(capfd: pytest.CaptureFixture[str], results: str, *words: str, workload: str = "tiny") -> RunRecordJson:
     short = ["--device", "cpu", "--nproc", "2", "--min-steps", "20", "--max-steps", "20", "--min-seconds", "0"]
-    code = main(["run", "tiny", *words, *short, "--results", results, "--json"])
+    code = main(["run", workload, *words, *short, "--results", results, "--json"])
     out = capfd.readouterr()
     assert code == 0, out.out[-3000:] + out.err
     found: RunRecordJson = json.loads(out.out)["runs"][0]
@@ -459,6 +460,55 @@ def test_two_ranks_share_the_parameters(capfd: pytest.CaptureFixture[str], resul
     assert "computation and communication cannot be separated" in shares(record)[2]["reason"]
     # Counted before it was sharded.
     assert record["model"]["parameters"] == 8970
+
+
+# Writes down the parameters after 15 steps, and which collectives the steps used.
+WITNESS = """
+import json
+import os
+from pathlib import Path
+import torch
+
+steps, first, recorder = 0, None, torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+
+def batch(samples, generator):
+    return torch.randn(samples, 4, generator=generator), torch.randn(samples, 1, generator=generator)
+
+def build(folder: str):
+    module = torch.nn.Linear(4, 1)
+
+    def loss(output, target):
+        global steps, first
+        steps += 1
+        if steps == 1:
+            first = module.weight.tolist()
+            recorder.start()
+        if steps == 15:
+            recorder.stop()
+            used = sorted({event.name for event in recorder.events() if "reduce" in event.name.lower()})
+            told = {"first": first, "last": module.weight.tolist(), "used": used}
+            Path(folder, os.environ["RANK"] + ".json").write_text(json.dumps(told))
+        return torch.nn.functional.mse_loss(output, target)
+
+    return module, loss, lambda parameters: torch.optim.SGD(parameters, lr=0.1), batch
+"""
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "independent"])
+def test_two_ranks_train_each_its_own_model(
+    parallel: str, capfd: pytest.CaptureFixture[str], results: str, tmp_path: Path
+) -> None:
+    (tmp_path / "witness.py").write_text(WITNESS)
+    words = ["--model", f"folder={tmp_path}", "--parallel", parallel, "--data", "host"]
+    record = run_json(capfd, results, *words, workload=f"{tmp_path / 'witness.py'}:build")
+    one, two = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    apart = parallel == "independent"
+    assert record["settings"]["values"]["parallel"] == ("independent" if apart else "DistributedDataParallel")
+    assert (one["first"] != two["first"], one["last"] != two["last"]) == (apart, apart)
+    assert one["first"] != one["last"]
+    # With DDP the same witness sees the exchange.
+    assert ("gloo:all_reduce" not in one["used"], "gloo:all_reduce" not in two["used"]) == (apart, apart), one
+    assert (shares(record)[2]["value"] == 0) == apart
 
 
 def test_two_ranks_infer_each_for_itself(capfd: pytest.CaptureFixture[str], results: str) -> None:

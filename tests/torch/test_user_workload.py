@@ -167,7 +167,7 @@ def test_a_changed_file_is_read_again(folder: Path, simulate: Callable[[RunSpec]
         (["run", "mine/my:build"], "must name a function"),
         (["run", "./my.py:not-a-name"], "must name a function"),
         (["run", "./my.py:build", "--set", "source.path=/etc/passwd"], "source: is set by steelyard"),
-        (["run", "./my.py:build", "--device", "sim"], "does not run the workload 'my.build'"),
+        (["run", "./my.py:build", "--device", "sim", "--mode", "generate"], "does not run the mode 'generate'"),
         (["run", "./my.py:build", "--model", "hidden"], "KEY=VALUE"),
     ],
 )

@@ -117,6 +117,17 @@ def test_units_are_in_the_names_of_times() -> None:
             assert name.endswith("_s"), name
 
 
+def test_several_models_have_no_common_quality() -> None:
+    settings = {
+        "run_id": "x", "configuration": "x", "workload": "tiny", "parallel": "independent",
+        "quality": spec.Quality(), "data": spec.Data(format="cifar10", path="/x"), "budget": spec.Budget(epochs=1),
+        "loader": spec.Loader(place="host"),
+    }  # fmt: skip
+    assert RunSpec(**settings, ranks=1).exchanges_gradients is False
+    with pytest.raises(ValueError, match="one rank, or another value of parallel"):
+        RunSpec(**settings, ranks=2)
+
+
 def test_sharded_ranks_take_equal_steps() -> None:
     with pytest.raises(ValueError, match="drop or pad"):
         RunSpec(run_id="x", configuration="x", workload="tiny", parallel="fsdp2", last_batch="keep", accumulation=2)

@@ -32,7 +32,7 @@ SYNTHETIC = "synthetic"
 # Formats that are data sets; other formats describe only the layout of files.
 NAMED_DATA = ("cifar10", "cifar100", "mnist", "food101", "coco", "cityscapes", "squad")
 # Names that other sources use.
-PARALLELISM = {"DistributedDataParallel": "DDP", "fully_shard": "FSDP2"}
+PARALLELISM = {"DistributedDataParallel": "DDP", "fully_shard": "FSDP2", "ddp": "DDP", "fsdp2": "FSDP2"}
 NUMBER_FORMATS = {
     "float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float8_e4m3fn": "fp8", "int8": "int8",
 }  # fmt: skip
@@ -211,7 +211,7 @@ def _input(record: RunRecord) -> Settings:
 
 def _implementation(record: RunRecord) -> Settings:
     spec = record.spec
-    parallel = _effect(record, "parallel") or (spec.parallel.upper() if spec.mode == "train" else "replicas")
+    parallel = _effect(record, "parallel") or (spec.parallel if spec.mode == "train" else "replicas")
     # A single rank divides nothing, but sharding may still be in effect on it and take time.
     several = spec.ranks > 1 or (_effect(record, "parallel") in PARALLELISM)
     layout, threads = _effect(record, "channels_last"), _effect(record, "threads")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from steelyard.analysis.loss import parts_of, split
-from steelyard.analysis.rows import row_of
+from steelyard.analysis.rows import PARALLELISM, row_of
 from steelyard.analysis.summary import MEASURED, labels
 from steelyard.errors import InputError, Problem
 from steelyard.rules import rule
@@ -229,7 +229,11 @@ def _chosen(cell: CellSummary, row: Row) -> dict[str, str | None]:
     told = any(record.status.code in MEASURED for record in cell.records)
     spec = cell.records[0].spec
     # One device divides nothing, but may have been requested as the base of a way to divide the work.
-    asked = {"parallelism": spec.parallel.upper(), "backend": spec.backend} if spec.ranks == 1 else {}
+    asked = (
+        {"parallelism": PARALLELISM.get(spec.parallel, spec.parallel), "backend": spec.backend}
+        if spec.ranks == 1
+        else {}
+    )
     found: dict[str, str | None] = {}
     for key, role in SETTINGS.items():
         if role not in ASIDE:

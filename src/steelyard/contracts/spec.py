@@ -14,10 +14,13 @@ MAX_EVALUATIONS: Final = 9_000
 Mode = Literal["train", "infer", "generate", "load", "ceiling"]
 """train: training; infer: forward passes; generate: prefill and decoding of tokens; load: the input pipeline without
 the model; ceiling: what the device reaches without a model, such as matrix products or collectives."""
+SIMULATED_MODES: Final = ("train", "infer")
 LastBatch = Literal["drop", "pad", "keep"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 CompileMode = Literal["off", "default", "reduce-overhead", "max-autotune"]
-Parallel = Literal["ddp", "fsdp2"]
+Parallel = Literal["ddp", "fsdp2", "independent"]
+"""ddp: every rank has the whole model, gradients are averaged; fsdp2: the parameters are sharded; independent: every
+rank trains its own model and exchanges nothing, as separate jobs on one node would."""
 DataPlace = Literal["device", "host"]
 
 
@@ -121,8 +124,9 @@ class RunSpec(Contract):
     schema_version: Literal[1] = SCHEMA_VERSION
     run_id: Name
     study: Name = "adhoc"
-    study_arguments: Annotated[tuple[Text, ...], Length(10)] = ()
-    """Arguments of `steelyard study` that name the study's file and its site; empty: a run of another command.
+    study_arguments: Annotated[tuple[Text, ...], Length(20)] = ()
+    """The command of the study after `steelyard`: `study` or `suite`, then what names its file, part and site; empty: a
+    run of another command.
 
     One empty word: a study whose file is elsewhere, and is not named because its path may be private.
     """
@@ -139,7 +143,8 @@ class RunSpec(Contract):
     model: Annotated[dict[str, bool | int | float | Text], Length(50)] = field(default_factory=dict)
     """Options of the workload's model, such as size."""
     device: Name = "auto"
-    """Device family, such as cuda or cpu; auto: the accelerator of this machine, or else the CPU."""
+    """Device family, such as cuda or cpu; auto: the accelerator of this machine, or else the CPU; sim: simulated, with
+    the times of `sim` for any workload."""
     ranks: Annotated[int, Bound(ge=1, le=65_536)] = 1
     """Ranks of the job, one device each."""
     batch: Annotated[int, Bound(ge=1, le=10**9)] = 32
@@ -155,7 +160,8 @@ class RunSpec(Contract):
     channels_last: bool = False
     """Use the channels-last memory format."""
     parallel: Parallel = "ddp"
-    """How several ranks train. Inference runs independent replicas."""
+    """How several ranks train: ddp, fsdp2 (sharded), or independent (a model per rank, without gradient exchange).
+    Inference always runs independent replicas."""
     backend: Name | None = None
     """Backend of the collectives, such as nccl; None: the device family's own."""
     deterministic: bool = False
@@ -186,14 +192,10 @@ class RunSpec(Contract):
     energy: Energy = field(default_factory=Energy)
     """Energy measurement."""
     sim: SimTruth = field(default_factory=SimTruth)
-    """The simulated accelerator, for the workload sim."""
+    """The simulated accelerator, for the device sim."""
 
     def __post_init__(self) -> None:
-        if (self.workload == "sim") != (self.device_family == "sim"):
-            raise ValueError(
-                f"device: {self.device!r} does not run the workload {self.workload!r}; valid: auto, or the device sim "
-                "with the workload sim"
-            )
+        self._check_simulated()
         if self.mode != "train" and self.accumulation != 1:
             raise ValueError("accumulation: only training accumulates gradients; valid: 1")
         self._check_data()
@@ -210,6 +212,11 @@ class RunSpec(Contract):
                 "last_batch: sharded ranks need the same number of micro-batches, which a small last step does not "
                 "give them; valid: drop or pad"
             )
+        if self.parallel == "independent" and self.quality is not None and self.ranks > 1:
+            raise ValueError(
+                "quality: independent ranks train several models, but a run has one quality; "
+                "valid: one rank, or another value of parallel"
+            )
         rest = self.epoch_samples % self.step_samples if self.epoch_samples is not None else 0
         if self.last_batch == "keep" and 0 < rest < self.ranks:
             raise ValueError(
@@ -217,9 +224,20 @@ class RunSpec(Contract):
                 "valid: another number, or last_batch 'drop' or 'pad'"
             )
 
+    def _check_simulated(self) -> None:
+        if self.device_family != "sim":
+            if self.workload == "sim":
+                raise ValueError(f"device: {self.device!r} does not run the workload 'sim'; valid: sim or auto")
+            return
+        if self.mode not in SIMULATED_MODES:
+            raise ValueError(
+                f"mode: the simulated device does not run the mode {self.mode!r}; "
+                f"valid: {' or '.join(SIMULATED_MODES)}, or another device"
+            )
+        if self.data is not None:
+            raise ValueError("data: the simulated device reads no data; valid: leave it out, or another device")
+
     def _check_data(self) -> None:
-        if self.data is not None and self.device_family == "sim":
-            raise ValueError("data: the workload sim reads no data; valid: leave it out, or another workload")
         if self.data is not None and self.loader.place != "host":
             raise ValueError("loader.place: real data is read on the host; valid: host")
         if self.data is not None and self.mode in ("generate", "ceiling"):
@@ -246,6 +264,11 @@ class RunSpec(Contract):
     def processes(self) -> int:
         """Processes of the job: one per rank, but one for all simulated ranks."""
         return 1 if self.device_family == "sim" else self.ranks
+
+    @property
+    def exchanges_gradients(self) -> bool:
+        """Whether the ranks train one model together."""
+        return self.mode == "train" and self.ranks > 1 and self.parallel != "independent"
 
     @property
     def step_samples(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import re
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 SUITE_FILE = "suite.toml"
 MEASURING_FILE = "measuring.toml"
+RECIPES = "recipes"
 MAX_TABLES = 50
 MAX_SETTINGS = 400
 
@@ -45,7 +47,7 @@ Id = Annotated[str, Length(40, r"^[a-z0-9][a-z0-9-]*$", "lower-case letters, dig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change(Contract):
+class SizeChange(Contract):
     """What a size changes."""
 
     run: Settings = field(default_factory=dict, metadata={HOLDS: RunSpec, HIDES: NOT_SET})
@@ -54,6 +56,8 @@ class Change(Contract):
     """Lists that replace those of the part."""
     case: Settings = field(default_factory=dict)
     """Settings that replace those of every case."""
+    only: Sweep = field(default_factory=dict)
+    """Values of settings of cases: cases with other values are left out."""
     devices: Devices = ()
     """Numbers of devices, where the part sweeps over `ranks`."""
     repeats: Repeats | None = None
@@ -77,8 +81,8 @@ class Part(Contract):
     case: Annotated[tuple[Settings, ...], Length(200)] = ()
     """Settings that belong together, such as a data set and its length; each is run with every combination of the
     sweep."""
-    small: Change = field(default_factory=Change)
-    tiny: Change = field(default_factory=Change)
+    small: SizeChange = field(default_factory=SizeChange)
+    tiny: SizeChange = field(default_factory=SizeChange)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,8 +181,8 @@ class Suite(Contract):
     setting: Annotated[tuple[SettingSource, ...], Length(MAX_SETTINGS)] = ()
     deviation: Annotated[tuple[Deviation, ...], Length(100)] = ()
     data: Annotated[tuple[DataNeeded, ...], Length(20)] = ()
-    small: Change = field(default_factory=Change)
-    tiny: Change = field(default_factory=Change)
+    small: SizeChange = field(default_factory=SizeChange)
+    tiny: SizeChange = field(default_factory=SizeChange)
 
     def __post_init__(self) -> None:
         names = [part.name for part in self.part]
@@ -271,6 +275,22 @@ def _folder_of(name: str) -> Path:
     return Path(places[0])
 
 
+def find_recipe(text: str) -> Path | None:
+    """Return the recipe with the name SUITE/RECIPE; None if the text is something else, such as the path of a file."""
+    suite, slash, _ = text.partition("/")
+    if not re.fullmatch(r"[a-z0-9-]{1,40}(/[a-z0-9-]{1,40})?", text) or Path(text).exists():
+        return None
+    known = suite_names()
+    if suite not in known and (not slash or Path(suite).is_dir() or not nearest(suite, known)):
+        return None
+    recipes = {f"{suite}/{path.stem}": path for path in sorted((_folder_of(suite) / RECIPES).glob("*.toml"))}
+    if text not in recipes:
+        near = nearest(text, recipes) if slash else ""
+        valid = ", ".join(recipes) or f"none; the suite {suite} has no recipes"
+        raise refusal(Problem(text, "no such recipe", valid, near=near))
+    return recipes[text]
+
+
 @cache
 def _measuring() -> tuple[SettingSource, ...]:
     content = (resources.files("steelyard") / "suites" / MEASURING_FILE).read_bytes()
@@ -297,6 +317,8 @@ def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
         sweep["ranks"] = devices
     made = []
     for case in part.case or ({},):
+        if any(case[key] not in values for change in changes for key, values in change.only.items() if key in case):
+            continue
         changed = dict(case)
         for change in changes:
             changed |= {key: value for key, value in change.case.items() if key in case or change is changes[-1]}
@@ -309,7 +331,7 @@ def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
     return made
 
 
-def _plan(part: Part, changes: Sequence[Change], settings: dict[str, Any], choice: Choice) -> Planned | None:
+def _plan(part: Part, changes: Sequence[SizeChange], settings: dict[str, Any], choice: Choice) -> Planned | None:
     run = copy.deepcopy(part.run)
     for change in changes:
         _merge(run, change.run)

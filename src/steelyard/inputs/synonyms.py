@@ -127,7 +127,10 @@ VALUES: Final[dict[str, dict[str, str]]] = {
         "true": "default", "on": "default", "inductor": "default", "yes": "default", "false": "off", "none": "off",
         "no": "off", "eager": "off", "autotune": "max-autotune",
     },
-    "parallel": {"fsdp": "fsdp2", "data": "ddp", "dp": "ddp", "sharded": "fsdp2", "zero": "fsdp2", "fully": "fsdp2"},
+    "parallel": {
+        "fsdp": "fsdp2", "data": "ddp", "dp": "ddp", "sharded": "fsdp2", "zero": "fsdp2", "fully": "fsdp2",
+        "replicas": "independent", "separate": "independent", "none": "independent",
+    },
     "last_batch": {"true": "drop", "false": "keep", "dropped": "drop", "padded": "pad", "partial": "keep"},
     "device": plugins.OTHER_NAMES["device"],
     "place": {"gpu": "device", "cuda": "device", "cpu": "host", "ram": "host", "memory": "host"},

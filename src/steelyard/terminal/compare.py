@@ -13,7 +13,7 @@ from steelyard.numbers import short
 from steelyard.rules.table.settings import shown
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.terminal.findings import finding_lines, tally_lines
-from steelyard.terminal.text import capital, number, table, wrapped
+from steelyard.terminal.text import capital, number, simulated_lines, table, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +40,8 @@ def lines(compared: Compared, name_a: str, name_b: str) -> list[str]:
     for source in dict.fromkeys(filter(None, (_cite_source(name_a), _cite_source(name_b)))):
         out += wrapped(f"Source: {source}")
     out += wrapped(f"Factor: {compared.factor}; figure: {compared.metric}")
+    rows = [row for entry in compared.comparisons for row in (entry.a, entry.b)]
+    out += simulated_lines(row.spec for row in rows if row.spec is not None)
     told: dict[tuple[str, ...], Finding] = {}
     for how, several in groupby(compared.comparisons, key=lambda entry: entry.how):
         entries = list(several)

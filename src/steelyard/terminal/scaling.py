@@ -14,7 +14,7 @@ from steelyard.numbers import change
 from steelyard.stats.ratio import MIN_JOBS
 from steelyard.stats.scaling_fit import CurveFit
 from steelyard.terminal.findings import finding_lines, findings_object, next_line, tally_lines
-from steelyard.terminal.text import brackets, number, seconds, table, with_interval, wrapped
+from steelyard.terminal.text import brackets, number, seconds, simulated_lines, table, with_interval, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,6 +63,7 @@ def scaling_lines(found: Scaling, name: str) -> list[str]:
     """Format the answer, then the figures, where to stop, the models and the findings."""
     about = f" ({found.label})" if found.label else ""
     heading = _wrapped(f"{name}{about}: {KINDS[found.kind]}")
+    heading += simulated_lines(cell.spec for cell in found.cells)
     if (step := next_step(found)) is not None:
         heading.append(next_line(step))
     if found.blocked:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from steelyard.contracts.record import Interval, Quantity, RunRecord
+    from steelyard.contracts.spec import RunSpec
 
 OUTPUT_COLUMNS: ContextVar[int | None] = ContextVar("OUTPUT_COLUMNS", default=None)
 """Columns of the terminal that is written to; None for a file or a pipe, where table rows are not wrapped."""
@@ -25,6 +26,7 @@ WIDTH: Final = 80
 """Columns of text, even on a wider terminal."""
 LEAST_WIDTH: Final = 20
 """Text is not wrapped to fewer columns than this: its indents would fill the line."""
+SIMULATED: Final = "Simulated: the results come from a scripted device; no accelerator was measured."
 NUMBER: Final = re.compile(r"[+-]?[\d,.]+(e[+-]?\d+)?( ?[A-Za-z%]{1,3})?")
 
 
@@ -134,7 +136,12 @@ def interval_notes(intervals: Iterable[tuple[Interval | None, Sequence[RunRecord
     lines = wrapped(f"[ ] = {100 * shown[0][0].level:g} % CI over {over}{where}{more}")
     for reason in dict.fromkeys(reason for interval, _ in shown for reason in interval.approximate):
         lines += wrapped(f"~ = approximate: {reason}")
-    return lines
+    return lines + simulated_lines(job.spec for _, jobs in shown for job in jobs)
+
+
+def simulated_lines(specs: Iterable[RunSpec]) -> list[str]:
+    """Say that the runs are simulated if the workload's name does not."""
+    return wrapped(SIMULATED) if any(spec.device_family == "sim" != spec.workload for spec in specs) else []
 
 
 def natural_order(text: str) -> list[float | str]:

@@ -15,7 +15,7 @@ from steelyard.report.page import Cell, Column, Prose, Section, Table
 from steelyard.report.study.subject import brief, counted_statuses, default, statuses
 from steelyard.terminal.best import answers
 from steelyard.terminal.findings import OTHER_NUMBERS, merged
-from steelyard.terminal.text import capital, number, sentence, shortened, with_interval
+from steelyard.terminal.text import SIMULATED, capital, number, sentence, shortened, with_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,6 @@ SHOWN_NODES = 6
 SHOWN_NOTES = 6
 LONGEST_CAUSE = 600
 LONGEST_EVIDENCE = 300
-SIMULATED = "Simulated: the results come from a scripted device; no accelerator was measured."
 # Settings that are not listed as settings of the study.
 HIDDEN = ("sim.", "run_id", "study", "configuration")
 

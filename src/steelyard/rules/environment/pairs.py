@@ -157,7 +157,10 @@ class OtherTiming(PairRule):
         "A host clock that waits for the device at every step adds the waiting time to the step. Device events do not. "
         "Short steps look slower with the host clock."
     )
-    detected = "Both sides state how steps were timed, and the methods differ."
+    detected = (
+        "Both sides state how steps were timed, and the methods differ; or, as an error, one side was measured and "
+        "the other ran on the simulated device, whose times are scripted."
+    )
     bad = Example(
         "system,model,timing,metric,value,unit\n"
         "A,ResNet50,device events,throughput,1000,images/s\nB,ResNet50,host clock,throughput,900,images/s\n",
@@ -173,5 +176,9 @@ class OtherTiming(PairRule):
     def check(self, pair: Pair) -> Iterator[Finding]:
         """Yield one finding with both methods."""
         a, b = stated(pair.a, "timing"), stated(pair.b, "timing")
-        if a is not None and b is not None and alike("timing", a, b) == "different":
+        simulated = {row.spec.device_family == "sim" for row in (pair.a, pair.b) if row.spec is not None}
+        if len(simulated) > 1:
+            message = "one side was simulated: its times are scripted, not measured"
+            yield self.found(message, place=pair.b.place, severity="error")
+        elif a is not None and b is not None and alike("timing", a, b) == "different":
             yield self.found(f"steps were timed differently: {shown(a)} vs {shown(b)}", place=pair.b.place)

@@ -32,7 +32,7 @@ class Parallel:
         self._bare: nn.Module | None = None
         self._ready: Any = None
         self.shards = spec.parallel == "fsdp2" and spec.mode == "train"
-        self.communicates = spec.mode == "train" and (spec.ranks > 1 or self.shards)
+        self.communicates = spec.exchanges_gradients or self.shards
         self.watching = False
         if not self.shards:
             return
@@ -53,7 +53,7 @@ class Parallel:
         self._bare = module
         if self.shards:
             return self._compiled(self._fully_shard(module))
-        if self._spec.ranks > 1:
+        if self.communicates:
             return self._compiled(self._ddp(module))
         return self._compiled(module)
 
@@ -134,4 +134,6 @@ class Parallel:
             kind = "DistributedDataParallel"
         elif self.shards:
             kind = "fully_shard"
+        elif self._spec.ranks > 1:
+            kind = "independent"
         return {"parallel": kind, "compiled": str(original is not module).lower()}

@@ -95,7 +95,7 @@ def open_job(spec: RunSpec, vendor: NvidiaSmi) -> TorchJob:
 
 
 def _team(spec: RunSpec, device: TorchDevice, rank: int) -> Team:
-    if spec.ranks == 1 and spec.parallel == "ddp":
+    if spec.ranks == 1 and spec.parallel != "fsdp2":
         return Alone()
     timeout = dt.timedelta(seconds=max(COLLECTIVE_TIMEOUT_S, 2 * spec.hang_limit_s))
     if not dist.is_initialized():
@@ -161,7 +161,8 @@ class TorchJob:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.backends.cudnn.benchmark = False
         self._precision.apply()
-        torch.manual_seed(spec.seed)
+        # Independent models start from different weights, as those of separate jobs do.
+        torch.manual_seed(spec.seed + (self._device.rank if spec.parallel == "independent" else 0))
         if spec.mode == "ceiling":
             made = self._made()
             assert isinstance(made, Ceiling)

@@ -29,7 +29,7 @@ class SimSteps:
         self._device = device
         self._truth = truth
         self._micro = spec.batch
-        self._synchronous = spec.mode == "train" and spec.ranks > 1
+        self._synchronous = spec.exchanges_gradients
         self._plan = batches(spec, device.rank)
         self._loader = _Loader(truth.input.samples_per_s, truth.input.prefetch_batches)
         self._first_step_s = truth.shape.compile_step_s
