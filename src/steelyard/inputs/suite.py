@@ -69,7 +69,8 @@ class Part(Contract):
 
     `data` names only a format: its folder is the user's. `epochs` is the length of a whole training: a run of the size
     full trains as long, others only long enough to measure its speed. `global_batch` gives `accumulation` if `batch` is
-    given too, and else `batch`; combinations in which it cannot be divided are left out.
+    given too, and else `batch`; combinations in which it cannot be divided are left out. `epoch_steps` gives
+    `epoch_samples`: so many global batches.
     """
 
     name: Id
@@ -422,6 +423,8 @@ def _divide_batch(run: dict[str, Any]) -> bool:
         return True
     shared = run.get("ranks", 1) * (run["batch"] if "batch" in run else run.get("accumulation", 1))
     run["accumulation" if "batch" in run else "batch"] = whole // shared
+    if "epoch_steps" in run:
+        run["epoch_samples"] = run.pop("epoch_steps") * whole
     return bool(whole >= shared and whole % shared == 0)
 
 
