@@ -30,6 +30,7 @@ MULTIPLY_ADDS = {
     "resnet50": 4.089,
     "resnet152": 11.514,
     "vit-l-16": 61.555,
+    "vit-l-32": 15.378,
     "vit-h-14": 167.295,
     "swin-t": 4.491,
     "swin-b": 15.431,

@@ -62,6 +62,7 @@ NAMES = (
     "headline",
     "at_rest",
     "extend",
+    "suite_settings",
 )
 
 

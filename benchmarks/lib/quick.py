@@ -30,6 +30,7 @@ TOGETHER = frozenset(
         "report_safe",
         "allocation_pack",
         "extend",
+        "suite_settings",
     }
 )
 """Figures without a limit on time, rate or share of time, and that do not use two cores alone."""

@@ -20,6 +20,7 @@ LISTS = {
     "data": "steelyard data",
     "rule": "steelyard explain",
     "reference table": "steelyard audit --reference",
+    "suite": "steelyard suite list",
 }
 # What other tools call these, or the nearest thing that is registered.
 _DEVICES = {
@@ -46,6 +47,7 @@ BUILTIN: dict[str, dict[str, str]] = {
         "resnet50": "steelyard.worker.workloads.vision:resnet50",
         "resnet152": "steelyard.worker.workloads.vision:resnet152",
         "vit-l-16": "steelyard.worker.workloads.vision:vit_l_16",
+        "vit-l-32": "steelyard.worker.workloads.vision:vit_l_32",
         "vit-h-14": "steelyard.worker.workloads.vision:vit_h_14",
         "swin-t": "steelyard.worker.workloads.vision:swin_t",
         "swin-b": "steelyard.worker.workloads.vision:swin_b",
@@ -173,6 +175,13 @@ BUILTIN: dict[str, dict[str, str]] = {
         "amd": "steelyard.worker.sensors.amd:open_amd",
         "ipu": "steelyard.worker.sensors.ipu:open_ipu",
         "xpu": "steelyard.worker.sensors.xpu:open_xpu",
+    },
+    "suite": {
+        "nrp": "steelyard.suites.nrp",
+        "aces": "steelyard.suites.aces",
+        "olivia": "steelyard.suites.olivia",
+        "caraml": "steelyard.suites.caraml",
+        "site-acceptance": "steelyard.suites.site_acceptance",
     },
     "scheduler": {
         "slurm": "steelyard.launch.slurm.scheduler:Slurm",

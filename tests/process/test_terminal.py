@@ -605,7 +605,7 @@ def test_a_budget_that_is_too_short_is_said_at_once_and_once(
     from_file = "set run.budget.max_seconds = 750 in s.toml, or after this has ended: steelyard study s.toml --extend"
     fixes = {
         (): "steelyard run sim --batch 8 --max-seconds 750 --study sweep",
-        ("s.toml",): from_file,
+        ("study", "s.toml"): from_file,
         ("",): "set run.budget.max_seconds = 750 in its file",
     }
     for file, fix in fixes.items():
@@ -698,9 +698,12 @@ def test_a_study_at_a_site_warns_of_short_runs_once(capsys: pytest.CaptureFixtur
     warning = "warning: 1 run too short, such as a-r0000: SY202 stopped by max_seconds"
     assert said.count(warning) == 1
     assert warning in status_lines(status)
-    status.arguments = ("my.toml", "--site", "olive")
+    status.arguments = ("study", "my.toml", "--site", "olive")
     assert "    steelyard study my.toml --site olive --extend" in status_lines(status)
-    status.arguments = ("\x1b[2J.toml",)
+    status.arguments = (
+        "study",
+        "\x1b[2J.toml",
+    )
     assert "    steelyard study '\\x1b[2J.toml' --extend" in status_lines(status)
 
 
@@ -711,7 +714,10 @@ def test_the_words_of_a_damaged_campaign_are_not_used(tmp_path: Path, text: str)
     assert read_arguments(tmp_path) == ()
 
 
-@pytest.mark.parametrize(("words", "known"), [(["a"] * 10, True), (["a"] * 11, False), (["a" * 2000], False)])
+@pytest.mark.parametrize(
+    ("words", "known"),
+    [(["study"] * 20, True), (["study"] * 21, False), (["study", "a" * 2000], False), (["rm"], False)],
+)
 def test_only_so_many_words_of_a_campaign_are_used(tmp_path: Path, words: list[str], *, known: bool) -> None:
     (tmp_path / STUDY_FILE).write_text(json.dumps({"arguments": words}))
     assert read_arguments(tmp_path) == (tuple(words) if known else ())

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+import steelyard
 from steelyard.analysis import verify as analysis
 from steelyard.audit.table import parse_table
 from steelyard.cli.main import main
 from steelyard.contracts.record import Finding
 from steelyard.errors import InputError
 from steelyard.inputs.recipe import Expect, load_recipe, plan
+from steelyard.inputs.suite import find_recipe
 from steelyard.report.study.page import study_page
 from steelyard.results.store import ResultFolder, write_json
 from steelyard.rules.statistics.history import Drifted
@@ -401,14 +403,43 @@ def test_true_is_not_one() -> None:
         plan(dataclasses.replace(recipe, expect=(Expect(value=1.0, at={"ranks": True}),)), EXAMPLES, name="n", jobs=3)
 
 
+OF_SUITES = [f"{p.parents[1].name}/{p.stem}" for p in (Path(steelyard.__file__).parent / "suites").glob("*/recipes/*")]
+
+
 @pytest.mark.parametrize(
-    "recipe", sorted(p for p in EXAMPLES.glob("*.toml") if "study" not in p.stem), ids=lambda p: p.stem
+    "recipe", sorted([*OF_SUITES, *(str(p) for p in EXAMPLES.glob("*.toml") if "study" not in p.stem)])
 )
-def test_the_example_recipes_can_be_planned(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", str(recipe), "--dry-run", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["recipe"] == recipe.stem
-    assert main(["verify", str(recipe), "--dry-run"]) == 0
+def test_the_recipes_can_be_planned(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", recipe, "--dry-run", "--json"]) == 0
+    name = recipe.replace("/", "-") if recipe in OF_SUITES else Path(recipe).stem
+    assert json.loads(capsys.readouterr().out)["recipe"] == name
+    assert main(["verify", recipe, "--dry-run"]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("olivia/test-l", "olivia/test-l: no such recipe; did you mean olivia/test-1?"),
+        ("olivia", "olivia: no such recipe; valid: olivia/test-1, "),
+        ("olivai/test-1", "olivai: no such suite; did you mean olivia?"),
+        ("nodes/node", "nodes/node: no folder nodes"),
+    ],
+)
+def test_a_recipe_of_a_suite_that_there_is_not(text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", text, "--dry-run"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_file_goes_before_the_recipe_of_a_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = find_recipe("olivia/test-1")
+    assert found is not None
+    assert load_recipe(found).name == "olivia-test-1"
+    (tmp_path / "olivia").mkdir()
+    assert find_recipe("olivia/test-1") == found
+    (tmp_path / "olivia" / "test-1").touch()
+    assert find_recipe("olivia/test-1") is None
 
 
 # -- the verb

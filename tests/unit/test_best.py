@@ -145,7 +145,7 @@ def test_a_trend_of_the_best_is_its_own_reason_and_not_that_of_the_others() -> N
     assert found.next_step.endswith("--repeats 3")
     # An extension of the study repeats only what shows a trend by itself.
     of_study = [
-        replace(record, spec=replace(record.spec, study_arguments=("s.toml",)))
+        replace(record, spec=replace(record.spec, study_arguments=("study", "s.toml")))
         for record in [*best, *others[0], *others[1]]
     ]
     assert ranked(of_study).next_step == "steelyard explain SY211"
@@ -157,13 +157,13 @@ def test_a_trend_asks_for_longer_jobs_and_not_for_more() -> None:
     assert found.next_step is not None
     assert found.next_step.startswith("steelyard run sim --batch 64")
     assert found.next_step.endswith("--repeats 3")
-    of_study = [replace(record, spec=replace(record.spec, study_arguments=("s.toml",))) for record in steep]
+    of_study = [replace(record, spec=replace(record.spec, study_arguments=("study", "s.toml"))) for record in steep]
     assert ranked(of_study, jobs(spread(300), batch=8)).next_step == "steelyard study s.toml --extend"
 
 
 def test_tied_configurations_of_a_site_get_no_command() -> None:
     records = jobs(spread(400, 0.02), batch=64) + jobs(spread(390, 0.02), batch=32)
-    words = ("s.toml", "--site", "cluster.toml")
+    words = ("study", "s.toml", "--site", "cluster.toml")
     found = ranked([replace(one, spec=replace(one.spec, study_arguments=words)) for one in records])
     assert len(found.tied) == 2
     assert found.next_step is None

@@ -13,9 +13,9 @@ import pytest
 from conftest import make_spec
 from steelyard.analysis.rows import row_of
 from steelyard.analysis.summary import summarise
-from steelyard.cli import study as study_verb
 from steelyard.cli.main import main
 from steelyard.cli.run import settings
+from steelyard.cli.study import Command
 from steelyard.cli.verb import make_parser
 from steelyard.contracts.record import Finding
 from steelyard.contracts.sim import Noise, Sensor, SimTruth
@@ -106,7 +106,7 @@ def test_changes_are_options_and_impossible_ones_give_no_command() -> None:
 
 
 def test_a_study_is_extended_by_its_file_and_site() -> None:
-    words = ("my studies/a.toml", "--site", "olive:gh200")
+    words = ("study", "my studies/a.toml", "--site", "olive:gh200")
     command = extend(make_spec(study="s", study_arguments=words), repeats=3)
     assert command == "steelyard study 'my studies/a.toml' --site olive:gh200 --extend"
     assert extend(make_spec(study="s"), repeats=3) == "steelyard run sim --study s --repeats 3"
@@ -115,17 +115,17 @@ def test_a_study_is_extended_by_its_file_and_site() -> None:
 
 @pytest.mark.usefixtures("here")
 def test_a_study_file_is_named_as_it_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def words_of(file: str, *options: str) -> tuple[str, ...]:
-        return study_verb._arguments(make_parser("study").parse_args([file, *options]))
+    def words_of(file: str, site: str | None = None) -> tuple[str, ...]:
+        return Command(("study", file)).inside(site, (file,))
 
     (tmp_path / "there").mkdir()
     Path("there/real.toml").touch()
     Path("link.toml").symlink_to("there/real.toml")
-    assert words_of("link.toml") == words_of(str(tmp_path / "link.toml")) == ("link.toml",)
-    assert words_of("./-s.toml") == ("./-s.toml",)
-    assert words_of("link.toml", "--site", "./olive.toml:gpu") == ("link.toml", "--site", "olive.toml:gpu")
+    assert words_of("link.toml") == words_of(str(tmp_path / "link.toml")) == ("study", "link.toml")
+    assert words_of("./-s.toml") == ("study", "./-s.toml")
+    assert words_of("link.toml", "./olive.toml:gpu") == ("study", "link.toml", "--site", "olive.toml:gpu")
     monkeypatch.chdir("there")
-    assert words_of("../link.toml") == words_of("real.toml", "--site", "/etc/olive.toml") == ("",)
+    assert words_of("../link.toml") == words_of("real.toml", "/etc/olive.toml") == ("",)
 
 
 # -- the commands of rules
@@ -145,7 +145,7 @@ def test_the_command_of_a_finding_on_a_run_parses(code: str, verb: str, sound: d
         parsed(found.command)
 
 
-@pytest.mark.parametrize(("words", "verb"), [((), "run"), (("s.toml",), "")])
+@pytest.mark.parametrize(("words", "verb"), [((), "run"), (("study", "s.toml"), "")])
 def test_the_epochs_of_a_study_are_raised_in_its_file(sound: dict[str, Any], words: tuple[str, ...], verb: str) -> None:
     sound["spec"] |= {"study_arguments": [*words], "epoch_samples": 64, "budget": {"epochs": 2}}
     made = rule("SY201")

@@ -8,6 +8,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Measure": {
         "run": "measure a workload on this machine",
         "study": "run a sweep from a file, here or at a site",
+        "suite": "run a published benchmark, compare with it",
         "status": "show submitted studies, collect finished runs",
         "show": "show studies, configurations and runs",
     },

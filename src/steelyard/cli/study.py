@@ -3,12 +3,15 @@
 import argparse
 import json
 import os
+import shlex
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from steelyard.analysis.extension import find_extension
 from steelyard.analysis.summary import summarise
-from steelyard.cli.verb import command_on_file, exit_code
+from steelyard.cli.verb import exit_code
+from steelyard.contracts.record import RunRecord
 from steelyard.errors import InputError
 from steelyard.inputs.site import find_place
 from steelyard.inputs.study import Expansion, expand, load_study, require_registered
@@ -35,16 +38,61 @@ from steelyard.terminal.study import (
 from steelyard.terminal.tables import cells_lines, cells_object
 
 
+@dataclass(frozen=True)
+class StudyAnswer:
+    """What a study did or would do."""
+
+    code: int
+    shown: Any
+    """As plain data."""
+    lines: list[str]
+    records: tuple[RunRecord, ...] = ()
+    """Runs that should have completed."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """The command of a study, to name it again."""
+
+    words: tuple[str, ...]
+    """After `steelyard`, without the site."""
+    file: Path | None = None
+    """The study's file."""
+
+    def line(self, site: str | None) -> str:
+        """Return the command line."""
+        return shlex.join(["steelyard", *self.words, *(["--site", site] if site else [])])
+
+    def inside(self, site: str | None, paths: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Return the words with paths relative to this folder; one empty word if one leads out of it.
+
+        Findings show them: no path leads out of here.
+        """
+        named = [path_inside(word) if word in paths else word for word in self.words]
+        if site:
+            named += ["--site", path_inside(site) if "/" in site else site]
+        return tuple(named) if all(named) else ("",)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Run what is missing; exit code 0 when every run of the study completed, or was submitted."""
-    expansion = expand(load_study(arguments.file), arguments.file.parent, arguments=_arguments(arguments))
+    path = str(arguments.file)
+    command = Command(("study", f"./{path}" if path.startswith("-") else path), arguments.file)
+    words = command.inside(arguments.site, command.words[1:])
+    expansion = expand(load_study(arguments.file), arguments.file.parent, arguments=words)
+    answer = carry_out(arguments, expansion, command)
+    print(json.dumps(answer.shown) if arguments.json else "\n".join(answer.lines))
+    return exit_code(answer.records) or answer.code
+
+
+def carry_out(arguments: argparse.Namespace, expansion: Expansion, command: Command) -> StudyAnswer:
+    """Run what is missing of a study, here or at a site, or do what the options ask for instead."""
     require_registered(expansion)
     folder = ResultFolder(arguments.results)
     if arguments.extend:
-        return _extend(arguments, expansion, folder)
+        return _extend(arguments, expansion, folder, command)
     if arguments.dry_run:
-        show = _show_sending if arguments.site else _show_plan
-        return show(arguments, expansion, folder)
+        return _plan_sending(arguments, expansion, folder, command) if arguments.site else _plan(expansion, folder)
     if (arguments.again or arguments.site) and expansion.study.name in studies(folder):
         # Collect what has ended since: it need not run again, or --again may select it.
         for problem in look(folder, expansion.study.name).problems:
@@ -54,21 +102,21 @@ def run(arguments: argparse.Namespace) -> int:
             count = set_aside(folder, expansion, arguments.again)
         say(f"{count} runs moved to {folder.path}/superseded, to run again", loudness(arguments))
     if arguments.site or arguments.wait:
-        return _at_site(arguments, expansion, folder)
+        return _at_site(arguments, expansion, folder, command)
     return _here(arguments, expansion, folder)
 
 
-def _here(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
+def _here(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> StudyAnswer:
     _refuse_under_way(folder, expansion.study.name)
     make = search_all if expansion.searches else run_all
     with Progress(loudness(arguments), expansion, folder) as progress:
         outcome = make(folder, expansion, launcher_here(progress.say, _specs(expansion)), progress)
-    return _show(arguments, expansion, folder, outcome)
+    return _results(expansion, folder, outcome)
 
 
-def _extend(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
+def _extend(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder, command: Command) -> StudyAnswer:
     """Make the jobs that findings of a finished study ask for, after printing their price."""
-    study, again = expansion.study.name, command_on_file("study", arguments)
+    study, again = expansion.study.name, command.line(arguments.site)
     if arguments.again or (arguments.wait and not arguments.site):
         refused = "--again" if arguments.again else "--wait without --site"
         raise InputError(f"--extend: not together with {refused}", next_step=f"{again} --extend")
@@ -83,27 +131,16 @@ def _extend(arguments: argparse.Namespace, expansion: Expansion, folder: ResultF
     if missing:
         raise InputError(f"--extend: {missing} runs of {study!r} have no result yet", next_step=again)
     extension = find_extension(expansion, folder.records(study))
-    lines = "\n".join(extension_lines(extension, again))
+    lines = extension_lines(extension, again)
     if not extension.needs or arguments.dry_run:
-        print(json.dumps(extension_object(extension)) if arguments.json else lines)
-        return 0
-    for line in lines.splitlines():
+        return StudyAnswer(0, extension_object(extension), lines)
+    for line in lines:
         say(line, loudness(arguments))
     further = extension.runs(expansion)
-    return _at_site(arguments, further, folder) if arguments.site else _here(arguments, further, folder)
+    return _at_site(arguments, further, folder, command) if arguments.site else _here(arguments, further, folder)
 
 
-def _arguments(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return the arguments that name this study and its site again; one empty word if a file is not below this folder.
-
-    Findings show them: no path leads out of here.
-    """
-    site = arguments.site or ""
-    words = [_inside(str(arguments.file)), *(["--site", _inside(site) if "/" in site else site] if site else [])]
-    return tuple(words) if all(words) else ("",)
-
-
-def _inside(path: str) -> str:
+def path_inside(path: str) -> str:
     """Return a path relative to this folder; empty for a file elsewhere. Links keep their names."""
     found = os.path.relpath(path)
     if Path(found).parts[:1] == (os.pardir,):
@@ -111,63 +148,58 @@ def _inside(path: str) -> str:
     return f"./{found}" if found.startswith("-") else found
 
 
-def _at_site(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
+def _at_site(
+    arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder, command: Command
+) -> StudyAnswer:
     study, loud = expansion.study.name, loudness(arguments)
     if not arguments.site and study not in studies(folder):
         raise InputError(
-            f"--wait: {study!r} was not submitted to a site",
-            next_step=f"{command_on_file('study', arguments)} --site SITE --wait",
+            f"--wait: {study!r} was not submitted to a site", next_step=f"{command.line(None)} --site SITE --wait"
         )
     done = sum(folder.has(spec) for spec in _specs(expansion))
     while True:
         # Again after waiting: a site may limit the number of jobs in the queue.
-        made = _send(arguments, expansion, folder) if arguments.site else None
+        made = send(folder, expansion, find_place(arguments.site), file=command.file) if arguments.site else None
         if not arguments.wait:
-            return 0
+            return _sent(expansion, folder, made)
         with Following(loud) as following:
             wait(folder, study, following.tell)
         if made is None:
             break
     records = [folder.read(folder.run_path(spec)) for spec in _specs(expansion) if folder.has(spec)]
-    code = _show(arguments, expansion, folder, Outcome(tuple(records[done:]), done))
+    answer = _results(expansion, folder, Outcome(tuple(records[done:]), done))
     missing = sum(not folder.has(spec) for spec in expansion.runs)
-    if missing:
-        see = command_line(f"steelyard status {study}")
-        say(f"{missing} runs have no result: not submitted or cancelled; see {see}")
-    return 1 if missing else code
+    if not missing:
+        return answer
+    see = command_line(f"steelyard status {study}")
+    lines = [*answer.lines, "", f"{missing} runs have no result: not submitted or cancelled; see {see}"]
+    return replace(answer, code=1, lines=lines)
 
 
-def _send(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> Campaign | None:
+def _sent(expansion: Expansion, folder: ResultFolder, made: Campaign | None) -> StudyAnswer:
     study = expansion.study.name
-    made = send(folder, expansion, find_place(arguments.site), file=arguments.file)
     sent = under_way(folder, study)
     out = len(sent)
     # The file may have changed since: a submitted run need not be part of the study any more.
     missing = sum(spec.run_id not in sent and not folder.has(spec) for spec in expansion.runs)
-    if arguments.wait:
-        return made
-    if arguments.json:
-        print(json.dumps({"sent": campaign_object(made) if made else None, "under_way": out, "left_over": missing}))
-        return made
-    if made is None:
-        print(f"nothing to submit: {out} runs are waiting or running, all others have a result")
-    else:
-        print("\n".join(campaign_lines(made, sent=True)))
+    shown = {"sent": campaign_object(made) if made else None, "under_way": out, "left_over": missing}
+    lines = [f"nothing to submit: {out} runs are waiting or running, all others have a result"]
+    if made is not None:
+        lines = campaign_lines(made, sent=True)
     if missing > 0:
-        print(f"{missing} runs do not fit into the queue; repeat the command when these have ended")
-    print("", next_line(f"steelyard {'status' if out else 'show'} {study}"), sep="\n")
-    return made
+        lines.append(f"{missing} runs do not fit into the queue; repeat the command when these have ended")
+    return StudyAnswer(0, shown, [*lines, "", next_line(f"steelyard {'status' if out else 'show'} {study}")])
 
 
-def _show_sending(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
-    made = send(folder, expansion, find_place(arguments.site), file=arguments.file, dry_run=True)
-    if arguments.json:
-        print(json.dumps({"would_send": campaign_object(made) if made else None}))
-    elif made is None:
-        print("nothing to submit: every run has a result, is waiting or is running")
-    else:
-        print("\n".join(campaign_lines(made, sent=False)))
-    return 0
+def _plan_sending(
+    arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder, command: Command
+) -> StudyAnswer:
+    made = send(folder, expansion, find_place(arguments.site), file=command.file, dry_run=True)
+    if made is None:
+        return StudyAnswer(
+            0, {"would_send": None}, ["nothing to submit: every run has a result, is waiting or is running"]
+        )
+    return StudyAnswer(0, {"would_send": campaign_object(made)}, campaign_lines(made, sent=False))
 
 
 def _refuse_under_way(folder: ResultFolder, study: str) -> None:
@@ -184,7 +216,7 @@ def _specs(expansion: Expansion) -> list[Any]:
     return [*expansion.runs, *(spec for group in expansion.searches for spec in group.runs)]
 
 
-def _show(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder, outcome: Outcome) -> int:
+def _results(expansion: Expansion, folder: ResultFolder, outcome: Outcome) -> StudyAnswer:
     records = [folder.read(folder.run_path(spec)) for spec in expansion.runs if folder.has(spec)]
     records += tried(folder, expansion.searches)
     order = {cell.name: number for number, cell in enumerate(expansion.cells)}
@@ -194,23 +226,16 @@ def _show(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFol
         summarise(record for record in every if record.spec.configuration in order), key=lambda cell: order[cell.cell]
     )
     searches = [found(folder, group) for group in expansion.searches]
-    if arguments.json:
-        shown = {"made": len(outcome.made), "skipped": outcome.skipped, "configurations": cells_object(cells)}
-        print(json.dumps(shown | ({"searches": search_object(expansion, searches)} if searches else {})))
-    elif searches:
-        print("\n".join(search_lines(expansion, searches)))
-    else:
-        print("\n".join(cells_lines(cells)))
+    shown = {"made": len(outcome.made), "skipped": outcome.skipped, "configurations": cells_object(cells)}
+    lines = cells_lines(cells)
     if searches:
+        shown["searches"], lines = search_object(expansion, searches), search_lines(expansion, searches)
         # A search runs until a batch does not fit: that is not a failure.
         records = [record for record in records if record.status.code != "out_of_memory"]
-    return exit_code(records) or int(any(search.largest_fitting is None for search in searches))
+    code = int(any(search.largest_fitting is None for search in searches))
+    return StudyAnswer(code, shown, lines, tuple(records))
 
 
-def _show_plan(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> int:
+def _plan(expansion: Expansion, folder: ResultFolder) -> StudyAnswer:
     done = sum(folder.has(spec) for spec in _specs(expansion))
-    if arguments.json:
-        print(json.dumps(plan_object(expansion, done)))
-    else:
-        print("\n".join(plan_lines(expansion, done)))
-    return 0
+    return StudyAnswer(0, plan_object(expansion, done), plan_lines(expansion, done))

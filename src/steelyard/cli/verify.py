@@ -26,6 +26,7 @@ from steelyard.contracts.record import RunRecord
 from steelyard.errors import InputError, Problem, printable
 from steelyard.inputs.recipe import Recipe, load_recipe, plan
 from steelyard.inputs.study import Expansion, require_registered
+from steelyard.inputs.suite import find_recipe
 from steelyard.launch.allocation import launcher_here
 from steelyard.launch.local_study import run_all
 from steelyard.report.charts.history import verified_chart
@@ -51,9 +52,10 @@ EXIT: dict[Verdict, int] = {"pass": DONE, "fail": FAILED, "cannot tell": UNDECID
 def run(arguments: argparse.Namespace) -> int:
     """Run and judge; exit code 0 for a pass, 1 for a fail, 3 when it cannot tell."""
     _check_options(arguments)
-    recipe = load_recipe(arguments.file)
+    path = find_recipe(str(arguments.file)) or arguments.file
+    recipe = load_recipe(path)
     recipe, settings = _read_command(recipe)
-    folder, place = ResultFolder(arguments.results), arguments.file.parent
+    folder, place = ResultFolder(arguments.results), path.parent
     name, jobs = _choose_occasion(arguments, folder, recipe)
     expansion = plan(recipe, place, name=name, jobs=jobs, run=settings)
     require_registered(expansion)

@@ -124,8 +124,9 @@ class RunSpec(Contract):
     schema_version: Literal[1] = SCHEMA_VERSION
     run_id: Name
     study: Name = "adhoc"
-    study_arguments: Annotated[tuple[Text, ...], Length(10)] = ()
-    """Arguments of `steelyard study` that name the study's file and its site; empty: a run of another command.
+    study_arguments: Annotated[tuple[Text, ...], Length(20)] = ()
+    """The command of the study after `steelyard`: `study` or `suite`, then what names its file, part and site; empty: a
+    run of another command.
 
     One empty word: a study whose file is elsewhere, and is not named because its path may be private.
     """

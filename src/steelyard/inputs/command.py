@@ -57,7 +57,7 @@ def extend(spec: RunSpec, changes: Mapping[str, Any] | None = None, *, repeats: 
     if "" in spec.study_arguments:
         return ""
     if spec.study_arguments:
-        return _join_words(["steelyard", "study", *spec.study_arguments, EXTEND])
+        return _join_words(["steelyard", *spec.study_arguments, EXTEND])
     return run_again(spec, changes, repeats=repeats)
 
 

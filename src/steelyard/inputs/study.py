@@ -33,7 +33,7 @@ from steelyard.inputs.validate import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from steelyard.contracts.spec import Source
 
@@ -314,19 +314,42 @@ def expand(
     place = place or InputFile(f"study {study.name}", root=Study, at=("run",), synonyms=SYNONYMS)
     if not isinstance(place, Options):
         place = SweptFile(place.source, b"", place.root, place.at, place.synonyms, tuple(spread.sweep))
-    cells = _cells(spread, place, lambda text: find_source(text, folder, below=folder), folder, arguments)
+    cells = _cells(study, ((swept, study.run, swept) for swept in combinations(spread.sweep)), place, folder, arguments)
     if batches:
         # One search for each combination of the sweep, in random order.
         starts = range(0, len(cells), len(batches))
         groups = [SearchGroup(tuple(cell.spec for cell in cells[at : at + len(batches)])) for at in starts]
         random.Random(f"{study.seed}:search").shuffle(groups)
         return Expansion(study, tuple(cells), (), tuple(groups))
+    return _in_random_order(study, cells)
+
+
+def expand_listed(
+    study: Study,
+    listed: Sequence[tuple[dict[str, Any], dict[str, Any]]],
+    folder: Path,
+    *,
+    arguments: tuple[str, ...] = (),
+) -> Expansion:
+    """Return all runs of a study whose configurations are listed: what tells each apart, and all its settings."""
+    place = InputFile(f"study {study.name}", root=Study, at=("run",), synonyms=SYNONYMS)
+    cells = _cells(study, ((told, run, {}) for told, run in listed), place, folder, arguments)
+    return _in_random_order(study, cells)
+
+
+def _in_random_order(study: Study, cells: Sequence[Configuration]) -> Expansion:
     runs = []
     for repeat in range(study.repeats):
         order = list(cells)
         random.Random(f"{study.seed}:{repeat}").shuffle(order)
         runs += [_with_identity(cell.spec, study, cell.name, repeat) for cell in order]
     return Expansion(study, tuple(cells), tuple(runs))
+
+
+def combinations(sweep: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """Yield every combination of the values of a sweep."""
+    for values in itertools.product(*sweep.values()):
+        yield dict(zip(sweep, values, strict=True))
 
 
 def further_runs(expansion: Expansion, wanted: Sequence[tuple[RunSpec, int, int]]) -> Expansion:
@@ -341,20 +364,27 @@ def further_runs(expansion: Expansion, wanted: Sequence[tuple[RunSpec, int, int]
 
 def _cells(
     study: Study,
+    listed: Iterable[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]],
     place: InputFile,
-    find: Callable[[str], Source | None],
     folder: Path | None,
     arguments: tuple[str, ...] = (),
+    *,
+    anywhere: bool = False,
 ) -> list[Configuration]:
+    """Return configurations from what tells each apart, its settings, and settings that replace some of these.
+
+    `anywhere`: a user's own workload need not be below the folder.
+    """
     cells: dict[str, Configuration] = {}
-    for values in itertools.product(*study.sweep.values()):
-        swept = dict(zip(study.sweep, values, strict=True))
-        spec = dataclasses.replace(_spec(study.run, swept, place, folder, find), study_arguments=arguments)
+    below = None if anywhere else folder
+    for told, run, swept in listed:
+        made = _spec(run, swept, place, folder, lambda text: find_source(text, folder, below=below))
+        spec = dataclasses.replace(made, study_arguments=arguments)
         name = cell_name(spec)
         if name in cells:
-            problem = f"{label(swept)} and {label(cells[name].swept)} are the same configuration"
+            problem = f"{label(told)} and {label(cells[name].swept)} are the same configuration"
             raise refusal(Problem("sweep", problem, "each combination once"))
-        cells[name] = Configuration(name, swept, _with_identity(spec, study, name, 0))
+        cells[name] = Configuration(name, told, _with_identity(spec, study, name, 0))
     return list(cells.values())
 
 
@@ -385,7 +415,7 @@ def single_run(
     data = {"name": study, "seed": seed, "repeats": repeats, "run": settings}
     place = Options(root=Study, at=("run",), synonyms=SYNONYMS)
     checked = parse_object(Study, data, dataclasses.replace(place, at=()))
-    cell = _cells(checked, place, lambda text: find_source(text, Path(), below=None), Path())[0]
+    cell = _cells(checked, [({}, checked.run, {})], place, Path(), anywhere=True)[0]
     _refuse_names(cell.spec, place)
     pattern = re.compile(re.escape(cell.name) + r"-r(\d+)")
     there = [int(found[1]) for name in taken(checked.name) if (found := pattern.fullmatch(name))]

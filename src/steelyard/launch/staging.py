@@ -34,7 +34,7 @@ SOURCES: Final = (".py", ".json")
 STUDY_FILE: Final = "study.json"
 """The study as parsed, and the swept values of each configuration."""
 MAX_STUDY_BYTES: Final = 1 << 28
-MAX_ARGUMENTS: Final = 10
+MAX_ARGUMENTS: Final = 20
 
 
 def stage(target: Path) -> str:
@@ -87,9 +87,11 @@ def write_study(campaign: Path, expansion: Expansion, file: Path | None) -> None
 
 
 def read_arguments(campaign: Path) -> tuple[str, ...]:
-    """Return the arguments of `steelyard study` that name the study and its site; empty if they are not known."""
+    """Return the command of the study after `steelyard`; empty if it is not known."""
     words = _read_study(campaign).get("arguments")
     if not isinstance(words, list) or len(words) > MAX_ARGUMENTS or not all(isinstance(word, str) for word in words):
+        return ()
+    if words[:1] not in (["study"], ["suite"]):
         return ()
     return tuple(words) if all(words) and sum(map(len, words)) <= MAX_COMMAND else ()
 

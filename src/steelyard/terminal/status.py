@@ -230,7 +230,7 @@ def short_lines(status: StudyStatus) -> list[str]:
 
 
 def _study_command(status: StudyStatus, *options: str) -> str:
-    return printable(command_line(shlex.join(["steelyard", "study", *(status.arguments or ("FILE",)), *options])))
+    return printable(command_line(shlex.join(["steelyard", *(status.arguments or ("study", "FILE")), *options])))
 
 
 def _next_lines(status: StudyStatus) -> list[str]:

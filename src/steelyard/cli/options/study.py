@@ -23,6 +23,12 @@ STATUSES = (
 def configure(parser: Parser) -> None:
     """Add the options of the verb."""
     parser.add_argument("file", type=Path, metavar="FILE", help="study file (TOML; steelyard explain study)")
+    add_running(parser)
+    add_common(parser, loudness=True)
+
+
+def add_running(parser: Parser) -> None:
+    """Add the options of everything that runs a study."""
     parser.add_argument(
         "--dry-run", action="store_true",
         help="run nothing: show configurations, order and cost; with --site also write the job scripts",
@@ -41,7 +47,6 @@ def configure(parser: Parser) -> None:
         help=f"rerun runs that ended with this status: {', '.join(STATUSES)}; several with commas. The old results "
         "move to RESULTS/superseded",
     )  # fmt: skip
-    add_common(parser, loudness=True)
 
 
 def statuses(text: str) -> str:

@@ -2,6 +2,7 @@
 
 $ steelyard verify node.toml
 $ steelyard verify node.toml --history --plot history.svg
+$ steelyard verify olivia/test-1
 """
 
 from pathlib import Path
@@ -15,7 +16,10 @@ MOST_JOBS = 1000
 def configure(parser: Parser) -> None:
     """Add the options of the verb."""
     jobs = within(whole, ge=1, le=MOST_JOBS)
-    parser.add_argument("file", type=Path, metavar="FILE", help="recipe file (TOML; steelyard explain recipe)")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE",
+        help="recipe file (TOML; steelyard explain recipe), or SUITE/RECIPE for a recipe of a suite",
+    )  # fmt: skip
     parser.add_argument("--jobs", type=jobs, metavar="N", help="fresh launches (default: as the recipe says)")
     parser.add_argument("--more", type=jobs, metavar="N", help="add N jobs to the latest ones and judge them all")
     parser.add_argument("--no-run", action="store_true", help="run nothing: judge the latest jobs again")

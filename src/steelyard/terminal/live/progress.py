@@ -148,9 +148,10 @@ class Progress:
             self.say(f"{self._line}: warning: too short: {why}; max_seconds is {budget.max_seconds:g} s{most}")
             enough = math.ceil(LONGER_ROOM * needed_s)
             command = command_line(extend(spec, longer_limits(spec, enough)))
-            if spec.study_arguments:
+            if spec.study_arguments[:1] in (("study",), ("",)):
                 later = f", or after this has ended: {command}" if command else ""
-                command = f"set run.budget.max_seconds = {enough} in {spec.study_arguments[0] or 'its file'}{later}"
+                file = spec.study_arguments[1] if command else "its file"
+                command = f"set run.budget.max_seconds = {enough} in {file}{later}"
             self.say(f"  fix: {command}")
 
     def _warn(self, record: RunRecord) -> None:

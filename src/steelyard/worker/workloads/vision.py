@@ -93,6 +93,14 @@ def vit_l_16(
     return _vit("ViT-L/16", 16, classes, resolution, layers, width, heads)
 
 
+@about(facts("ViT-L/32", 306_535_400, "ViT_L_32_Weights.IMAGENET1K_V1", **SMALL_VIT))
+def vit_l_32(
+    classes: int = 1000, resolution: int = 224, layers: int = 24, width: int = 1024, heads: int = 16
+) -> ModelBundle:
+    """Vision transformer, large, with patches of 32 pixels: a quarter of the tokens of ViT-L/16."""
+    return _vit("ViT-L/32", 32, classes, resolution, layers, width, heads)
+
+
 @about(facts("ViT-H/14", 632_045_800, "ViT_H_14_Weights.IMAGENET1K_SWAG_LINEAR_V1", **{**SMALL_VIT, "resolution": 56}))
 def vit_h_14(
     classes: int = 1000, resolution: int = 224, layers: int = 32, width: int = 1280, heads: int = 16

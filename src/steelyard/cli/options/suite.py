@@ -1,0 +1,57 @@
+"""Run a published benchmark on this machine or at a site, and see the result beside the published one.
+
+A suite is a collection of studies: the benchmark of a document. `show` prints what it measures, which settings the
+document states and which were chosen, the data that it needs and its cost. `run` continues where it stopped. `report`
+writes the document's tables with the figures of this machine beside them.
+
+$ steelyard suite list
+$ steelyard suite run nrp --size tiny
+$ steelyard suite report nrp --size tiny -o nrp.html
+"""
+
+from pathlib import Path
+
+from steelyard.cli.arguments import add_action, add_common, counts
+from steelyard.cli.options.report import FORMATS
+from steelyard.cli.options.study import add_running
+from steelyard.cli.parser import Parser
+
+SIZES = ("full", "small", "tiny")
+
+
+def configure(parser: Parser) -> None:
+    """Add the options of the verb."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", title="actions", prog=parser.prog)
+    lists = add_action(actions, "list", "list the suites")
+    show = add_action(actions, "show", "show what a suite measures, where its settings come from, and its cost")
+    run = add_action(actions, "run", "run a suite, or what is missing of it")
+    report = add_action(actions, "report", "write the document's tables with the figures of this machine beside them")
+    for inner in (show, run, report):
+        inner.add_argument("suite", metavar="NAME", help="a suite, or a folder with a file suite.toml")
+        inner.add_argument(
+            "--size", choices=SIZES, default="small", metavar="SIZE",
+            help="full: as in the document; small: the same models, about an hour on one accelerator; tiny: reduced "
+            "models, minutes on two CPU cores (default %(default)s)",
+        )  # fmt: skip
+    for inner in (show, run):
+        inner.add_argument("--part", metavar="PART", help="only this part (default: all)")
+        inner.add_argument(
+            "--devices", type=counts, default=(), metavar="N[,N...]", help="numbers of devices (default: the suite's)"
+        )
+        inner.add_argument(
+            "--data", type=Path, metavar="DIR",
+            help="folder with the data sets, each in a folder with the name of its format, such as DIR/cifar100 "
+            "(default: synthetic data; with --size tiny generated files)",
+        )  # fmt: skip
+    show.add_argument(
+        "--probe", action="store_true", help="run a few steps of each configuration to predict the device-hours"
+    )
+    add_running(run)
+    report.add_argument("-o", "--output", type=Path, metavar="PATH", help="file or folder (default: SUITE-SIZE.html)")
+    report.add_argument(
+        "--format", choices=FORMATS, default=FORMATS[0], metavar="FORMAT",
+        help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]} (default %(default)s)",
+    )  # fmt: skip
+    for inner in (lists, show, run, report):
+        add_common(inner, results=inner is not lists, loudness=inner in (show, run), inner=True)
+    add_common(parser, results=False)

@@ -1,0 +1,438 @@
+"""Suites: the studies of a published benchmark, ready to run, and how its document prints their results.
+
+A suite is a folder with the file suite.toml. Those of the package are in `suites/`; a package adds one with the entry
+point group `steelyard.suite`, whose value is the package with the file, and any other folder is named by its path.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+from steelyard import plugins
+from steelyard.contracts.base import AtLeastOne, Contract, Length, Name, Text
+from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec
+from steelyard.errors import InputError, Problem, SteelyardError, nearest, refusal
+from steelyard.inputs.catalogue import load as catalogue
+from steelyard.inputs.places import HIDES, HOLDS, InputFile
+from steelyard.inputs.study import NOT_SET, Repeats, Seed, Study, assign, combinations, expand_listed
+from steelyard.inputs.validate import MAX_SPEC_BYTES, find_problems, parse_object, parse_toml, read_bounded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from steelyard.inputs.study import Expansion
+
+SUITE_FILE = "suite.toml"
+MEASURING_FILE = "measuring.toml"
+RECIPES = "recipes"
+MAX_TABLES = 50
+MAX_SETTINGS = 400
+
+Size = Literal["full", "small", "tiny"]
+"""full: as large as in the document; small: the same models and settings, for about an hour on one accelerator; tiny:
+reduced models on generated data, for minutes on two CPU cores. Figures of different sizes are never compared."""
+SIZES: tuple[Size, ...] = get_args(Size)
+
+Settings = Annotated[dict[str, Any], Length(100)]
+Sweep = Annotated[dict[str, tuple[Any, ...]], Length(20)]
+Devices = Annotated[tuple[AtLeastOne, ...], Length(20)]
+Id = Annotated[str, Length(40, r"^[a-z0-9][a-z0-9-]*$", "lower-case letters, digits and '-'")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeChange(Contract):
+    """What a size changes."""
+
+    run: Settings = field(default_factory=dict, metadata={HOLDS: RunSpec, HIDES: NOT_SET})
+    """Settings that replace those of the part."""
+    sweep: Sweep = field(default_factory=dict)
+    """Lists that replace those of the part."""
+    case: Settings = field(default_factory=dict)
+    """Settings that replace those of every case."""
+    only: Sweep = field(default_factory=dict)
+    """Values of settings of cases: cases with other values are left out."""
+    devices: Devices = ()
+    """Numbers of devices, where the part sweeps over `ranks`."""
+    repeats: Repeats | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part(Contract):
+    """A study of a suite, as a study file has it, with a few more names for settings.
+
+    `data` names only a format: its folder is the user's. `epochs` is the length of a whole training: a run of the size
+    full trains as long, others only long enough to measure its speed. `global_batch` gives `accumulation` if `batch` is
+    given too, and else `batch`; combinations in which it cannot be divided are left out. `epoch_steps` gives
+    `epoch_samples`: so many global batches.
+    """
+
+    name: Id
+    title: Text
+    repeats: Repeats | None = None
+    run: Settings = field(default_factory=dict, metadata={HOLDS: RunSpec, HIDES: NOT_SET})
+    sweep: Sweep = field(default_factory=dict)
+    case: Annotated[tuple[Settings, ...], Length(200)] = ()
+    """Settings that belong together, such as a data set and its length; each is run with every combination of the
+    sweep."""
+    small: SizeChange = field(default_factory=SizeChange)
+    tiny: SizeChange = field(default_factory=SizeChange)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingSource(Contract):
+    """Why a setting has its value: the document states it, or it was chosen."""
+
+    name: Text
+    """Dotted name of a run's setting, or of one of the part's own, such as epochs."""
+    value: bool | int | float | Text | tuple[bool | int | float | Text, ...] | None = None
+    """The value, or all values that occur; None: any, such as a seed."""
+    parts: Annotated[tuple[Id, ...], Length(50)] = ()
+    """The parts that this is about; empty: all."""
+    sizes: Annotated[tuple[Size, ...], Length(3)] = ()
+    """The sizes that this is about; empty: all."""
+    stated: Text = ""
+    """Place in the document."""
+    words: Text = ""
+    """The words at that place."""
+    why: Text = ""
+    """Reason for a value that the document does not state."""
+
+    def __post_init__(self) -> None:
+        if bool(self.stated) == bool(self.why) or bool(self.stated) != bool(self.words):
+            raise ValueError("why: a setting is stated or chosen; valid: stated and words, or why")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviation(Contract):
+    """A known difference from the document, named beside every figure that it affects."""
+
+    parts: Annotated[tuple[Id, ...], Length(50)] = ()
+    """The parts that this is about; empty: all."""
+    at: Settings = field(default_factory=dict)
+    """Settings of the configurations; empty: all of these parts."""
+    text: Text
+    other_work: bool = False
+    """Whether it is other work, so that no ratio is given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataNeeded(Contract):
+    """A data set of the document."""
+
+    format: Name
+    name: Text
+    get: Text = ""
+    """Where to get it."""
+    tiny_samples: AtLeastOne = 64
+    """Examples to generate for the size tiny."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedTable(Contract):
+    """A table or figure of the document, and which configurations stand beside its rows."""
+
+    name: Text
+    """Name of the table in the document's rows; without rows of the document any name."""
+    tables: Annotated[tuple[Text, ...], Length(50)] = ()
+    """Names in the document's rows, if the table collects several; empty: its own name."""
+    part: Id
+    title: Text
+    rows: Annotated[tuple[Text, ...], Length(20)]
+    """Settings that name a printed row."""
+    columns: Annotated[tuple[Text, ...], Length(20)] = ()
+    """Settings that name a printed column; empty: one column per figure."""
+    split: Text = ""
+    """Setting that divides the table into (a), (b) and so on."""
+    figures: Annotated[tuple[Text, ...], Length(20)]
+    """Metrics in the order of print."""
+    same: dict[str, dict[str, Settings]] = field(default_factory=dict)
+    """Our settings for a value of the document: same.model.ResNet50 = { workload = "resnet50" }. "" is the value of a
+    row that does not state it. The number of devices, batch sizes, workers and precision need none; {} compares none.
+    `figure` names the figure of ours that a printed one stands for; the column `metric` may have it too."""
+    chart: Literal["", "heat", "batch", "scaling"] = ""
+
+    def __post_init__(self) -> None:
+        if not self.rows or not self.figures:
+            raise ValueError("rows: a table has rows and figures; valid: at least one of each")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite(Contract):
+    """A suite file."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    name: Id
+    title: Text
+    question: Text
+    """What it answers, in one sentence."""
+    about: Text = ""
+    document: Text = ""
+    """The document: a name of the built-in catalogue, or a table (CSV) in the folder of the suite; empty: none."""
+    cite: Text = ""
+    """Author, title, year and address, if the document is not of the catalogue."""
+    seed: Seed = 0
+    repeats: Repeats = 3
+    """Fresh launches of each configuration."""
+    run: Settings = field(default_factory=dict, metadata={HOLDS: RunSpec, HIDES: NOT_SET})
+    """Settings that all parts share."""
+    part: Annotated[tuple[Part, ...], Length(50)]
+    table: Annotated[tuple[PrintedTable, ...], Length(MAX_TABLES)] = ()
+    setting: Annotated[tuple[SettingSource, ...], Length(MAX_SETTINGS)] = ()
+    deviation: Annotated[tuple[Deviation, ...], Length(100)] = ()
+    data: Annotated[tuple[DataNeeded, ...], Length(20)] = ()
+    small: SizeChange = field(default_factory=SizeChange)
+    tiny: SizeChange = field(default_factory=SizeChange)
+
+    def __post_init__(self) -> None:
+        names = [part.name for part in self.part]
+        if not names or len(set(names)) < len(names):
+            raise ValueError("part: empty, or two with one name; valid: one table [[part]] or more, each with its name")
+        named = [(f"table {entry.name}", entry.part) for entry in self.table]
+        named += [("a deviation", part) for entry in self.deviation for part in entry.parts]
+        named += [(f"setting {entry.name}", part) for entry in self.setting for part in entry.parts]
+        for what, part in named:
+            if part not in names:
+                raise ValueError(f"part: {what} is about {part!r}; valid: {', '.join(names)}")
+
+
+@dataclass(frozen=True)
+class SuiteFolder:
+    """A suite and its folder."""
+
+    suite: Suite
+    path: Path
+    asked: str
+    """What the user wrote: a name or a path."""
+
+    def part(self, name: str) -> Part:
+        """Return a part by its name."""
+        found = next((part for part in self.suite.part if part.name == name), None)
+        if found is None:
+            names = [part.name for part in self.suite.part]
+            near = nearest(name, names)
+            problem = Problem(f"--part {name[:80]}", "no such part", ", ".join(names), near=near)
+            raise refusal(problem, next_step=None if near else f"steelyard suite show {self.asked}")
+        return found
+
+    def setting_sources(self) -> tuple[SettingSource, ...]:
+        """Return where each setting comes from: the suite's own entries, then those on how steelyard measures."""
+        return (*self.suite.setting, *_measuring())
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A configuration of a suite."""
+
+    part: Part
+    settings: dict[str, Any]
+    """What its case and its place in the sweep set, by dotted name, with the part's own names."""
+    epochs: int | None
+    """The length of a whole training."""
+    run: dict[str, Any]
+    """All settings of its runs."""
+    data: str | None = None
+    """Format of the data set of the document; the runs may use synthetic data instead."""
+
+    def get(self, key: str) -> Any:
+        """Return a setting by its dotted name, also those of the part's own names."""
+        if key in self.settings:
+            return self.settings[key]
+        if key == "data":
+            return self.data
+        if key == "global_batch":
+            return self.get("batch") * self.get("accumulation") * self.get("ranks")
+        value: Any = self.run
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        return value if value is not None else _default(key)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the user chooses."""
+
+    size: Size = "full"
+    devices: tuple[int, ...] = ()
+    """Numbers of devices instead of the suite's."""
+    data: Mapping[str, Path] = field(default_factory=dict)
+    """Folders of data sets by format; the others are synthetic."""
+
+
+def _default(key: str) -> Any:
+    value: Any = RunSpec(run_id="x", configuration="x")
+    for name in key.split("."):
+        value = getattr(value, name, None)
+    return value
+
+
+# -- which suites there are
+
+
+def suite_names() -> list[str]:
+    """Return the names of the suites of this package and of installed ones."""
+    return plugins.names("suite")
+
+
+def find_suite(text: str) -> SuiteFolder:
+    """Return the suite with this name, or in this folder."""
+    folder = Path(text)
+    if "/" not in text and not (folder / SUITE_FILE).is_file():
+        folder = _folder_of(text)
+    content = read_bounded(folder / SUITE_FILE, MAX_SPEC_BYTES)
+    place = InputFile(str(folder / SUITE_FILE), content)
+    data = parse_toml(content, place.source)
+    problems = find_problems(Suite, data, place)
+    if problems:
+        raise refusal(*problems)
+    return SuiteFolder(parse_object(Suite, data, place), folder, text)
+
+
+def _folder_of(name: str) -> Path:
+    package = plugins.require("suite", name)
+    found = importlib.util.find_spec(package)
+    places = list(found.submodule_search_locations or ()) if found is not None else []
+    if not places:
+        raise SteelyardError(f"the suite {name} is registered as {package}, which is not an installed package")
+    return Path(places[0])
+
+
+def find_recipe(text: str) -> Path | None:
+    """Return the recipe with the name SUITE/RECIPE; None if the text is something else, such as the path of a file."""
+    suite, slash, _ = text.partition("/")
+    if not re.fullmatch(r"[a-z0-9-]{1,40}(/[a-z0-9-]{1,40})?", text) or Path(text).exists():
+        return None
+    known = suite_names()
+    if suite not in known and (not slash or Path(suite).is_dir() or not nearest(suite, known)):
+        return None
+    recipes = {f"{suite}/{path.stem}": path for path in sorted((_folder_of(suite) / RECIPES).glob("*.toml"))}
+    if text not in recipes:
+        near = nearest(text, recipes) if slash else ""
+        valid = ", ".join(recipes) or f"none; the suite {suite} has no recipes"
+        raise refusal(Problem(text, "no such recipe", valid, near=near))
+    return recipes[text]
+
+
+@cache
+def _measuring() -> tuple[SettingSource, ...]:
+    content = (resources.files("steelyard") / "suites" / MEASURING_FILE).read_bytes()
+    entries = parse_toml(content, MEASURING_FILE)["setting"]
+    return tuple(parse_object(SettingSource, entry, MEASURING_FILE) for entry in entries)
+
+
+# -- what a suite runs
+
+
+def study_name(suite: Suite, part: Part, size: Size) -> str:
+    """Return the name of the study with the results of a part."""
+    return f"{suite.name}-{part.name}-{size}"
+
+
+def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
+    """Return the configurations of a part; those whose global batch cannot be divided are left out."""
+    changes = [getattr(where, choice.size) for where in (suite, part)] if choice.size != "full" else []
+    sweep = dict(part.sweep)
+    for change in changes:
+        sweep |= {key: values for key, values in change.sweep.items() if key in sweep or change is changes[-1]}
+    devices = choice.devices or next((change.devices for change in reversed(changes) if change.devices), ())
+    if devices and "ranks" in sweep:
+        sweep["ranks"] = devices
+    made = []
+    for case in part.case or ({},):
+        if any(case[key] not in values for change in changes for key, values in change.only.items() if key in case):
+            continue
+        changed = dict(case)
+        for change in changes:
+            changed |= {key: value for key, value in change.case.items() if key in case or change is changes[-1]}
+        for swept in combinations(sweep):
+            planned = _plan(suite, part, changes, {**changed, **swept}, choice)
+            if planned is not None:
+                made.append(planned)
+    if not made:
+        raise InputError(f"{part.name}: no configuration is possible with these devices and batch sizes")
+    return made
+
+
+def _plan(
+    suite: Suite, part: Part, changes: Sequence[SizeChange], settings: dict[str, Any], choice: Choice
+) -> Planned | None:
+    run = copy.deepcopy(suite.run)
+    _merge(run, part.run)
+    for change in changes:
+        _merge(run, change.run)
+    for key, value in settings.items():
+        assign(run, key, value)
+    if choice.size == "tiny":
+        # What the size, a case or the sweep sets is wanted as it is.
+        own = {key: value for change in changes for key, value in change.run.get("model", {}).items()}
+        own |= {key[len("model.") :]: value for key, value in settings.items() if key.startswith("model.")}
+        reduced = catalogue()["workloads"].get(run.get("workload"), {}).get("reduced", {})
+        run["model"] = {**run.get("model", {}), **reduced, **own}
+    epochs = run.pop("epochs", None)
+    if epochs is not None and choice.size == "full":
+        run.setdefault("budget", {})["epochs"] = epochs
+    if not _divide_batch(run):
+        return None
+    format_name = run.pop("data", None)
+    if format_name in choice.data:
+        run["data"] = {"format": format_name, "path": str(choice.data[format_name])}
+    return Planned(part, settings, epochs, run, format_name)
+
+
+def needs_data(suite: Suite, part: Part, choice: Choice) -> str | None:
+    """Return the format of a data set without which a part cannot run, because it evaluates; None: it can."""
+    run = {**suite.run, **part.run}
+    name = run.get("data")
+    return name if "quality" in run and name not in choice.data else None
+
+
+def counterpart(suite: Suite, planned: Planned, choice: Choice) -> Planned | None:
+    """Return the configuration of another size that stands for one of the size full; None: it is left out there."""
+    if choice.size == "full":
+        return planned
+    part, wanted = planned.part, dict(planned.settings)
+    for change in (getattr(suite, choice.size), getattr(part, choice.size)):
+        wanted |= {key: value for key, value in change.case.items() if key in wanted}
+        lists = dict(change.sweep) | ({"ranks": change.devices} if change.devices and "ranks" in part.sweep else {})
+        for key, values in lists.items():
+            if key in part.sweep:
+                place = part.sweep[key].index(planned.settings[key])
+                # By place in the list: the second number of devices stands for the second one.
+                wanted[key] = values[place] if place < len(values) else None
+    return next((entry for entry in plan_part(suite, part, choice) if entry.settings == wanted), None)
+
+
+def _merge(settings: dict[str, Any], change: Mapping[str, Any]) -> None:
+    for key, value in change.items():
+        if isinstance(value, dict) and isinstance(settings.get(key), dict):
+            _merge(settings[key], value)
+        else:
+            settings[key] = copy.deepcopy(value)
+
+
+def _divide_batch(run: dict[str, Any]) -> bool:
+    """Replace the global batch by batches per device; False if it cannot be divided."""
+    whole = run.pop("global_batch", None)
+    if whole is None:
+        return True
+    shared = run.get("ranks", 1) * (run["batch"] if "batch" in run else run.get("accumulation", 1))
+    run["accumulation" if "batch" in run else "batch"] = whole // shared
+    if "epoch_steps" in run:
+        run["epoch_samples"] = run.pop("epoch_steps") * whole
+    return bool(whole >= shared and whole % shared == 0)
+
+
+def expand_part(found: SuiteFolder, part: Part, choice: Choice, *, arguments: tuple[str, ...] = ()) -> Expansion:
+    """Return the runs of a part as a study."""
+    suite = found.suite
+    changes = [getattr(where, choice.size) for where in (suite, part)] if choice.size != "full" else []
+    repeats = [part.repeats or suite.repeats, *(change.repeats for change in changes if change.repeats is not None)]
+    study = Study(name=study_name(suite, part, choice.size), seed=suite.seed, repeats=repeats[-1])
+    listed = [(planned.settings, planned.run) for planned in plan_part(suite, part, choice)]
+    return expand_listed(study, listed, found.path, arguments=arguments)
