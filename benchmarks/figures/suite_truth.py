@@ -179,7 +179,7 @@ def count(tally: Tally, entry: Beside, unnamed: Counter[str]) -> None:
     printed, ours, table = entry.printed, entry.ours, entry.published.table
     if ours is not None and printed.low * (1 - 1e-9) <= ours.value <= printed.high * (1 + 1e-9):
         tally.good += 1
-    elif any(mark.code.startswith(CONTRADICTION) for mark in entry.marks):
+    elif any(mark.severity == "error" or mark.code.startswith(CONTRADICTION) for mark in entry.marks):
         tally.contradictory += 1
     elif unnamed[table]:
         unnamed[table] -= 1
