@@ -101,14 +101,24 @@ def simulated(row: Printed, spec: RunSpec) -> RunSpec | None:
     first = row.value("first_epoch_throughput_with_compile")
     if first is not None:
         truth["compile_s"] = samples / first - samples / rate
-    per_energy = row.value("images_per_energy", "tokens_per_energy")
+    per_energy = energy_of(row, spec, samples)
     if per_energy is not None:
         watts = rate / per_energy / spec.ranks
         truth["power"] = Power(idle_w=watts, compute_w=watts, compile_w=watts)
-        truth["sensors"] = (Sensor(resolution=1e-9, gain=0.0),)
+        truth["sensors"] = (Sensor(kind="gauge", resolution=1e-9, gain=0.0),)
     # A whole training needs no more steps than tell its speed; a first epoch is told apart by running it.
     budget = spec.budget if first is not None else STEPS
     return replace(spec, device="sim", sim=SimTruth(**truth), budget=budget, crosscheck_steps=0, quality=None)
+
+
+def energy_of(row: Printed, spec: RunSpec, samples: float) -> float | None:
+    """Return samples per joule that fit both printed energies, if there is one; None if the row has no energy."""
+    printed = row.amount("images_per_energy", "tokens_per_energy")
+    if printed is None:
+        return None
+    whole, each = row.value("energy_per_epoch"), row.value("energy_per_epoch_per_device")
+    energy = whole if whole is not None else each * spec.ranks if each is not None else None
+    return printed.value if energy is None else min(max(samples / energy, printed.low), printed.high)
 
 
 def printed_rows(results: SuiteResults) -> list[Printed]:
@@ -169,7 +179,7 @@ def count(tally: Tally, entry: Beside, unnamed: Counter[str]) -> None:
     printed, ours, table = entry.printed, entry.ours, entry.published.table
     if ours is not None and printed.low * (1 - 1e-9) <= ours.value <= printed.high * (1 + 1e-9):
         tally.good += 1
-    elif any(mark.code.startswith(CONTRADICTION) for mark in entry.marks):
+    elif any(mark.severity == "error" or mark.code.startswith(CONTRADICTION) for mark in entry.marks):
         tally.contradictory += 1
     elif unnamed[table]:
         unnamed[table] -= 1

@@ -401,9 +401,9 @@ def counterpart(suite: Suite, planned: Planned, choice: Choice) -> Planned | Non
         wanted |= {key: value for key, value in change.case.items() if key in wanted}
         lists = dict(change.sweep) | ({"ranks": change.devices} if change.devices and "ranks" in part.sweep else {})
         for key, values in lists.items():
-            if key in part.sweep:
+            if key in part.sweep and not set(values) <= set(part.sweep[key]):
                 place = part.sweep[key].index(planned.settings[key])
-                # By place in the list: the second number of devices stands for the second one.
+                # Other values stand for those at their place: the second number of devices for the second one.
                 wanted[key] = values[place] if place < len(values) else None
     return next((entry for entry in plan_part(suite, part, choice) if entry.settings == wanted), None)
 
