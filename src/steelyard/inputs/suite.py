@@ -69,7 +69,8 @@ class Part(Contract):
 
     `data` names only a format: its folder is the user's. `epochs` is the length of a whole training: a run of the size
     full trains as long, others only long enough to measure its speed. `global_batch` gives `accumulation` if `batch` is
-    given too, and else `batch`; combinations in which it cannot be divided are left out.
+    given too, and else `batch`; combinations in which it cannot be divided are left out. `epoch_steps` gives
+    `epoch_samples`: so many global batches.
     """
 
     name: Id
@@ -400,9 +401,9 @@ def counterpart(suite: Suite, planned: Planned, choice: Choice) -> Planned | Non
         wanted |= {key: value for key, value in change.case.items() if key in wanted}
         lists = dict(change.sweep) | ({"ranks": change.devices} if change.devices and "ranks" in part.sweep else {})
         for key, values in lists.items():
-            if key in part.sweep:
+            if key in part.sweep and not set(values) <= set(part.sweep[key]):
                 place = part.sweep[key].index(planned.settings[key])
-                # By place in the list: the second number of devices stands for the second one.
+                # Other values stand for those at their place: the second number of devices for the second one.
                 wanted[key] = values[place] if place < len(values) else None
     return next((entry for entry in plan_part(suite, part, choice) if entry.settings == wanted), None)
 
@@ -422,6 +423,8 @@ def _divide_batch(run: dict[str, Any]) -> bool:
         return True
     shared = run.get("ranks", 1) * (run["batch"] if "batch" in run else run.get("accumulation", 1))
     run["accumulation" if "batch" in run else "batch"] = whole // shared
+    if "epoch_steps" in run:
+        run["epoch_samples"] = run.pop("epoch_steps") * whole
     return bool(whole >= shared and whole % shared == 0)
 
 

@@ -99,13 +99,12 @@ class SuiteResults:
 
     @cached_property
     def _marks(self) -> dict[str, list[Finding]]:
-        """Errors and warnings of the audit by place of a row."""
+        """Findings of the audit by place of a row."""
         found: defaultdict[str, list[Finding]] = defaultdict(list)
         if self.document is not None:
             for entry in check_table(self.document):
-                if entry.severity != "note":
-                    for place in rows_meant(entry, self.document):
-                        found[place].append(entry)
+                for place in rows_meant(entry, self.document):
+                    found[place].append(entry)
         return found
 
     def cells(self, part: Part) -> list[CellSummary]:

@@ -127,7 +127,11 @@ _FORMULAS: dict[str, Callable[[OurRun], Amount | None]] = {
     "train_time": lambda run: _time_of(run, run.epochs),
     "total_time": lambda run: _time_of(run, 1),
     "epoch_time": _epoch_time,
+    "later_epochs_time": _epoch_time,
     "first_epoch_throughput_with_compile": _first_epoch,
+    "later_epochs_throughput": lambda run: (
+        run.row.figures.get("later_epochs_throughput") or run.row.figures.get("throughput")
+    ),
     "energy_per_epoch": _energy,
     "energy_per_epoch_per_device": lambda run: _energy(run, run.spec.ranks),
     "energy_per_hour_per_device": _hourly,

@@ -12,6 +12,7 @@ from steelyard.inputs.suite import Choice, plan_part
 from steelyard.report.audit.claims import claims_table
 from steelyard.report.audit.published import VERDICTS, codes_of
 from steelyard.report.page import Cell, Column, Page, Prose, Section, Table
+from steelyard.report.study.back import environment_section
 from steelyard.report.study.curves import batch_section, heat_section, scaling_section
 from steelyard.report.study.subject import subject
 from steelyard.report.suite.beside import COMPARED, SuiteResults
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from steelyard.analysis.ratios import Ratio
+    from steelyard.analysis.summary import CellSummary
     from steelyard.contracts.record import Finding
     from steelyard.inputs.suite import Planned, PrintedTable, SettingSource, Size, SuiteFolder
     from steelyard.report.suite.beside import Beside
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 HERE = "here"
 NOT_MEASURED = "not measured"
+SCALED = ("FLOP/s", "B/s", "B")
+PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 CHARTS = {"heat": heat_section, "batch": batch_section, "scaling": scaling_section}
 ABOUT_SIZES = {
     "full": "Runs are as long as in the document.",
@@ -58,6 +62,7 @@ def suite_page(folder: ResultFolder, found: SuiteFolder, size: Size) -> Page:
     ]
     sections = [
         _overview(results, every), *tables, *_document_section(results), _settings_section(results),
+        environment_section([subject(part.name, results.cells(part)) for part in measured]),
     ]  # fmt: skip
     return Page(
         title=f"{suite.title}: {suite.name}, size {size}",
@@ -224,11 +229,11 @@ def _our_cell(entry: Beside | None) -> Cell:
     codes = tuple(
         dict.fromkeys(code for found in entry.cell.findings for code in [found.code] if found.severity == "error")
     )
-    return _amount_cell(entry.ours, tuple(record.run_id for record in entry.cell.records), codes)
+    runs = tuple(record.run_id for record in entry.cell.records)
+    return _amount_cell(entry.ours, _factor(entry.ours.unit), runs, codes)
 
 
-def _amount_cell(amount: Amount, runs: tuple[str, ...] = (), codes: tuple[str, ...] = ()) -> Cell:
-    factor = _factor(amount.unit)
+def _amount_cell(amount: Amount, factor: float, runs: tuple[str, ...] = (), codes: tuple[str, ...] = ()) -> Cell:
     value, low, high = (end / factor for end in (amount.value, amount.low, amount.high))
     several = len(amount.jobs) > 1
     text = f"{number(value, 4)} [{number(low, 4)}, {number(high, 4)}]" if several else number(value, 4)
@@ -293,27 +298,38 @@ def _findings(entries: Iterable[Beside]) -> tuple[Finding, ...]:
 
 
 def _own_table(results: SuiteResults, table: PrintedTable, name: str) -> Table:
+    """Return the figures of all configurations of a part, with the units that their sizes ask for."""
     part = results.found.part(table.part)
     devices = tuple(sorted({cell.spec.ranks for cell in results.cells(part)}))
     plan = plan_part(results.suite, part, Choice(results.size, devices if "ranks" in part.sweep else ()))
     keys = [*table.rows, *table.columns]
-    lines = []
-    heads: dict[str, Column] = {}
-    for planned in plan:
-        found = results.ours(planned)
-        line = [_setting_cell(planned, key) for key in keys]
-        for figure in table.figures:
-            amount = our_figure(found[1], figure) if found is not None else None
-            if amount is not None:
-                heads[figure] = Column(_word(figure), amount.unit)
-            cell = Cell(NOT_MEASURED) if found is None else Cell("unknown") if amount is None else _amount_cell(amount)
-            if found is not None and amount is None and "completed" not in found[0].statuses:
-                cell = Cell(", ".join(status.replace("_", " ") for status in found[0].statuses))
-            line.append(cell)
-        lines.append(tuple(line))
-    columns = [Column(_word(key), align="left") for key in keys]
-    columns += [heads.get(figure, Column(_word(figure))) for figure in table.figures]
-    return Table(name, table.title, tuple(columns), tuple(lines), ("[ ] = 95 % CI over jobs.",))
+    found = [results.ours(planned) for planned in plan]
+    columns = [Column(_word(key.removeprefix("model.")), align="left") for key in keys]
+    lines = [[_setting_cell(planned, key) for key in keys] for planned in plan]
+    for figure in table.figures:
+        amounts = [our_figure(entry[1], figure) if entry is not None else None for entry in found]
+        known = [amount for amount in amounts if amount is not None]
+        factor, unit = _scale(max((amount.value for amount in known), default=0.0), known[0].unit if known else "")
+        columns.append(Column(_word(figure), unit))
+        for line, entry, amount in zip(lines, found, amounts, strict=True):
+            line.append(_own_cell(entry[0] if entry is not None else None, amount, factor))
+    return Table(name, table.title, tuple(columns), tuple(map(tuple, lines)), ("[ ] = 95 % CI over jobs.",))
+
+
+def _own_cell(cell: CellSummary | None, amount: Amount | None, factor: float) -> Cell:
+    if cell is None:
+        return Cell(NOT_MEASURED)
+    if amount is None:
+        lost = [status.replace("_", " ") for status in cell.statuses if status != "completed"]
+        return Cell(", ".join(lost) or "-")
+    return _amount_cell(amount, factor, tuple(record.run_id for record in cell.records))
+
+
+def _scale(largest: float, unit: str) -> tuple[float, str]:
+    """Return a divisor and a unit with its prefix, for units that no document prints."""
+    if unit not in SCALED:
+        return _factor(unit), unit
+    return next(((factor, prefix + unit) for factor, prefix in PREFIXES if largest >= factor), (1.0, unit))
 
 
 def _setting_cell(planned: Planned, key: str) -> Cell:

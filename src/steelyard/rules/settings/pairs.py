@@ -301,8 +301,8 @@ class UnknownSetting(PairRule):
     )
     detected = (
         "Only one side states a setting, or the values may mean the same (`mixed` and `fp16`, or a name from one "
-        "source that contains the name from the other). If neither side states model, precision or batch, it is a note; "
-        "an error for the time of a training whose number of epochs only one side states."
+        "source that contains the name from the other). It is a note if neither side states model, precision or batch, "
+        "and an error for the time of a training whose number of epochs only one side states."
     )
     bad = Example(
         "system,model,precision,metric,value,unit\n"
