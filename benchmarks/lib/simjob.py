@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from steelyard.contracts.observe import SPEC_FILE
 from steelyard.contracts.spec import RunSpec
 from steelyard.derive.record import derive
-from steelyard.results.store import record_text
+from steelyard.results.store import RAW, record_text
 from steelyard.worker.engine.run import run_directory
 
 if TYPE_CHECKING:
     from steelyard.contracts.record import RunRecord
     from steelyard.contracts.sim import SimTruth
+    from steelyard.results.store import ResultFolder
 
 BATCH = 32
 
@@ -30,6 +31,20 @@ def run_job(truth: SimTruth, seed: int) -> RunRecord:
         if status.code != "completed":
             raise RuntimeError(f"{spec.run_id}: {status}")
         return derive(raw)
+
+
+def run_spec(folder: ResultFolder, spec: RunSpec) -> RunRecord:
+    """Run a simulated job of a study in this process, and put its record into a folder of results."""
+    folder.prepare()
+    scratch = folder.open_scratch(spec)
+    raw = scratch / RAW
+    (raw / SPEC_FILE).write_text(record_text(spec), encoding="utf-8")
+    status = run_directory(raw)
+    if status.code != "completed":
+        raise RuntimeError(f"{spec.run_id}: {status}")
+    record = derive(raw)
+    folder.commit(scratch, record)
+    return record
 
 
 def _memory() -> str | None:

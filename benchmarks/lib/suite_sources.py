@@ -92,7 +92,8 @@ def _leaves(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 def _own_names(found: SuiteFolder, planned: Planned, size: Size) -> dict[str, Any]:
     """Return the settings that only parts have: the length of a whole training, and the batch of the whole job."""
     changes = [getattr(where, size).run for where in (found.suite, planned.part)] if size != "full" else []
-    own = {key: value for run in (planned.part.run, *changes, planned.settings) for key, value in run.items()}
+    listed = (found.suite.run, planned.part.run, *changes, planned.settings)
+    own = {key: value for run in listed for key, value in run.items()}
     return {name: own[name] for name in ("epochs", "global_batch") if name in own}
 
 

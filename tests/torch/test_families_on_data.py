@@ -26,6 +26,7 @@ CASES = [
     ("efficientnet-b0", "food101", "top-1"),
     ("timm", "webdataset", "top-1"),
     ("wideresnet28-10", "cifar100", "top-1"),
+    ("resnet50", "cifar100", "top-1"),
     ("autoencoder", "mnist", "mse"),
     ("fasterrcnn-r50-fpn", "coco", "mAP"),
     ("deformable-detr-swin-l", "coco", "mAP"),

@@ -47,6 +47,8 @@ PAIRS = [
     ("tiny", "cifar10", {}),
     ("wideresnet28-10", "cifar100", {}),
     ("resnet50", "imagefolder", {}),
+    *((name, "cifar100", {}) for name in ("resnet50", "vit-l-16", "swin-t", "efficientnet-b0", "timm")),
+    ("mobilenet-v3-small", "cifar10", {}),
     ("autoencoder", "mnist", {}),
     ("fasterrcnn-r50-fpn", "coco", {"classes": 91}),
     ("deformable-detr-swin-l", "coco", {"classes": 91}),
@@ -110,12 +112,25 @@ def test_pictures_are_normalised_as_torchvision_does() -> None:
 
 def test_randomness_comes_from_the_source_alone() -> None:
     task = tasks.classification(16, 10)
-    first, again, other = (task.prepare((picture(), 3), True, source(seed))[0] for seed in (1, 1, 2))
+    shown = picture(40, 60)
+    first, again, other = (task.prepare((shown, 3), True, source(seed))[0] for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
-    whole, same = (task.prepare((picture(), 3), False, source(seed))[0] for seed in (1, 2))
+    whole, same = (task.prepare((shown, 3), False, source(seed))[0] for seed in (1, 2))
     assert np.array_equal(whole, same)
     assert whole.shape == (16, 16, 3)
+
+
+def test_a_small_picture_is_enlarged_whole_as_torchvision_does() -> None:
+    transforms = pytest.importorskip("torchvision.transforms")
+    small = picture(32, 32)
+    enlarged = np.array(transforms.Resize((64, 64))(transforms.ToPILImage()(small)))
+    task = tasks.classification(64, 100)
+    assert np.array_equal(task.prepare((small, 99), False, source())[0], enlarged)
+    cuts = [task.prepare((small, 99), True, source(seed))[0] for seed in range(8)]
+    mirrored = [np.array_equal(cut, enlarged[:, ::-1]) for cut in cuts]
+    assert {True, False} == set(mirrored)
+    assert all(flipped or np.array_equal(cut, enlarged) for cut, flipped in zip(cuts, mirrored, strict=True))
 
 
 def test_a_padded_cut_is_a_shifted_copy() -> None:

@@ -39,7 +39,7 @@ REQUIRED = ("metric", "value", "unit")
 OTHERS = ("source", "table", "note", "power_limit_w")
 WHOLE = (
     *("devices", "nodes", "batch_per_device", "global_batch", "grad_accumulation", "workers_per_device"),
-    *("epoch_samples", "sequence_length", "prefetch", "threads", "unsteady_jobs"),
+    *("epoch_samples", "epochs", "sequence_length", "prefetch", "threads", "unsteady_jobs"),
 )
 NUMBERS = (*WHOLE, "learning_rate", "trend_percent")
 MAY_BE_ZERO = ("workers_per_device", "prefetch", "unsteady_jobs")

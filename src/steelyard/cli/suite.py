@@ -8,11 +8,13 @@ from pathlib import Path
 
 from steelyard import plugins
 from steelyard.analysis.probe import StudyForecast, forecast, short_runs
+from steelyard.analysis.summary import summarise
 from steelyard.audit import documents
 from steelyard.cli.study import Command, carry_out
 from steelyard.cli.verb import exit_code
+from steelyard.errors import SteelyardError
 from steelyard.inputs.study import Expansion, require_registered
-from steelyard.inputs.suite import Choice, Part, SuiteFolder, expand_part, find_suite, suite_names
+from steelyard.inputs.suite import Choice, Part, SuiteFolder, expand_part, find_suite, needs_data, suite_names
 from steelyard.launch.allocation import launcher_here
 from steelyard.launch.local_study import run_all
 from steelyard.report.render.files import default_name, require_place, write
@@ -20,7 +22,7 @@ from steelyard.report.suite.page import suite_page
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.findings import next_line
 from steelyard.terminal.live.progress import Progress, loudness, say
-from steelyard.terminal.suite import suite_lines, suite_object, suites_lines, suites_object
+from steelyard.terminal.suite import part_lines, suite_lines, suite_object, suites_lines, suites_object
 
 GENERATED = "generated-data"
 """Folder in the results with data sets for the size tiny."""
@@ -33,7 +35,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    found = [find_suite(name) for name in suite_names()]
+    found = []
+    for name in suite_names():
+        try:
+            found.append(find_suite(name))
+        except SteelyardError as error:
+            # A broken suite of another package must not hide the others.
+            say(f"{name}: {error.what}; see: steelyard suite show {name}")
     print(json.dumps(suites_object(found)) if arguments.json else "\n".join(suites_lines(found)))
     return 0
 
@@ -41,7 +49,8 @@ def _list(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     found = find_suite(arguments.suite)
     choice = _choose(arguments, found, make=arguments.probe)
-    expansions = {part.name: expand_part(found, part, choice) for part in _parts(arguments, found)}
+    parts = [part for part in _parts(arguments, found) if needs_data(found.suite, part, choice) is None]
+    expansions = {part.name: expand_part(found, part, choice) for part in parts}
     forecasts = (
         {name: _probe(arguments, expansion) for name, expansion in expansions.items()} if arguments.probe else {}
     )
@@ -68,12 +77,17 @@ def _run(arguments: argparse.Namespace) -> int:
     parts = _parts(arguments, found)
     for number, part in enumerate(parts, start=1):
         say(f"{part.name} ({number}/{len(parts)}): {part.title}", loudness(arguments))
+        if missing := needs_data(found.suite, part, choice):
+            say(f"  left out: it evaluates, which needs the data set {missing}; see --data")
+            continue
         command = Command(("suite", "run", *_words(arguments, part)))
         words = command.inside(arguments.site, _paths(arguments))
-        answer = carry_out(arguments, expand_part(found, part, choice, arguments=words), command)
+        expansion = expand_part(found, part, choice, arguments=words)
+        answer = carry_out(arguments, expansion, command)
         shown[part.name] = answer.shown
         if not arguments.json:
-            print("\n".join([f"{part.name}:", *answer.lines, ""]), flush=True)
+            lines = part_lines(expansion, summarise(answer.records)) if answer.records else answer.lines
+            print("\n".join([f"{part.name}: {part.title}", *lines, ""]), flush=True)
         code = exit_code(answer.records) or answer.code or code
     if arguments.json:
         print(json.dumps(shown))

@@ -113,9 +113,10 @@ class SettingSource(Contract):
 class Deviation(Contract):
     """A known difference from the document, named beside every figure that it affects."""
 
-    part: Id
+    parts: Annotated[tuple[Id, ...], Length(50)] = ()
+    """The parts that this is about; empty: all."""
     at: Settings = field(default_factory=dict)
-    """Settings of the configurations; empty: all of the part."""
+    """Settings of the configurations; empty: all of these parts."""
     text: Text
     other_work: bool = False
     """Whether it is other work, so that no ratio is given."""
@@ -138,7 +139,9 @@ class PrintedTable(Contract):
     """A table or figure of the document, and which configurations stand beside its rows."""
 
     name: Text
-    """Name of the table in the document's rows; without a document any name."""
+    """Name of the table in the document's rows; without rows of the document any name."""
+    tables: Annotated[tuple[Text, ...], Length(50)] = ()
+    """Names in the document's rows, if the table collects several; empty: its own name."""
     part: Id
     title: Text
     rows: Annotated[tuple[Text, ...], Length(20)]
@@ -150,8 +153,9 @@ class PrintedTable(Contract):
     figures: Annotated[tuple[Text, ...], Length(20)]
     """Metrics in the order of print."""
     same: dict[str, dict[str, Settings]] = field(default_factory=dict)
-    """Our settings for a value of the document: same.model.ResNet50 = { workload = "resnet50" }. The number of devices,
-    batch sizes, workers and precision need none. `figure` names the metric of ours that a printed figure stands for."""
+    """Our settings for a value of the document: same.model.ResNet50 = { workload = "resnet50" }. "" is the value of a
+    row that does not state it. The number of devices, batch sizes, workers and precision need none; {} compares none.
+    `figure` names the figure of ours that a printed one stands for; the column `metric` may have it too."""
     chart: Literal["", "heat", "batch", "scaling"] = ""
 
     def __post_init__(self) -> None:
@@ -176,6 +180,8 @@ class Suite(Contract):
     seed: Seed = 0
     repeats: Repeats = 3
     """Fresh launches of each configuration."""
+    run: Settings = field(default_factory=dict, metadata={HOLDS: RunSpec, HIDES: NOT_SET})
+    """Settings that all parts share."""
     part: Annotated[tuple[Part, ...], Length(50)]
     table: Annotated[tuple[PrintedTable, ...], Length(MAX_TABLES)] = ()
     setting: Annotated[tuple[SettingSource, ...], Length(MAX_SETTINGS)] = ()
@@ -189,7 +195,7 @@ class Suite(Contract):
         if not names or len(set(names)) < len(names):
             raise ValueError("part: empty, or two with one name; valid: one table [[part]] or more, each with its name")
         named = [(f"table {entry.name}", entry.part) for entry in self.table]
-        named += [("deviation", entry.part) for entry in self.deviation]
+        named += [("a deviation", part) for entry in self.deviation for part in entry.parts]
         named += [(f"setting {entry.name}", part) for entry in self.setting for part in entry.parts]
         for what, part in named:
             if part not in names:
@@ -231,6 +237,21 @@ class Planned:
     """The length of a whole training."""
     run: dict[str, Any]
     """All settings of its runs."""
+    data: str | None = None
+    """Format of the data set of the document; the runs may use synthetic data instead."""
+
+    def get(self, key: str) -> Any:
+        """Return a setting by its dotted name, also those of the part's own names."""
+        if key in self.settings:
+            return self.settings[key]
+        if key == "data":
+            return self.data
+        if key == "global_batch":
+            return self.get("batch") * self.get("accumulation") * self.get("ranks")
+        value: Any = self.run
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        return value if value is not None else _default(key)
 
 
 @dataclass(frozen=True)
@@ -242,6 +263,13 @@ class Choice:
     """Numbers of devices instead of the suite's."""
     data: Mapping[str, Path] = field(default_factory=dict)
     """Folders of data sets by format; the others are synthetic."""
+
+
+def _default(key: str) -> Any:
+    value: Any = RunSpec(run_id="x", configuration="x")
+    for name in key.split("."):
+        value = getattr(value, name, None)
+    return value
 
 
 # -- which suites there are
@@ -323,7 +351,7 @@ def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
         for change in changes:
             changed |= {key: value for key, value in change.case.items() if key in case or change is changes[-1]}
         for swept in combinations(sweep):
-            planned = _plan(part, changes, {**changed, **swept}, choice)
+            planned = _plan(suite, part, changes, {**changed, **swept}, choice)
             if planned is not None:
                 made.append(planned)
     if not made:
@@ -331,8 +359,11 @@ def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
     return made
 
 
-def _plan(part: Part, changes: Sequence[SizeChange], settings: dict[str, Any], choice: Choice) -> Planned | None:
-    run = copy.deepcopy(part.run)
+def _plan(
+    suite: Suite, part: Part, changes: Sequence[SizeChange], settings: dict[str, Any], choice: Choice
+) -> Planned | None:
+    run = copy.deepcopy(suite.run)
+    _merge(run, part.run)
     for change in changes:
         _merge(run, change.run)
     for key, value in settings.items():
@@ -351,7 +382,30 @@ def _plan(part: Part, changes: Sequence[SizeChange], settings: dict[str, Any], c
     format_name = run.pop("data", None)
     if format_name in choice.data:
         run["data"] = {"format": format_name, "path": str(choice.data[format_name])}
-    return Planned(part, settings, epochs, run)
+    return Planned(part, settings, epochs, run, format_name)
+
+
+def needs_data(suite: Suite, part: Part, choice: Choice) -> str | None:
+    """Return the format of a data set without which a part cannot run, because it evaluates; None: it can."""
+    run = {**suite.run, **part.run}
+    name = run.get("data")
+    return name if "quality" in run and name not in choice.data else None
+
+
+def counterpart(suite: Suite, planned: Planned, choice: Choice) -> Planned | None:
+    """Return the configuration of another size that stands for one of the size full; None: it is left out there."""
+    if choice.size == "full":
+        return planned
+    part, wanted = planned.part, dict(planned.settings)
+    for change in (getattr(suite, choice.size), getattr(part, choice.size)):
+        wanted |= {key: value for key, value in change.case.items() if key in wanted}
+        lists = dict(change.sweep) | ({"ranks": change.devices} if change.devices and "ranks" in part.sweep else {})
+        for key, values in lists.items():
+            if key in part.sweep and not set(values) <= set(part.sweep[key]):
+                place = part.sweep[key].index(planned.settings[key])
+                # Other values stand for those at their place: the second number of devices for the second one.
+                wanted[key] = values[place] if place < len(values) else None
+    return next((entry for entry in plan_part(suite, part, choice) if entry.settings == wanted), None)
 
 
 def _merge(settings: dict[str, Any], change: Mapping[str, Any]) -> None:

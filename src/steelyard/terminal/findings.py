@@ -28,7 +28,19 @@ SHOWN_PLACES: Final = 4
 LONG_PLACE: Final = 30
 ENVIRONMENT = "SY6"
 OTHER_NUMBERS: Final = "more with other numbers"
-READ_RESULTS: Final = ("run", "study", "status", "show", "energy", "batch", "scaling", "best", "compare", "verify")
+READ_RESULTS: Final = (
+    "run",
+    "study",
+    "suite",
+    "status",
+    "show",
+    "energy",
+    "batch",
+    "scaling",
+    "best",
+    "compare",
+    "verify",
+)
 """Verbs of commands in findings that take a results folder."""
 _DIGITS = re.compile(r"\d[\d.,]*")
 

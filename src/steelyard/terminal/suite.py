@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.base import to_json_object
 from steelyard.inputs.cost import cost
+from steelyard.inputs.study import label
 from steelyard.numbers import short
 from steelyard.terminal.drawing import rounded
-from steelyard.terminal.findings import next_line
-from steelyard.terminal.text import many, table, wrapped
+from steelyard.terminal.findings import command_line, merged, next_line, tally
+from steelyard.terminal.text import capital, count_statuses, many, table, with_interval, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from steelyard.analysis.probe import StudyForecast
+    from steelyard.analysis.summary import CellSummary
     from steelyard.inputs.study import Expansion
     from steelyard.inputs.suite import SettingSource, Size, Suite, SuiteFolder
 
@@ -57,12 +59,28 @@ def suite_lines(
     lines += ["", table(["part", f"at size {size}", "configurations", "runs", "study"], rows)]
     lines += _setting_lines(found, size, [*expansions])
     lines += _section(
-        "Different from the document:", [entry.text for entry in suite.deviation if entry.part in expansions]
+        "Different from the document:",
+        [entry.text for entry in suite.deviation if not entry.parts or set(entry.parts) & set(expansions)],
     )
     needed = [f"{entry.name} (format {entry.format}): {entry.get}" for entry in suite.data]
     lines += _section("Data (steelyard data show FORMAT; without --data DIR the input is synthetic):", needed)
     lines += ["", *_cost_lines(expansions, forecasts)]
     return [*lines, "", next_line(f"steelyard suite run {found.asked} --size {size}")]
+
+
+def part_lines(expansion: Expansion, cells: Sequence[CellSummary]) -> list[str]:
+    """Format the results of a part: one row per configuration, and how many findings there are."""
+    found = {cell.cell: cell for cell in cells}
+    rows = []
+    for planned in expansion.cells:
+        cell = found.get(planned.name)
+        rate = with_interval(cell.throughput) if cell is not None else ""
+        rows.append([label(planned.swept), count_statuses(cell.statuses) if cell is not None else "no run", rate])
+    findings = [entry for cell in cells for entry in cell.findings]
+    told = (
+        f"{capital(tally(merged(findings, of=len(cells))))}: {command_line(f'steelyard show {expansion.study.name}')}"
+    )
+    return [table(["configuration", "runs", "throughput, samples/s"], rows), *wrapped(told)]
 
 
 def _setting_lines(found: SuiteFolder, size: Size, parts: Sequence[str]) -> list[str]:

@@ -1,28 +1,370 @@
-"""The report of a suite."""
+"""The report of a suite: the document's tables as printed, with our figures beside them."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from steelyard.report.page import Page
+from steelyard.audit import documents
+from steelyard.audit.recompute import digits
+from steelyard.errors import InputError
+from steelyard.inputs.suite import Choice, plan_part
+from steelyard.report.audit.claims import claims_table
+from steelyard.report.audit.published import VERDICTS, codes_of
+from steelyard.report.page import Cell, Column, Page, Prose, Section, Table
+from steelyard.report.study.back import environment_section
+from steelyard.report.study.curves import batch_section, heat_section, scaling_section
+from steelyard.report.study.subject import subject
+from steelyard.report.suite.beside import COMPARED, SuiteResults
+from steelyard.report.suite.figures import our_figure
+from steelyard.rules.table.settings import shown
+from steelyard.rules.table.units import unit_of
+from steelyard.terminal.text import many, number
 from steelyard.version import VERSION
 
 if TYPE_CHECKING:
-    from steelyard.inputs.suite import Size, SuiteFolder
+    from collections.abc import Iterable, Sequence
+
+    from steelyard.analysis.ratios import Ratio
+    from steelyard.analysis.summary import CellSummary
+    from steelyard.contracts.record import Finding
+    from steelyard.inputs.suite import Planned, PrintedTable, SettingSource, Size, SuiteFolder
+    from steelyard.report.suite.beside import Beside
     from steelyard.results.store import ResultFolder
+    from steelyard.rules.table.row import Amount, Row
+
+HERE = "here"
+NOT_MEASURED = "not measured"
+SCALED = ("FLOP/s", "B/s", "B")
+PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+CHARTS = {"heat": heat_section, "batch": batch_section, "scaling": scaling_section}
+ABOUT_SIZES = {
+    "full": "Runs are as long as in the document.",
+    "small": "Runs are shorter than in the document; times of whole trainings follow from the measured throughput.",
+    "tiny": "Models are reduced and data is generated: these figures show that the suite runs, and are not compared.",
+}
 
 
-def suite_page(
-    folder: ResultFolder,  # noqa: ARG001
-    found: SuiteFolder,
-    size: Size,
-) -> Page:
-    """Return the report of a suite at one size."""
+def suite_page(folder: ResultFolder, found: SuiteFolder, size: Size) -> Page:
+    """Return the report of a suite at one size; InputError if nothing was measured."""
+    results = SuiteResults(folder, found, size)
+    suite = found.suite
+    measured = [part for part in suite.part if results.cells(part)]
+    if not measured:
+        raise InputError(
+            f"there are no results of {suite.name} with the size {size} in {folder.path}",
+            next_step=f"steelyard suite run {found.asked} --size {size}",
+        )
+    beside = {number: results.beside(table) for number, table in enumerate(suite.table)}
+    every = [entry for entries in beside.values() for entry in entries]
+    tables = [
+        _table_section(results, table, beside[number], f"table-{number}") for number, table in enumerate(suite.table)
+    ]
+    sections = [
+        _overview(results, every), *tables, *_document_section(results), _settings_section(results),
+        environment_section([subject(part.name, results.cells(part)) for part in measured]),
+    ]  # fmt: skip
     return Page(
-        title=f"{found.suite.title}, size {size}",
-        subtitle=found.suite.question,
-        sections=(),
+        title=f"{suite.title}: {suite.name}, size {size}",
+        subtitle=suite.question,
+        sections=tuple(sections),
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
         made_by=f"steelyard {VERSION}",
     )
+
+
+def _overview(results: SuiteResults, every: Sequence[Beside]) -> Section:
+    suite = results.suite
+    records = [record for part in suite.part for cell in results.cells(part) for record in cell.records]
+    devices = {record.device.name if record.device is not None else record.spec.device_family for record in records}
+    nodes = {record.environment.node for record in records if record.environment is not None}
+    done = sum(record.status.code == "completed" for record in records)
+    facts = [
+        ("size", f"{results.size}. {ABOUT_SIZES[results.size]}"),
+        ("runs", f"{len(records)}, {done} completed"),
+        ("device", ", ".join(sorted(devices)) or "unknown"),
+        ("nodes", ", ".join(sorted(nodes)) or "unknown"),
+        ("document", _cited(results)),
+        *(("different here", entry.text) for entry in suite.deviation),
+    ]  # fmt: skip
+    return Section("overview", "Overview", suite.question, _answer(results, every), (Prose(facts=tuple(facts)),))
+
+
+def _cited(results: SuiteResults) -> str:
+    name = results.suite.document
+    return documents.provenance(name).cited() if name in documents.names() else results.suite.cite or "none"
+
+
+def _answer(results: SuiteResults, every: Sequence[Beside]) -> str:
+    parts = [part for part in results.suite.part if results.cells(part)]
+    text = f"{len(parts)} of {many(len(results.suite.part), 'part')} measured."
+    if not every:
+        return text
+    ours = [entry for entry in every if entry.ours is not None]
+    marked = [entry for entry in every if entry.marks]
+    text += f" {len(ours)} of {many(len(every), 'printed figure')} have one of ours beside them"
+    if results.size in COMPARED:
+        allowed = [entry for entry in ours if entry.comparison is not None and entry.comparison.ratios]
+        text += f"; {len(allowed)} of these can be compared"
+    else:
+        text += f", but the size {results.size} is never compared"
+    return f"{text}. {many(len(marked), 'printed figure')} contradict others of the document." if marked else f"{text}."
+
+
+# -- one table
+
+
+def _table_section(results: SuiteResults, table: PrintedTable, entries: Sequence[Beside], name: str) -> Section:
+    if entries:
+        made = [_printed(entries, split, f"{name}-{place}") for place, split in enumerate(_splits(table, entries))]
+        pairs = [_pairs_table(entries, f"{name}-pairs")] if results.size in COMPARED else []
+        blocks: list[Any] = [*made, *pairs]
+    else:
+        blocks = [_own_table(results, table, name)]
+    cells = results.cells(results.found.part(table.part))
+    if table.chart and cells:
+        drawn = CHARTS[table.chart](subject(table.part, cells), f"{name}-{table.chart}")
+        blocks += drawn.blocks if drawn is not None else ()
+    return Section(name, table.title, "", _table_answer(results, entries), tuple(blocks), _findings(entries))
+
+
+def _table_answer(results: SuiteResults, entries: Sequence[Beside]) -> str:
+    if not entries:
+        return "The document prints no numbers for this; these are ours." if results.suite.document else ""
+    ours = sum(entry.ours is not None for entry in entries)
+    if not ours:
+        return "Not measured here."
+    ratios = [_ratio(entry) for entry in entries]
+    values = sorted(ratio.value for ratio in ratios if ratio is not None)
+    if not values:
+        why = f"the size {results.size} is never compared" if results.size not in COMPARED else _most_frequent(entries)
+        return f"{ours} of {many(len(entries), 'figure')} measured; no ratio: {why}."
+    span = number(values[0], 3) if len(values) == 1 else f"{number(values[0], 3)} to {number(values[-1], 3)}"
+    return f"{ours} of {many(len(entries), 'figure')} measured; ours divided by the printed ones: {span}."
+
+
+def _most_frequent(entries: Sequence[Beside]) -> str:
+    codes = [code for entry in entries if entry.comparison is not None for code in codes_of(entry.comparison)]
+    most = max(dict.fromkeys(codes), key=codes.count, default="")
+    return f"{most} most often" if most else "nothing to compare"
+
+
+def _splits(table: PrintedTable, entries: Sequence[Beside]) -> list[str]:
+    """Return the values that divide a table into (a), (b) and so on; one empty value if it is not divided."""
+    if not table.split:
+        return [""]
+    return list(dict.fromkeys(_said(entry.published, table.split) for entry in entries))
+
+
+def _printed(entries: Sequence[Beside], split: str, name: str) -> Table:
+    """Return a table as printed, and to the right of it our figures."""
+    table = entries[0].table
+    inside = [entry for entry in entries if not split or _said(entry.published, table.split) == split]
+    columns = list(dict.fromkeys(_column(entry) for entry in inside))
+    rows = list(dict.fromkeys(_row_key(entry) for entry in inside))
+    at = {(_row_key(entry), _column(entry)): entry for entry in inside}
+    ours = list(dict.fromkeys(_our_column(entry) for entry in inside))
+    beside = {(_row_key(entry), _our_column(entry)): entry for entry in inside if entry.cell is not None}
+    lines = []
+    for row in rows:
+        line = [Cell(text, text) for text in row]
+        line += [_printed_cell(at.get((row, column))) for column in columns]
+        line += [_our_cell(beside.get((row, column))) for column in ours]
+        lines.append(tuple(line))
+    heads = [Column(_word(key), align="left") for key in table.rows]
+    heads += [Column(column[0], column[1]) for column in [*columns, *ours]]
+    notes = ["[ ] = 95 % CI over jobs.", f"{HERE} = figures of this machine; the others as printed."]
+    if any(entry.marks for entry in inside):
+        notes.append("Codes at a printed figure: what the audit finds wrong with its row (steelyard explain CODE).")
+    return Table(name, f"{table.title}: {split}" if split else table.title, tuple(heads), tuple(lines), tuple(notes))
+
+
+def _row_key(entry: Beside) -> tuple[str, ...]:
+    return tuple(_said(entry.published, key) for key in entry.table.rows)
+
+
+def _column(entry: Beside) -> tuple[str, str]:
+    """Return the printed column of a figure: its settings or its metric, and the unit."""
+    table = entry.table
+    named = " x ".join(_said(entry.published, key) for key in table.columns) if table.columns else _word(entry.metric)
+    if table.columns and len(table.figures) > 1:
+        named = f"{named}, {_word(entry.metric)}"
+    return named, entry.printed.unit
+
+
+def _our_column(entry: Beside) -> tuple[str, str]:
+    """Return the column of our figure: all columns of the document that have the same runs beside them share it."""
+    table = entry.table
+    said = [_said(entry.published, key) for key in table.columns if key not in ("accelerator", "system", "devices")]
+    if "devices" in table.columns:
+        said.append(many((entry.there or entry.planned).get("ranks"), "device"))
+    if len(table.figures) > 1 or not table.columns:
+        said.append(_word(entry.metric))
+    return ", ".join([HERE, *said]), entry.printed.unit
+
+
+def _said(row: Row, key: str) -> str:
+    value = row.table if key == "table" else row.note if key == "note" else row.get(key)
+    return "not stated" if value in (None, "") else shown(value)
+
+
+def _word(key: str) -> str:
+    return key.replace("_", " ")
+
+
+def _printed_cell(entry: Beside | None) -> Cell:
+    if entry is None:
+        return Cell("-")
+    codes = tuple(dict.fromkeys(mark.code for mark in entry.marks))
+    return Cell(digits(entry.printed), entry.printed.value / _factor(entry.printed.unit), codes=codes)
+
+
+def _our_cell(entry: Beside | None) -> Cell:
+    if entry is None:
+        return Cell(NOT_MEASURED)
+    assert entry.cell is not None
+    if entry.ours is None:
+        statuses = [status.replace("_", " ") for status in entry.cell.statuses if status != "completed"]
+        return Cell(", ".join(statuses) or "unknown")
+    codes = tuple(
+        dict.fromkeys(code for found in entry.cell.findings for code in [found.code] if found.severity == "error")
+    )
+    runs = tuple(record.run_id for record in entry.cell.records)
+    return _amount_cell(entry.ours, _factor(entry.ours.unit), runs, codes)
+
+
+def _amount_cell(amount: Amount, factor: float, runs: tuple[str, ...] = (), codes: tuple[str, ...] = ()) -> Cell:
+    value, low, high = (end / factor for end in (amount.value, amount.low, amount.high))
+    several = len(amount.jobs) > 1
+    text = f"{number(value, 4)} [{number(low, 4)}, {number(high, 4)}]" if several else number(value, 4)
+    return Cell(text, value, low if several else None, high if several else None, runs, codes)
+
+
+def _factor(unit: str) -> float:
+    known = unit_of(unit)
+    return known[1] if known is not None else 1.0
+
+
+# -- pairs
+
+
+def _ratio(entry: Beside) -> Ratio | None:
+    made = entry.comparison.ratios if entry.comparison is not None else ()
+    return next((ratio for ratio in made if ratio.scope == "job" and ratio.answer != "none"), None)
+
+
+def _pairs_table(entries: Sequence[Beside], name: str) -> Table:
+    """Return a table with the verdict on each pair of a printed figure and ours."""
+    columns = (
+        Column("printed", align="left"), Column("figure", align="left"), Column("published"), Column(HERE),
+        Column("comparable", align="left"), Column(f"{HERE} / published"), Column("different here", align="left"),
+    )  # fmt: skip
+    rows = []
+    for entry in entries:
+        settings = [*entry.table.rows, *entry.table.columns, *filter(None, [entry.table.split])]
+        what = ", ".join(dict.fromkeys(_said(entry.published, key) for key in settings))
+        ratio = _ratio(entry)
+        verdict = Cell(NOT_MEASURED)
+        if entry.comparison is not None:
+            verdict = Cell(VERDICTS.get(entry.comparison.verdict, entry.comparison.verdict), entry.comparison.verdict,
+                           codes=codes_of(entry.comparison))  # fmt: skip
+        rows.append((
+            Cell(what, what), Cell(_word(entry.metric), entry.metric), _printed_cell(entry), _our_cell_or_none(entry),
+            verdict, _ratio_cell(ratio), Cell("; ".join(entry.deviations) or "-"),
+        ))  # fmt: skip
+    return Table(name, "Each printed figure and ours", columns, tuple(rows),
+                 ("A ratio is given only where no rule finds an error. Base: the printed figure.",))  # fmt: skip
+
+
+def _our_cell_or_none(entry: Beside) -> Cell:
+    return _our_cell(entry if entry.cell is not None else None)
+
+
+def _ratio_cell(ratio: Ratio | None) -> Cell:
+    if ratio is None:
+        return Cell("-")
+    if ratio.low is None or ratio.high is None:
+        return Cell(number(ratio.value, 4), ratio.value)
+    text = f"{number(ratio.value, 4)} [{number(ratio.low, 4)}, {number(ratio.high, 4)}]"
+    return Cell(text, ratio.value, ratio.low, ratio.high)
+
+
+def _findings(entries: Iterable[Beside]) -> tuple[Finding, ...]:
+    """Return the distinct findings on the printed rows of a table."""
+    return tuple(dict.fromkeys(mark for entry in entries for mark in entry.marks))
+
+
+# -- a table without printed rows
+
+
+def _own_table(results: SuiteResults, table: PrintedTable, name: str) -> Table:
+    """Return the figures of all configurations of a part, with the units that their sizes ask for."""
+    part = results.found.part(table.part)
+    devices = tuple(sorted({cell.spec.ranks for cell in results.cells(part)}))
+    plan = plan_part(results.suite, part, Choice(results.size, devices if "ranks" in part.sweep else ()))
+    keys = [*table.rows, *table.columns]
+    found = [results.ours(planned) for planned in plan]
+    columns = [Column(_word(key.removeprefix("model.")), align="left") for key in keys]
+    lines = [[_setting_cell(planned, key) for key in keys] for planned in plan]
+    for figure in table.figures:
+        amounts = [our_figure(entry[1], figure) if entry is not None else None for entry in found]
+        known = [amount for amount in amounts if amount is not None]
+        factor, unit = _scale(max((amount.value for amount in known), default=0.0), known[0].unit if known else "")
+        columns.append(Column(_word(figure), unit))
+        for line, entry, amount in zip(lines, found, amounts, strict=True):
+            line.append(_own_cell(entry[0] if entry is not None else None, amount, factor))
+    return Table(name, table.title, tuple(columns), tuple(map(tuple, lines)), ("[ ] = 95 % CI over jobs.",))
+
+
+def _own_cell(cell: CellSummary | None, amount: Amount | None, factor: float) -> Cell:
+    if cell is None:
+        return Cell(NOT_MEASURED)
+    if amount is None:
+        lost = [status.replace("_", " ") for status in cell.statuses if status != "completed"]
+        return Cell(", ".join(lost) or "-")
+    return _amount_cell(amount, factor, tuple(record.run_id for record in cell.records))
+
+
+def _scale(largest: float, unit: str) -> tuple[float, str]:
+    """Return a divisor and a unit with its prefix, for units that no document prints."""
+    if unit not in SCALED:
+        return _factor(unit), unit
+    return next(((factor, prefix + unit) for factor, prefix in PREFIXES if largest >= factor), (1.0, unit))
+
+
+def _setting_cell(planned: Planned, key: str) -> Cell:
+    value = planned.get(key)
+    return Cell("-" if value is None else str(value), value if isinstance(value, str | int | float) else None)
+
+
+# -- the document and the settings
+
+
+def _document_section(results: SuiteResults) -> list[Section]:
+    """Return what the audit finds in the document's own claims, if there is something."""
+    wrong = [entry for entry in results.judgements if entry.verdict != "holds"]
+    if not wrong:
+        return []
+    answer = f"{len(wrong)} of {many(len(results.judgements), 'claim')} of the document do not hold."
+    table = claims_table(wrong, "claims", "Claims of the document that do not hold")
+    return [Section("document", "The document's own claims", "Are the document's claims correct?", answer, (table,))]
+
+
+def _settings_section(results: SuiteResults) -> Section:
+    """Return every setting: stated by the document, or chosen, with the reason."""
+    sources = [entry for entry in results.found.setting_sources() if not entry.sizes or results.size in entry.sizes]
+    stated = sum(bool(entry.stated) for entry in sources)
+    columns = tuple(Column(name, align="left") for name in ("setting", "value", "parts", "source", "words or reason"))
+    rows = tuple(_source_row(entry) for entry in sources)
+    answer = f"{stated} entries are stated by the document, {len(sources) - stated} were chosen."
+    table = Table("settings", "Settings and where they come from", columns, rows)
+    question = "Which settings does the document state, and which were chosen here?"
+    return Section("settings", "Settings", question, answer, (table,), folded=True)
+
+
+def _source_row(entry: SettingSource) -> tuple[Cell, ...]:
+    values = entry.value if isinstance(entry.value, tuple) else () if entry.value is None else (entry.value,)
+    said = f'"{entry.words}"' if entry.stated else entry.why
+    texts = (entry.name, ", ".join(map(shown, values)) or "any", ", ".join(entry.parts) or "all",
+             entry.stated or "chosen here", said)  # fmt: skip
+    return tuple(Cell(text, text) for text in texts)

@@ -301,7 +301,8 @@ class UnknownSetting(PairRule):
     )
     detected = (
         "Only one side states a setting, or the values may mean the same (`mixed` and `fp16`, or a name from one "
-        "source that contains the name from the other). If neither side states model, precision or batch, it is a note."
+        "source that contains the name from the other). It is a note if neither side states model, precision or batch, "
+        "and an error for the time of a training whose number of epochs only one side states."
     )
     bad = Example(
         "system,model,precision,metric,value,unit\n"
@@ -318,10 +319,14 @@ class UnknownSetting(PairRule):
     def check(self, pair: Pair) -> Iterator[Finding]:
         """Yield a warning with the settings that only one side states, and a note with those that neither states."""
         if found := unclear(pair):
+            lengths = {stated(row, "epochs") for row in (pair.a, pair.b)}
+            # A training of unknown length takes any time.
+            unknown = "train_time" in pair.metric and None in lengths and len(lengths) > 1
             yield self.found(
                 f"not known to be the same on both sides: {', '.join(found)}",
                 place=pair.b.place,
                 evidence="one side does not state it, or less exactly",
+                severity="error" if unknown else "warning",
             )
         meant = meant_to_differ(pair)
         silent = [

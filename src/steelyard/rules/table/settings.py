@@ -41,6 +41,7 @@ SETTINGS: dict[str, Role] = {
     "dataset": "data",
     "data_identity": "data",
     "epoch_samples": "amount",
+    "epochs": "amount",
     "quality_target": "amount",
     "precision": "arithmetic",
     "parameter_precision": "arithmetic",

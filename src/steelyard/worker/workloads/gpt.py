@@ -37,7 +37,7 @@ SIZES = {
     "25M": GptShape(7, 320, 5),
     "117M": GptShape(12, 768, 12),
     "350M": GptShape(24, 1024, 16),
-    "800M": GptShape(16, 2048, 16),
+    "800M": GptShape(16, 2048, 8),
     "1.3B": GptShape(24, 2048, 32),
     "2.7B": GptShape(32, 2560, 32),
     "6.7B": GptShape(32, 4096, 32),
@@ -53,8 +53,9 @@ SIZES = {
 for 1.3B, where GPT-3 has 24 heads that do not divide its width, and 13B, where it is 5140 wide.
 117M: GPT-2 small ("Language Models are Unsupervised Multitask Learners", Radford et al. 2019, table 2). 117M is its
 usual name; with tied embeddings of 50257 tokens and 1024 positions it has 124 million parameters.
-800M: the configuration of published benchmarks with a GPT of that name (16 layers, 2048 wide, 16 heads): 805 million
-parameters in the layers, 910 million with the embeddings of 50257 tokens.
+800M: the CARAML benchmark (github.com/FZJ-JSC/CARAML, llm_training/llm_benchmark_nvidia_amd.yaml): 805 million
+parameters in the layers, 910 million with the embeddings of 50257 tokens. CARAML's 117M has the shape given here; its
+13B has 32 heads (`--model heads=32`), which changes neither parameters nor operations.
 10M, 25M: our own; they have that many parameters with 50257 tokens and 1024 positions.
 """
 

@@ -38,6 +38,8 @@ LONGEST = 1333 / 800
 """Maximum ratio of the long side of an image to its short side, for detection."""
 BORDER = 4
 """Pixels added around a small image before cropping."""
+SMALL_SIDE = 32
+"""Images of at most this size (CIFAR) are enlarged whole: a random part of one has too few pixels for a class."""
 SMALLEST_CUT = 0.5
 """Smallest training crop of a street scene, relative to its sides."""
 VOCABULARY_FILE = "vocab.txt"
@@ -45,15 +47,24 @@ QUESTION_TOKENS = 64
 
 
 def classification(resolution: int, classes: int, *, padded: bool = False) -> Task:
-    """Images to classes, cropped as for ImageNet; `padded`: as for CIFAR, with a border around the image."""
-    cut = _padded_cut if padded else images.training_crop
+    """Images to classes, cropped as for ImageNet; small ones are enlarged to the resolution and mirrored instead.
+
+    `padded`: as for CIFAR, with a border around the image.
+    """
 
     def prepare(example: Any, train: bool, source: Random) -> tuple[NDArray[np.uint8], int]:
-        picture, label = example
-        if train:
-            return cut(picture, resolution, source), int(label)
-        whole = _resized(picture, resolution, resolution) if padded else images.evaluation_crop(picture, resolution)
-        return whole, int(label)
+        picture, label = _picture(example[0]), int(example[1])
+        small = max(picture.size) <= SMALL_SIDE
+        if not train:
+            whole = padded or small
+            made = _resized(picture, resolution, resolution) if whole else images.evaluation_crop(picture, resolution)
+        elif padded:
+            made = _padded_cut(picture, resolution, source)
+        elif small:
+            made = _mirrored(_resized(picture, resolution, resolution), source)
+        else:
+            made = images.training_crop(picture, resolution, source)
+        return made, label
 
     def collate(samples: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
         labels = torch.tensor([label for _, label in samples])
@@ -313,5 +324,9 @@ def _padded_cut(picture: Any, size: int, source: Random) -> NDArray[np.uint8]:
     """Return a crop with the size of the image, taken after adding a black border; mirrored in half of all cases."""
     wide = np.pad(_resized(picture, size, size), ((BORDER, BORDER), (BORDER, BORDER), (0, 0)))
     top, left = source.integers(2 * BORDER + 1, size=2)
-    cut = wide[top : top + size, left : left + size]
-    return np.ascontiguousarray(cut[:, ::-1] if source.random() < 0.5 else cut)
+    return _mirrored(wide[top : top + size, left : left + size], source)
+
+
+def _mirrored(picture: NDArray[np.uint8], source: Random) -> NDArray[np.uint8]:
+    """Return the image mirrored in half of all cases."""
+    return np.ascontiguousarray(picture[:, ::-1] if source.random() < 0.5 else picture)

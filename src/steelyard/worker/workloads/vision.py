@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from steelyard.worker.workloads.bundle import MakeBatch, MakeOptimizer
 
-DATA = ("imagefolder", "webdataset", "food101")
+DATA = ("imagefolder", "webdataset", "food101", "cifar100", "cifar10")
 SWIN_HEAD_WIDTH = 32
 SWIN_WINDOW = 7
 

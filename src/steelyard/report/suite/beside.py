@@ -1,0 +1,238 @@
+"""Each printed figure of a document, and the figure of our own run that stands beside it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, get_args
+
+from steelyard.analysis.compare import compare
+from steelyard.analysis.rows import row_of
+from steelyard.analysis.summary import summarise
+from steelyard.audit import documents
+from steelyard.audit.check import check_table, rows_meant
+from steelyard.audit.subject import audit_reference
+from steelyard.audit.table import read_table
+from steelyard.contracts.spec import Precision
+from steelyard.errors import Problem, refusal
+from steelyard.inputs.suite import Choice, counterpart, plan_part, study_name
+from steelyard.report.suite.figures import OurRun, our_figure
+from steelyard.rules.table.settings import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from steelyard.analysis.compare import Comparison
+    from steelyard.analysis.summary import CellSummary
+    from steelyard.audit.judge import Judgement
+    from steelyard.contracts.record import Finding
+    from steelyard.contracts.spec import RunSpec
+    from steelyard.inputs.suite import Part, Planned, PrintedTable, Size, SuiteFolder
+    from steelyard.results.store import ResultFolder
+    from steelyard.rules.table.row import Amount, Row, RowTable
+
+AUTOMATIC = {
+    "devices": "ranks", "batch_per_device": "batch", "global_batch": "global_batch", "precision": "precision",
+    "workers_per_device": "loader.workers", "grad_accumulation": "accumulation",
+}  # fmt: skip
+"""Settings of a document and of a run with the same meaning."""
+METRIC = "metric"
+FIGURE = "figure"
+# Sizes whose runs do the document's own work.
+COMPARED = ("full", "small")
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A printed figure and ours."""
+
+    table: PrintedTable
+    published: Row
+    metric: str
+    planned: Planned
+    """The configuration of the size full."""
+    there: Planned | None
+    """The configuration of this size that stands for it; None: left out."""
+    figure: str
+    """Name of our figure."""
+    marks: tuple[Finding, ...]
+    """What the audit finds wrong with the printed row."""
+    cell: CellSummary | None
+    """Our runs; None: not measured."""
+    ours: Amount | None
+    comparison: Comparison | None
+    deviations: tuple[str, ...]
+
+    @property
+    def printed(self) -> Amount:
+        """The figure as printed."""
+        return self.published.figures[self.metric]
+
+
+class SuiteResults:
+    """A suite at one size: its document, its configurations and the results of its runs."""
+
+    def __init__(self, folder: ResultFolder, found: SuiteFolder, size: Size) -> None:
+        self.found, self.suite, self.size = found, found.suite, size
+        self.folder = folder
+
+    @cached_property
+    def document(self) -> RowTable | None:
+        """The rows of the document; None if the suite has none."""
+        name = self.suite.document
+        if not name:
+            return None
+        if name in documents.names():
+            return documents.load(name)
+        path = (self.found.path / name).resolve()
+        if not path.is_relative_to(self.found.path.resolve()):
+            raise refusal(Problem("document", "is outside the folder of the suite", "a file in this folder"))
+        return read_table(path)
+
+    @cached_property
+    def judgements(self) -> tuple[Judgement, ...]:
+        """The judged claims of the document."""
+        if self.suite.document not in documents.names():
+            return ()
+        return audit_reference(self.suite.document).judgements
+
+    @cached_property
+    def _marks(self) -> dict[str, list[Finding]]:
+        """Findings of the audit by place of a row."""
+        found: defaultdict[str, list[Finding]] = defaultdict(list)
+        if self.document is not None:
+            for entry in check_table(self.document):
+                for place in rows_meant(entry, self.document):
+                    found[place].append(entry)
+        return found
+
+    def cells(self, part: Part) -> list[CellSummary]:
+        """Return the measured configurations of a part."""
+        return self._cells.setdefault(
+            part.name, summarise(self.folder.records(study_name(self.suite, part, self.size)))
+        )
+
+    @cached_property
+    def _cells(self) -> dict[str, list[CellSummary]]:
+        return {}
+
+    def cell_of(self, planned: Planned) -> CellSummary | None:
+        """Return the runs of a configuration; with real data rather than synthetic, and rather many than few."""
+        matching = [cell for cell in self.cells(planned.part) if _is_of(cell.spec, planned)]
+        return max(matching, key=lambda cell: (cell.spec.data is not None, len(cell.records)), default=None)
+
+    def ours(self, planned: Planned) -> tuple[CellSummary, OurRun] | None:
+        """Return the runs of a configuration, with what its figures need."""
+        cell = self.cell_of(planned)
+        return None if cell is None else (cell, OurRun(row_of(cell), cell.spec, planned.epochs))
+
+    # -- beside the document
+
+    def beside(self, table: PrintedTable) -> list[Beside]:
+        """Return the printed figures of a table that are runs of its part, in the order of print."""
+        if self.document is None:
+            return []
+        part = self.found.part(table.part)
+        plan = plan_part(self.suite, part, Choice())
+        names = table.tables or (table.name,)
+        made = []
+        for row in self.document.rows:
+            if row.table not in names:
+                continue
+            for metric in table.figures:
+                wanted = _wanted(table, row, metric) if metric in row.figures else None
+                planned = next((entry for entry in plan if _has(entry, wanted[0])), None) if wanted else None
+                if wanted is not None and planned is not None:
+                    made.append(self._put(table, row, metric, planned, wanted[1]))
+        return made
+
+    def _put(self, table: PrintedTable, row: Row, metric: str, planned: Planned, figure: str) -> Beside:
+        there = counterpart(self.suite, planned, Choice(self.size))
+        found = self.ours(there) if there is not None else None
+        marks = tuple(self._marks.get(row.place, ()))
+        deviations = tuple(self._deviations(planned))
+        texts = tuple(text for text, _ in deviations)
+        entry = Beside(table, row, metric, planned, there, figure, marks, None, None, None, texts)
+        if found is None:
+            return entry
+        cell, run = found
+        amount = our_figure(run, figure, row.figures[metric].unit)
+        entry = replace(entry, cell=cell, ours=amount)
+        if amount is None or self.size not in COMPARED:
+            return entry
+        ours = _named_alike(run.row, entry, other_work=any(other for _, other in deviations))
+        described = replace(row, source=row.source or self.suite.document)
+        made = compare([described], [ours], metric=metric).comparisons[0]
+        return replace(entry, comparison=_without_marked(made, marks))
+
+    def _deviations(self, planned: Planned) -> Iterator[tuple[str, bool]]:
+        for entry in self.suite.deviation:
+            if (not entry.parts or planned.part.name in entry.parts) and _has(planned, entry.at):
+                yield entry.text, entry.other_work
+
+
+def _without_marked(made: Comparison, marks: tuple[Finding, ...]) -> Comparison:
+    """Remove the ratio with a printed figure that is wrong by itself."""
+    errors = tuple(mark for mark in marks if mark.severity == "error" and not mark.code.startswith("SY3"))
+    if not errors:
+        return made
+    return replace(made, verdict="not comparable", findings=(*errors, *made.findings), ratios=())
+
+
+def _wanted(table: PrintedTable, row: Row, metric: str) -> tuple[dict[str, Any], str] | None:
+    """Return our settings and the name of our figure for a printed figure; None if it is not one of this table."""
+    settings: dict[str, Any] = {}
+    figure = metric
+    for key, values in table.same.items():
+        value = metric if key == METRIC else row.get(key)
+        text = "" if value is None else shown(value)
+        if text in values:
+            settings |= {name: entry for name, entry in values[text].items() if name != FIGURE}
+            figure = values[text].get(FIGURE, figure)
+        elif value is not None and key != METRIC:
+            return None
+    for key, name in AUTOMATIC.items():
+        value = row.get(key)
+        if key in table.same or value is None or (key == "precision" and value not in get_args(Precision)):
+            continue
+        settings.setdefault(name, value)
+    return settings, figure
+
+
+def _has(planned: Planned, wanted: dict[str, Any]) -> bool:
+    return all(planned.get(key) == value for key, value in wanted.items())
+
+
+def _is_of(spec: RunSpec, planned: Planned) -> bool:
+    """Return whether a run has the settings of a configuration. What data it used does not matter here."""
+    return all(_setting(spec, key) == value for key, value in planned.settings.items() if key not in ("data", "epochs"))
+
+
+def _setting(spec: RunSpec, key: str) -> Any:
+    if key == "global_batch":
+        return spec.step_samples
+    value: Any = spec
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+    return value
+
+
+def _named_alike(row: Row, entry: Beside, *, other_work: bool) -> Row:
+    """Return our row with the document's names for what is the same, so that the rules can compare."""
+    settings = dict(row.settings)
+    for key in entry.table.same:
+        value = entry.published.get(key)
+        # Other work keeps its own name, and synthetic data is not the data set that it stands for.
+        keeps = (key == "model" and other_work) or (key == "dataset" and row.get("dataset") == "synthetic")
+        if key != METRIC and value is not None and not keeps:
+            settings[key] = value
+    if not other_work:
+        settings["model_options"] = "none"
+        if (model := entry.published.get("model")) is not None:
+            settings["model"] = model
+    settings["phase"] = entry.published.get("phase") or settings.get("phase", "train")
+    if entry.planned.epochs is not None:
+        settings["epochs"] = entry.planned.epochs
+    assert entry.ours is not None
+    return replace(row, settings=settings, figures={**row.figures, entry.metric: entry.ours})

@@ -1,0 +1,143 @@
+"""The figures that documents print, from the figures of our own runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from steelyard.rules.table.row import Amount
+from steelyard.rules.table.units import counted, unit_of
+from steelyard.stats.intervals import across_jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from steelyard.contracts.spec import RunSpec
+    from steelyard.rules.table.row import Row
+
+WH = 3600.0
+UNITS = {
+    "train_time": "h", "epoch_time": "s", "total_time": "s", "later_epochs_time": "s", "first_epoch_time": "s",
+    "energy_per_epoch": "Wh", "energy_per_epoch_per_device": "Wh", "energy_per_hour_per_device": "Wh",
+    "images_per_energy": "images/Wh", "tokens_per_energy": "tokens/Wh", "tokens_per_second_per_device": "tokens/s",
+}  # fmt: skip
+"""Units of figures that no document prints."""
+
+
+@dataclass(frozen=True)
+class OurRun:
+    """A measured configuration, and what is needed for figures of a whole training."""
+
+    row: Row
+    spec: RunSpec
+    epochs: int | None
+
+    @property
+    def epoch(self) -> float | None:
+        """Samples that an epoch trains on: without those of a dropped last batch."""
+        steps = self.spec.steps_per_epoch
+        if self.spec.last_batch == "drop" and steps is not None:
+            return float(steps * self.spec.step_samples)
+        return self.row.number("epoch_samples")
+
+
+def our_figure(run: OurRun, name: str, unit: str = "") -> Amount | None:
+    """Return a figure under the name that a document or a suite gives it, in this unit; None if it is unknown."""
+    if name == "throughput" and counted(unit) == "tokens" and "token_throughput" in run.row.figures:
+        name = "token_throughput"
+    made = _FORMULAS.get(name, _plain(name))(run)
+    if made is None:
+        return None
+    unit = unit or UNITS.get(name, made.unit)
+    kinds = [known[0] if (known := unit_of(text)) is not None else text for text in (unit, made.unit)]
+    # Documents count images, sequences or items where we count samples.
+    return replace(made, unit=unit) if kinds[0] == kinds[1] else made
+
+
+def _changed(amount: Amount | None, turn: Callable[[float], float], unit: str) -> Amount | None:
+    """Apply a monotonic function to a figure, its bounds and its jobs."""
+    if amount is None or amount.value <= 0:
+        return None
+    ends = sorted(turn(value) if value > 0 else float("inf") for value in (amount.low, amount.high))
+    jobs = tuple(turn(value) for value in amount.jobs)
+    return Amount(turn(amount.value), ends[0], ends[1], unit, jobs=jobs, common=amount.common)
+
+
+def _plain(name: str) -> Callable[[OurRun], Amount | None]:
+    return lambda run: run.row.figures.get(name)
+
+
+def _time_of(run: OurRun, epochs: float | None) -> Amount | None:
+    """Return the time of some epochs: as measured if the run made as many, else from its throughput."""
+    samples = run.epoch
+    if epochs is None or samples is None:
+        return None
+    first, later = (run.row.figures.get(name) for name in ("first_epoch_time", "later_epochs_time"))
+    if run.spec.budget.epochs == epochs and first is not None and (later is not None or epochs == 1):
+        rest = later.jobs if later is not None else (0.0,) * len(first.jobs)
+        return _over([one + (epochs - 1) * other for one, other in zip(first.jobs, rest, strict=True)], "s")
+    return _changed(run.row.figures.get("throughput"), lambda rate: epochs * samples / rate, "s")
+
+
+def _over(values: list[float], unit: str) -> Amount:
+    found = across_jobs(values)
+    low = found.low if found.low is not None else min(values)
+    high = found.high if found.high is not None else max(values)
+    return Amount(found.value, low, high, unit, jobs=tuple(values))
+
+
+def _epoch_time(run: OurRun) -> Amount | None:
+    return run.row.figures.get("later_epochs_time") or _time_of(run, 1)
+
+
+def _first_epoch(run: OurRun) -> Amount | None:
+    """Return the throughput of the first epoch with the time of compilation before it."""
+    first, compiled, samples = run.row.figures.get("first_epoch_time"), run.row.figures.get("compile_time"), run.epoch
+    if first is None or samples is None:
+        return None
+    before = compiled.jobs if compiled is not None else (0.0,) * len(first.jobs)
+    times = _over([one + other for one, other in zip(first.jobs, before, strict=True)], "s")
+    return _changed(times, lambda time: samples / time, "samples/s")
+
+
+def _energy(run: OurRun, per: float = 1.0) -> Amount | None:
+    samples = run.epoch
+    each = run.row.figures.get("energy_per_sample")
+    return None if samples is None else _changed(each, lambda energy: energy * samples / per, "J")
+
+
+def _per_energy(run: OurRun) -> Amount | None:
+    return _changed(run.row.figures.get("energy_per_sample"), lambda energy: 1 / energy, "samples/J")
+
+
+def _tokens_per_energy(run: OurRun) -> Amount | None:
+    made = _changed(run.row.figures.get("energy_per_token"), lambda energy: 1 / energy, "tokens/J")
+    return made or _per_energy(run)
+
+
+def _hourly(run: OurRun) -> Amount | None:
+    return _changed(run.row.figures.get("power_job"), lambda power: power * WH / run.spec.ranks, "J")
+
+
+def _tokens_each(run: OurRun) -> Amount | None:
+    return _changed(run.row.figures.get("token_throughput"), lambda rate: rate / run.spec.ranks, "tokens/s")
+
+
+_FORMULAS: dict[str, Callable[[OurRun], Amount | None]] = {
+    "train_time": lambda run: _time_of(run, run.epochs),
+    "total_time": lambda run: _time_of(run, 1),
+    "epoch_time": _epoch_time,
+    "later_epochs_time": _epoch_time,
+    "first_epoch_throughput_with_compile": _first_epoch,
+    "later_epochs_throughput": lambda run: (
+        run.row.figures.get("later_epochs_throughput") or run.row.figures.get("throughput")
+    ),
+    "energy_per_epoch": _energy,
+    "energy_per_epoch_per_device": lambda run: _energy(run, run.spec.ranks),
+    "energy_per_hour_per_device": _hourly,
+    "images_per_energy": _per_energy,
+    "tokens_per_energy": _tokens_per_energy,
+    "tokens_per_second_per_device": _tokens_each,
+    "throughput_device": lambda run: run.row.figures.get("throughput_per_device"),
+    "throughput_job": lambda run: run.row.figures.get("throughput"),
+}
