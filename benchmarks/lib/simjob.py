@@ -14,9 +14,13 @@ from steelyard.results.store import RAW, record_text
 from steelyard.worker.engine.run import run_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from steelyard.contracts.record import RunRecord
     from steelyard.contracts.sim import SimTruth
     from steelyard.results.store import ResultFolder
+
+    Change = Callable[[RunRecord], RunRecord]
 
 BATCH = 32
 
@@ -33,8 +37,11 @@ def run_job(truth: SimTruth, seed: int) -> RunRecord:
         return derive(raw)
 
 
-def run_spec(folder: ResultFolder, spec: RunSpec) -> RunRecord:
-    """Run a simulated job of a study in this process, and put its record into a folder of results."""
+def run_spec(folder: ResultFolder, spec: RunSpec, change: Change = lambda record: record) -> RunRecord:
+    """Run a simulated job of a study in this process, and put its record into a folder of results.
+
+    `change`: what to put there instead of the record.
+    """
     folder.prepare()
     scratch = folder.open_scratch(spec)
     raw = scratch / RAW
@@ -42,7 +49,7 @@ def run_spec(folder: ResultFolder, spec: RunSpec) -> RunRecord:
     status = run_directory(raw)
     if status.code != "completed":
         raise RuntimeError(f"{spec.run_id}: {status}")
-    record = derive(raw)
+    record = change(derive(raw))
     folder.commit(scratch, record)
     return record
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +116,7 @@ def _answer(results: SuiteResults, every: Sequence[Beside]) -> str:
         text += f"; {len(allowed)} of these can be compared"
     else:
         text += f", but the size {results.size} is never compared"
-    return f"{text}. {many(len(marked), 'printed figure')} contradict others of the document." if marked else f"{text}."
+    return f"{text}. The audit has findings on {many(len(marked), 'printed figure')}." if marked else f"{text}."
 
 
 # -- one table
@@ -125,8 +126,9 @@ def _table_section(results: SuiteResults, table: PrintedTable, entries: Sequence
     if entries:
         made = [_printed(entries, split, f"{name}-{place}") for place, split in enumerate(_splits(table, entries))]
         blocks: list[Any] = [*made]
-        if results.size in COMPARED:
-            blocks.append(_pairs_table(entries, f"{name}-pairs"))
+        measured = [entry for entry in entries if entry.cell is not None]
+        if results.size in COMPARED and measured:
+            blocks.append(_pairs_table(measured, f"{name}-pairs"))
             blocks += speedup_tables(entries, f"{name}-speedup")
     else:
         blocks = [_own_table(results, table, name)]
@@ -134,7 +136,8 @@ def _table_section(results: SuiteResults, table: PrintedTable, entries: Sequence
     if table.chart in CHARTS and cells:
         drawn = CHARTS[table.chart](subject(table.part, cells), f"{name}-{table.chart}")
         blocks += drawn.blocks if drawn is not None else ()
-    return Section(name, table.title, "", _table_answer(results, entries), tuple(blocks), _findings(entries))
+    answer = _table_answer(results, entries)
+    return Section(name, table.title, "", answer, tuple(blocks), _findings(entries), wide=True)
 
 
 def _table_answer(results: SuiteResults, entries: Sequence[Beside]) -> str:
@@ -194,11 +197,13 @@ def _row_key(entry: Beside) -> tuple[str, ...]:
 
 def _column(entry: Beside) -> tuple[str, str]:
     """Return the printed column of a figure: its settings or its metric, and the unit."""
-    table = entry.table
-    named = " x ".join(_said(entry.published, key) for key in table.columns) if table.columns else _word(entry.metric)
-    if table.columns and len(table.figures) > 1:
-        named = f"{named}, {_word(entry.metric)}"
-    return named, entry.printed.unit
+    table, said = entry.table, _columns_said(entry)
+    words = [said, _word(entry.metric)] if not said or len(table.figures) > 1 else [said]
+    return ", ".join(filter(None, words)), entry.printed.unit
+
+
+def _columns_said(entry: Beside) -> str:
+    return " x ".join(_said(entry.published, key) for key in entry.table.columns)
 
 
 def _our_column(entry: Beside) -> tuple[str, str]:
@@ -208,7 +213,8 @@ def _our_column(entry: Beside) -> tuple[str, str]:
     if "devices" in table.columns:
         said.append(many((entry.there or entry.planned).get("ranks"), "device"))
     if len(table.figures) > 1 or not table.columns:
-        said.append(_word(entry.metric))
+        # What was expected stands beside what was measured.
+        said.append(_word(entry.metric.removeprefix("expected_")))
     return ", ".join([HERE, *said]), entry.printed.unit
 
 
@@ -263,30 +269,37 @@ def _ratio(entry: Beside) -> Ratio | None:
 
 
 def _pairs_table(entries: Sequence[Beside], name: str) -> Table:
-    """Return a table with the verdict on each pair of a printed figure and ours."""
+    """Return a table with the verdict on each pair of a printed figure and ours. Long texts are notes below it."""
     columns = (
         Column("printed", align="left"), Column("figure", align="left"), Column("published"), Column(HERE),
         Column("comparable", align="left"), Column(f"{HERE} / published"), Column("different here", align="left"),
     )  # fmt: skip
+    texts = list(dict.fromkeys(text for entry in entries for text in entry.deviations))
     rows = []
     for entry in entries:
-        settings = [*entry.table.rows, *entry.table.columns, *filter(None, [entry.table.split])]
-        what = ", ".join(dict.fromkeys(_said(entry.published, key) for key in settings))
-        ratio = _ratio(entry)
+        what, figure = _pair_said(entry), f"{_word(entry.metric)}, {entry.printed.unit}"
+        different = " ".join(f"({place})" for place in sorted(texts.index(text) + 1 for text in entry.deviations))
         verdict = Cell(NOT_MEASURED)
         if entry.comparison is not None:
             verdict = Cell(VERDICTS.get(entry.comparison.verdict, entry.comparison.verdict), entry.comparison.verdict,
                            codes=codes_of(entry.comparison))  # fmt: skip
         rows.append((
-            Cell(what, what), Cell(_word(entry.metric), entry.metric), _printed_cell(entry), _our_cell_or_none(entry),
-            verdict, _ratio_cell(ratio), Cell("; ".join(entry.deviations) or "-"),
+            Cell(what, what), Cell(figure, entry.metric), _printed_cell(entry), replace(_our_cell(entry), runs=()),
+            verdict, _ratio_cell(_ratio(entry)), Cell(different or "-"),
         ))  # fmt: skip
-    return Table(name, "Each printed figure and ours", columns, tuple(rows),
-                 ("A ratio is given only where no rule finds an error. Base: the printed figure.",))  # fmt: skip
+    notes = ["A ratio is given only where no rule finds an error. Base: the printed figure."]
+    codes = dict.fromkeys(code for entry in entries if entry.comparison for code in codes_of(entry.comparison))
+    notes += [f"{', '.join(f'{code}: {rule_name(code)}' for code in codes)} (steelyard explain CODE)."] if codes else []
+    notes += [f"({place}) {text}." for place, text in enumerate(texts, start=1)]
+    return Table(name, "Each printed figure and ours", columns, tuple(rows), tuple(notes))
 
 
-def _our_cell_or_none(entry: Beside) -> Cell:
-    return _our_cell(entry if entry.cell is not None else None)
+def _pair_said(entry: Beside) -> str:
+    """Return what a printed figure is about: its row, its column and its part of the table."""
+    table, row = entry.table, entry.published
+    said = [(key, _said(row, key)) for key in (*table.rows, *filter(None, [table.split]))]
+    words = [f"{_word(key)} {text}" if text.replace(",", "").isdecimal() else text for key, text in said]
+    return ", ".join(dict.fromkeys(filter(None, [*words, _columns_said(entry)])))
 
 
 def _ratio_cell(ratio: Ratio | None) -> Cell:
@@ -313,7 +326,8 @@ def _own_table(results: SuiteResults, table: PrintedTable, name: str) -> Table:
     plan = plan_part(results.suite, part, Choice(results.size, devices if "ranks" in part.sweep else ()))
     keys = [*table.rows, *table.columns]
     found = [results.ours(planned) for planned in plan]
-    columns = [Column(_word(key.removeprefix("model.")), align="left") for key in keys]
+    words = {key: _word(key.removeprefix("model.")) for key in keys} | {"ranks": "devices"}
+    columns = [Column(words[key], align="left") for key in keys]
     lines = [[_setting_cell(planned, key) for key in keys] for planned in plan]
     for figure in table.figures:
         amounts = [our_figure(entry[1], figure) if entry is not None else None for entry in found]
