@@ -1,8 +1,8 @@
-"""Take the pictures of the documentation: a terminal, every plot, and a report at several widths.
+"""Take the pictures of the documentation: a terminal, every plot, a report at several widths, the reports of suites.
 
 `python docs/tools/make_pictures.py` records real commands in a terminal, draws the studies of the gallery, opens each
-plot and a report in Chromium, and writes docs/pictures/ and docs/pictures.md. Fonts differ by machine; CI checks only
-that every kind of plot has a picture.
+plot and the reports in Chromium, and writes docs/pictures/ and docs/pictures.md. Fonts differ by machine; CI checks
+only that every kind of plot has a picture.
 """
 
 import tempfile
@@ -11,13 +11,17 @@ from pathlib import Path
 
 import terminal
 from PIL import Image
+from playwright.sync_api import Browser
 
 import gallery_studies
+import gallery_suites
 from browser import WIDTHS, chromium, visit
+from steelyard.inputs.suite import find_suite
 from steelyard.report.page import Drawing
 from steelyard.report.render import draw
 from steelyard.report.render.html import html
 from steelyard.report.study.page import study_page
+from steelyard.report.suite.page import suite_page
 from steelyard.results.store import ResultFolder
 
 DOCS = Path(__file__).resolve().parent.parent
@@ -31,11 +35,29 @@ PREPARED = [
     f"steelyard run sim --study new {SIMULATED} --set sim.step_time_s=0.008",
     f"steelyard run sim --study new-bf16 {SIMULATED} --set sim.step_time_s=0.008 --precision bf16",
 ]
+SUITES = {
+    "nrp": ("table-0", "a machine 1.3 times as fast as the A100 of the document"),
+    "aces": ("table-4", "a machine 1.3 times as fast as the IPU of the document"),
+    "olivia": ("table-6", "a machine 1.3 times as fast as the GH200 of the document"),
+    "caraml": ("table-1", "a machine 1.3 times as fast as the IPU of the document"),
+    "site-acceptance": ("table-4", "a node with eight devices"),
+}
+"""Section to show of each suite, and the simulated machine."""
+SHOWN_ROWS = 6
+HIGHEST = 1700
+MARGIN = 8
+# Leaves out the other rows, and returns the end of the last row, note or chart that is complete.
+SHORTEN = """(part, [rows, highest]) => {
+    part.querySelectorAll("tbody").forEach(body => [...body.rows].slice(rows).forEach(row => row.hidden = true));
+    const top = part.getBoundingClientRect().top;
+    const pieces = [...part.querySelectorAll("tr, .notes, .picture")].filter(piece => !piece.closest("details"));
+    return Math.max(...pieces.map(piece => piece.getBoundingClientRect().bottom - top).filter(end => end <= highest));
+}"""
 RECORDED = ["steelyard compare old new", "steelyard compare old new-bf16"]
 HEADER = """# Pictures
 
-A recorded terminal, every kind of plot, and the report of a study. All data is simulated.
-`python docs/tools/make_pictures.py` makes this page.
+A recorded terminal, every kind of plot, the report of a study, and a part of the report of each suite. All data is
+simulated. `python docs/tools/make_pictures.py` makes this page.
 
 ## The terminal
 
@@ -70,11 +92,32 @@ def main() -> None:
                 found.page.screenshot(path=PICTURES / f"report-{name}.png", full_page=True)
             text = f"The report of a study at {width} pixels"
             lines += [f"### {text} {{ #report-{name} }}\n", f"![{text}](pictures/report-{name}.png)\n"]
+        lines += ["## Suites\n", f"The first {SHOWN_ROWS} rows of each table.\n"]
+        for name, (section, machine) in SUITES.items():
+            _suite(browser, name, section, Path(scratch) / name)
+            text = f"{name}: {machine}"
+            lines += [f"### {text} {{ #suite-{name} }}\n", f"![{text}](pictures/suite-{name}.png)\n"]
     for path in PICTURES.glob("*.png"):
         # They have few colours, and the repository keeps every version.
         with Image.open(path) as picture:
             picture.convert("RGB").quantize(COLOURS).save(path, optimize=True)
     (DOCS / "pictures.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+
+
+def _suite(browser: Browser, name: str, section: str, scratch: Path) -> None:
+    """Run a suite on a simulated machine, and picture a section of its report."""
+    folder, found = ResultFolder(scratch), find_suite(name)
+    folder.path.mkdir()
+    gallery_suites.make_suite(folder, found)
+    file = scratch / "report.html"
+    file.write_text(html(suite_page(folder, found, gallery_suites.SIZE)), encoding="utf-8")
+    with visit(browser, file, FIRST_SCREEN) as opened:
+        part = opened.page.locator(f'section[aria-labelledby="{section}"]')
+        height = part.evaluate(SHORTEN, [SHOWN_ROWS, HIGHEST])
+        box = part.bounding_box()
+        assert box is not None
+        clip = {"x": 0, "y": box["y"], "width": FIRST_SCREEN, "height": height + MARGIN}
+        opened.page.screenshot(path=PICTURES / f"suite-{name}.png", full_page=True, clip=clip)
 
 
 def _plots(folder: ResultFolder) -> Iterator[tuple[str, str, str, str]]:
