@@ -26,17 +26,18 @@ from steelyard.terminal.text import many, number
 from steelyard.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from steelyard.analysis.ratios import Ratio
     from steelyard.analysis.summary import CellSummary
-    from steelyard.contracts.record import Finding
     from steelyard.inputs.suite import Planned, PrintedTable, SettingSource, Size, SuiteFolder
     from steelyard.report.suite.beside import Beside
     from steelyard.results.store import ResultFolder
     from steelyard.rules.table.row import Amount, Row
 
 HERE = "here"
+NUMBERED = {"devices", "batch_per_device", "global_batch", "workers_per_device", "prefetch", "nodes"}
+"""Settings whose values say nothing without their names."""
 NOT_MEASURED = "not measured"
 SCALED = ("FLOP/s", "B/s", "B")
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -68,7 +69,7 @@ def suite_page(folder: ResultFolder, found: SuiteFolder, size: Size) -> Page:
         if table.chart == FACTORS and cells:
             tables += factor_sections(subject(table.part, cells), f"table-{place}-factor", f" ({table.part})")
     sections = [
-        _overview(results, every), *tables, *_document_section(results), _settings_section(results),
+        _overview(results, every), *tables, *_document_section(results, every), _settings_section(results),
         environment_section([subject(part.name, results.cells(part)) for part in measured]),
     ]  # fmt: skip
     return Page(
@@ -134,7 +135,7 @@ def _table_section(results: SuiteResults, table: PrintedTable, entries: Sequence
     if table.chart in CHARTS and cells:
         drawn = CHARTS[table.chart](subject(table.part, cells), f"{name}-{table.chart}")
         blocks += drawn.blocks if drawn is not None else ()
-    return Section(name, table.title, "", _table_answer(results, entries), tuple(blocks), _findings(entries))
+    return Section(name, table.title, "", _table_answer(results, entries), tuple(blocks))
 
 
 def _table_answer(results: SuiteResults, entries: Sequence[Beside]) -> str:
@@ -208,7 +209,8 @@ def _our_column(entry: Beside) -> tuple[str, str]:
     if "devices" in table.columns:
         said.append(many((entry.there or entry.planned).get("ranks"), "device"))
     if len(table.figures) > 1 or not table.columns:
-        said.append(_word(entry.metric))
+        # Two printed figures may stand for one of ours: what was measured, and what was expected.
+        said.append(_word(entry.figure.removesuffix("_job")))
     return ", ".join([HERE, *said]), entry.printed.unit
 
 
@@ -269,9 +271,9 @@ def _pairs_table(entries: Sequence[Beside], name: str) -> Table:
         Column("comparable", align="left"), Column(f"{HERE} / published"), Column("different here", align="left"),
     )  # fmt: skip
     rows = []
+    letters = {text: _letter(place) for place, text in enumerate(_deviations(entries))}
     for entry in entries:
-        settings = [*entry.table.rows, *entry.table.columns, *filter(None, [entry.table.split])]
-        what = ", ".join(dict.fromkeys(_said(entry.published, key) for key in settings))
+        what = _what(entry)
         ratio = _ratio(entry)
         verdict = Cell(NOT_MEASURED)
         if entry.comparison is not None:
@@ -279,10 +281,31 @@ def _pairs_table(entries: Sequence[Beside], name: str) -> Table:
                            codes=codes_of(entry.comparison))  # fmt: skip
         rows.append((
             Cell(what, what), Cell(_word(entry.metric), entry.metric), _printed_cell(entry), _our_cell_or_none(entry),
-            verdict, _ratio_cell(ratio), Cell("; ".join(entry.deviations) or "-"),
+            verdict, _ratio_cell(ratio), Cell(", ".join(letters[text] for text in entry.deviations) or "-"),
         ))  # fmt: skip
-    return Table(name, "Each printed figure and ours", columns, tuple(rows),
-                 ("A ratio is given only where no rule finds an error. Base: the printed figure.",))  # fmt: skip
+    notes = ["A ratio is given only where no rule finds an error. Base: the printed figure."]
+    notes += [f"({letter}) {text}" for text, letter in letters.items()]
+    notes += _reasons(entries)
+    return Table(name, "Each printed figure and ours", columns, tuple(rows), tuple(notes))
+
+
+def _deviations(entries: Sequence[Beside]) -> list[str]:
+    return list(dict.fromkeys(text for entry in entries for text in entry.deviations))
+
+
+def _letter(place: int) -> str:
+    return chr(ord("a") + place) if place < 26 else str(place + 1)
+
+
+def _what(entry: Beside) -> str:
+    """Return the settings that name a printed figure, in one line."""
+    table = entry.table
+    said = {key: _said(entry.published, key) for key in (*table.rows, table.split, *table.columns) if key}
+    if {"devices", "accelerator"} <= set(said):
+        said["accelerator"] = f"{said.pop('devices')} x {said['accelerator']}"
+    for key in set(said) & NUMBERED:
+        said[key] = f"{_word(key)} {said[key]}"
+    return ", ".join(said.values())
 
 
 def _our_cell_or_none(entry: Beside) -> Cell:
@@ -298,9 +321,14 @@ def _ratio_cell(ratio: Ratio | None) -> Cell:
     return Cell(text, ratio.value, ratio.low, ratio.high)
 
 
-def _findings(entries: Iterable[Beside]) -> tuple[Finding, ...]:
-    """Return the distinct findings on the printed rows of a table."""
-    return tuple(dict.fromkeys(mark for entry in entries for mark in entry.marks))
+def _reasons(entries: Sequence[Beside]) -> list[str]:
+    """Return each reason against a ratio once, with one example."""
+    found: dict[str, list[str]] = {}
+    for entry in entries:
+        for finding in entry.comparison.findings if entry.comparison is not None else ():
+            if finding.severity == "error":
+                found.setdefault(finding.code, []).append(finding.message)
+    return [f"{code} ({rule_name(code)}), {many(len(texts), 'pair')}: {texts[0]}" for code, texts in found.items()]
 
 
 # -- a table without printed rows
@@ -349,14 +377,18 @@ def _setting_cell(planned: Planned, key: str) -> Cell:
 # -- the document and the settings
 
 
-def _document_section(results: SuiteResults) -> list[Section]:
-    """Return what the audit finds in the document's own claims, if there is something."""
+def _document_section(results: SuiteResults, every: Sequence[Beside]) -> list[Section]:
+    """Return what the audit finds in the document's own figures and claims, if there is something."""
+    marks = tuple(dict.fromkeys(mark for entry in every for mark in entry.marks))
     wrong = [entry for entry in results.judgements if entry.verdict != "holds"]
-    if not wrong:
+    if not wrong and not marks:
         return []
-    answer = f"{len(wrong)} of {many(len(results.judgements), 'claim')} of the document do not hold."
-    table = claims_table(wrong, "claims", "Claims of the document that do not hold")
-    return [Section("document", "The document's own claims", "Are the document's claims correct?", answer, (table,))]
+    answer = f"{many(len(marks), 'finding')} on its printed rows."
+    if results.judgements:
+        answer = f"{len(wrong)} of {many(len(results.judgements), 'claim')} do not hold. {answer}"
+    blocks = (claims_table(wrong, "claims", "Claims of the document that do not hold"),) if wrong else ()
+    question = "Are the document's figures and claims correct?"
+    return [Section("document", "The document's own figures and claims", question, answer, blocks, marks)]
 
 
 def _settings_section(results: SuiteResults) -> Section:
