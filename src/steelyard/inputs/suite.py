@@ -90,7 +90,7 @@ class SettingSource(Contract):
     """Why a setting has its value: the document states it, or it was chosen."""
 
     name: Text
-    """Dotted name of a run's setting, or of one of the part's own, such as epochs."""
+    """Dotted name of a run's setting, or of one of the part's own, such as epochs; model.*: any option of the model."""
     value: bool | int | float | Text | tuple[bool | int | float | Text, ...] | None = None
     """The value, or all values that occur; None: any, such as a seed."""
     parts: Annotated[tuple[Id, ...], Length(50)] = ()
