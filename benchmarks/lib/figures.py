@@ -63,6 +63,8 @@ NAMES = (
     "at_rest",
     "extend",
     "suite_settings",
+    "suite_truth",
+    "suites",
 )
 
 

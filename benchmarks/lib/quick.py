@@ -31,6 +31,7 @@ TOGETHER = frozenset(
         "allocation_pack",
         "extend",
         "suite_settings",
+        "suite_truth",
     }
 )
 """Figures without a limit on time, rate or share of time, and that do not use two cores alone."""

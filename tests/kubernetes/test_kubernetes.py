@@ -32,6 +32,7 @@ from steelyard.contracts.sim import Memory, Noise, SimTruth
 from steelyard.contracts.spec import Budget, RunSpec, Source
 from steelyard.errors import InputError, SteelyardError
 from steelyard.inputs.site import Cluster, Container, Limits, Mount, Place, Pool, Site, Toleration
+from steelyard.inputs.suite import suite_names
 from steelyard.launch import follow, staging
 from steelyard.launch.campaign import MANIFEST_FILE, Campaign, Image, JobArray, JobKind, Plan, RunShape
 from steelyard.launch.kubernetes import events as kubernetes_events
@@ -390,6 +391,25 @@ def test_the_commands_that_a_user_types(tmp_path: Path, platform: Platform, caps
     assert main(["status", "study", *results]) == 0
     assert "all 4 runs collected" in capsys.readouterr().out
     assert [record.status.code for record in collected(tmp_path / "results").values()] == ["completed"] * 4
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_a_suite_is_rendered_as_valid_objects(
+    tmp_path: Path, platform: Platform, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (tmp_path / "site.toml").write_text(SITE_TOML.replace("DIGEST", "ab" * 32))
+    platform.nodes = [node("a")]
+    words = ["suite", "run", name, "--size", "small", "--devices", "1,4", "--site", str(tmp_path / "site.toml")]
+    assert main([*words, "--dry-run", "--json", "--results", str(tmp_path / "results")]) == 0
+    parts = json.loads(capsys.readouterr().out)
+    assert parts
+    manifests = sorted((tmp_path / "results").glob(f"campaigns/{name}-*/**/{MANIFEST_FILE}"))
+    assert len(manifests) >= len(parts)
+    for path in manifests:
+        # The tasks of a job are alike: one is enough.
+        items = json.loads(path.read_text())["items"]
+        for item in {item["kind"]: item for item in items}.values():
+            check_strictly(item, VERSIONS[-1])
 
 
 def test_the_calls_do_not_grow_with_the_runs(tmp_path: Path, platform: Platform) -> None:

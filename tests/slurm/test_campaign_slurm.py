@@ -101,3 +101,28 @@ def test_status_and_dry_run_on_the_command_line(cluster: Cluster, tmp_path: Path
     assert "nothing to submit" in say("study", "s.toml", "--site", str(site))
     # On this machine nothing is missing, either.
     assert "6 completed" in say("study", "s.toml")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "runs"),
+    [
+        ("nrp", ("--part", "inference", "--devices", "1"), 2),
+        ("aces", ("--part", "efficientnet-b0"), 1),
+        ("olivia", ("--part", "numa", "--devices", "1"), 2),
+        ("caraml", ("--part", "gpt-13b", "--devices", "1"), 1),
+        ("site-acceptance", ("--part", "collectives"), 1),
+    ],
+)
+def test_a_suite_runs_at_the_site(
+    cluster: Cluster, tmp_path: Path, name: str, options: tuple[str, ...], runs: int
+) -> None:
+    words = ["suite", "run", name, "--size", "tiny", *options, "--site", str(cluster.site()), "--wait", "--json"]
+    process = login(cluster, *words, cwd=tmp_path)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    (part,) = json.loads(out).values()
+    assert part["made"] == runs
+    process = login(cluster, "suite", "report", name, "--size", "tiny", "--json", cwd=tmp_path)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "1 of" in json.loads(out)["sections"][0]["answer"]

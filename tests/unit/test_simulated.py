@@ -93,6 +93,12 @@ def test_what_the_simulated_device_does_not_run(settings: dict[str, Any], text: 
         make_spec(**settings)
 
 
+def test_a_scripted_loader_needs_no_cpus(simulate: Simulate) -> None:
+    record = simulate(model(loader=Loader(place="host", workers=1000), budget=Budget(max_steps=10)))
+    assert record.environment is not None
+    assert "SY602" not in {found.code for found in record.findings}
+
+
 def test_a_file_of_the_user_is_not_executed(simulate: Simulate) -> None:
     source = Source(path="/nowhere/my.py", function="build", sha256="0" * 64)
     record = simulate(dataclasses.replace(model(), workload="my.build", source=source, budget=Budget(max_steps=10)))

@@ -163,7 +163,7 @@ def _printed(entries: Sequence[Beside], split: str, name: str) -> Table:
     columns = list(dict.fromkeys(_column(entry) for entry in inside))
     rows = list(dict.fromkeys(_row_key(entry) for entry in inside))
     at = {(_row_key(entry), _column(entry)): entry for entry in inside}
-    ours = list(dict.fromkeys(_our_column(entry) for entry in inside))
+    ours = list(dict.fromkeys(_our_column(entry) for entry in inside if entry.there is not None))
     beside = {(_row_key(entry), _our_column(entry)): entry for entry in inside if entry.cell is not None}
     lines = []
     for row in rows:

@@ -43,13 +43,18 @@ class TooFewCpus(RunRule):
         "Processes that share a CPU take turns. The CPUs may then limit the throughput instead of the accelerator, and "
         "the figure changes with the number of CPUs."
     )
-    detected = "Ranks plus loader processes exceed the CPUs that the job may use (affinity and quota)."
+    detected = (
+        "Ranks plus loader processes exceed the CPUs that the job may use (affinity and quota). The simulated device "
+        "has no such processes."
+    )
     bad = Example(
-        'spec.loader.place = "host"\nspec.loader.workers = 16\nenvironment.facts."cpu.usable" = "8"\n',
+        'spec.workload = "tiny"\nspec.loader.place = "host"\nspec.loader.workers = 16\n'
+        'environment.facts."cpu.usable" = "8"\n',
         "17 processes on 8 CPUs.",
     )
     good = Example(
-        'spec.loader.place = "host"\nspec.loader.workers = 4\nenvironment.facts."cpu.usable" = "8"\n',
+        'spec.workload = "tiny"\nspec.loader.place = "host"\nspec.loader.workers = 4\n'
+        'environment.facts."cpu.usable" = "8"\n',
         "5 processes on 8 CPUs.",
     )
     fix = "use fewer loader workers per rank, or request more CPUs"
@@ -57,7 +62,9 @@ class TooFewCpus(RunRule):
     def check(self, record: RunRecord) -> Iterator[Finding]:
         """Yield a finding with the number of loader workers that would fit."""
         spec, place = record.spec, record.environment
-        if spec.loader.workers == 0 or place is None or not place.facts.get("cpu.usable", "").isdigit():
+        if spec.loader.workers == 0 or spec.device_family == "sim" or place is None:
+            return
+        if not place.facts.get("cpu.usable", "").isdigit():
             return
         usable = float(place.facts["cpu.usable"])
         with contextlib.suppress(KeyError, ValueError):
