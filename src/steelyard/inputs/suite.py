@@ -157,10 +157,13 @@ class PrintedTable(Contract):
     row that does not state it. The number of devices, batch sizes, workers and precision need none; {} compares none.
     `figure` names the figure of ours that a printed one stands for; the column `metric` may have it too."""
     chart: Literal["", "heat", "batch", "scaling"] = ""
+    """heat: throughput by the first two settings of rows and columns."""
 
     def __post_init__(self) -> None:
         if not self.rows or not self.figures:
             raise ValueError("rows: a table has rows and figures; valid: at least one of each")
+        if self.chart == "heat" and len(self.rows) + len(self.columns) < 2:
+            raise ValueError("chart: a heat map has two settings; valid: two rows, or a row and a column")
 
 
 @dataclass(frozen=True, kw_only=True)
