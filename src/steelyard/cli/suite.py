@@ -12,7 +12,7 @@ from steelyard.analysis.summary import summarise
 from steelyard.audit import documents
 from steelyard.cli.study import Command, carry_out
 from steelyard.cli.verb import exit_code
-from steelyard.errors import SteelyardError
+from steelyard.errors import SteelyardError, printable
 from steelyard.inputs.study import Expansion, require_registered
 from steelyard.inputs.suite import Choice, Part, SuiteFolder, expand_part, find_suite, needs_data, suite_names
 from steelyard.launch.allocation import launcher_here
@@ -23,6 +23,7 @@ from steelyard.results.store import ResultFolder
 from steelyard.terminal.findings import next_line
 from steelyard.terminal.live.progress import Progress, loudness, say
 from steelyard.terminal.suite import part_lines, suite_lines, suite_object, suites_lines, suites_object
+from steelyard.terminal.text import wrapped
 
 GENERATED = "generated-data"
 """Folder in the results with data sets for the size tiny."""
@@ -107,7 +108,10 @@ def _report(arguments: argparse.Namespace) -> int:
         sections = [{"name": part.name, "title": part.title, "answer": part.answer} for part in page.sections]
         print(json.dumps({"path": str(made.path), "title": page.title, "sections": sections}))
     else:
-        print(f"{made.path}: {made.size_bytes:,} bytes")
+        for part in page.sections:
+            if part.answer and not part.folded:
+                print("\n".join(wrapped(f"{part.title}: {part.answer}")))
+        print("", printable(f"{made.path}: {made.size_bytes:,} bytes"), sep="\n")
     return 0
 
 

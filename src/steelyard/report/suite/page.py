@@ -15,12 +15,15 @@ from steelyard.report.audit.published import VERDICTS, codes_of
 from steelyard.report.charts.heat import heat_chart
 from steelyard.report.page import Cell, Column, Page, Prose, Section, Table
 from steelyard.report.study.back import environment_section
+from steelyard.report.study.compare import factor_sections
 from steelyard.report.study.curves import batch_section, scaling_section
 from steelyard.report.study.subject import subject
 from steelyard.report.suite.beside import COMPARED, SuiteResults
 from steelyard.report.suite.figures import our_figure
+from steelyard.report.suite.speedup import speedup_tables
 from steelyard.rules.table.settings import shown
 from steelyard.rules.table.units import unit_of
+from steelyard.terminal.findings import rule_name
 from steelyard.terminal.text import many, number
 from steelyard.version import VERSION
 
@@ -39,6 +42,7 @@ HERE = "here"
 NOT_MEASURED = "not measured"
 SCALED = ("FLOP/s", "B/s", "B")
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+FACTORS = "factors"
 CHARTS = {"batch": batch_section, "scaling": scaling_section}
 ABOUT_SIZES = {
     "full": "Runs are as long as in the document.",
@@ -57,11 +61,14 @@ def suite_page(folder: ResultFolder, found: SuiteFolder, size: Size) -> Page:
             f"there are no results of {suite.name} with the size {size} in {folder.path}",
             next_step=f"steelyard suite run {found.asked} --size {size}",
         )
-    beside = {number: results.beside(table) for number, table in enumerate(suite.table)}
-    every = [entry for entries in beside.values() for entry in entries]
-    tables = [
-        _table_section(results, table, beside[number], f"table-{number}") for number, table in enumerate(suite.table)
-    ]
+    beside = [results.beside(table) for table in suite.table]
+    every = [entry for entries in beside for entry in entries]
+    tables = []
+    for place, table in enumerate(suite.table):
+        tables.append(_table_section(results, table, beside[place], f"table-{place}"))
+        cells = results.cells(found.part(table.part))
+        if table.chart == FACTORS and cells:
+            tables += factor_sections(subject(table.part, cells), f"table-{place}-factor", f" ({table.part})")
     sections = [
         _overview(results, every), *tables, *_document_section(results), _settings_section(results),
         environment_section([subject(part.name, results.cells(part)) for part in measured]),
@@ -119,8 +126,10 @@ def _answer(results: SuiteResults, every: Sequence[Beside]) -> str:
 def _table_section(results: SuiteResults, table: PrintedTable, entries: Sequence[Beside], name: str) -> Section:
     if entries:
         made = [_printed(entries, split, f"{name}-{place}") for place, split in enumerate(_splits(table, entries))]
-        pairs = [_pairs_table(entries, f"{name}-pairs")] if results.size in COMPARED else []
-        blocks: list[Any] = [*made, *pairs]
+        blocks: list[Any] = [*made]
+        if results.size in COMPARED:
+            blocks.append(_pairs_table(entries, f"{name}-pairs"))
+            blocks += speedup_tables(entries, f"{name}-speedup")
     else:
         blocks = [_own_table(results, table, name)]
     blocks += _chart_blocks(results, table, f"{name}-{table.chart}")
@@ -135,7 +144,7 @@ def _chart_blocks(results: SuiteResults, table: PrintedTable, name: str) -> tupl
         x, y = (*table.rows, *table.columns)[:2]
         with suppress(InputError):
             return (heat_chart(found, x, y, name),) if len(found) > 1 else ()
-    elif table.chart and cells:
+    elif table.chart in CHARTS and cells:
         drawn = CHARTS[table.chart](subject(table.part, cells), name)
         return drawn.blocks if drawn is not None else ()
     return ()
@@ -159,7 +168,7 @@ def _table_answer(results: SuiteResults, entries: Sequence[Beside]) -> str:
 def _most_frequent(entries: Sequence[Beside]) -> str:
     codes = [code for entry in entries if entry.comparison is not None for code in codes_of(entry.comparison)]
     most = max(dict.fromkeys(codes), key=codes.count, default="")
-    return f"{most} most often" if most else "nothing to compare"
+    return f"most often {most} ({rule_name(most)})" if most else "nothing to compare"
 
 
 def _splits(table: PrintedTable, entries: Sequence[Beside]) -> list[str]:
