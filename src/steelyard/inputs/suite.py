@@ -157,8 +157,8 @@ class PrintedTable(Contract):
     row that does not state it. The number of devices, batch sizes, workers and precision need none; {} compares none.
     `figure` names the figure of ours that a printed one stands for; the column `metric` may have it too."""
     chart: Literal["", "heat", "batch", "scaling", "factors"] = ""
-    """What else to show of the part: a chart, or with `factors` what each of its settings changes. The axes of `heat` are
-    the first two settings of rows and columns."""
+    """What else to show of the part: a chart, or with `factors` what each of its settings changes. The axes of `heat`
+    are the first two settings of rows and columns."""
 
     def __post_init__(self) -> None:
         if not self.rows or not self.figures:
