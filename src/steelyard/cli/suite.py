@@ -75,15 +75,20 @@ def _run(arguments: argparse.Namespace) -> int:
     found = find_suite(arguments.suite)
     choice = _choose(arguments, found, make=not arguments.dry_run)
     code, shown = 0, {}
-    parts = _parts(arguments, found)
-    for number, part in enumerate(parts, start=1):
-        say(f"{part.name} ({number}/{len(parts)}): {part.title}", loudness(arguments))
+    parts = []
+    for part in _parts(arguments, found):
         if missing := needs_data(found.suite, part, choice):
-            say(f"  left out: it evaluates, which needs the data set {missing}; see --data")
+            say(f"{part.name}: left out: it evaluates, which needs the data set {missing}; see --data")
             continue
         command = Command(("suite", "run", *_words(arguments, part)))
         words = command.inside(arguments.site, _paths(arguments))
-        expansion = expand_part(found, part, choice, arguments=words)
+        parts.append((part, command, expand_part(found, part, choice, arguments=words)))
+    if arguments.site and arguments.wait and not (arguments.dry_run or arguments.extend):
+        # All parts into the queue before the first is waited for.
+        for _, command, expansion in parts:
+            carry_out(argparse.Namespace(**{**vars(arguments), "wait": False}), expansion, command)
+    for number, (part, command, expansion) in enumerate(parts, start=1):
+        say(f"{part.name} ({number}/{len(parts)}): {part.title}", loudness(arguments))
         answer = carry_out(arguments, expansion, command)
         shown[part.name] = answer.shown
         if not arguments.json:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import math
 import re
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from steelyard import plugins
-from steelyard.contracts.base import AtLeastOne, Contract, Length, Name, Text
+from steelyard.contracts.base import AtLeastOne, Bound, Contract, Length, Name, Text
 from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec
 from steelyard.errors import InputError, Problem, SteelyardError, nearest, refusal
 from steelyard.inputs.catalogue import load as catalogue
@@ -33,6 +34,7 @@ SUITE_FILE = "suite.toml"
 MEASURING_FILE = "measuring.toml"
 RECIPES = "recipes"
 MAX_TABLES = 50
+MAX_CONFIGURATIONS = 10_000
 MAX_SETTINGS = 400
 
 Size = Literal["full", "small", "tiny"]
@@ -130,13 +132,13 @@ class DataNeeded(Contract):
     name: Text
     get: Text = ""
     """Where to get it."""
-    tiny_samples: AtLeastOne = 64
+    tiny_samples: Annotated[int, Bound(ge=1, le=10_000)] = 64
     """Examples to generate for the size tiny."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedTable(Contract):
-    """A table or figure of the document, and which configurations stand beside its rows."""
+    """A table or figure of the document, and the configurations of its rows."""
 
     name: Text
     """Name of the table in the document's rows; without rows of the document any name."""
@@ -157,11 +159,14 @@ class PrintedTable(Contract):
     row that does not state it. The number of devices, batch sizes, workers and precision need none; {} compares none.
     `figure` names the figure of ours that a printed one stands for; the column `metric` may have it too."""
     chart: Literal["", "heat", "batch", "scaling", "factors"] = ""
-    """What else to show of the part: a chart, or with `factors` what each of its settings changes."""
+    """What else to show of the part: a chart, or with `factors` what each of its settings changes. The axes of `heat`
+    are the first two settings of rows and columns."""
 
     def __post_init__(self) -> None:
         if not self.rows or not self.figures:
             raise ValueError("rows: a table has rows and figures; valid: at least one of each")
+        if self.chart == "heat" and len(self.rows) + len(self.columns) < 2:
+            raise ValueError("chart: a heat map has two settings; valid: two rows, or a row and a column")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,6 +349,9 @@ def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
     devices = choice.devices or next((change.devices for change in reversed(changes) if change.devices), ())
     if devices and "ranks" in sweep:
         sweep["ranks"] = devices
+    count = math.prod(len(values) for values in sweep.values()) * max(1, len(part.case))
+    if count > MAX_CONFIGURATIONS:
+        raise refusal(Problem(part.name, f"{count:,} configurations", f"at most {MAX_CONFIGURATIONS:,} in one part"))
     made = []
     for case in part.case or ({},):
         if any(case[key] not in values for change in changes for key, values in change.only.items() if key in case):

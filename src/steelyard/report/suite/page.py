@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +13,11 @@ from steelyard.errors import InputError
 from steelyard.inputs.suite import Choice, plan_part
 from steelyard.report.audit.claims import claims_table
 from steelyard.report.audit.published import VERDICTS, codes_of
+from steelyard.report.charts.heat import heat_chart
 from steelyard.report.page import Cell, Column, Page, Prose, Section, Table
 from steelyard.report.study.back import environment_section
 from steelyard.report.study.compare import factor_sections
-from steelyard.report.study.curves import batch_section, heat_section, scaling_section
+from steelyard.report.study.curves import batch_section, scaling_section
 from steelyard.report.study.subject import subject
 from steelyard.report.suite.beside import COMPARED, SuiteResults
 from steelyard.report.suite.figures import our_figure
@@ -42,7 +45,7 @@ NOT_MEASURED = "not measured"
 SCALED = ("FLOP/s", "B/s", "B")
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 FACTORS = "factors"
-CHARTS = {"heat": heat_section, "batch": batch_section, "scaling": scaling_section}
+CHARTS = {"batch": batch_section, "scaling": scaling_section}
 ABOUT_SIZES = {
     "full": "Runs are as long as in the document.",
     "small": "Runs are shorter than in the document; times of whole trainings follow from the measured throughput.",
@@ -131,11 +134,22 @@ def _table_section(results: SuiteResults, table: PrintedTable, entries: Sequence
             blocks += speedup_tables(entries, f"{name}-speedup")
     else:
         blocks = [_own_table(results, table, name)]
-    cells = results.cells(results.found.part(table.part))
-    if table.chart in CHARTS and cells:
-        drawn = CHARTS[table.chart](subject(table.part, cells), f"{name}-{table.chart}")
-        blocks += drawn.blocks if drawn is not None else ()
+    blocks += _chart_blocks(results, table, f"{name}-{table.chart}")
     return Section(name, table.title, "", _table_answer(results, entries), tuple(blocks))
+
+
+def _chart_blocks(results: SuiteResults, table: PrintedTable, name: str) -> tuple[Any, ...]:
+    cells = results.cells(results.found.part(table.part))
+    if table.chart == "heat":
+        # The axes are those of the table, such as a global batch, which is no setting of a run.
+        found = [cell for planned in _measured_plan(results, table) if (cell := results.cell_of(planned)) is not None]
+        x, y = (*table.rows, *table.columns)[:2]
+        with suppress(InputError):
+            return (heat_chart(found, x, y, name),) if len(found) > 1 else ()
+    elif table.chart in CHARTS and cells:
+        drawn = CHARTS[table.chart](subject(table.part, cells), name)
+        return drawn.blocks if drawn is not None else ()
+    return ()
 
 
 def _table_answer(results: SuiteResults, entries: Sequence[Beside]) -> str:
@@ -309,7 +323,8 @@ def _what(entry: Beside) -> str:
 
 
 def _our_cell_or_none(entry: Beside) -> Cell:
-    return _our_cell(entry if entry.cell is not None else None)
+    """Return our figure without its run ids, which are in the table as printed."""
+    return replace(_our_cell(entry if entry.cell is not None else None), runs=())
 
 
 def _ratio_cell(ratio: Ratio | None) -> Cell:
@@ -336,9 +351,7 @@ def _reasons(entries: Sequence[Beside]) -> list[str]:
 
 def _own_table(results: SuiteResults, table: PrintedTable, name: str) -> Table:
     """Return the figures of all configurations of a part, with the units that their sizes ask for."""
-    part = results.found.part(table.part)
-    devices = tuple(sorted({cell.spec.ranks for cell in results.cells(part)}))
-    plan = plan_part(results.suite, part, Choice(results.size, devices if "ranks" in part.sweep else ()))
+    plan = _measured_plan(results, table)
     keys = [*table.rows, *table.columns]
     found = [results.ours(planned) for planned in plan]
     columns = [Column(_word(key.removeprefix("model.")), align="left") for key in keys]
@@ -351,6 +364,13 @@ def _own_table(results: SuiteResults, table: PrintedTable, name: str) -> Table:
         for line, entry, amount in zip(lines, found, amounts, strict=True):
             line.append(_own_cell(entry[0] if entry is not None else None, amount, factor))
     return Table(name, table.title, tuple(columns), tuple(map(tuple, lines)), ("[ ] = 95 % CI over jobs.",))
+
+
+def _measured_plan(results: SuiteResults, table: PrintedTable) -> list[Planned]:
+    """Return the configurations of a part with the numbers of devices that were measured."""
+    part = results.found.part(table.part)
+    devices = tuple(sorted({cell.spec.ranks for cell in results.cells(part)}))
+    return plan_part(results.suite, part, Choice(results.size, devices if "ranks" in part.sweep else ()))
 
 
 def _own_cell(cell: CellSummary | None, amount: Amount | None, factor: float) -> Cell:
