@@ -430,10 +430,15 @@ def _divide_batch(run: dict[str, Any]) -> bool:
     whole = run.pop("global_batch", None)
     if whole is None:
         return True
-    shared = run.get("ranks", 1) * (run["batch"] if "batch" in run else run.get("accumulation", 1))
+    ranks, steps = run.get("ranks", 1), run.pop("epoch_steps", None)
+    each = run["batch"] if "batch" in run else run.get("accumulation", 1)
+    for value in (whole, ranks, each, *(() if steps is None else (steps,))):
+        if type(value) is not int or value < 1:
+            raise refusal(Problem("global_batch", f"is computed with {value!r}", "integers of at least 1"))
+    shared = ranks * each
     run["accumulation" if "batch" in run else "batch"] = whole // shared
-    if "epoch_steps" in run:
-        run["epoch_samples"] = run.pop("epoch_steps") * whole
+    if steps is not None:
+        run["epoch_samples"] = steps * whole
     return bool(whole >= shared and whole % shared == 0)
 
 
