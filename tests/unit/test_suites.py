@@ -40,3 +40,10 @@ def test_every_printed_figure_has_a_configuration(name: str, tmp_path: Path) -> 
     printed = {(row.place, metric) for row in results.document.rows for metric in row.figures}
     beside = {(entry.published.place, entry.metric) for table in results.suite.table for entry in results.beside(table)}
     assert printed - beside == set()
+
+
+def test_a_part_that_needs_several_devices_is_left_out_on_one() -> None:
+    found = find_suite("site-acceptance")
+    part = found.part("collectives")
+    assert "devices" in (why_left_out(found.suite, part, Choice("tiny", devices=(1,))) or "")
+    assert [entry.run["ranks"] for entry in plan_part(found.suite, part, Choice("tiny", devices=(1, 2)))] == [2]
