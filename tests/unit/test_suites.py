@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from steelyard.audit.documents import names as documents
-from steelyard.inputs.suite import Choice, expand_part, find_suite, suite_names
+from steelyard.inputs.suite import Choice, expand_part, find_suite, plan_part, suite_names, why_left_out
 from steelyard.report.suite.beside import SuiteResults
 from steelyard.results.store import ResultFolder
 from suite_sources import out_of_date, sources_of
