@@ -14,7 +14,7 @@ from steelyard.cli.study import Command, carry_out
 from steelyard.cli.verb import exit_code
 from steelyard.errors import SteelyardError, printable
 from steelyard.inputs.study import Expansion, require_registered
-from steelyard.inputs.suite import Choice, Part, SuiteFolder, expand_part, find_suite, needs_data, suite_names
+from steelyard.inputs.suite import Choice, Part, SuiteFolder, expand_part, find_suite, suite_names, why_left_out
 from steelyard.launch.allocation import launcher_here
 from steelyard.launch.local_study import run_all
 from steelyard.report.render.files import default_name, require_place, write
@@ -50,7 +50,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     found = find_suite(arguments.suite)
     choice = _choose(arguments, found, make=arguments.probe)
-    parts = [part for part in _parts(arguments, found) if needs_data(found.suite, part, choice) is None]
+    parts = [part for part in _parts(arguments, found) if why_left_out(found.suite, part, choice) is None]
     expansions = {part.name: expand_part(found, part, choice) for part in parts}
     forecasts = (
         {name: _probe(arguments, expansion) for name, expansion in expansions.items()} if arguments.probe else {}
@@ -77,8 +77,8 @@ def _run(arguments: argparse.Namespace) -> int:
     code, shown = 0, {}
     parts = []
     for part in _parts(arguments, found):
-        if missing := needs_data(found.suite, part, choice):
-            say(f"{part.name}: left out: it evaluates, which needs the data set {missing}; see --data")
+        if reason := why_left_out(found.suite, part, choice):
+            say(f"{part.name}: left out: {reason}")
             continue
         command = Command(("suite", "run", *_words(arguments, part)))
         words = command.inside(arguments.site, _paths(arguments))

@@ -83,6 +83,8 @@ class Part(Contract):
     case: Annotated[tuple[Settings, ...], Length(200)] = ()
     """Settings that belong together, such as a data set and its length; each is run with every combination of the
     sweep."""
+    least_devices: AtLeastOne = 1
+    """The fewest devices that make sense, such as 2 for a collective."""
     small: SizeChange = field(default_factory=SizeChange)
     tiny: SizeChange = field(default_factory=SizeChange)
 
@@ -342,13 +344,20 @@ def study_name(suite: Suite, part: Part, size: Size) -> str:
 
 def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
     """Return the configurations of a part; those whose global batch cannot be divided are left out."""
+    made = _possible(suite, part, choice)
+    if not made:
+        raise InputError(f"{part.name}: no configuration is possible with these devices and batch sizes")
+    return made
+
+
+def _possible(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
     changes = [getattr(where, choice.size) for where in (suite, part)] if choice.size != "full" else []
     sweep = dict(part.sweep)
     for change in changes:
         sweep |= {key: values for key, values in change.sweep.items() if key in sweep or change is changes[-1]}
     devices = choice.devices or next((change.devices for change in reversed(changes) if change.devices), ())
     if devices and "ranks" in sweep:
-        sweep["ranks"] = devices
+        sweep["ranks"] = tuple(number for number in devices if number >= part.least_devices)
     count = math.prod(len(values) for values in sweep.values()) * max(1, len(part.case))
     if count > MAX_CONFIGURATIONS:
         raise refusal(Problem(part.name, f"{count:,} configurations", f"at most {MAX_CONFIGURATIONS:,} in one part"))
@@ -363,8 +372,6 @@ def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
             planned = _plan(suite, part, changes, {**changed, **swept}, choice)
             if planned is not None:
                 made.append(planned)
-    if not made:
-        raise InputError(f"{part.name}: no configuration is possible with these devices and batch sizes")
     return made
 
 
@@ -394,11 +401,15 @@ def _plan(
     return Planned(part, settings, epochs, run, format_name)
 
 
-def needs_data(suite: Suite, part: Part, choice: Choice) -> str | None:
-    """Return the format of a data set without which a part cannot run, because it evaluates; None: it can."""
+def why_left_out(suite: Suite, part: Part, choice: Choice) -> str | None:
+    """Return why a part cannot run with what the user chose; None: it can."""
     run = {**suite.run, **part.run}
     name = run.get("data")
-    return name if "quality" in run and name not in choice.data else None
+    if "quality" in run and name not in choice.data:
+        return f"it evaluates, which needs the data set {name}; see --data"
+    if choice.devices and not _possible(suite, part, choice):
+        return "none of its configurations is possible with these numbers of devices; see --devices"
+    return None
 
 
 def counterpart(suite: Suite, planned: Planned, choice: Choice) -> Planned | None:
@@ -430,10 +441,15 @@ def _divide_batch(run: dict[str, Any]) -> bool:
     whole = run.pop("global_batch", None)
     if whole is None:
         return True
-    shared = run.get("ranks", 1) * (run["batch"] if "batch" in run else run.get("accumulation", 1))
+    ranks, steps = run.get("ranks", 1), run.pop("epoch_steps", None)
+    each = run["batch"] if "batch" in run else run.get("accumulation", 1)
+    for value in (whole, ranks, each, *(() if steps is None else (steps,))):
+        if type(value) is not int or value < 1:
+            raise refusal(Problem("global_batch", f"is computed with {value!r}", "integers of at least 1"))
+    shared = ranks * each
     run["accumulation" if "batch" in run else "batch"] = whole // shared
-    if "epoch_steps" in run:
-        run["epoch_samples"] = run.pop("epoch_steps") * whole
+    if steps is not None:
+        run["epoch_samples"] = steps * whole
     return bool(whole >= shared and whole % shared == 0)
 
 

@@ -72,7 +72,8 @@ def suite_page(folder: ResultFolder, found: SuiteFolder, size: Size) -> Page:
         if table.chart == FACTORS and cells:
             tables += factor_sections(subject(table.part, cells), f"table-{place}-factor", f" ({table.part})")
     sections = [
-        _overview(results, every), *tables, *_document_section(results, every), _settings_section(results),
+        _overview(results, every, [block for part in tables for block in part.blocks if isinstance(block, Table)]),
+        *tables, *_document_section(results, every), _settings_section(results),
         environment_section([subject(part.name, results.cells(part)) for part in measured]),
     ]  # fmt: skip
     return Page(
@@ -84,7 +85,7 @@ def suite_page(folder: ResultFolder, found: SuiteFolder, size: Size) -> Page:
     )
 
 
-def _overview(results: SuiteResults, every: Sequence[Beside]) -> Section:
+def _overview(results: SuiteResults, every: Sequence[Beside], tables: Sequence[Table]) -> Section:
     suite = results.suite
     records = [record for part in suite.part for cell in results.cells(part) for record in cell.records]
     devices = {record.device.name if record.device is not None else record.spec.device_family for record in records}
@@ -98,7 +99,28 @@ def _overview(results: SuiteResults, every: Sequence[Beside]) -> Section:
         ("document", _cited(results)),
         *(("different here", entry.text) for entry in suite.deviation),
     ]  # fmt: skip
-    return Section("overview", "Overview", suite.question, _answer(results, every), (Prose(facts=tuple(facts)),))
+    blocks: list[Any] = [Prose(facts=tuple(facts))]
+    if not suite.document:
+        blocks.append(_summary_table(tables))
+    return Section("overview", "Overview", suite.question, _answer(results, every), tuple(blocks))
+
+
+def _summary_table(tables: Sequence[Table]) -> Table:
+    """Return every figure of a suite without a document in one table: what this machine is."""
+    rows = []
+    for table in tables:
+        for line in table.rows:
+            said = [cell.text for column, cell in zip(table.columns, line, strict=True) if column.align == "left"]
+            figures = [
+                f"{_word(column.name)} {cell.text} {column.unit}".strip()
+                for column, cell in zip(table.columns, line, strict=True)
+                if column.align == "right" and cell.value is not None
+            ]
+            if figures:
+                told = ", ".join(text for text in said if text != "-")
+                rows.append((Cell(table.title), Cell(told), Cell("; ".join(figures))))
+    columns = tuple(Column(name, align="left") for name in ("what", "configuration", "this machine"))
+    return Table("this-machine", "What this machine is", columns, tuple(rows))
 
 
 def _cited(results: SuiteResults) -> str:
