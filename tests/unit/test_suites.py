@@ -1,4 +1,4 @@
-"""Suites: they expand at every size, each setting has a source, and each printed figure a configuration."""
+"""Suites: they load and expand at every size; every setting has a source, every printed figure has a configuration."""
 
 from __future__ import annotations
 
