@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -48,7 +49,7 @@ def sources_of(found: SuiteFolder) -> list[Explained]:
 def explains(entry: SettingSource, setting: Setting) -> bool:
     """Return whether an entry is about this setting and its value."""
     return (
-        entry.name == setting.name
+        fnmatchcase(setting.name, entry.name)
         and setting.part in (entry.parts or (setting.part,))
         and setting.size in (entry.sizes or (setting.size,))
         and any(known is None or _same(known, setting.value) for known in _values(entry))

@@ -74,7 +74,8 @@ CONTRACTS = {
     "recipe": ContractPage(
         Recipe,
         "A recipe file",
-        "A TOML file for `steelyard verify`: a run, and the figure that its documentation states.\n"
+        "A TOML file for `steelyard verify`: a run, and the figure that its documentation states. Those of a suite\n"
+        "have names, such as `steelyard verify olivia/test-1`.\n"
         "`steelyard explain recipe` prints the JSON Schema.",
     ),
     "scheme": ContractPage(

@@ -14,6 +14,7 @@ from steelyard.analysis.summary import summarise
 from steelyard.contracts.sim import Collective, Link, Memory, Power, Sensor, SimTruth
 from steelyard.contracts.spec import Budget, Data, Loader, Source
 from steelyard.inputs.command import run_again
+from steelyard.report.suite.figures import OurRun, our_figure
 from steelyard.terminal.compare import lines
 from steelyard.terminal.tables import cells_lines
 from steelyard.terminal.text import SIMULATED
@@ -121,3 +122,12 @@ def test_a_measured_and_a_simulated_run_are_not_comparable(simulate: Simulate) -
     found = compare([a], [dataclasses.replace(b, place="b")]).comparisons[0]
     assert found.verdict == "not comparable"
     assert "one side was simulated" in {entry.code: entry.message for entry in found.findings}["SY608"]
+
+
+def test_a_first_epoch_that_a_run_did_not_finish_is_calculated(simulate: Simulate) -> None:
+    record = simulate(model(batch=10, epoch_samples=10**6, budget=Budget(min_steps=30, max_steps=30)))
+    run = OurRun(row_of(summarise([record])[0]), record.spec, 2)
+    found = our_figure(run, "first_epoch_throughput_with_compile")
+    assert found is not None
+    # 100,000 steps of 20 ms after 3 s of compilation.
+    assert found.value == pytest.approx(10**6 / (3 + 2000), rel=1e-6)

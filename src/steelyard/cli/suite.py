@@ -14,7 +14,7 @@ from steelyard.cli.study import Command, carry_out
 from steelyard.cli.verb import exit_code
 from steelyard.errors import SteelyardError, printable
 from steelyard.inputs.study import Expansion, require_registered
-from steelyard.inputs.suite import Choice, Part, SuiteFolder, expand_part, find_suite, needs_data, suite_names
+from steelyard.inputs.suite import Choice, Part, SuiteFolder, expand_part, find_suite, suite_names, why_left_out
 from steelyard.launch.allocation import launcher_here
 from steelyard.launch.local_study import run_all
 from steelyard.report.render.files import default_name, require_place, write
@@ -50,7 +50,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     found = find_suite(arguments.suite)
     choice = _choose(arguments, found, make=arguments.probe)
-    parts = [part for part in _parts(arguments, found) if needs_data(found.suite, part, choice) is None]
+    parts = [part for part in _parts(arguments, found) if why_left_out(found.suite, part, choice) is None]
     expansions = {part.name: expand_part(found, part, choice) for part in parts}
     forecasts = (
         {name: _probe(arguments, expansion) for name, expansion in expansions.items()} if arguments.probe else {}
@@ -75,15 +75,20 @@ def _run(arguments: argparse.Namespace) -> int:
     found = find_suite(arguments.suite)
     choice = _choose(arguments, found, make=not arguments.dry_run)
     code, shown = 0, {}
-    parts = _parts(arguments, found)
-    for number, part in enumerate(parts, start=1):
-        say(f"{part.name} ({number}/{len(parts)}): {part.title}", loudness(arguments))
-        if missing := needs_data(found.suite, part, choice):
-            say(f"  left out: it evaluates, which needs the data set {missing}; see --data")
+    parts = []
+    for part in _parts(arguments, found):
+        if reason := why_left_out(found.suite, part, choice):
+            say(f"{part.name}: left out: {reason}")
             continue
         command = Command(("suite", "run", *_words(arguments, part)))
         words = command.inside(arguments.site, _paths(arguments))
-        expansion = expand_part(found, part, choice, arguments=words)
+        parts.append((part, command, expand_part(found, part, choice, arguments=words)))
+    if arguments.site and arguments.wait and not (arguments.dry_run or arguments.extend):
+        # All parts into the queue before the first is waited for.
+        for _, command, expansion in parts:
+            carry_out(argparse.Namespace(**{**vars(arguments), "wait": False}), expansion, command)
+    for number, (part, command, expansion) in enumerate(parts, start=1):
+        say(f"{part.name} ({number}/{len(parts)}): {part.title}", loudness(arguments))
         answer = carry_out(arguments, expansion, command)
         shown[part.name] = answer.shown
         if not arguments.json:

@@ -72,7 +72,8 @@ def run_verb(name: str, words: list[str], known: Collection[str]) -> int:
 def _other_results(parser: Parser, arguments: argparse.Namespace) -> str | None:
     """Return the results folder, if it is not the one that a command without --results uses."""
     folder = getattr(arguments, "results", None)
-    return None if folder is None or folder == parser.get_default("results") else str(folder)
+    inner = parser.actions().get(getattr(arguments, "action", None) or "", parser)
+    return None if folder is None or folder == inner.get_default("results") else str(folder)
 
 
 def _console() -> ModuleType:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import math
 import re
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from steelyard import plugins
-from steelyard.contracts.base import AtLeastOne, Contract, Length, Name, Text
+from steelyard.contracts.base import AtLeastOne, Bound, Contract, Length, Name, Text
 from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec
 from steelyard.errors import InputError, Problem, SteelyardError, nearest, refusal
 from steelyard.inputs.catalogue import load as catalogue
@@ -33,6 +34,7 @@ SUITE_FILE = "suite.toml"
 MEASURING_FILE = "measuring.toml"
 RECIPES = "recipes"
 MAX_TABLES = 50
+MAX_CONFIGURATIONS = 10_000
 MAX_SETTINGS = 400
 
 Size = Literal["full", "small", "tiny"]
@@ -81,6 +83,8 @@ class Part(Contract):
     case: Annotated[tuple[Settings, ...], Length(200)] = ()
     """Settings that belong together, such as a data set and its length; each is run with every combination of the
     sweep."""
+    least_devices: AtLeastOne = 1
+    """The fewest devices that make sense, such as 2 for a collective."""
     small: SizeChange = field(default_factory=SizeChange)
     tiny: SizeChange = field(default_factory=SizeChange)
 
@@ -90,7 +94,7 @@ class SettingSource(Contract):
     """Why a setting has its value: the document states it, or it was chosen."""
 
     name: Text
-    """Dotted name of a run's setting, or of one of the part's own, such as epochs."""
+    """Dotted name of a run's setting, or of one of the part's own, such as epochs; model.*: any option of the model."""
     value: bool | int | float | Text | tuple[bool | int | float | Text, ...] | None = None
     """The value, or all values that occur; None: any, such as a seed."""
     parts: Annotated[tuple[Id, ...], Length(50)] = ()
@@ -130,13 +134,13 @@ class DataNeeded(Contract):
     name: Text
     get: Text = ""
     """Where to get it."""
-    tiny_samples: AtLeastOne = 64
+    tiny_samples: Annotated[int, Bound(ge=1, le=10_000)] = 64
     """Examples to generate for the size tiny."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedTable(Contract):
-    """A table or figure of the document, and which configurations stand beside its rows."""
+    """A table or figure of the document, and the configurations of its rows."""
 
     name: Text
     """Name of the table in the document's rows; without rows of the document any name."""
@@ -157,11 +161,14 @@ class PrintedTable(Contract):
     row that does not state it. The number of devices, batch sizes, workers and precision need none; {} compares none.
     `figure` names the figure of ours that a printed one stands for; the column `metric` may have it too."""
     chart: Literal["", "heat", "batch", "scaling", "factors"] = ""
-    """What else to show of the part: a chart, or with `factors` what each of its settings changes."""
+    """What else to show of the part: a chart, or with `factors` what each of its settings changes. The axes of `heat`
+    are the first two settings of rows and columns."""
 
     def __post_init__(self) -> None:
         if not self.rows or not self.figures:
             raise ValueError("rows: a table has rows and figures; valid: at least one of each")
+        if self.chart == "heat" and len(self.rows) + len(self.columns) < 2:
+            raise ValueError("chart: a heat map has two settings; valid: two rows, or a row and a column")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,13 +344,23 @@ def study_name(suite: Suite, part: Part, size: Size) -> str:
 
 def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
     """Return the configurations of a part; those whose global batch cannot be divided are left out."""
+    made = _possible(suite, part, choice)
+    if not made:
+        raise InputError(f"{part.name}: no configuration is possible with these devices and batch sizes")
+    return made
+
+
+def _possible(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
     changes = [getattr(where, choice.size) for where in (suite, part)] if choice.size != "full" else []
     sweep = dict(part.sweep)
     for change in changes:
         sweep |= {key: values for key, values in change.sweep.items() if key in sweep or change is changes[-1]}
     devices = choice.devices or next((change.devices for change in reversed(changes) if change.devices), ())
     if devices and "ranks" in sweep:
-        sweep["ranks"] = devices
+        sweep["ranks"] = tuple(number for number in devices if number >= part.least_devices)
+    count = math.prod(len(values) for values in sweep.values()) * max(1, len(part.case))
+    if count > MAX_CONFIGURATIONS:
+        raise refusal(Problem(part.name, f"{count:,} configurations", f"at most {MAX_CONFIGURATIONS:,} in one part"))
     made = []
     for case in part.case or ({},):
         if any(case[key] not in values for change in changes for key, values in change.only.items() if key in case):
@@ -355,8 +372,6 @@ def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
             planned = _plan(suite, part, changes, {**changed, **swept}, choice)
             if planned is not None:
                 made.append(planned)
-    if not made:
-        raise InputError(f"{part.name}: no configuration is possible with these devices and batch sizes")
     return made
 
 
@@ -386,11 +401,15 @@ def _plan(
     return Planned(part, settings, epochs, run, format_name)
 
 
-def needs_data(suite: Suite, part: Part, choice: Choice) -> str | None:
-    """Return the format of a data set without which a part cannot run, because it evaluates; None: it can."""
+def why_left_out(suite: Suite, part: Part, choice: Choice) -> str | None:
+    """Return why a part cannot run with what the user chose; None: it can."""
     run = {**suite.run, **part.run}
     name = run.get("data")
-    return name if "quality" in run and name not in choice.data else None
+    if "quality" in run and name not in choice.data:
+        return f"it evaluates, which needs the data set {name}; see --data"
+    if choice.devices and not _possible(suite, part, choice):
+        return "none of its configurations is possible with these numbers of devices; see --devices"
+    return None
 
 
 def counterpart(suite: Suite, planned: Planned, choice: Choice) -> Planned | None:
@@ -422,10 +441,15 @@ def _divide_batch(run: dict[str, Any]) -> bool:
     whole = run.pop("global_batch", None)
     if whole is None:
         return True
-    shared = run.get("ranks", 1) * (run["batch"] if "batch" in run else run.get("accumulation", 1))
+    ranks, steps = run.get("ranks", 1), run.pop("epoch_steps", None)
+    each = run["batch"] if "batch" in run else run.get("accumulation", 1)
+    for value in (whole, ranks, each, *(() if steps is None else (steps,))):
+        if type(value) is not int or value < 1:
+            raise refusal(Problem("global_batch", f"is computed with {value!r}", "integers of at least 1"))
+    shared = ranks * each
     run["accumulation" if "batch" in run else "batch"] = whole // shared
-    if "epoch_steps" in run:
-        run["epoch_samples"] = run.pop("epoch_steps") * whole
+    if steps is not None:
+        run["epoch_samples"] = steps * whole
     return bool(whole >= shared and whole % shared == 0)
 
 

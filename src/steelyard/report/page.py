@@ -102,8 +102,6 @@ class Section:
     """Shown next to the tables and charts."""
     folded: bool = False
     """Collapsed by default: method, environment, provenance."""
-    wide: bool = False
-    """Its tables need the whole width: findings are shown below them."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ $ steelyard suite run nrp --size tiny
 $ steelyard suite report nrp --size tiny -o nrp.html
 """
 
+import argparse
 from pathlib import Path
 
 from steelyard.cli.arguments import add_action, add_common, counts
@@ -17,6 +18,14 @@ from steelyard.cli.options.study import add_running
 from steelyard.cli.parser import Parser
 
 SIZES = ("full", "small", "tiny")
+
+
+def device_counts(text: str) -> tuple[int, ...]:
+    """One or more numbers of devices."""
+    found = counts(text)
+    if 0 in found:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return found
 
 
 def configure(parser: Parser) -> None:
@@ -36,7 +45,11 @@ def configure(parser: Parser) -> None:
     for inner in (show, run):
         inner.add_argument("--part", metavar="PART", help="only this part (default: all)")
         inner.add_argument(
-            "--devices", type=counts, default=(), metavar="N[,N...]", help="numbers of devices (default: the suite's)"
+            "--devices",
+            type=device_counts,
+            default=(),
+            metavar="N[,N...]",
+            help="numbers of devices (default: the suite's)",
         )
         inner.add_argument(
             "--data", type=Path, metavar="DIR",

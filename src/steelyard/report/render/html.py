@@ -106,10 +106,8 @@ def _section(section: Section, anchor: str, book: Book, pictures: bool) -> str:
     for together, group in groupby(section.blocks, lambda block: isinstance(block, Chart | Drawing)):
         made = [_block(block, book, pictures) for block in group]
         blocks += f'<div class="pictures">{"".join(made)}</div>' if together and len(made) > 1 else "".join(made)
-    beside = " with" if found and blocks and not section.wide else ""
-    shown = f'<div class="blocks">{blocks}</div>'
-    inside = f'<div class="inside{beside}">{shown + found if section.wide else found + shown}</div>'
-    inside = inside if found or blocks else ""
+    beside = " with" if found and blocks else ""
+    inside = f'<div class="inside{beside}">{found}<div class="blocks">{blocks}</div></div>' if found or blocks else ""
     if section.folded:
         inner = f'<details class="fold"><summary>{title}</summary><div class="inside">{head}{inside}</div></details>'
         return f'<section class="part" aria-labelledby="{anchor}">{inner}</section>'

@@ -1,4 +1,4 @@
-"""Each printed figure of a document, and the figure of our own run that stands beside it."""
+"""Each printed figure of a document, and the figure of our own runs for it."""
 
 from __future__ import annotations
 

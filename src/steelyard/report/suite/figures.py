@@ -91,8 +91,12 @@ def _epoch_time(run: OurRun) -> Amount | None:
 
 
 def _first_epoch(run: OurRun) -> Amount | None:
-    """Return the throughput of the first epoch with the time of compilation before it."""
+    """Return the throughput of the first epoch with the time of compilation before it.
+
+    The time of an epoch that the run did not finish is calculated from its throughput.
+    """
     first, compiled, samples = run.row.figures.get("first_epoch_time"), run.row.figures.get("compile_time"), run.epoch
+    first = first or _time_of(run, 1)
     if first is None or samples is None:
         return None
     before = compiled.jobs if compiled is not None else (0.0,) * len(first.jobs)

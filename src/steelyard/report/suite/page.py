@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,11 @@ from steelyard.errors import InputError
 from steelyard.inputs.suite import Choice, plan_part
 from steelyard.report.audit.claims import claims_table
 from steelyard.report.audit.published import VERDICTS, codes_of
+from steelyard.report.charts.heat import heat_chart
 from steelyard.report.page import Cell, Column, Page, Prose, Section, Table
 from steelyard.report.study.back import environment_section
 from steelyard.report.study.compare import factor_sections
-from steelyard.report.study.curves import batch_section, heat_section, scaling_section
+from steelyard.report.study.curves import batch_section, scaling_section
 from steelyard.report.study.subject import subject
 from steelyard.report.suite.beside import COMPARED, SuiteResults
 from steelyard.report.suite.figures import our_figure
@@ -23,26 +25,27 @@ from steelyard.report.suite.speedup import speedup_tables
 from steelyard.rules.table.settings import shown
 from steelyard.rules.table.units import unit_of
 from steelyard.terminal.findings import rule_name
-from steelyard.terminal.text import many, number
+from steelyard.terminal.text import SIMULATED, many, number
 from steelyard.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from steelyard.analysis.ratios import Ratio
     from steelyard.analysis.summary import CellSummary
-    from steelyard.contracts.record import Finding
     from steelyard.inputs.suite import Planned, PrintedTable, SettingSource, Size, SuiteFolder
     from steelyard.report.suite.beside import Beside
     from steelyard.results.store import ResultFolder
     from steelyard.rules.table.row import Amount, Row
 
 HERE = "here"
+NUMBERED = {"devices", "batch_per_device", "global_batch", "workers_per_device", "prefetch", "nodes"}
+"""Settings whose values say nothing without their names."""
 NOT_MEASURED = "not measured"
 SCALED = ("FLOP/s", "B/s", "B")
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 FACTORS = "factors"
-CHARTS = {"heat": heat_section, "batch": batch_section, "scaling": scaling_section}
+CHARTS = {"batch": batch_section, "scaling": scaling_section}
 ABOUT_SIZES = {
     "full": "Runs are as long as in the document.",
     "small": "Runs are shorter than in the document; times of whole trainings follow from the measured throughput.",
@@ -69,7 +72,8 @@ def suite_page(folder: ResultFolder, found: SuiteFolder, size: Size) -> Page:
         if table.chart == FACTORS and cells:
             tables += factor_sections(subject(table.part, cells), f"table-{place}-factor", f" ({table.part})")
     sections = [
-        _overview(results, every), *tables, *_document_section(results), _settings_section(results),
+        _overview(results, every, [block for part in tables for block in part.blocks if isinstance(block, Table)]),
+        *tables, *_document_section(results, every), _settings_section(results),
         environment_section([subject(part.name, results.cells(part)) for part in measured]),
     ]  # fmt: skip
     return Page(
@@ -81,7 +85,7 @@ def suite_page(folder: ResultFolder, found: SuiteFolder, size: Size) -> Page:
     )
 
 
-def _overview(results: SuiteResults, every: Sequence[Beside]) -> Section:
+def _overview(results: SuiteResults, every: Sequence[Beside], tables: Sequence[Table]) -> Section:
     suite = results.suite
     records = [record for part in suite.part for cell in results.cells(part) for record in cell.records]
     devices = {record.device.name if record.device is not None else record.spec.device_family for record in records}
@@ -95,7 +99,31 @@ def _overview(results: SuiteResults, every: Sequence[Beside]) -> Section:
         ("document", _cited(results)),
         *(("different here", entry.text) for entry in suite.deviation),
     ]  # fmt: skip
-    return Section("overview", "Overview", suite.question, _answer(results, every), (Prose(facts=tuple(facts)),))
+    blocks: list[Any] = [Prose(facts=tuple(facts))]
+    if not suite.document:
+        blocks.append(_summary_table(tables))
+    answer = _answer(results, every)
+    if any(record.spec.device_family == "sim" for record in records):
+        answer += f" {SIMULATED}"
+    return Section("overview", "Overview", suite.question, answer, tuple(blocks))
+
+
+def _summary_table(tables: Sequence[Table]) -> Table:
+    """Return every figure of a suite without a document in one table: what this machine is."""
+    rows = []
+    for table in tables:
+        for line in table.rows:
+            said = [cell.text for column, cell in zip(table.columns, line, strict=True) if column.align == "left"]
+            figures = [
+                f"{_word(column.name)} {cell.text} {column.unit}".strip()
+                for column, cell in zip(table.columns, line, strict=True)
+                if column.align == "right" and cell.value is not None
+            ]
+            if figures:
+                told = ", ".join(text for text in said if text != "-")
+                rows.append((Cell(table.title), Cell(told), Cell("; ".join(figures))))
+    columns = tuple(Column(name, align="left") for name in ("what", "configuration", "this machine"))
+    return Table("this-machine", "What this machine is", columns, tuple(rows))
 
 
 def _cited(results: SuiteResults) -> str:
@@ -132,12 +160,22 @@ def _table_section(results: SuiteResults, table: PrintedTable, entries: Sequence
             blocks += speedup_tables(entries, f"{name}-speedup")
     else:
         blocks = [_own_table(results, table, name)]
+    blocks += _chart_blocks(results, table, f"{name}-{table.chart}")
+    return Section(name, table.title, "", _table_answer(results, entries), tuple(blocks))
+
+
+def _chart_blocks(results: SuiteResults, table: PrintedTable, name: str) -> tuple[Any, ...]:
     cells = results.cells(results.found.part(table.part))
-    if table.chart in CHARTS and cells:
-        drawn = CHARTS[table.chart](subject(table.part, cells), f"{name}-{table.chart}")
-        blocks += drawn.blocks if drawn is not None else ()
-    answer = _table_answer(results, entries)
-    return Section(name, table.title, "", answer, tuple(blocks), _findings(entries), wide=True)
+    if table.chart == "heat":
+        # The axes are those of the table, such as a global batch, which is no setting of a run.
+        found = [cell for planned in _measured_plan(results, table) if (cell := results.cell_of(planned)) is not None]
+        x, y = (*table.rows, *table.columns)[:2]
+        with suppress(InputError):
+            return (heat_chart(found, x, y, name),) if len(found) > 1 else ()
+    elif table.chart in CHARTS and cells:
+        drawn = CHARTS[table.chart](subject(table.part, cells), name)
+        return drawn.blocks if drawn is not None else ()
+    return ()
 
 
 def _table_answer(results: SuiteResults, entries: Sequence[Beside]) -> str:
@@ -197,13 +235,11 @@ def _row_key(entry: Beside) -> tuple[str, ...]:
 
 def _column(entry: Beside) -> tuple[str, str]:
     """Return the printed column of a figure: its settings or its metric, and the unit."""
-    table, said = entry.table, _columns_said(entry)
-    words = [said, _word(entry.metric)] if not said or len(table.figures) > 1 else [said]
-    return ", ".join(filter(None, words)), entry.printed.unit
-
-
-def _columns_said(entry: Beside) -> str:
-    return " x ".join(_said(entry.published, key) for key in entry.table.columns)
+    table = entry.table
+    named = " x ".join(_said(entry.published, key) for key in table.columns) if table.columns else _word(entry.metric)
+    if table.columns and len(table.figures) > 1:
+        named = f"{named}, {_word(entry.metric)}"
+    return named, entry.printed.unit
 
 
 def _our_column(entry: Beside) -> tuple[str, str]:
@@ -213,8 +249,8 @@ def _our_column(entry: Beside) -> tuple[str, str]:
     if "devices" in table.columns:
         said.append(many((entry.there or entry.planned).get("ranks"), "device"))
     if len(table.figures) > 1 or not table.columns:
-        # What was expected stands beside what was measured.
-        said.append(_word(entry.metric.removeprefix("expected_")))
+        # Two printed figures may stand for one of ours: what was measured, and what was expected.
+        said.append(_word(entry.figure.removesuffix("_job")))
     return ", ".join([HERE, *said]), entry.printed.unit
 
 
@@ -269,37 +305,51 @@ def _ratio(entry: Beside) -> Ratio | None:
 
 
 def _pairs_table(entries: Sequence[Beside], name: str) -> Table:
-    """Return a table with the verdict on each pair of a printed figure and ours. Long texts are notes below it."""
+    """Return a table with the verdict on each pair of a printed figure and ours."""
     columns = (
         Column("printed", align="left"), Column("figure", align="left"), Column("published"), Column(HERE),
         Column("comparable", align="left"), Column(f"{HERE} / published"), Column("different here", align="left"),
     )  # fmt: skip
-    texts = list(dict.fromkeys(text for entry in entries for text in entry.deviations))
     rows = []
+    letters = {text: _letter(place) for place, text in enumerate(_deviations(entries))}
     for entry in entries:
-        what, figure = _pair_said(entry), f"{_word(entry.metric)}, {entry.printed.unit}"
-        different = " ".join(f"({place})" for place in sorted(texts.index(text) + 1 for text in entry.deviations))
+        what, figure = _what(entry), f"{_word(entry.metric)}, {entry.printed.unit}"
         verdict = Cell(NOT_MEASURED)
         if entry.comparison is not None:
             verdict = Cell(VERDICTS.get(entry.comparison.verdict, entry.comparison.verdict), entry.comparison.verdict,
                            codes=codes_of(entry.comparison))  # fmt: skip
         rows.append((
-            Cell(what, what), Cell(figure, entry.metric), _printed_cell(entry), replace(_our_cell(entry), runs=()),
-            verdict, _ratio_cell(_ratio(entry)), Cell(different or "-"),
+            Cell(what, what), Cell(figure, entry.metric), _printed_cell(entry), _our_cell_only(entry),
+            verdict, _ratio_cell(_ratio(entry)), Cell(", ".join(letters[text] for text in entry.deviations) or "-"),
         ))  # fmt: skip
     notes = ["A ratio is given only where no rule finds an error. Base: the printed figure."]
-    codes = dict.fromkeys(code for entry in entries if entry.comparison for code in codes_of(entry.comparison))
-    notes += [f"{', '.join(f'{code}: {rule_name(code)}' for code in codes)} (steelyard explain CODE)."] if codes else []
-    notes += [f"({place}) {text}." for place, text in enumerate(texts, start=1)]
+    notes += [f"({letter}) {text}" for text, letter in letters.items()]
+    notes += _reasons(entries)
     return Table(name, "Each printed figure and ours", columns, tuple(rows), tuple(notes))
 
 
-def _pair_said(entry: Beside) -> str:
-    """Return what a printed figure is about: its row, its column and its part of the table."""
-    table, row = entry.table, entry.published
-    said = [(key, _said(row, key)) for key in (*table.rows, *filter(None, [table.split]))]
-    words = [f"{_word(key)} {text}" if text.replace(",", "").isdecimal() else text for key, text in said]
-    return ", ".join(dict.fromkeys(filter(None, [*words, _columns_said(entry)])))
+def _deviations(entries: Sequence[Beside]) -> list[str]:
+    return list(dict.fromkeys(text for entry in entries for text in entry.deviations))
+
+
+def _letter(place: int) -> str:
+    return chr(ord("a") + place) if place < 26 else str(place + 1)
+
+
+def _what(entry: Beside) -> str:
+    """Return the settings that name a printed figure, in one line."""
+    table = entry.table
+    said = {key: _said(entry.published, key) for key in (*table.rows, table.split, *table.columns) if key}
+    if {"devices", "accelerator"} <= set(said):
+        said["accelerator"] = f"{said.pop('devices')} x {said['accelerator']}"
+    for key in set(said) & NUMBERED:
+        said[key] = f"{_word(key)} {said[key]}"
+    return ", ".join(said.values())
+
+
+def _our_cell_only(entry: Beside) -> Cell:
+    """Return our figure without its run ids, which are in the table as printed."""
+    return replace(_our_cell(entry), runs=())
 
 
 def _ratio_cell(ratio: Ratio | None) -> Cell:
@@ -311,9 +361,14 @@ def _ratio_cell(ratio: Ratio | None) -> Cell:
     return Cell(text, ratio.value, ratio.low, ratio.high)
 
 
-def _findings(entries: Iterable[Beside]) -> tuple[Finding, ...]:
-    """Return the distinct findings on the printed rows of a table."""
-    return tuple(dict.fromkeys(mark for entry in entries for mark in entry.marks))
+def _reasons(entries: Sequence[Beside]) -> list[str]:
+    """Return each reason against a ratio once, with one example."""
+    found: dict[str, list[str]] = {}
+    for entry in entries:
+        for finding in entry.comparison.findings if entry.comparison is not None else ():
+            if finding.severity == "error":
+                found.setdefault(finding.code, []).append(finding.message)
+    return [f"{code} ({rule_name(code)}), {many(len(texts), 'pair')}: {texts[0]}" for code, texts in found.items()]
 
 
 # -- a table without printed rows
@@ -321,9 +376,7 @@ def _findings(entries: Iterable[Beside]) -> tuple[Finding, ...]:
 
 def _own_table(results: SuiteResults, table: PrintedTable, name: str) -> Table:
     """Return the figures of all configurations of a part, with the units that their sizes ask for."""
-    part = results.found.part(table.part)
-    devices = tuple(sorted({cell.spec.ranks for cell in results.cells(part)}))
-    plan = plan_part(results.suite, part, Choice(results.size, devices if "ranks" in part.sweep else ()))
+    plan = _measured_plan(results, table)
     keys = [*table.rows, *table.columns]
     found = [results.ours(planned) for planned in plan]
     words = {key: _word(key.removeprefix("model.")) for key in keys} | {"ranks": "devices"}
@@ -337,6 +390,13 @@ def _own_table(results: SuiteResults, table: PrintedTable, name: str) -> Table:
         for line, entry, amount in zip(lines, found, amounts, strict=True):
             line.append(_own_cell(entry[0] if entry is not None else None, amount, factor))
     return Table(name, table.title, tuple(columns), tuple(map(tuple, lines)), ("[ ] = 95 % CI over jobs.",))
+
+
+def _measured_plan(results: SuiteResults, table: PrintedTable) -> list[Planned]:
+    """Return the configurations of a part with the numbers of devices that were measured."""
+    part = results.found.part(table.part)
+    devices = tuple(sorted({cell.spec.ranks for cell in results.cells(part)}))
+    return plan_part(results.suite, part, Choice(results.size, devices if "ranks" in part.sweep else ()))
 
 
 def _own_cell(cell: CellSummary | None, amount: Amount | None, factor: float) -> Cell:
@@ -363,14 +423,18 @@ def _setting_cell(planned: Planned, key: str) -> Cell:
 # -- the document and the settings
 
 
-def _document_section(results: SuiteResults) -> list[Section]:
-    """Return what the audit finds in the document's own claims, if there is something."""
+def _document_section(results: SuiteResults, every: Sequence[Beside]) -> list[Section]:
+    """Return what the audit finds in the document's own figures and claims, if there is something."""
+    marks = tuple(dict.fromkeys(mark for entry in every for mark in entry.marks))
     wrong = [entry for entry in results.judgements if entry.verdict != "holds"]
-    if not wrong:
+    if not wrong and not marks:
         return []
-    answer = f"{len(wrong)} of {many(len(results.judgements), 'claim')} of the document do not hold."
-    table = claims_table(wrong, "claims", "Claims of the document that do not hold")
-    return [Section("document", "The document's own claims", "Are the document's claims correct?", answer, (table,))]
+    answer = f"{many(len(marks), 'finding')} on its printed rows."
+    if results.judgements:
+        answer = f"{len(wrong)} of {many(len(results.judgements), 'claim')} do not hold. {answer}"
+    blocks = (claims_table(wrong, "claims", "Claims of the document that do not hold"),) if wrong else ()
+    question = "Are the document's figures and claims correct?"
+    return [Section("document", "The document's own figures and claims", question, answer, blocks, marks)]
 
 
 def _settings_section(results: SuiteResults) -> Section:
