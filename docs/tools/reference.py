@@ -21,6 +21,7 @@ from steelyard.inputs.recipe import Recipe
 from steelyard.inputs.scheme import Scheme
 from steelyard.inputs.site import Site
 from steelyard.inputs.study import Study
+from steelyard.inputs.suite import Suite
 from steelyard.inputs.validate import json_schema
 
 DOCS = Path(__file__).resolve().parent.parent
@@ -56,6 +57,12 @@ CONTRACTS = {
         "A study file",
         "A study is a TOML file. `run` has the fields of a [run](run-spec.md), `sweep` has lists of values for them.\n"
         "`steelyard explain study` prints the JSON Schema. Unknown fields are errors.",
+    ),
+    "suite": ContractPage(
+        Suite,
+        "A suite file",
+        "The file `suite.toml` in the folder of a [suite](../adding-a-suite.md). `run` has the fields of\n"
+        "a [run](run-spec.md). `steelyard explain suite` prints the JSON Schema.",
     ),
     "run-spec": ContractPage(
         RunSpec,

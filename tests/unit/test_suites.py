@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from simjob import run_spec
 from steelyard.audit.documents import names as documents
-from steelyard.inputs.suite import Choice, expand_part, find_suite, plan_part, suite_names, why_left_out
+from steelyard.inputs.suite import SIZES, Choice, expand_part, find_suite, plan_part, suite_names, why_left_out
 from steelyard.report.suite.beside import SuiteResults
+from steelyard.report.suite.page import suite_page
 from steelyard.results.store import ResultFolder
 from suite_sources import out_of_date, sources_of
 
-if TYPE_CHECKING:
-    from pathlib import Path
+DOCS = Path(__file__).parents[2] / "docs"
+EXAMPLE = DOCS / "examples" / "suites" / "node-a"
 
 
 @pytest.mark.parametrize("name", suite_names())
@@ -47,3 +51,44 @@ def test_a_part_that_needs_several_devices_is_left_out_on_one() -> None:
     part = found.part("collectives")
     assert "devices" in (why_left_out(found.suite, part, Choice("tiny", devices=(1,))) or "")
     assert [entry.run["ranks"] for entry in plan_part(found.suite, part, Choice("tiny", devices=(1, 2)))] == [2]
+
+
+# -- the suite of docs/adding-a-suite.md
+
+
+def test_the_page_shows_the_files_of_the_example() -> None:
+    page = (DOCS / "adding-a-suite.md").read_text(encoding="utf-8")
+    for file in EXAMPLE.iterdir():
+        assert f"\n{file.read_text(encoding='utf-8')}```\n" in page, file.name
+
+
+def test_a_folder_with_a_table_of_its_own_is_a_suite(tmp_path: Path) -> None:
+    found = find_suite(str(EXAMPLE))
+    (part,) = found.suite.part
+    assert [len(expand_part(found, part, Choice(size)).runs) for size in SIZES] == [6, 6, 2]
+    folder = ResultFolder(tmp_path)
+    for spec in expand_part(found, part, Choice("small")).runs:
+        run_spec(folder, replace(spec, crosscheck_steps=0))
+    beside = SuiteResults(folder, found, "small").beside(found.suite.table[0])
+    assert [entry.published.get("batch_per_device") for entry in beside] == [32, 64]
+    for entry, batch in zip(beside, (32, 64), strict=True):
+        assert entry.ours is not None
+        # A step takes 2 ms and 0.1 ms for each sample.
+        assert entry.ours.value == pytest.approx(batch / (0.002 + 0.0001 * batch), rel=0.03)
+        assert entry.comparison is not None
+        assert entry.comparison.ratios
+    page = suite_page(folder, found, "small")
+    assert "2 of these can be compared" in page.sections[0].answer
+
+
+def test_a_package_adds_a_suite_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = '[project.entry-points."steelyard.suite"]\nnode-a = "our_suites.node_a"'
+    assert said in (DOCS / "adding-a-suite.md").read_text(encoding="utf-8")
+    shutil.copytree(EXAMPLE, tmp_path / "our_suites" / "node_a")
+    metadata = tmp_path / "our_suites-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: our_suites\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text("[steelyard.suite]\nnode-a = our_suites.node_a\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "node-a" in suite_names()
+    assert find_suite("node-a").suite.title == "Batch sizes on node A"

@@ -10,6 +10,7 @@ from steelyard.errors import InputError
 from steelyard.inputs.recipe import Recipe
 from steelyard.inputs.site import Site
 from steelyard.inputs.study import Study
+from steelyard.inputs.suite import Suite
 from steelyard.inputs.validate import json_schema
 from steelyard.rules.rule import Rule, codes, rule
 from steelyard.terminal.rule import overview, rule_object, terminal
@@ -18,6 +19,7 @@ from steelyard.terminal.text import table
 SCHEMAS = {
     "run-spec": (RunSpec, "settings of a run: [run] of a study, and `steelyard run --set`"),
     "study": (Study, "study file"),
+    "suite": (Suite, "suite file"),
     "recipe": (Recipe, "recipe file of `steelyard verify`"),
     "site": (Site, "site file"),
     "run-record": (RunRecord, "record of a run"),

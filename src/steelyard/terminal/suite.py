@@ -25,7 +25,7 @@ INDENT = "  "
 
 def suites_lines(found: Sequence[SuiteFolder]) -> list[str]:
     """List the suites."""
-    rows = [[entry.suite.name, entry.suite.title, ", ".join(part.name for part in entry.suite.part)] for entry in found]
+    rows = [[entry.suite.name, entry.suite.title, str(len(entry.suite.part))] for entry in found]
     return [table(["suite", "what it measures", "parts"], rows), "", next_line("steelyard suite show NAME")]
 
 
