@@ -109,7 +109,9 @@ def carry_out(arguments: argparse.Namespace, expansion: Expansion, command: Comm
 def _here(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> StudyAnswer:
     _refuse_under_way(folder, expansion.study.name)
     make = search_all if expansion.searches else run_all
-    with Progress(loudness(arguments), expansion, folder) as progress:
+    # Runs of a suite's smallest size are too short on purpose.
+    useful = getattr(arguments, "size", None) != "tiny"
+    with Progress(loudness(arguments), expansion, folder, too_short=useful) as progress:
         outcome = make(folder, expansion, launcher_here(progress.say, _specs(expansion)), progress)
     return _results(expansion, folder, outcome)
 

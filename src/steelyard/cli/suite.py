@@ -66,7 +66,7 @@ def _probe(arguments: argparse.Namespace, expansion: Expansion) -> StudyForecast
     """Run a few steps of each configuration on this machine."""
     brief, folder = short_runs(expansion), ResultFolder(arguments.results)
     require_registered(brief)
-    with Progress(loudness(arguments), brief, folder) as progress:
+    with Progress(loudness(arguments), brief, folder, too_short=False) as progress:
         run_all(folder, brief, launcher_here(progress.say, list(brief.runs)), progress)
     return forecast(expansion, folder.records(brief.study.name))
 

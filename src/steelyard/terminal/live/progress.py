@@ -59,9 +59,16 @@ class Progress:
     """Shows a grid of the runs, the running one and the time left on a terminal, or one line per run elsewhere."""
 
     def __init__(
-        self, loud: Loudness = "normal", plan: Expansion | None = None, folder: ResultFolder | None = None
+        self,
+        loud: Loudness = "normal",
+        plan: Expansion | None = None,
+        folder: ResultFolder | None = None,
+        *,
+        too_short: bool = True,
     ) -> None:
+        """`too_short`: say when runs are too short to be useful; some are only for trying."""
         self._loud = loud
+        self._says_too_short = too_short
         self._folder = folder
         self._warned: set[str] = set()
         self._foreseen: set[tuple[str, bool]] = set()
@@ -131,7 +138,7 @@ class Progress:
 
     def _foresee(self, needed_s: float | None, limit_s: float) -> None:
         """Print once per configuration that a run extends itself, or that it will be too short to be useful."""
-        if needed_s is None or self._running is None:
+        if needed_s is None or self._running is None or not self._says_too_short:
             return
         spec, budget, cell = self._running, self._running.budget, self._running.configuration
         extends = needed_s <= limit_s
@@ -156,7 +163,7 @@ class Progress:
 
     def _warn(self, record: RunRecord) -> None:
         """Print once per kind of finding that runs are too short to be useful, before the others are made."""
-        for found in too_short(record):
+        for found in too_short(record) if self._says_too_short else ():
             if found.code not in self._warned:
                 self._warned.add(found.code)
                 self.say(f"  warning: {found.code} {found.message}")
