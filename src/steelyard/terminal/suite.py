@@ -71,16 +71,27 @@ def suite_lines(
 def part_lines(expansion: Expansion, cells: Sequence[CellSummary]) -> list[str]:
     """Format the results of a part: one row per configuration, and how many findings there are."""
     found = {cell.cell: cell for cell in cells}
+    labels = _labels([planned.swept for planned in expansion.cells])
     rows = []
-    for planned in expansion.cells:
+    for planned, named in zip(expansion.cells, labels, strict=True):
         cell = found.get(planned.name)
         rate = with_interval(cell.throughput) if cell is not None else ""
-        rows.append([label(planned.swept), count_statuses(cell.statuses) if cell is not None else "no run", rate])
+        rows.append([named, count_statuses(cell.statuses) if cell is not None else "no run", rate])
     findings = [entry for cell in cells for entry in cell.findings]
     told = (
         f"{capital(tally(merged(findings, of=len(cells))))}: {command_line(f'steelyard show {expansion.study.name}')}"
     )
     return [table(["configuration", "runs", "throughput, samples/s"], rows), *wrapped(told)]
+
+
+def _labels(swept: Sequence[dict[str, Any]]) -> list[str]:
+    """Return each configuration in one line, without settings that do not tell it from the others."""
+    kept: list[str] = []
+    for key in dict.fromkeys(key for settings in swept for key in settings):
+        before, after = (len({str([one.get(name) for name in keys]) for one in swept}) for keys in (kept, [*kept, key]))
+        if after > before:
+            kept.append(key)
+    return [label({key: one[key] for key in kept if key in one} or one) for one in swept]
 
 
 def _setting_lines(found: SuiteFolder, size: Size, parts: Sequence[str]) -> list[str]:

@@ -42,6 +42,7 @@ HERE = "here"
 NUMBERED = {"devices", "batch_per_device", "global_batch", "workers_per_device", "prefetch", "nodes"}
 """Settings whose values say nothing without their names."""
 NOT_MEASURED = "not measured"
+NOT_HERE = "Not measured here."
 SCALED = ("FLOP/s", "B/s", "B")
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 FACTORS = "factors"
@@ -161,7 +162,7 @@ def _table_section(results: SuiteResults, table: PrintedTable, entries: Sequence
     else:
         blocks = [_own_table(results, table, name)]
     blocks += _chart_blocks(results, table, f"{name}-{table.chart}")
-    return Section(name, table.title, "", _table_answer(results, entries), tuple(blocks))
+    return Section(name, table.title, "", _table_answer(results, table, entries), tuple(blocks))
 
 
 def _chart_blocks(results: SuiteResults, table: PrintedTable, name: str) -> tuple[Any, ...]:
@@ -178,12 +179,14 @@ def _chart_blocks(results: SuiteResults, table: PrintedTable, name: str) -> tupl
     return ()
 
 
-def _table_answer(results: SuiteResults, entries: Sequence[Beside]) -> str:
+def _table_answer(results: SuiteResults, table: PrintedTable, entries: Sequence[Beside]) -> str:
+    if not results.cells(results.found.part(table.part)):
+        return NOT_HERE
     if not entries:
         return "The document prints no numbers for this; these are ours." if results.suite.document else ""
     ours = sum(entry.ours is not None for entry in entries)
     if not ours:
-        return "Not measured here."
+        return NOT_HERE
     ratios = [_ratio(entry) for entry in entries]
     values = sorted(ratio.value for ratio in ratios if ratio is not None)
     if not values:
