@@ -317,13 +317,14 @@ def _pairs_table(entries: Sequence[Beside], name: str) -> Table:
     letters = {text: _letter(place) for place, text in enumerate(_deviations(entries))}
     for entry in entries:
         what, figure = _what(entry), f"{_word(entry.metric)}, {entry.printed.unit}"
+        different = ", ".join(sorted(letters[text] for text in entry.deviations))
         verdict = Cell(NOT_MEASURED)
         if entry.comparison is not None:
             verdict = Cell(VERDICTS.get(entry.comparison.verdict, entry.comparison.verdict), entry.comparison.verdict,
                            codes=codes_of(entry.comparison))  # fmt: skip
         rows.append((
             Cell(what, what), Cell(figure, entry.metric), _printed_cell(entry), _our_cell_only(entry),
-            verdict, _ratio_cell(_ratio(entry)), Cell(", ".join(letters[text] for text in entry.deviations) or "-"),
+            verdict, _ratio_cell(_ratio(entry)), Cell(different or "-"),
         ))  # fmt: skip
     notes = ["A ratio is given only where no rule finds an error. Base: the printed figure."]
     notes += [f"({letter}) {text}" for text, letter in letters.items()]
