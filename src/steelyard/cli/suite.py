@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from steelyard import plugins
+from steelyard import hostinfo, plugins
 from steelyard.analysis.probe import StudyForecast, forecast, short_runs
 from steelyard.analysis.summary import summarise
 from steelyard.audit import documents
@@ -88,6 +88,7 @@ def _probe(arguments: argparse.Namespace, expansion: Expansion) -> StudyForecast
 
 def _run(arguments: argparse.Namespace) -> int:
     parts = _planned(arguments)
+    _require_accelerator(arguments, parts)
     if not (arguments.again or arguments.extend or arguments.dry_run):
         # What refused a run before, such as a missing folder, may be there now; asking again costs nothing.
         arguments.again = "refused"
@@ -109,6 +110,17 @@ def _run(arguments: argparse.Namespace) -> int:
     elif not arguments.dry_run:
         print(next_line(shlex.join(["steelyard", "suite", "report", arguments.suite, "--size", arguments.size])))
     return code
+
+
+def _require_accelerator(arguments: argparse.Namespace, parts: list[tuple[Part, Command, Expansion]]) -> None:
+    """Refuse sizes that need an accelerator on a machine without one: on its CPUs they take days."""
+    if arguments.size == "tiny" or arguments.site or arguments.wait or arguments.dry_run:
+        return
+    files = (Path("/dev").glob(pattern) for pattern in hostinfo.ACCELERATOR_FILES.values())
+    wanted = any(spec.device_family == "auto" for _, _, expansion in parts for spec in expansion.runs)
+    if wanted and not any(any(found) for found in files):
+        what = f"this machine has no accelerator, which the size {arguments.size} needs"
+        raise InputError(what, next_step=f"steelyard suite run {arguments.suite} --size tiny")
 
 
 def _planned(arguments: argparse.Namespace) -> list[tuple[Part, Command, Expansion]]:
