@@ -100,7 +100,8 @@ def carry_out(arguments: argparse.Namespace, expansion: Expansion, command: Comm
     if arguments.again:
         with lock(folder, expansion.study.name):
             count = set_aside(folder, expansion, arguments.again)
-        say(f"{count} runs moved to {folder.path}/superseded, to run again", loudness(arguments))
+        if count or not hasattr(arguments, "suite"):
+            say(f"{count} runs moved to {folder.path}/superseded, to run again", loudness(arguments))
     if arguments.site or arguments.wait:
         return _at_site(arguments, expansion, folder, command)
     return _here(arguments, expansion, folder)

@@ -2,27 +2,39 @@
 
 import argparse
 import json
+import shlex
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-from steelyard import plugins
+from steelyard import hostinfo, plugins
 from steelyard.analysis.probe import StudyForecast, forecast, short_runs
 from steelyard.analysis.summary import summarise
 from steelyard.audit import documents
 from steelyard.cli.study import Command, carry_out
 from steelyard.cli.verb import exit_code
-from steelyard.errors import SteelyardError, printable
+from steelyard.errors import InputError, Problem, SteelyardError, printable, refusal
 from steelyard.inputs.study import Expansion, require_registered
-from steelyard.inputs.suite import Choice, Part, SuiteFolder, expand_part, find_suite, suite_names, why_left_out
+from steelyard.inputs.suite import (
+    Choice,
+    Part,
+    Size,
+    SuiteFolder,
+    data_formats,
+    expand_part,
+    find_suite,
+    suite_names,
+    why_left_out,
+)
 from steelyard.launch.allocation import launcher_here
 from steelyard.launch.local_study import run_all
 from steelyard.report.render.files import default_name, require_place, write
-from steelyard.report.suite.page import suite_page
+from steelyard.report.suite.page import measured_sizes, suite_page
 from steelyard.results.store import ResultFolder
 from steelyard.terminal.findings import next_line
 from steelyard.terminal.live.progress import Progress, loudness, say
-from steelyard.terminal.suite import part_lines, suite_lines, suite_object, suites_lines, suites_object
+from steelyard.terminal.suite import SuiteShown, part_lines, suite_lines, suite_object, suites_lines, suites_object
 from steelyard.terminal.text import wrapped
 
 GENERATED = "generated-data"
@@ -50,15 +62,18 @@ def _list(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     found = find_suite(arguments.suite)
     choice = _choose(arguments, found, make=arguments.probe)
-    parts = [part for part in _parts(arguments, found) if why_left_out(found.suite, part, choice) is None]
+    reasons = {part.name: why_left_out(found.suite, part, choice) for part in _parts(arguments, found)}
+    parts = [part for part in _parts(arguments, found) if reasons[part.name] is None]
     expansions = {part.name: expand_part(found, part, choice) for part in parts}
     forecasts = (
         {name: _probe(arguments, expansion) for name, expansion in expansions.items()} if arguments.probe else {}
     )
     suite = found.suite
     cited = documents.provenance(suite.document).cited() if suite.document in documents.names() else suite.cite
-    shown = (found, arguments.size, cited, expansions, forecasts)
-    print(json.dumps(suite_object(*shown)) if arguments.json else "\n".join(suite_lines(*shown)))
+    left_out = {name: reason for name, reason in reasons.items() if reason}
+    shown = SuiteShown(found, arguments.size, cited, expansions, forecasts, left_out)
+    again = shlex.join(["steelyard", "suite", "run", *_words(arguments, None)])
+    print(json.dumps(suite_object(shown)) if arguments.json else "\n".join(suite_lines(shown, again)))
     return 0
 
 
@@ -72,9 +87,46 @@ def _probe(arguments: argparse.Namespace, expansion: Expansion) -> StudyForecast
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    parts = _planned(arguments)
+    _require_accelerator(arguments, parts)
+    if not (arguments.again or arguments.extend or arguments.dry_run):
+        # What refused a run before, such as a missing folder, may be there now; asking again costs nothing.
+        arguments.again = "refused"
+    if arguments.site and arguments.wait and not (arguments.dry_run or arguments.extend):
+        # All parts into the queue before the first is waited for.
+        for _, command, expansion in parts:
+            carry_out(argparse.Namespace(**{**vars(arguments), "wait": False}), expansion, command)
+    code, shown = 0, {}
+    for number, (part, command, expansion) in enumerate(parts, start=1):
+        say(f"{part.name} ({number}/{len(parts)}): {part.title}", loudness(arguments))
+        answer = carry_out(arguments, expansion, command)
+        shown[part.name] = answer.shown
+        if not arguments.json:
+            lines = part_lines(expansion, summarise(answer.records)) if answer.records else answer.lines
+            print("\n".join([*lines, ""]), flush=True)
+        code = exit_code(answer.records) or answer.code or code
+    if arguments.json:
+        print(json.dumps(shown))
+    elif not arguments.dry_run:
+        print(next_line(shlex.join(["steelyard", "suite", "report", arguments.suite, "--size", arguments.size])))
+    return code
+
+
+def _require_accelerator(arguments: argparse.Namespace, parts: list[tuple[Part, Command, Expansion]]) -> None:
+    """Refuse sizes that need an accelerator on a machine without one: on its CPUs they take days."""
+    if arguments.size == "tiny" or arguments.site or arguments.wait or arguments.dry_run:
+        return
+    files = (Path("/dev").glob(pattern) for pattern in hostinfo.ACCELERATOR_FILES.values())
+    wanted = any(spec.device_family == "auto" for _, _, expansion in parts for spec in expansion.runs)
+    if wanted and not any(any(found) for found in files):
+        what = f"this machine has no accelerator, which the size {arguments.size} needs"
+        raise InputError(what, next_step=f"steelyard suite run {arguments.suite} --size tiny")
+
+
+def _planned(arguments: argparse.Namespace) -> list[tuple[Part, Command, Expansion]]:
+    """Return the parts that can run, each with its command and its runs."""
     found = find_suite(arguments.suite)
     choice = _choose(arguments, found, make=not arguments.dry_run)
-    code, shown = 0, {}
     parts = []
     for part in _parts(arguments, found):
         if reason := why_left_out(found.suite, part, choice):
@@ -83,28 +135,14 @@ def _run(arguments: argparse.Namespace) -> int:
         command = Command(("suite", "run", *_words(arguments, part)))
         words = command.inside(arguments.site, _paths(arguments))
         parts.append((part, command, expand_part(found, part, choice, arguments=words)))
-    if arguments.site and arguments.wait and not (arguments.dry_run or arguments.extend):
-        # All parts into the queue before the first is waited for.
-        for _, command, expansion in parts:
-            carry_out(argparse.Namespace(**{**vars(arguments), "wait": False}), expansion, command)
-    for number, (part, command, expansion) in enumerate(parts, start=1):
-        say(f"{part.name} ({number}/{len(parts)}): {part.title}", loudness(arguments))
-        answer = carry_out(arguments, expansion, command)
-        shown[part.name] = answer.shown
-        if not arguments.json:
-            lines = part_lines(expansion, summarise(answer.records)) if answer.records else answer.lines
-            print("\n".join([f"{part.name}: {part.title}", *lines, ""]), flush=True)
-        code = exit_code(answer.records) or answer.code or code
-    if arguments.json:
-        print(json.dumps(shown))
-    elif not arguments.dry_run:
-        size = f" --size {arguments.size}"
-        print(next_line(f"steelyard suite report {arguments.suite}{size}"))
-    return code
+    if not parts:
+        raise InputError("nothing can run with these options", next_step=f"steelyard suite show {arguments.suite}")
+    return parts
 
 
 def _report(arguments: argparse.Namespace) -> int:
     found = find_suite(arguments.suite)
+    arguments.size = arguments.size or _only_size(arguments, found)
     path = arguments.output or Path(default_name(f"{found.suite.name}-{arguments.size}", arguments.format))
     require_place(path, arguments.format)
     page = suite_page(ResultFolder(arguments.results), found, arguments.size)
@@ -120,6 +158,18 @@ def _report(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _only_size(arguments: argparse.Namespace, found: SuiteFolder) -> Size:
+    """Return the size of which there are runs; InputError if there is none, or several."""
+    sizes = measured_sizes(ResultFolder(arguments.results), found)
+    if len(sizes) == 1:
+        return sizes[0]
+    if not sizes:
+        what = f"there are no results of {found.suite.name} in {arguments.results}"
+        raise InputError(what, next_step=f"steelyard suite run {found.asked} --size tiny")
+    what = f"--size: there are results of several sizes: {', '.join(sizes)}"
+    raise InputError(what, next_step=f"steelyard suite report {found.asked} --size {sizes[0]}")
+
+
 def _parts(arguments: argparse.Namespace, found: SuiteFolder) -> list[Part]:
     return [found.part(arguments.part)] if arguments.part else list(found.suite.part)
 
@@ -130,9 +180,10 @@ def _paths(arguments: argparse.Namespace) -> tuple[str, ...]:
     return (*named, str(arguments.data)) if arguments.data else named
 
 
-def _words(arguments: argparse.Namespace, part: Part) -> list[str]:
-    """Return the options that name this part of the suite again."""
-    words = [arguments.suite, "--part", part.name, "--size", arguments.size]
+def _words(arguments: argparse.Namespace, part: Part | None) -> list[str]:
+    """Return the options that name this part of the suite again; None: those that were given."""
+    name = part.name if part is not None else arguments.part
+    words = [arguments.suite, *(["--part", name] if name else []), "--size", arguments.size]
     if arguments.devices:
         words += ["--devices", ",".join(map(str, arguments.devices))]
     return [*words, "--data", str(arguments.data)] if arguments.data else words
@@ -143,23 +194,30 @@ def _words(arguments: argparse.Namespace, part: Part) -> list[str]:
 
 def _choose(arguments: argparse.Namespace, found: SuiteFolder, *, make: bool) -> Choice:
     """Return what the user chose, with the folders of data sets; with the size tiny they may be generated."""
-    folders: dict[str, Path] = {}
-    needed = {entry.format: entry for entry in found.suite.data}
+    chosen = Choice(arguments.size, arguments.devices)
+    used = {name for part in _parts(arguments, found) for name in data_formats(found.suite, part)}
+    needed = {entry.format: entry for entry in found.suite.data if entry.format in used}
     if arguments.data is not None:
-        # A folder that is not on this machine is that of a site.
-        there = arguments.data.is_dir()
-        folders = {
-            name: arguments.data.absolute() / name for name in needed if not there or (arguments.data / name).is_dir()
-        }
-        missing = [name for name in needed if name not in folders]
-        if missing:
-            say(f"not in {arguments.data}, so synthetic: {', '.join(missing)}")
-    elif arguments.size == "tiny" and not getattr(arguments, "site", None):
+        return replace(chosen, data={name: _data_folder(arguments, name) for name in needed})
+    folders: dict[str, Path] = {}
+    if arguments.size == "tiny" and not getattr(arguments, "site", None):
         for name, entry in needed.items():
             folders[name] = (arguments.results / GENERATED / f"{name}-{entry.tiny_samples}").absolute()
             if make:
                 _generate(name, entry.tiny_samples, folders[name])
-    return Choice(arguments.size, arguments.devices, folders)
+    return replace(chosen, data=folders)
+
+
+def _data_folder(arguments: argparse.Namespace, name: str) -> Path:
+    """Return the folder of a data set below --data; that of a site need not be on this machine."""
+    path: Path = arguments.data.absolute() / name
+    if path.is_dir() or (getattr(arguments, "site", None) and not arguments.data.is_dir()):
+        return path
+    near = f"--data {arguments.data.parent}" if arguments.data.name == name else ""
+    problem = Problem(
+        f"--data {arguments.data}", f"{name} is not there", f"a folder with the data set in {name}/", near=near
+    )
+    raise refusal(problem, next_step=None if near else f"steelyard data show {name}")
 
 
 def _generate(name: str, samples: int, path: Path) -> None:

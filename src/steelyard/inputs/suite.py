@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 SUITE_FILE = "suite.toml"
 MEASURING_FILE = "measuring.toml"
 RECIPES = "recipes"
+OWN_NAMES = ("data", "epochs", "epoch_steps", "global_batch")
+"""Names of settings that only parts have."""
 MAX_TABLES = 50
 MAX_CONFIGURATIONS = 10_000
 MAX_SETTINGS = 400
@@ -290,7 +292,7 @@ def suite_names() -> list[str]:
 
 def find_suite(text: str) -> SuiteFolder:
     """Return the suite with this name, or in this folder."""
-    folder = Path(text)
+    folder = Path(text).parent if text.endswith(f"/{SUITE_FILE}") else Path(text)
     if "/" not in text and not (folder / SUITE_FILE).is_file():
         folder = _folder_of(text)
     content = read_bounded(folder / SUITE_FILE, MAX_SPEC_BYTES)
@@ -309,6 +311,11 @@ def _folder_of(name: str) -> Path:
     if not places:
         raise SteelyardError(f"the suite {name} is registered as {package}, which is not an installed package")
     return Path(places[0])
+
+
+def recipe_names(found: SuiteFolder) -> list[str]:
+    """Return the recipes of a suite, as `steelyard verify` takes them."""
+    return [f"{found.suite.name}/{path.stem}" for path in sorted((found.path / RECIPES).glob("*.toml"))]
 
 
 def find_recipe(text: str) -> Path | None:
@@ -332,6 +339,27 @@ def _measuring() -> tuple[SettingSource, ...]:
     content = (resources.files("steelyard") / "suites" / MEASURING_FILE).read_bytes()
     entries = parse_toml(content, MEASURING_FILE)["setting"]
     return tuple(parse_object(SettingSource, entry, MEASURING_FILE) for entry in entries)
+
+
+def applies(entry: SettingSource, size: Size, specs: Mapping[str, Sequence[RunSpec]]) -> bool:
+    """Return whether a run of these parts has the value that an entry is about. A part's own names always count."""
+    if entry.sizes and size not in entry.sizes:
+        return False
+    runs = [spec for part, found in specs.items() if not entry.parts or part in entry.parts for spec in found]
+    wanted = entry.value if isinstance(entry.value, tuple) else (entry.value,)
+    if entry.value is None or entry.name in OWN_NAMES or entry.name.endswith("*"):
+        return bool(runs)
+    return any(setting_of(spec, entry.name) in wanted for spec in runs)
+
+
+def setting_of(spec: RunSpec, key: str) -> Any:
+    """Return a setting of a run by its dotted name."""
+    if key == "global_batch":
+        return spec.step_samples
+    value: Any = spec
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+    return value
 
 
 # -- what a suite runs
@@ -399,6 +427,13 @@ def _plan(
     if format_name in choice.data:
         run["data"] = {"format": format_name, "path": str(choice.data[format_name])}
     return Planned(part, settings, epochs, run, format_name)
+
+
+def data_formats(suite: Suite, part: Part) -> set[str]:
+    """Return the formats of the data sets of a part."""
+    tables = ({**suite.run, **part.run}, *part.case)
+    named = [table.get("data") for table in tables] + list(part.sweep.get("data", ()))
+    return {name for name in named if isinstance(name, str)}
 
 
 def why_left_out(suite: Suite, part: Part, choice: Choice) -> str | None:

@@ -132,7 +132,8 @@ def command_line(command: str) -> str:
         return command
     parts = [[*part] for is_joint, part in groupby(words, "&&".__eq__) if not is_joint]
     return " && ".join(
-        shlex.join([*part, "--results", folder] if {*part[1:2]} & {*READ_RESULTS} else part) for part in parts
+        shlex.join([*part, "--results", folder] if {*part[1:2]} & {*READ_RESULTS} and part[2:3] != ["list"] else part)
+        for part in parts
     )
 
 

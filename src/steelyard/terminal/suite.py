@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.base import to_json_object
 from steelyard.inputs.cost import cost
 from steelyard.inputs.study import label
+from steelyard.inputs.suite import applies, recipe_names
 from steelyard.numbers import short
 from steelyard.terminal.drawing import rounded
 from steelyard.terminal.findings import command_line, merged, next_line, tally
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from steelyard.analysis.probe import StudyForecast
     from steelyard.analysis.summary import CellSummary
     from steelyard.inputs.study import Expansion
-    from steelyard.inputs.suite import SettingSource, Size, Suite, SuiteFolder
+    from steelyard.inputs.suite import SettingSource, Size, SuiteFolder
 
 INDENT = "  "
 
@@ -38,34 +40,54 @@ def suites_object(found: Sequence[SuiteFolder]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def suite_lines(
-    found: SuiteFolder,
-    size: Size,
-    cited: str,
-    expansions: Mapping[str, Expansion],
-    forecasts: Mapping[str, StudyForecast],
-) -> list[str]:
-    """Describe a suite at one size, with its cost."""
-    suite = found.suite
+@dataclass(frozen=True)
+class SuiteShown:
+    """A suite at one size, as `steelyard suite show` describes it."""
+
+    found: SuiteFolder
+    size: Size
+    cited: str
+    expansions: Mapping[str, Expansion]
+    forecasts: Mapping[str, StudyForecast]
+    left_out: Mapping[str, str]
+    """Parts that cannot run with what was chosen, with the reason."""
+
+
+def suite_lines(shown: SuiteShown, again: str) -> list[str]:
+    """Describe a suite at one size: what it runs and costs, then where its settings come from. `again`: to run it."""
+    found, suite, size = shown.found, shown.found.suite, shown.size
     lines = wrapped(f"{suite.name}: {suite.title}", deeper="")
     lines += ["", *wrapped(suite.question, deeper="")]
     lines += ["", *wrapped(suite.about, deeper="")] if suite.about else []
-    lines += ["", *wrapped(f"Document: {cited}")] if cited else []
+    lines += ["", *wrapped(f"Document: {shown.cited}")] if shown.cited else []
     titles = {part.name: part.title for part in suite.part}
     rows = [
-        [name, titles[name], str(len(expansion.cells)), str(len(expansion.runs)), expansion.study.name]
-        for name, expansion in expansions.items()
+        [name, titles[name], str(len(expansion.cells)), str(len(expansion.runs)), _price(shown, name)]
+        for name, expansion in shown.expansions.items()
     ]
-    lines += ["", table(["part", f"at size {size}", "configurations", "runs", "study"], rows)]
-    lines += _setting_lines(found, size, [*expansions])
-    lines += _section(
-        "Different from the document:",
-        [entry.text for entry in suite.deviation if not entry.parts or set(entry.parts) & set(expansions)],
-    )
+    lines += ["", table(["part", f"at size {size}", "configurations", "runs", "device-hours"], rows)]
+    lines += [line for name, reason in shown.left_out.items() for line in wrapped(f"{name}: left out: {reason}")]
+    lines += _cost_lines(shown)
     needed = [f"{entry.name} (format {entry.format}): {entry.get}" for entry in suite.data]
-    lines += _section("Data (steelyard data show FORMAT; without --data DIR the input is synthetic):", needed)
-    lines += ["", *_cost_lines(expansions, forecasts)]
-    return [*lines, "", next_line(f"steelyard suite run {found.asked} --size {size}")]
+    lines += _section("Data, in --data DIR as DIR/FORMAT; without it the input is synthetic:", needed)
+    different = [
+        f"{', '.join(entry.parts) or 'all parts'}: {entry.text}"
+        for entry in suite.deviation
+        if not entry.parts or set(entry.parts) & set(shown.expansions)
+    ]
+    lines += _section("Different from the document:", different)
+    lines += _setting_lines(shown)
+    checks = [f"steelyard verify {name}" for name in recipe_names(found)]
+    checks += [f"steelyard audit {suite.document}"] if shown.cited and "." not in suite.document else []
+    lines += _section("The document's own figures and claims:", checks)
+    return [*lines, "", next_line(again)]
+
+
+def _price(shown: SuiteShown, name: str) -> str:
+    if name in shown.forecasts:
+        return f"about {short(shown.forecasts[name].device_hours, 2)}"
+    most = cost(shown.expansions[name]).device_hours
+    return "unknown" if most is None else f"at most {short(most, 2)}"
 
 
 def part_lines(expansion: Expansion, cells: Sequence[CellSummary]) -> list[str]:
@@ -94,11 +116,9 @@ def _labels(swept: Sequence[dict[str, Any]]) -> list[str]:
     return [label({key: one[key] for key in kept if key in one} or one) for one in swept]
 
 
-def _setting_lines(found: SuiteFolder, size: Size, parts: Sequence[str]) -> list[str]:
-    sources = [
-        entry for entry in found.suite.setting
-        if (not entry.parts or set(entry.parts) & set(parts)) and (not entry.sizes or size in entry.sizes)
-    ]  # fmt: skip
+def _setting_lines(shown: SuiteShown) -> list[str]:
+    specs = {name: [cell.spec for cell in expansion.cells] for name, expansion in shown.expansions.items()}
+    sources = [entry for entry in shown.found.suite.setting if applies(entry, shown.size, specs)]
     stated = [f'{_named(entry)}: {entry.stated}, "{entry.words}"' for entry in sources if entry.stated]
     chosen = [f"{_named(entry)}: {entry.why}" for entry in sources if entry.why]
     return [
@@ -123,46 +143,35 @@ def _section(title: str, entries: Sequence[str]) -> list[str]:
     return ["", *wrapped(title), *(line for text in entries for line in wrapped(f"{INDENT}{text}", deeper=INDENT * 2))]
 
 
-def _cost_lines(expansions: Mapping[str, Expansion], forecasts: Mapping[str, StudyForecast]) -> list[str]:
-    if forecasts:
-        hours = sum(entry.device_hours for entry in forecasts.values())
-        long_s = 3600 * sum(entry.hours for entry in forecasts.values())
-        lines = wrapped(
-            f"Cost: about {short(hours, 3)} device-hours, {rounded(long_s)} if one run follows the other, by short "
-            "runs of each configuration."
-        )
-        lost = sum(len(entry.unknown) for entry in forecasts.values())
-        return lines + (
-            wrapped(f"{many(lost, 'configuration')} failed in the short run and are not counted.") if lost else []
-        )
-    prices = [cost(expansion).device_hours for expansion in expansions.values()]
-    known = [price for price in prices if price is not None]
-    most = f"at most {short(sum(known), 3)} device-hours" if len(known) == len(prices) else "unknown"
-    why = (
-        "from the budgets, without set-up" if len(known) == len(prices) else "whole trainings have no limit in seconds"
+def _cost_lines(shown: SuiteShown) -> list[str]:
+    if not shown.forecasts:
+        return wrapped("Device-hours are those of the measured steps, without set-up; --probe predicts all of them.")
+    hours = sum(entry.device_hours for entry in shown.forecasts.values())
+    long_s = 3600 * sum(entry.hours for entry in shown.forecasts.values())
+    lines = wrapped(
+        f"About {short(hours, 3)} device-hours in all, {rounded(long_s)} if one run follows the other, by short runs "
+        "of each configuration."
     )
-    return wrapped(f"Cost: {most} ({why}); --probe predicts it from short runs.")
+    lost = sum(len(entry.unknown) for entry in shown.forecasts.values())
+    return lines + (wrapped(f"{many(lost, 'configuration')} failed in the short run, not counted.") if lost else [])
 
 
-def suite_object(
-    found: SuiteFolder,
-    size: Size,
-    cited: str,
-    expansions: Mapping[str, Expansion],
-    forecasts: Mapping[str, StudyForecast],
-) -> dict[str, Any]:
+def suite_object(shown: SuiteShown) -> dict[str, Any]:
     """Return the description of a suite as plain data."""
-    suite: Suite = found.suite
+    suite = shown.found.suite
     return {
-        "suite": suite.name, "title": suite.title, "question": suite.question, "document": cited, "size": size,
+        "suite": suite.name, "title": suite.title, "question": suite.question, "document": shown.cited,
+        "size": shown.size,
         "parts": [
             {"part": name, "study": expansion.study.name, "configurations": len(expansion.cells),
              "runs": len(expansion.runs),
-             "device_hours": forecasts[name].device_hours if name in forecasts else None,
+             "device_hours": shown.forecasts[name].device_hours if name in shown.forecasts else None,
              "device_hours_at_most": cost(expansion).device_hours}
-            for name, expansion in expansions.items()
+            for name, expansion in shown.expansions.items()
         ],
-        "settings": [to_json_object(entry) for entry in found.setting_sources()],
+        "left_out": dict(shown.left_out),
+        "settings": [to_json_object(entry) for entry in shown.found.setting_sources()],
         "deviations": [to_json_object(entry) for entry in suite.deviation],
         "data": [to_json_object(entry) for entry in suite.data],
+        "recipes": recipe_names(shown.found),
     }  # fmt: skip

@@ -38,9 +38,10 @@ def configure(parser: Parser) -> None:
     for inner in (show, run, report):
         inner.add_argument("suite", metavar="NAME", help="a suite, or a folder with a file suite.toml")
         inner.add_argument(
-            "--size", choices=SIZES, default="small", metavar="SIZE",
-            help="full: as in the document; small: the same models, about an hour on one accelerator; tiny: reduced "
-            "models, minutes on two CPU cores (default %(default)s)",
+            "--size", choices=SIZES, default=None if inner is report else "small", metavar="SIZE",
+            help="full: as in the document; small: the same models, shorter runs, about an hour on one accelerator "
+            "with --devices 1; tiny: reduced models, minutes on two CPU cores (default: "
+            f"{'the one that was run' if inner is report else 'small'})",
         )  # fmt: skip
     for inner in (show, run):
         inner.add_argument("--part", metavar="PART", help="only this part (default: all)")

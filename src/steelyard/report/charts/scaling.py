@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from steelyard.stats.quotient import Estimate
 
 ROOM = 1.06
+FEW = 9
 KINDS = {"strong": "strong scaling", "weak": "weak scaling"}
 
 
@@ -157,7 +158,10 @@ def _axes(found: Scaling, unit: str, top: float) -> Axes:
 
 
 def _devices_axis(found: Scaling) -> dict[str, Any]:
-    return number_axis("devices", 0, ROOM * max(_counts(found)), tickMinStep=1, format=",d", tickCount=9)
+    most = max(_counts(found))
+    # Vega ignores the least step between ticks in so short an axis.
+    values = list(range(1, most + 1)) if most <= FEW else None
+    return number_axis("devices", 0, ROOM * most, values=values, tickMinStep=1, format=",d", tickCount=9)
 
 
 def _counts(found: Scaling) -> list[int]:

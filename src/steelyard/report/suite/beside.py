@@ -16,7 +16,7 @@ from steelyard.audit.subject import audit_reference
 from steelyard.audit.table import read_table
 from steelyard.contracts.spec import Precision
 from steelyard.errors import Problem, refusal
-from steelyard.inputs.suite import Choice, counterpart, plan_part, study_name
+from steelyard.inputs.suite import Choice, counterpart, plan_part, setting_of, study_name
 from steelyard.report.suite.figures import OurRun, our_figure
 from steelyard.rules.table.settings import shown
 
@@ -206,16 +206,8 @@ def _has(planned: Planned, wanted: dict[str, Any]) -> bool:
 
 def _is_of(spec: RunSpec, planned: Planned) -> bool:
     """Return whether a run has the settings of a configuration. What data it used does not matter here."""
-    return all(_setting(spec, key) == value for key, value in planned.settings.items() if key not in ("data", "epochs"))
-
-
-def _setting(spec: RunSpec, key: str) -> Any:
-    if key == "global_batch":
-        return spec.step_samples
-    value: Any = spec
-    for name in key.split("."):
-        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
-    return value
+    own = ("data", "epochs", "epoch_steps")
+    return all(setting_of(spec, key) == value for key, value in planned.settings.items() if key not in own)
 
 
 def _named_alike(row: Row, entry: Beside, *, other_work: bool) -> Row:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from steelyard.audit import documents
 from steelyard.audit.recompute import digits
 from steelyard.errors import InputError
-from steelyard.inputs.suite import Choice, plan_part
+from steelyard.inputs.suite import SIZES, Choice, applies, plan_part, study_name
 from steelyard.report.audit.claims import claims_table
 from steelyard.report.audit.published import VERDICTS, codes_of
 from steelyard.report.charts.heat import heat_chart
@@ -24,8 +24,9 @@ from steelyard.report.suite.figures import our_figure
 from steelyard.report.suite.speedup import speedup_tables
 from steelyard.rules.table.settings import shown
 from steelyard.rules.table.units import unit_of
+from steelyard.terminal.claims import claim_tally
 from steelyard.terminal.findings import rule_name
-from steelyard.terminal.text import SIMULATED, many, number
+from steelyard.terminal.text import SIMULATED, capital, many, number
 from steelyard.version import VERSION
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
     from steelyard.analysis.ratios import Ratio
     from steelyard.analysis.summary import CellSummary
-    from steelyard.inputs.suite import Planned, PrintedTable, SettingSource, Size, SuiteFolder
+    from steelyard.contracts.record import RunRecord
+    from steelyard.inputs.suite import Deviation, Part, Planned, PrintedTable, SettingSource, Size, SuiteFolder
     from steelyard.report.suite.beside import Beside
     from steelyard.results.store import ResultFolder
     from steelyard.rules.table.row import Amount, Row
@@ -42,7 +44,9 @@ HERE = "here"
 NUMBERED = {"devices", "batch_per_device", "global_batch", "workers_per_device", "prefetch", "nodes"}
 """Settings whose values say nothing without their names."""
 NOT_MEASURED = "not measured"
-NOT_HERE = "Not measured here."
+MACHINE = {"CPU": "cpu.model", "CPUs": "cpu.usable", "driver": "gpu0.driver", "torch": "torch.version",
+           "kernel": "system.kernel"}  # fmt: skip
+"""Facts of an environment for the first screen."""
 SCALED = ("FLOP/s", "B/s", "B")
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 FACTORS = "factors"
@@ -52,6 +56,12 @@ ABOUT_SIZES = {
     "small": "Runs are shorter than in the document; times of whole trainings follow from the measured throughput.",
     "tiny": "Models are reduced and data is generated: these figures show that the suite runs, and are not compared.",
 }
+
+
+def measured_sizes(folder: ResultFolder, found: SuiteFolder) -> list[Size]:
+    """Return the sizes of which there are runs."""
+    there = set(folder.studies())
+    return [size for size in SIZES if any(study_name(found.suite, part, size) in there for part in found.suite.part)]
 
 
 def suite_page(folder: ResultFolder, found: SuiteFolder, size: Size) -> Page:
@@ -92,13 +102,17 @@ def _overview(results: SuiteResults, every: Sequence[Beside], tables: Sequence[T
     devices = {record.device.name if record.device is not None else record.spec.device_family for record in records}
     nodes = {record.environment.node for record in records if record.environment is not None}
     done = sum(record.status.code == "completed" for record in records)
+    cells = [cell for part in suite.part for cell in results.cells(part)]
+    unreliable = sum(bool(cell.unreliable) for cell in cells)
     facts = [
         ("size", f"{results.size}. {ABOUT_SIZES[results.size]}"),
         ("runs", f"{len(records)}, {done} completed"),
+        ("reliable", f"{len(cells) - unreliable} of {many(len(cells), 'configuration')}"),
         ("device", ", ".join(sorted(devices)) or "unknown"),
         ("nodes", ", ".join(sorted(nodes)) or "unknown"),
-        ("document", _cited(results)),
-        *(("different here", entry.text) for entry in suite.deviation),
+        *_machine_facts(records),
+        *([("document", _cited(results))] if suite.document else []),
+        *((f"different here{_in_parts(entry)}", entry.text) for entry in suite.deviation),
     ]  # fmt: skip
     blocks: list[Any] = [Prose(facts=tuple(facts))]
     if not suite.document:
@@ -107,6 +121,20 @@ def _overview(results: SuiteResults, every: Sequence[Beside], tables: Sequence[T
     if any(record.spec.device_family == "sim" for record in records):
         answer += f" {SIMULATED}"
     return Section("overview", "Overview", suite.question, answer, tuple(blocks))
+
+
+def _machine_facts(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
+    """Return what the records say about the host and the software."""
+    found = [record.environment.facts for record in records if record.environment is not None]
+    return [
+        (name, ", ".join(sorted(values)))
+        for name, key in MACHINE.items()
+        if (values := {facts[key] for facts in found if facts.get(key)})
+    ]
+
+
+def _in_parts(entry: Deviation) -> str:
+    return f" ({', '.join(entry.parts)})" if entry.parts else ""
 
 
 def _summary_table(tables: Sequence[Table]) -> Table:
@@ -124,7 +152,7 @@ def _summary_table(tables: Sequence[Table]) -> Table:
                 told = ", ".join(text for text in said if text != "-")
                 rows.append((Cell(table.title), Cell(told), Cell("; ".join(figures))))
     columns = tuple(Column(name, align="left") for name in ("what", "configuration", "this machine"))
-    return Table("this-machine", "What this machine is", columns, tuple(rows))
+    return Table("this-machine", "What this machine reaches", columns, tuple(rows))
 
 
 def _cited(results: SuiteResults) -> str:
@@ -133,7 +161,7 @@ def _cited(results: SuiteResults) -> str:
 
 
 def _answer(results: SuiteResults, every: Sequence[Beside]) -> str:
-    parts = [part for part in results.suite.part if results.cells(part)]
+    parts = [part for part in results.suite.part if _is_measured(results, part)]
     text = f"{len(parts)} of {many(len(results.suite.part), 'part')} measured."
     if not every:
         return text
@@ -145,7 +173,12 @@ def _answer(results: SuiteResults, every: Sequence[Beside]) -> str:
         text += f"; {len(allowed)} of these can be compared"
     else:
         text += f", but the size {results.size} is never compared"
-    return f"{text}. The audit has findings on {many(len(marked), 'printed figure')}." if marked else f"{text}."
+    rows = len({entry.published.place for entry in marked})
+    return f"{text}. The audit has findings on {many(rows, 'printed row')}." if marked else f"{text}."
+
+
+def _is_measured(results: SuiteResults, part: Part) -> bool:
+    return any("completed" in cell.statuses for cell in results.cells(part))
 
 
 # -- one table
@@ -162,7 +195,8 @@ def _table_section(results: SuiteResults, table: PrintedTable, entries: Sequence
     else:
         blocks = [_own_table(results, table, name)]
     blocks += _chart_blocks(results, table, f"{name}-{table.chart}")
-    return Section(name, table.title, "", _table_answer(results, table, entries), tuple(blocks))
+    answer = _table_answer(results, results.found.part(table.part), entries)
+    return Section(name, table.title, "", answer, tuple(blocks))
 
 
 def _chart_blocks(results: SuiteResults, table: PrintedTable, name: str) -> tuple[Any, ...]:
@@ -179,14 +213,12 @@ def _chart_blocks(results: SuiteResults, table: PrintedTable, name: str) -> tupl
     return ()
 
 
-def _table_answer(results: SuiteResults, table: PrintedTable, entries: Sequence[Beside]) -> str:
-    if not results.cells(results.found.part(table.part)):
-        return NOT_HERE
+def _table_answer(results: SuiteResults, part: Part, entries: Sequence[Beside]) -> str:
+    if not _is_measured(results, part):
+        return f"Not measured: steelyard suite run {results.found.asked} --size {results.size} --part {part.name}"
     if not entries:
         return "The document prints no numbers for this; these are ours." if results.suite.document else ""
     ours = sum(entry.ours is not None for entry in entries)
-    if not ours:
-        return NOT_HERE
     ratios = [_ratio(entry) for entry in entries]
     values = sorted(ratio.value for ratio in ratios if ratio is not None)
     if not values:
@@ -226,7 +258,9 @@ def _printed(entries: Sequence[Beside], split: str, name: str) -> Table:
         lines.append(tuple(line))
     heads = [Column(_word(key), align="left") for key in table.rows]
     heads += [Column(column[0], column[1]) for column in [*columns, *ours]]
-    notes = ["[ ] = 95 % CI over jobs.", f"{HERE} = figures of this machine; the others as printed."]
+    notes = [f"{HERE} = figures of this machine; the others as printed.", *_interval_note(lines)]
+    if any(_instead(entry) for entry in inside):
+        notes.append("at = a setting that this size has instead.")
     if any(entry.marks for entry in inside):
         notes.append("Codes at a printed figure: what the audit finds wrong with its row (steelyard explain CODE).")
     return Table(name, f"{table.title}: {split}" if split else table.title, tuple(heads), tuple(lines), tuple(notes))
@@ -284,7 +318,25 @@ def _our_cell(entry: Beside | None) -> Cell:
         dict.fromkeys(code for found in entry.cell.findings for code in [found.code] if found.severity == "error")
     )
     runs = tuple(record.run_id for record in entry.cell.records)
-    return _amount_cell(entry.ours, _factor(entry.ours.unit), runs, codes)
+    cell = _amount_cell(entry.ours, _factor(entry.ours.unit), runs, codes)
+    return replace(cell, text=f"{cell.text}{_instead(entry)}")
+
+
+def _instead(entry: Beside) -> str:
+    """Return the settings of our runs that a smaller size has instead of those of the printed row."""
+    if entry.there is None:
+        return ""
+    whole = "global_batch" in entry.there.settings
+    names = ("ranks", "global_batch" if whole else "batch", "precision", "loader.workers")
+    changed = [name for name in names if entry.there.get(name) != entry.planned.get(name)]
+    said = [f"{_word(name.rpartition('.')[2])} {entry.there.get(name)}" for name in changed]
+    return f" at {', '.join(said)}" if said else ""
+
+
+def _interval_note(lines: Sequence[Sequence[Cell]]) -> list[str]:
+    if any(cell.low is not None for line in lines for cell in line):
+        return ["[ ] = 95 % CI over jobs."]
+    return ["One job each: no interval."] if any(cell.runs for line in lines for cell in line) else []
 
 
 def _amount_cell(amount: Amount, factor: float, runs: tuple[str, ...] = (), codes: tuple[str, ...] = ()) -> Cell:
@@ -393,7 +445,7 @@ def _own_table(results: SuiteResults, table: PrintedTable, name: str) -> Table:
         columns.append(Column(_word(figure), unit))
         for line, entry, amount in zip(lines, found, amounts, strict=True):
             line.append(_own_cell(entry[0] if entry is not None else None, amount, factor))
-    return Table(name, table.title, tuple(columns), tuple(map(tuple, lines)), ("[ ] = 95 % CI over jobs.",))
+    return Table(name, table.title, tuple(columns), tuple(map(tuple, lines)), tuple(_interval_note(lines)))
 
 
 def _measured_plan(results: SuiteResults, table: PrintedTable) -> list[Planned]:
@@ -433,9 +485,8 @@ def _document_section(results: SuiteResults, every: Sequence[Beside]) -> list[Se
     wrong = [entry for entry in results.judgements if entry.verdict != "holds"]
     if not wrong and not marks:
         return []
-    answer = f"{many(len(marks), 'finding')} on its printed rows."
-    if results.judgements:
-        answer = f"{len(wrong)} of {many(len(results.judgements), 'claim')} do not hold. {answer}"
+    answer = f"{capital(claim_tally(results.judgements))}. " if results.judgements else ""
+    answer += f"{many(len(marks), 'finding')} on its printed rows."
     blocks = (claims_table(wrong, "claims", "Claims of the document that do not hold"),) if wrong else ()
     question = "Are the document's figures and claims correct?"
     return [Section("document", "The document's own figures and claims", question, answer, blocks, marks)]
@@ -443,13 +494,16 @@ def _document_section(results: SuiteResults, every: Sequence[Beside]) -> list[Se
 
 def _settings_section(results: SuiteResults) -> Section:
     """Return every setting: stated by the document, or chosen, with the reason."""
-    sources = [entry for entry in results.found.setting_sources() if not entry.sizes or results.size in entry.sizes]
+    specs = {part.name: [cell.spec for cell in results.cells(part)] for part in results.suite.part}
+    sources = [entry for entry in results.found.setting_sources() if applies(entry, results.size, specs)]
     stated = sum(bool(entry.stated) for entry in sources)
     columns = tuple(Column(name, align="left") for name in ("setting", "value", "parts", "source", "words or reason"))
     rows = tuple(_source_row(entry) for entry in sources)
     answer = f"{stated} entries are stated by the document, {len(sources) - stated} were chosen."
+    if not results.suite.document:
+        answer = f"All {len(sources)} entries were chosen, with the reason."
     table = Table("settings", "Settings and where they come from", columns, rows)
-    question = "Which settings does the document state, and which were chosen here?"
+    question = "Where do the settings come from?"
     return Section("settings", "Settings", question, answer, (table,), folded=True)
 
 
