@@ -249,7 +249,7 @@ def _value(facts: dict[str, Any], links: dict[str, str]) -> str:
     if "anyOf" in facts:
         return " or ".join(_value(each, links) for each in facts["anyOf"] if each.get("type") != "null")
     if "enum" in facts or "const" in facts:
-        return ", ".join(f"`{each}`" for each in facts.get("enum", [facts.get("const")]))
+        return ", ".join(f"`{each}`" for each in facts.get("enum", [facts.get("const")]) if each != "")
     if "$ref" in facts:
         return links.get(facts["$ref"].rpartition("/")[2], "table")
     if facts.get("type") == "object":
