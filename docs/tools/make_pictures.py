@@ -44,6 +44,8 @@ SUITES = {
 }
 """How the title of the table to show begins, and the simulated machine."""
 SHOWN_ROWS = 6
+ABOUT_SUITES = f"""The first {SHOWN_ROWS} rows of each table. The machines are simulated, and their runs are recorded as if they
+had read the data sets of the document."""
 HIGHEST = 1700
 MARGIN = 8
 # Leaves out the other rows, and returns the end of the last row, note or chart that is complete.
@@ -92,7 +94,7 @@ def main() -> None:
                 found.page.screenshot(path=PICTURES / f"report-{name}.png", full_page=True)
             text = f"The report of a study at {width} pixels"
             lines += [f"### {text} {{ #report-{name} }}\n", f"![{text}](pictures/report-{name}.png)\n"]
-        lines += ["## Suites\n", f"The first {SHOWN_ROWS} rows of each table.\n"]
+        lines += ["## Suites\n", f"{ABOUT_SUITES}\n"]
         for name, (title, machine) in SUITES.items():
             _suite(browser, name, title, Path(scratch) / name)
             text = f"{name}: {machine}"
