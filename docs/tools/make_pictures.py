@@ -44,8 +44,8 @@ SUITES = {
 }
 """How the title of the table to show begins, and the simulated machine."""
 SHOWN_ROWS = 6
-ABOUT_SUITES = f"""The first {SHOWN_ROWS} rows of each table. The machines are simulated, and their runs are recorded as if they
-had read the data sets of the document."""
+ABOUT_SUITES = f"""The first {SHOWN_ROWS} rows of each table. The machines are simulated, and their
+runs are recorded as if they had read the data sets of the document."""
 HIGHEST = 1700
 MARGIN = 8
 # Leaves out the other rows, and returns the end of the last row, note or chart that is complete.
