@@ -11,7 +11,7 @@ from pathlib import Path
 from steelyard import hostinfo, plugins
 from steelyard.analysis.probe import StudyForecast, forecast, short_runs
 from steelyard.audit import documents
-from steelyard.cli.study import Command, carry_out
+from steelyard.cli.study import Command, carry_out, path_inside
 from steelyard.cli.verb import exit_code
 from steelyard.errors import InputError, Problem, SteelyardError, printable, refusal
 from steelyard.inputs.study import Expansion, require_registered
@@ -179,8 +179,7 @@ def _parts(arguments: argparse.Namespace, found: SuiteFolder) -> list[Part]:
 
 def _paths(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return the words of the command that are paths."""
-    named = () if arguments.suite in suite_names() else (arguments.suite,)
-    return (*named, str(arguments.data)) if arguments.data else named
+    return () if arguments.suite in suite_names() else (arguments.suite,)
 
 
 def _words(arguments: argparse.Namespace, part: Part | None) -> list[str]:
@@ -189,7 +188,8 @@ def _words(arguments: argparse.Namespace, part: Part | None) -> list[str]:
     words = [arguments.suite, *(["--part", name] if name else []), "--size", arguments.size]
     if arguments.devices:
         words += ["--devices", ",".join(map(str, arguments.devices))]
-    return [*words, "--data", str(arguments.data)] if arguments.data else words
+    # Findings show the command: a folder elsewhere may be private.
+    return [*words, "--data", path_inside(str(arguments.data)) or "DIR"] if arguments.data else words
 
 
 # -- data

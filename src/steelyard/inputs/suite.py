@@ -375,13 +375,6 @@ def study_name(suite: Suite, part: Part, size: Size) -> str:
 
 def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
     """Return the configurations of a part; those whose global batch cannot be divided are left out."""
-    made = _possible(suite, part, choice)
-    if not made:
-        raise InputError(f"{part.name}: no configuration is possible with these devices and batch sizes")
-    return made
-
-
-def _possible(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
     changes = [getattr(where, choice.size) for where in (suite, part)] if choice.size != "full" else []
     sweep = dict(part.sweep)
     for change in changes:
@@ -453,13 +446,11 @@ def data_formats(suite: Suite, part: Part) -> set[str]:
 
 def why_left_out(suite: Suite, part: Part, choice: Choice) -> str | None:
     """Return why a part cannot run with what the user chose; None: it can."""
-    run = {**suite.run, **part.run}
-    name = run.get("data")
-    if "quality" in run and name not in choice.data:
-        return f"it evaluates, which needs the data set {name}; see --data"
-    if choice.devices and not _possible(suite, part, choice):
+    plan = plan_part(suite, part, choice)
+    if not plan:
         return "none of its configurations is possible with these numbers of devices; see --devices"
-    return None
+    missing = {str(planned.data) for planned in plan if "quality" in planned.run and planned.data not in choice.data}
+    return f"it evaluates, which needs the data set {', '.join(sorted(missing))}; see --data" if missing else None
 
 
 def counterpart(suite: Suite, planned: Planned, size: Size, plan: Sequence[Planned]) -> Planned | None:
@@ -511,4 +502,6 @@ def expand_part(found: SuiteFolder, part: Part, choice: Choice, *, arguments: tu
     repeats = [part.repeats or suite.repeats, *(change.repeats for change in changes if change.repeats is not None)]
     study = Study(name=study_name(suite, part, choice.size), seed=suite.seed, repeats=repeats[-1])
     listed = [(planned.settings, planned.run) for planned in plan_part(suite, part, choice)]
+    if not listed:
+        raise InputError(f"{part.name}: no configuration is possible with these devices and batch sizes")
     return expand_listed(study, listed, found.path, arguments=arguments)
