@@ -138,7 +138,7 @@ def run_rows(found: SuiteFolder, folder: ResultFolder, rows: list[Printed], size
             plan = plan_part(found.suite, part, Choice(SIZE))
             cells = expand_part(found, part, Choice(SIZE)).cells
             specs[part.name] = [(one.settings, cell.spec) for one, cell in zip(plan, cells, strict=True)]
-        there = counterpart(found.suite, planned, Choice(SIZE))
+        there = counterpart(found.suite, planned, SIZE, plan_part(found.suite, part, Choice(SIZE)))
         assert there is not None, planned.settings
         spec = next(spec for settings, spec in specs[part.name] if settings == there.settings)
         run = simulated(row, epoch_of(row, spec, sizes))
@@ -173,11 +173,12 @@ def forecast_factor(found: SuiteFolder, *, quick: bool) -> float:
         predicted = taken = 0.0
         noise = Noise(kind="normal", cv=0.02, between_jobs_cv=0.01)
         for number, row in enumerate(rows[:: max(1, len(rows) // (6 if quick else 40))]):
-            there = counterpart(found.suite, row.entries[0].planned, Choice("small"))
+            planned = row.entries[0].planned
+            plan = plan_part(found.suite, planned.part, Choice("small"))
+            there = counterpart(found.suite, planned, "small", plan)
             if there is None:
                 continue
             expansion = expand_part(found, there.part, Choice("small"))
-            plan = plan_part(found.suite, there.part, Choice("small"))
             at = next(place for place, one in enumerate(plan) if one.settings == there.settings)
             spec = expansion.cells[at].spec
             run = simulated(row, spec)

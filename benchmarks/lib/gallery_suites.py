@@ -39,7 +39,8 @@ def make_beside(folder: ResultFolder, found: SuiteFolder) -> None:
     """Make the runs beside the rows of the document's first machine, on one that is faster."""
     rows = joined(printed_rows(SuiteResults(folder, found, "full")))
     for row in batches(rows)[0]:
-        there = counterpart(found.suite, row.entries[0].planned, Choice(SIZE))
+        planned = row.entries[0].planned
+        there = counterpart(found.suite, planned, SIZE, plan_part(found.suite, planned.part, Choice(SIZE)))
         spec = spec_of(found, there) if there is not None else None
         run = simulated(row, spec) if spec is not None else None
         if there is None or spec is None or run is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.analysis.extension import find_extension
-from steelyard.analysis.summary import summarise
+from steelyard.analysis.summary import CellSummary, summarise
 from steelyard.cli.verb import exit_code
 from steelyard.contracts.record import RunRecord
 from steelyard.errors import InputError
@@ -48,6 +48,10 @@ class StudyAnswer:
     lines: list[str]
     records: tuple[RunRecord, ...] = ()
     """Runs that should have completed."""
+    cells: tuple[CellSummary, ...] = ()
+    """All runs of the study, with those that were added to it."""
+    note: str = ""
+    """What is missing."""
 
 
 @dataclass(frozen=True)
@@ -175,8 +179,8 @@ def _at_site(
     if not missing:
         return answer
     see = command_line(f"steelyard status {study}")
-    lines = [*answer.lines, "", f"{missing} runs have no result: not submitted or cancelled; see {see}"]
-    return replace(answer, code=1, lines=lines)
+    note = f"{missing} runs have no result: not submitted or cancelled; see {see}"
+    return replace(answer, code=1, lines=[*answer.lines, "", note], note=note)
 
 
 def _sent(expansion: Expansion, folder: ResultFolder, made: Campaign | None) -> StudyAnswer:
@@ -236,7 +240,7 @@ def _results(expansion: Expansion, folder: ResultFolder, outcome: Outcome) -> St
         # A search runs until a batch does not fit: that is not a failure.
         records = [record for record in records if record.status.code != "out_of_memory"]
     code = int(any(search.largest_fitting is None for search in searches))
-    return StudyAnswer(code, shown, lines, tuple(records))
+    return StudyAnswer(code, shown, lines, tuple(records), tuple(cells))
 
 
 def _plan(expansion: Expansion, folder: ResultFolder) -> StudyAnswer:

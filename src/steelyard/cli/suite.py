@@ -10,9 +10,8 @@ from pathlib import Path
 
 from steelyard import hostinfo, plugins
 from steelyard.analysis.probe import StudyForecast, forecast, short_runs
-from steelyard.analysis.summary import summarise
 from steelyard.audit import documents
-from steelyard.cli.study import Command, carry_out
+from steelyard.cli.study import Command, carry_out, path_inside
 from steelyard.cli.verb import exit_code
 from steelyard.errors import InputError, Problem, SteelyardError, printable, refusal
 from steelyard.inputs.study import Expansion, require_registered
@@ -96,14 +95,15 @@ def _run(arguments: argparse.Namespace) -> int:
         # All parts into the queue before the first is waited for.
         for _, command, expansion in parts:
             carry_out(argparse.Namespace(**{**vars(arguments), "wait": False}), expansion, command)
+        arguments.again = None
     code, shown = 0, {}
     for number, (part, command, expansion) in enumerate(parts, start=1):
         say(f"{part.name} ({number}/{len(parts)}): {part.title}", loudness(arguments))
         answer = carry_out(arguments, expansion, command)
         shown[part.name] = answer.shown
         if not arguments.json:
-            lines = part_lines(expansion, summarise(answer.records)) if answer.records else answer.lines
-            print("\n".join([*lines, ""]), flush=True)
+            lines = [*part_lines(expansion, answer.cells), answer.note] if answer.cells else answer.lines
+            print("\n".join([*filter(None, lines), ""]), flush=True)
         code = exit_code(answer.records) or answer.code or code
     if arguments.json:
         print(json.dumps(shown))
@@ -134,7 +134,10 @@ def _planned(arguments: argparse.Namespace) -> list[tuple[Part, Command, Expansi
             continue
         command = Command(("suite", "run", *_words(arguments, part)))
         words = command.inside(arguments.site, _paths(arguments))
-        parts.append((part, command, expand_part(found, part, choice, arguments=words)))
+        expansion = expand_part(found, part, choice, arguments=words)
+        # Before the first part runs.
+        require_registered(expansion)
+        parts.append((part, command, expansion))
     if not parts:
         raise InputError("nothing can run with these options", next_step=f"steelyard suite show {arguments.suite}")
     return parts
@@ -176,8 +179,7 @@ def _parts(arguments: argparse.Namespace, found: SuiteFolder) -> list[Part]:
 
 def _paths(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return the words of the command that are paths."""
-    named = () if arguments.suite in suite_names() else (arguments.suite,)
-    return (*named, str(arguments.data)) if arguments.data else named
+    return () if arguments.suite in suite_names() else (arguments.suite,)
 
 
 def _words(arguments: argparse.Namespace, part: Part | None) -> list[str]:
@@ -186,7 +188,8 @@ def _words(arguments: argparse.Namespace, part: Part | None) -> list[str]:
     words = [arguments.suite, *(["--part", name] if name else []), "--size", arguments.size]
     if arguments.devices:
         words += ["--devices", ",".join(map(str, arguments.devices))]
-    return [*words, "--data", str(arguments.data)] if arguments.data else words
+    # Findings show the command: a folder elsewhere may be private.
+    return [*words, "--data", path_inside(str(arguments.data)) or "DIR"] if arguments.data else words
 
 
 # -- data

@@ -307,8 +307,7 @@ def expand(
     count = study.repeats if not batches else len(batches)
     for values in study.sweep.values():
         count *= len(values)
-    if count > MAX_RUNS:
-        raise refusal(Problem("sweep", f"{count:,} runs", f"at most {MAX_RUNS:,} runs in one study"))
+    _refuse_many_runs(count)
     # The batch last: the candidates of one search are then adjacent, in rising order.
     spread = dataclasses.replace(study, sweep={**study.sweep, "batch": batches}) if batches else study
     place = place or InputFile(f"study {study.name}", root=Study, at=("run",), synonyms=SYNONYMS)
@@ -332,9 +331,15 @@ def expand_listed(
     arguments: tuple[str, ...] = (),
 ) -> Expansion:
     """Return all runs of a study whose configurations are listed: what tells each apart, and all its settings."""
+    _refuse_many_runs(study.repeats * len(listed))
     place = InputFile(f"study {study.name}", root=Study, at=("run",), synonyms=SYNONYMS)
     cells = _cells(study, ((told, run, {}) for told, run in listed), place, folder, arguments)
     return _in_random_order(study, cells)
+
+
+def _refuse_many_runs(count: int) -> None:
+    if count > MAX_RUNS:
+        raise refusal(Problem("sweep", f"{count:,} runs", f"at most {MAX_RUNS:,} runs in one study"))
 
 
 def _in_random_order(study: Study, cells: Sequence[Configuration]) -> Expansion:

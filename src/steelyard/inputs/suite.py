@@ -47,7 +47,7 @@ SIZES: tuple[Size, ...] = get_args(Size)
 Settings = Annotated[dict[str, Any], Length(100)]
 Sweep = Annotated[dict[str, tuple[Any, ...]], Length(20)]
 Devices = Annotated[tuple[AtLeastOne, ...], Length(20)]
-Id = Annotated[str, Length(40, r"^[a-z0-9][a-z0-9-]*$", "lower-case letters, digits and '-'")]
+Id = Annotated[str, Length(30, r"^[a-z0-9][a-z0-9-]*$", "lower-case letters, digits and '-'")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,7 +306,10 @@ def find_suite(text: str) -> SuiteFolder:
 
 def _folder_of(name: str) -> Path:
     package = plugins.require("suite", name)
-    found = importlib.util.find_spec(package)
+    try:
+        found = importlib.util.find_spec(package)
+    except ImportError:
+        found = None
     places = list(found.submodule_search_locations or ()) if found is not None else []
     if not places:
         raise SteelyardError(f"the suite {name} is registered as {package}, which is not an installed package")
@@ -372,13 +375,6 @@ def study_name(suite: Suite, part: Part, size: Size) -> str:
 
 def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
     """Return the configurations of a part; those whose global batch cannot be divided are left out."""
-    made = _possible(suite, part, choice)
-    if not made:
-        raise InputError(f"{part.name}: no configuration is possible with these devices and batch sizes")
-    return made
-
-
-def _possible(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
     changes = [getattr(where, choice.size) for where in (suite, part)] if choice.size != "full" else []
     sweep = dict(part.sweep)
     for change in changes:
@@ -412,6 +408,7 @@ def _plan(
         _merge(run, change.run)
     for key, value in settings.items():
         assign(run, key, value)
+    _refuse_types(part, run)
     if choice.size == "tiny":
         # What the size, a case or the sweep sets is wanted as it is.
         own = {key: value for change in changes for key, value in change.run.get("model", {}).items()}
@@ -429,6 +426,17 @@ def _plan(
     return Planned(part, settings, epochs, run, format_name)
 
 
+def _refuse_types(part: Part, run: dict[str, Any]) -> None:
+    """Refuse what cannot be planned with; other types are checked with the settings of each run."""
+    problems = [
+        Problem(f"{part.name}.{name}", f"is {value!r}"[:80], "a table" if kind is dict else "text")
+        for name, kind in (("budget", dict), ("model", dict), ("workload", str), ("data", str))
+        if not isinstance(value := run.get(name, kind()), kind)
+    ]
+    if problems:
+        raise refusal(*problems)
+
+
 def data_formats(suite: Suite, part: Part) -> set[str]:
     """Return the formats of the data sets of a part."""
     tables = ({**suite.run, **part.run}, *part.case)
@@ -438,29 +446,28 @@ def data_formats(suite: Suite, part: Part) -> set[str]:
 
 def why_left_out(suite: Suite, part: Part, choice: Choice) -> str | None:
     """Return why a part cannot run with what the user chose; None: it can."""
-    run = {**suite.run, **part.run}
-    name = run.get("data")
-    if "quality" in run and name not in choice.data:
-        return f"it evaluates, which needs the data set {name}; see --data"
-    if choice.devices and not _possible(suite, part, choice):
+    plan = plan_part(suite, part, choice)
+    if not plan:
         return "none of its configurations is possible with these numbers of devices; see --devices"
-    return None
+    missing = {str(planned.data) for planned in plan if "quality" in planned.run and planned.data not in choice.data}
+    return f"it evaluates, which needs the data set {', '.join(sorted(missing))}; see --data" if missing else None
 
 
-def counterpart(suite: Suite, planned: Planned, choice: Choice) -> Planned | None:
-    """Return the configuration of another size that stands for one of the size full; None: it is left out there."""
-    if choice.size == "full":
-        return planned
+def counterpart(suite: Suite, planned: Planned, size: Size, plan: Sequence[Planned]) -> Planned | None:
+    """Return the configuration of a size's plan for one of the size full; None: it is left out there.
+
+    Only at the size tiny other values may be meant by those of the size full.
+    """
     part, wanted = planned.part, dict(planned.settings)
-    for change in (getattr(suite, choice.size), getattr(part, choice.size)):
+    for change in (getattr(suite, size), getattr(part, size)) if size != "full" else ():
         wanted |= {key: value for key, value in change.case.items() if key in wanted}
         lists = dict(change.sweep) | ({"ranks": change.devices} if change.devices and "ranks" in part.sweep else {})
-        for key, values in lists.items():
+        for key, values in lists.items() if size == "tiny" else ():
             if key in part.sweep and not set(values) <= set(part.sweep[key]):
                 place = part.sweep[key].index(planned.settings[key])
                 # Other values stand for those at their place: the second number of devices for the second one.
                 wanted[key] = values[place] if place < len(values) else None
-    return next((entry for entry in plan_part(suite, part, choice) if entry.settings == wanted), None)
+    return next((entry for entry in plan if entry.settings == wanted), None)
 
 
 def _merge(settings: dict[str, Any], change: Mapping[str, Any]) -> None:
@@ -495,4 +502,6 @@ def expand_part(found: SuiteFolder, part: Part, choice: Choice, *, arguments: tu
     repeats = [part.repeats or suite.repeats, *(change.repeats for change in changes if change.repeats is not None)]
     study = Study(name=study_name(suite, part, choice.size), seed=suite.seed, repeats=repeats[-1])
     listed = [(planned.settings, planned.run) for planned in plan_part(suite, part, choice)]
+    if not listed:
+        raise InputError(f"{part.name}: no configuration is possible with these devices and batch sizes")
     return expand_listed(study, listed, found.path, arguments=arguments)

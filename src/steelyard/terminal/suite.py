@@ -12,7 +12,7 @@ from steelyard.inputs.suite import applies, recipe_names
 from steelyard.numbers import short
 from steelyard.terminal.drawing import rounded
 from steelyard.terminal.findings import command_line, merged, next_line, tally
-from steelyard.terminal.text import capital, count_statuses, many, table, with_interval, wrapped
+from steelyard.terminal.text import capital, count_statuses, many, simulated_lines, table, with_interval, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,7 +103,8 @@ def part_lines(expansion: Expansion, cells: Sequence[CellSummary]) -> list[str]:
     told = (
         f"{capital(tally(merged(findings, of=len(cells))))}: {command_line(f'steelyard show {expansion.study.name}')}"
     )
-    return [table(["configuration", "runs", "throughput, samples/s"], rows), *wrapped(told)]
+    lines = simulated_lines(cell.spec for cell in expansion.cells)
+    return [*lines, table(["configuration", "runs", "throughput, samples/s"], rows), *wrapped(told)]
 
 
 def _labels(swept: Sequence[dict[str, Any]]) -> list[str]:

@@ -14,7 +14,7 @@ from steelyard.audit import documents
 from steelyard.audit.check import check_table, rows_meant
 from steelyard.audit.subject import audit_reference
 from steelyard.audit.table import read_table
-from steelyard.contracts.spec import Precision
+from steelyard.contracts.spec import Mode, Precision
 from steelyard.errors import Problem, refusal
 from steelyard.inputs.suite import Choice, counterpart, plan_part, setting_of, study_name
 from steelyard.report.suite.figures import OurRun, our_figure
@@ -37,8 +37,11 @@ AUTOMATIC = {
     "workers_per_device": "loader.workers", "grad_accumulation": "accumulation",
 }  # fmt: skip
 """Settings of a document and of a run with the same meaning."""
+BESIDE = ("data", "epoch", "budget", "energy", "quality", "sim", "device", "crosscheck_steps", "last_batch")
+"""Settings that do not tell configurations apart: data and length of a run, and how it is measured."""
 METRIC = "metric"
 FIGURE = "figure"
+SAME_SIZE = 0.01
 # Sizes whose runs do the document's own work.
 COMPARED = ("full", "small")
 
@@ -76,6 +79,8 @@ class SuiteResults:
     def __init__(self, folder: ResultFolder, found: SuiteFolder, size: Size) -> None:
         self.found, self.suite, self.size = found, found.suite, size
         self.folder = folder
+        self._cells: dict[str, list[CellSummary]] = {}
+        self._plans: dict[str, list[Planned]] = {}
 
     @cached_property
     def document(self) -> RowTable | None:
@@ -109,18 +114,26 @@ class SuiteResults:
 
     def cells(self, part: Part) -> list[CellSummary]:
         """Return the measured configurations of a part."""
-        return self._cells.setdefault(
-            part.name, summarise(self.folder.records(study_name(self.suite, part, self.size)))
-        )
+        if part.name not in self._cells:
+            self._cells[part.name] = summarise(self.folder.records(study_name(self.suite, part, self.size)))
+        return self._cells[part.name]
 
-    @cached_property
-    def _cells(self) -> dict[str, list[CellSummary]]:
-        return {}
+    def plan(self, part: Part) -> list[Planned]:
+        """Return the configurations of a part at this size, with the numbers of devices that were measured."""
+        if part.name not in self._plans:
+            measured = tuple(sorted({cell.spec.ranks for cell in self.cells(part)}))
+            devices = measured if "ranks" in part.sweep else ()
+            self._plans[part.name] = plan_part(self.suite, part, Choice(self.size, devices))
+        return self._plans[part.name]
 
     def cell_of(self, planned: Planned) -> CellSummary | None:
-        """Return the runs of a configuration; with real data rather than synthetic, and rather many than few."""
+        """Return the runs of a configuration: completed ones, with real data rather than synthetic, and the most."""
         matching = [cell for cell in self.cells(planned.part) if _is_of(cell.spec, planned)]
-        return max(matching, key=lambda cell: (cell.spec.data is not None, len(cell.records)), default=None)
+        return max(
+            matching,
+            key=lambda cell: ("completed" in cell.statuses, cell.spec.data is not None, len(cell.records)),
+            default=None,
+        )
 
     def ours(self, planned: Planned) -> tuple[CellSummary, OurRun] | None:
         """Return the runs of a configuration, with what its figures need."""
@@ -148,7 +161,7 @@ class SuiteResults:
         return made
 
     def _put(self, table: PrintedTable, row: Row, metric: str, planned: Planned, figure: str) -> Beside:
-        there = counterpart(self.suite, planned, Choice(self.size))
+        there = counterpart(self.suite, planned, self.size, self.plan(planned.part))
         found = self.ours(there) if there is not None else None
         marks = tuple(self._marks.get(row.place, ()))
         deviations = tuple(self._deviations(planned))
@@ -161,15 +174,26 @@ class SuiteResults:
         entry = replace(entry, cell=cell, ours=amount)
         if amount is None or self.size not in COMPARED:
             return entry
-        ours = _named_alike(run.row, entry, other_work=any(other for _, other in deviations))
+        other_work = any(other for _, other in deviations)
+        ours = _named_alike(run.row, entry, other_work=other_work)
         described = replace(row, source=row.source or self.suite.document)
         made = compare([described], [ours], metric=metric).comparisons[0]
+        if other_work:
+            made = replace(made, verdict="not comparable", ratios=())
         return replace(entry, comparison=_without_marked(made, marks))
 
     def _deviations(self, planned: Planned) -> Iterator[tuple[str, bool]]:
         for entry in self.suite.deviation:
             if (not entry.parts or planned.part.name in entry.parts) and _has(planned, entry.at):
                 yield entry.text, entry.other_work
+
+
+def _is_data_set(entry: Beside) -> bool:
+    """Return whether our runs read the document's data set: files of its format, with as many samples."""
+    assert entry.cell is not None
+    read = {record.data.samples if record.data is not None else None for record in entry.cell.records}
+    wanted = entry.planned.get("epoch_samples")
+    return all(samples is not None and (wanted is None or abs(samples / wanted - 1) < SAME_SIZE) for samples in read)
 
 
 def _without_marked(made: Comparison, marks: tuple[Finding, ...]) -> Comparison:
@@ -206,8 +230,16 @@ def _has(planned: Planned, wanted: dict[str, Any]) -> bool:
 
 def _is_of(spec: RunSpec, planned: Planned) -> bool:
     """Return whether a run has the settings of a configuration. What data it used does not matter here."""
-    own = ("data", "epochs", "epoch_steps")
-    return all(setting_of(spec, key) == value for key, value in planned.settings.items() if key not in own)
+    settings = {**dict(_leaves(planned.run)), **planned.settings}
+    return all(setting_of(spec, key) == value for key, value in settings.items() if not key.startswith(BESIDE))
+
+
+def _leaves(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 def _named_alike(row: Row, entry: Beside, *, other_work: bool) -> Row:
@@ -215,15 +247,16 @@ def _named_alike(row: Row, entry: Beside, *, other_work: bool) -> Row:
     settings = dict(row.settings)
     for key in entry.table.same:
         value = entry.published.get(key)
-        # Other work keeps its own name, and synthetic data is not the data set that it stands for.
-        keeps = (key == "model" and other_work) or (key == "dataset" and row.get("dataset") == "synthetic")
+        # Other work keeps its own name, and synthetic or other data is not the data set that it is read instead of.
+        keeps = (key == "model" and other_work) or (key == "dataset" and not _is_data_set(entry))
         if key != METRIC and value is not None and not keeps:
             settings[key] = value
-    if not other_work:
+    if "model" in entry.table.same and not other_work:
         settings["model_options"] = "none"
-        if (model := entry.published.get("model")) is not None:
-            settings["model"] = model
-    settings["phase"] = entry.published.get("phase") or settings.get("phase", "train")
+    phase = entry.published.get("phase")
+    if phase is not None and phase not in get_args(Mode):
+        # A window of the run, such as its second epoch, which our figure has too.
+        settings["phase"] = phase
     if entry.planned.epochs is not None:
         settings["epochs"] = entry.planned.epochs
     assert entry.ours is not None

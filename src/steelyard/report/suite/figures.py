@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from steelyard.analysis.rows import scaled
 from steelyard.rules.table.row import Amount
 from steelyard.rules.table.units import counted, unit_of
 from steelyard.stats.intervals import across_jobs
@@ -35,15 +37,15 @@ class OurRun:
     @property
     def epoch(self) -> float | None:
         """Samples that an epoch trains on: without those of a dropped last batch."""
-        steps = self.spec.steps_per_epoch
-        if self.spec.last_batch == "drop" and steps is not None:
-            return float(steps * self.spec.step_samples)
-        return self.row.number("epoch_samples")
+        samples = self.row.number("epoch_samples")
+        if self.spec.last_batch == "drop" and samples is not None:
+            return samples // self.spec.step_samples * self.spec.step_samples
+        return samples
 
 
 def our_figure(run: OurRun, name: str, unit: str = "") -> Amount | None:
     """Return a figure under the name that a document or a suite gives it, in this unit; None if it is unknown."""
-    if name == "throughput" and counted(unit) == "tokens" and "token_throughput" in run.row.figures:
+    if name == "throughput" and counted(unit) == "tokens":
         name = "token_throughput"
     made = _FORMULAS.get(name, _plain(name))(run)
     if made is None:
@@ -54,13 +56,18 @@ def our_figure(run: OurRun, name: str, unit: str = "") -> Amount | None:
     return replace(made, unit=unit) if kinds[0] == kinds[1] else made
 
 
-def _changed(amount: Amount | None, turn: Callable[[float], float], unit: str) -> Amount | None:
-    """Apply a monotonic function to a figure, its bounds and its jobs."""
-    if amount is None or amount.value <= 0:
+def _scaled(amount: Amount | None, factor: float, unit: str) -> Amount | None:
+    """Multiply a figure by a factor."""
+    return None if amount is None else replace(scaled(amount, factor), unit=unit)
+
+
+def _inverse(amount: Amount | None, factor: float, unit: str) -> Amount | None:
+    """Divide a factor by a figure; a bound of zero becomes infinite."""
+    if amount is None or min(amount.value, *amount.jobs) <= 0:
         return None
-    ends = sorted(turn(value) if value > 0 else float("inf") for value in (amount.low, amount.high))
-    jobs = tuple(turn(value) for value in amount.jobs)
-    return Amount(turn(amount.value), ends[0], ends[1], unit, jobs=jobs, common=amount.common)
+    low, high = (factor / end if end > 0 else math.inf for end in (amount.high, amount.low))
+    jobs = tuple(factor / value for value in amount.jobs)
+    return Amount(factor / amount.value, low, high, unit, jobs=jobs, common=amount.common)
 
 
 def _plain(name: str) -> Callable[[OurRun], Amount | None]:
@@ -76,7 +83,7 @@ def _time_of(run: OurRun, epochs: float | None) -> Amount | None:
     if run.spec.budget.epochs == epochs and first is not None and (later is not None or epochs == 1):
         rest = later.jobs if later is not None else (0.0,) * len(first.jobs)
         return _over([one + (epochs - 1) * other for one, other in zip(first.jobs, rest, strict=True)], "s")
-    return _changed(run.row.figures.get("throughput"), lambda rate: epochs * samples / rate, "s")
+    return _inverse(run.row.figures.get("throughput"), epochs * samples, "s")
 
 
 def _over(values: list[float], unit: str) -> Amount:
@@ -101,30 +108,29 @@ def _first_epoch(run: OurRun) -> Amount | None:
         return None
     before = compiled.jobs if compiled is not None else (0.0,) * len(first.jobs)
     times = _over([one + other for one, other in zip(first.jobs, before, strict=True)], "s")
-    return _changed(times, lambda time: samples / time, "samples/s")
+    return _inverse(times, samples, "samples/s")
 
 
 def _energy(run: OurRun, per: float = 1.0) -> Amount | None:
     samples = run.epoch
     each = run.row.figures.get("energy_per_sample")
-    return None if samples is None else _changed(each, lambda energy: energy * samples / per, "J")
+    return None if samples is None else _scaled(each, samples / per, "J")
 
 
 def _per_energy(run: OurRun) -> Amount | None:
-    return _changed(run.row.figures.get("energy_per_sample"), lambda energy: 1 / energy, "samples/J")
+    return _inverse(run.row.figures.get("energy_per_sample"), 1.0, "samples/J")
 
 
 def _tokens_per_energy(run: OurRun) -> Amount | None:
-    made = _changed(run.row.figures.get("energy_per_token"), lambda energy: 1 / energy, "tokens/J")
-    return made or _per_energy(run)
+    return _inverse(run.row.figures.get("energy_per_token"), 1.0, "tokens/J")
 
 
 def _hourly(run: OurRun) -> Amount | None:
-    return _changed(run.row.figures.get("power_job"), lambda power: power * WH / run.spec.ranks, "J")
+    return _scaled(run.row.figures.get("power_job"), WH / run.spec.ranks, "J")
 
 
 def _tokens_each(run: OurRun) -> Amount | None:
-    return _changed(run.row.figures.get("token_throughput"), lambda rate: rate / run.spec.ranks, "tokens/s")
+    return _scaled(run.row.figures.get("token_throughput"), 1 / run.spec.ranks, "tokens/s")
 
 
 _FORMULAS: dict[str, Callable[[OurRun], Amount | None]] = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from steelyard.audit import documents
 from steelyard.audit.recompute import digits
 from steelyard.errors import InputError
-from steelyard.inputs.suite import SIZES, Choice, applies, plan_part, study_name
+from steelyard.inputs.suite import SIZES, applies, study_name
 from steelyard.report.audit.claims import claims_table
 from steelyard.report.audit.published import VERDICTS, codes_of
 from steelyard.report.charts.heat import heat_chart
@@ -203,7 +203,11 @@ def _chart_blocks(results: SuiteResults, table: PrintedTable, name: str) -> tupl
     cells = results.cells(results.found.part(table.part))
     if table.chart == "heat":
         # The axes are those of the table, such as a global batch, which is no setting of a run.
-        found = [cell for planned in _measured_plan(results, table) if (cell := results.cell_of(planned)) is not None]
+        found = [
+            cell
+            for planned in results.plan(results.found.part(table.part))
+            if (cell := results.cell_of(planned)) is not None
+        ]
         x, y = (*table.rows, *table.columns)[:2]
         with suppress(InputError):
             return (heat_chart(found, x, y, name),) if len(found) > 1 else ()
@@ -432,7 +436,7 @@ def _reasons(entries: Sequence[Beside]) -> list[str]:
 
 def _own_table(results: SuiteResults, table: PrintedTable, name: str) -> Table:
     """Return the figures of all configurations of a part, with the units that their sizes ask for."""
-    plan = _measured_plan(results, table)
+    plan = results.plan(results.found.part(table.part))
     keys = [*table.rows, *table.columns]
     found = [results.ours(planned) for planned in plan]
     words = {key: _word(key.removeprefix("model.")) for key in keys} | {"ranks": "devices"}
@@ -446,13 +450,6 @@ def _own_table(results: SuiteResults, table: PrintedTable, name: str) -> Table:
         for line, entry, amount in zip(lines, found, amounts, strict=True):
             line.append(_own_cell(entry[0] if entry is not None else None, amount, factor))
     return Table(name, table.title, tuple(columns), tuple(map(tuple, lines)), tuple(_interval_note(lines)))
-
-
-def _measured_plan(results: SuiteResults, table: PrintedTable) -> list[Planned]:
-    """Return the configurations of a part with the numbers of devices that were measured."""
-    part = results.found.part(table.part)
-    devices = tuple(sorted({cell.spec.ranks for cell in results.cells(part)}))
-    return plan_part(results.suite, part, Choice(results.size, devices if "ranks" in part.sweep else ()))
 
 
 def _own_cell(cell: CellSummary | None, amount: Amount | None, factor: float) -> Cell:

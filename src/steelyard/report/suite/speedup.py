@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from steelyard.analysis.compare import compare
@@ -15,7 +16,9 @@ from steelyard.terminal.text import number
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from steelyard.analysis.summary import CellSummary
     from steelyard.report.suite.beside import Beside
+    from steelyard.rules.table.row import Amount, Row
 
 # What changes with the number of devices.
 FOLLOW = ("devices", "nodes", "parallelism", "global_batch")
@@ -46,7 +49,8 @@ def speedup_tables(entries: Sequence[Beside], name: str) -> list[Table]:
 def _row(base: Beside, entry: Beside) -> tuple[Cell, ...]:
     printed = entry.printed.value / base.printed.value
     printed = 1 / printed if sense(entry.printed.unit) == "time" else printed
-    keys = [key for key in (*entry.table.rows, entry.table.split) if key and key not in (*FOLLOW, "accelerator")]
+    named = (*entry.table.rows, entry.table.split, *entry.table.columns)
+    keys = [key for key in named if key and key not in (*FOLLOW, "accelerator")]
     what = ", ".join(shown(value) for key in keys if (value := entry.published.get(key)) is not None)
     devices = f"{shown(base.published.get('devices') or 0)} to {shown(entry.published.get('devices') or 0)}"
     accelerator = shown(entry.published.get("accelerator") or "not stated")
@@ -56,14 +60,24 @@ def _row(base: Beside, entry: Beside) -> tuple[Cell, ...]:
 
 def _ours(base: Beside, entry: Beside) -> Cell:
     """Return our own speed-up, if the rules allow the ratio of the two configurations."""
-    if base.cell is None or entry.cell is None:
+    if base.cell is None or entry.cell is None or base.ours is None or entry.ours is None:
         return Cell("not measured")
-    made = compare([row_of(base.cell)], [row_of(entry.cell)], factor="devices").comparisons[0]
+    rows = [_with_figure(base.cell, entry.metric, base.ours), _with_figure(entry.cell, entry.metric, entry.ours)]
+    made = compare(rows[:1], rows[1:], factor="devices", metric=entry.metric).comparisons[0]
     found = next((ratio for ratio in made.ratios if ratio.scope == "job" and ratio.answer == "ratio"), None)
     if found is None:
         codes = tuple(dict.fromkeys(finding.code for finding in made.findings if finding.severity == "error"))
         return Cell("no ratio", codes=codes)
-    text = number(found.value, 3)
-    if found.low is not None and found.high is not None:
-        text += f" [{number(found.low, 3)}, {number(found.high, 3)}]"
-    return Cell(text, found.value, found.low, found.high)
+    value, low, high = found.value, found.low, found.high
+    if sense(entry.printed.unit) == "time":
+        value = 1 / value
+        low, high = (1 / high if high else None), (1 / low if low else None)
+    text = number(value, 3)
+    if low is not None and high is not None:
+        text += f" [{number(low, 3)}, {number(high, 3)}]"
+    return Cell(text, value, low, high)
+
+
+def _with_figure(cell: CellSummary, metric: str, amount: Amount) -> Row:
+    row = row_of(cell)
+    return replace(row, figures={**row.figures, metric: amount})

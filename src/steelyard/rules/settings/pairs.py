@@ -18,6 +18,7 @@ from steelyard.rules.table.row import Pair
 from steelyard.rules.table.settings import (
     SETTINGS,
     Difference,
+    about_training,
     alike,
     blocking,
     blocks,
@@ -321,7 +322,7 @@ class UnknownSetting(PairRule):
         if found := unclear(pair):
             lengths = {stated(row, "epochs") for row in (pair.a, pair.b)}
             # A training of unknown length takes any time.
-            unknown = "train_time" in pair.metric and None in lengths and len(lengths) > 1
+            unknown = about_training(pair.metric) and None in lengths and len(lengths) > 1
             yield self.found(
                 f"not known to be the same on both sides: {', '.join(found)}",
                 place=pair.b.place,

@@ -191,6 +191,8 @@ def blocks(pair: Pair, found: Difference) -> bool:
         return not (_is_equal(pair, "global_batch") and _is_equal(pair, "devices"))
     if found.role == "training":
         return about_quality(pair.metric)
+    if found.key == "epochs":
+        return about_training(pair.metric)
     if found.role == "amount":
         return not about_rate(pair)
     if found.role == "size":
@@ -203,6 +205,11 @@ def blocks(pair: Pair, found: Difference) -> bool:
 def about_quality(metric: str) -> bool:
     """Return whether a figure depends on what was learnt, not only on speed."""
     return any(word in metric for word in ("quality", "accuracy", "loss", "train_time"))
+
+
+def about_training(metric: str) -> bool:
+    """Return whether a figure is that of a whole training, such as its time or energy."""
+    return metric.startswith("train_")
 
 
 def about_rate(pair: Pair) -> bool:
