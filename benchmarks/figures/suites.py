@@ -21,17 +21,19 @@ from typing import NoReturn
 
 from figure import arguments, at_least, at_most, finish
 from steelyard.inputs.suite import find_suite, suite_names
+from steelyard.report.render.files import write
+from steelyard.report.suite.page import suite_page
 from steelyard.results.store import ResultFolder
 
 # Parts with one or two runs.
 QUICK: dict[str, tuple[str, ...]] = {
     "nrp": ("--part", "inference", "--devices", "1"),
-    "aces": ("--part", "efficientnet-b0"),
+    "aces": ("--part", "autoencoder-scaling", "--devices", "1"),
     "olivia": ("--part", "numa"),
     "caraml": ("--part", "gpt-13b", "--devices", "1"),
     "site-acceptance": ("--part", "collectives"),
 }
-KILLED = "olivia"
+KILLED = "nrp"
 """The suite that is killed in the quick form."""
 LIMIT_S = 850
 
@@ -80,10 +82,16 @@ def try_suite(name: str, options: tuple[str, ...], *, kill: bool) -> Outcome:
             return Outcome(name, False, 0, f"run ends with {done.returncode}: {done.stderr[-300:]}")
         after = stamps(results)
         again = sum(after.get(path) != time for path, time in before.items())
-        words = command("report", name, results, "-o", str(page), "--json")
-        told = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-        if told.returncode or (kill and not before):
-            return Outcome(name, False, again, f"report ends with {told.returncode}: {told.stderr[-300:]}")
+        if kill and not before:
+            return Outcome(name, False, again, "no result before the kill")
+        if options:
+            # A new process takes longer to start than to write the page.
+            write(suite_page(ResultFolder(results), find_suite(name), "tiny"), page, "html")
+        else:
+            words = command("report", name, results, "-o", str(page), "--json")
+            told = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+            if told.returncode:
+                return Outcome(name, False, again, f"report ends with {told.returncode}: {told.stderr[-300:]}")
         studies = {f"{name}-{part}-tiny" for part in json.loads(done.stdout)}
         text = page.read_text(encoding="utf-8")
         missing = sorted(studies - set(ResultFolder(results).studies()))
