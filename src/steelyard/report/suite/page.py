@@ -228,8 +228,16 @@ def _table_answer(results: SuiteResults, part: Part, entries: Sequence[Beside]) 
     if not values:
         why = f"the size {results.size} is never compared" if results.size not in COMPARED else _most_frequent(entries)
         return f"{ours} of {many(len(entries), 'figure')} measured; no ratio: {why}."
-    span = number(values[0], 3) if len(values) == 1 else f"{number(values[0], 3)} to {number(values[-1], 3)}"
-    return f"{ours} of {many(len(entries), 'figure')} measured; ours divided by the printed ones: {span}."
+    spans = [f"{_word(name)} {_span(entries, name)}" for name in entries[0].table.figures if _span(entries, name)]
+    told = _span(entries, entries[0].table.figures[0]) if len(entries[0].table.figures) == 1 else "; ".join(spans)
+    return f"{ours} of {many(len(entries), 'figure')} measured; ours divided by the printed ones: {told}."
+
+
+def _span(entries: Sequence[Beside], metric: str) -> str:
+    """Return the smallest and the largest ratio of a figure; empty if there is none."""
+    found = [ratio.value for entry in entries if entry.metric == metric and (ratio := _ratio(entry)) is not None]
+    ends = [number(end, 3) for end in dict.fromkeys((min(found), max(found)))] if found else []
+    return " to ".join(dict.fromkeys(ends))
 
 
 def _most_frequent(entries: Sequence[Beside]) -> str:
