@@ -108,7 +108,7 @@ def test_status_and_dry_run_on_the_command_line(cluster: Cluster, tmp_path: Path
     [
         ("nrp", ("--part", "inference", "--devices", "1"), 2),
         ("aces", ("--part", "efficientnet-b0"), 1),
-        ("olivia", ("--part", "numa", "--devices", "1"), 2),
+        ("olivia", ("--part", "numa", "--devices", "1"), 1),
         ("caraml", ("--part", "gpt-13b", "--devices", "1"), 1),
         ("site-acceptance", ("--part", "collectives"), 1),
     ],
