@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.contracts.record import Interval, Quantity
 from steelyard.inputs.command import EXTEND
-from steelyard.inputs.study import chosen_settings
+from steelyard.inputs.study import chosen_settings, setting
 from steelyard.numbers import short
 from steelyard.rules.rule import find_rule
 from steelyard.rules.statistics.runs import too_short
@@ -253,14 +253,6 @@ def settings_of(cell: CellSummary) -> dict[str, Any]:
     if isinstance(settings.get("model"), dict):
         settings |= {f"model.{name}": value for name, value in settings.pop("model").items()}
     return settings
-
-
-def setting(spec: RunSpec, key: str, missing: Any = None) -> Any:
-    """Return a setting of a spec by its dotted name, or `missing`."""
-    value: Any = spec
-    for name in key.split("."):
-        value = value.get(name, missing) if isinstance(value, dict) else getattr(value, name, missing)
-    return value
 
 
 def _doubts(records: Sequence[RunRecord]) -> tuple[str, ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.compare import require_factor
-from steelyard.analysis.summary import setting, settings_of
+from steelyard.analysis.summary import settings_of
 from steelyard.errors import InputError
+from steelyard.inputs.study import setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -62,6 +62,10 @@ class Command:
     """After `steelyard`, without the site."""
     file: Path | None = None
     """The study's file."""
+    trial: bool = False
+    """Whether its runs are too short on purpose."""
+    repeats_refused: bool = False
+    """Whether refused runs are repeated without being asked for."""
 
     def line(self, site: str | None) -> str:
         """Return the command line."""
@@ -104,19 +108,17 @@ def carry_out(arguments: argparse.Namespace, expansion: Expansion, command: Comm
     if arguments.again:
         with lock(folder, expansion.study.name):
             count = set_aside(folder, expansion, arguments.again)
-        if count or not hasattr(arguments, "suite"):
+        if count or not command.repeats_refused:
             say(f"{count} runs moved to {folder.path}/superseded, to run again", loudness(arguments))
     if arguments.site or arguments.wait:
         return _at_site(arguments, expansion, folder, command)
-    return _here(arguments, expansion, folder)
+    return _here(arguments, expansion, folder, command)
 
 
-def _here(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder) -> StudyAnswer:
+def _here(arguments: argparse.Namespace, expansion: Expansion, folder: ResultFolder, command: Command) -> StudyAnswer:
     _refuse_under_way(folder, expansion.study.name)
     make = search_all if expansion.searches else run_all
-    # Runs of a suite's smallest size are too short on purpose.
-    useful = getattr(arguments, "size", None) != "tiny"
-    with Progress(loudness(arguments), expansion, folder, too_short=useful) as progress:
+    with Progress(loudness(arguments), expansion, folder, too_short=not command.trial) as progress:
         outcome = make(folder, expansion, launcher_here(progress.say, _specs(expansion)), progress)
     return _results(expansion, folder, outcome)
 
@@ -144,7 +146,9 @@ def _extend(arguments: argparse.Namespace, expansion: Expansion, folder: ResultF
     for line in lines:
         say(line, loudness(arguments))
     further = extension.runs(expansion)
-    return _at_site(arguments, further, folder, command) if arguments.site else _here(arguments, further, folder)
+    return (
+        _at_site(arguments, further, folder, command) if arguments.site else _here(arguments, further, folder, command)
+    )
 
 
 def path_inside(path: str) -> str:

@@ -132,9 +132,10 @@ def _planned(arguments: argparse.Namespace) -> list[tuple[Part, Command, Expansi
         if reason := why_left_out(found.suite, part, choice):
             say(f"{part.name}: left out: {reason}")
             continue
-        command = Command(("suite", "run", *_words(arguments, part)))
-        words = command.inside(arguments.site, _paths(arguments))
-        expansion = expand_part(found, part, choice, arguments=words)
+        words = ("suite", "run", *_words(arguments, part))
+        command = Command(words, trial=arguments.size == "tiny", repeats_refused=not arguments.again)
+        named = command.inside(arguments.site, _paths(arguments))
+        expansion = expand_part(found, part, choice, arguments=named)
         # Before the first part runs.
         require_registered(expansion)
         parts.append((part, command, expansion))
@@ -228,13 +229,9 @@ def _generate(name: str, samples: int, path: Path) -> None:
     if path.is_dir():
         return
     form = plugins.load("data", name)
-    with tempfile.TemporaryDirectory(dir=_made(path.parent)) as place:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as place:
         form.make(Path(place) / name, samples, 0)
         with suppress(OSError):
             # Another process may have made it in the meantime.
             (Path(place) / name).rename(path)
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder

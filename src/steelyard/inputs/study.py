@@ -445,6 +445,14 @@ def assign(settings: dict[str, Any], key: str, value: Any) -> None:
     table[last] = value
 
 
+def setting(spec: RunSpec, key: str, missing: Any = None) -> Any:
+    """Return a setting of a spec by its dotted name, or `missing`."""
+    value: Any = spec
+    for name in key.split("."):
+        value = value.get(name, missing) if isinstance(value, dict) else getattr(value, name, missing)
+    return value
+
+
 def not_default(contract: Any, prefix: str = "") -> dict[str, Any]:
     """Return the fields that differ from their defaults; nested ones have dotted names."""
     kept: dict[str, Any] = {}

@@ -22,7 +22,7 @@ from steelyard.contracts.spec import SCHEMA_VERSION, RunSpec
 from steelyard.errors import InputError, Problem, SteelyardError, nearest, refusal
 from steelyard.inputs.catalogue import load as catalogue
 from steelyard.inputs.places import HIDES, HOLDS, InputFile
-from steelyard.inputs.study import NOT_SET, Repeats, Seed, Study, assign, combinations, expand_listed
+from steelyard.inputs.study import NOT_SET, Repeats, Seed, Study, assign, combinations, expand_listed, setting
 from steelyard.inputs.validate import MAX_SPEC_BYTES, find_problems, parse_object, parse_toml, read_bounded
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class Planned:
         value: Any = self.run
         for name in key.split("."):
             value = value.get(name) if isinstance(value, dict) else None
-        return value if value is not None else _default(key)
+        return value if value is not None else setting(RunSpec(run_id="x", configuration="x"), key)
 
 
 @dataclass(frozen=True)
@@ -273,13 +273,6 @@ class Choice:
     """Numbers of devices instead of the suite's."""
     data: Mapping[str, Path] = field(default_factory=dict)
     """Folders of data sets by format; the others are synthetic."""
-
-
-def _default(key: str) -> Any:
-    value: Any = RunSpec(run_id="x", configuration="x")
-    for name in key.split("."):
-        value = getattr(value, name, None)
-    return value
 
 
 # -- which suites there are
@@ -318,7 +311,11 @@ def _folder_of(name: str) -> Path:
 
 def recipe_names(found: SuiteFolder) -> list[str]:
     """Return the recipes of a suite, as `steelyard verify` takes them."""
-    return [f"{found.suite.name}/{path.stem}" for path in sorted((found.path / RECIPES).glob("*.toml"))]
+    return list(_recipes(found.path, found.suite.name))
+
+
+def _recipes(folder: Path, suite: str) -> dict[str, Path]:
+    return {f"{suite}/{path.stem}": path for path in sorted((folder / RECIPES).glob("*.toml"))}
 
 
 def find_recipe(text: str) -> Path | None:
@@ -329,7 +326,7 @@ def find_recipe(text: str) -> Path | None:
     known = suite_names()
     if suite not in known and (not slash or Path(suite).is_dir() or not nearest(suite, known)):
         return None
-    recipes = {f"{suite}/{path.stem}": path for path in sorted((_folder_of(suite) / RECIPES).glob("*.toml"))}
+    recipes = _recipes(_folder_of(suite), suite)
     if text not in recipes:
         near = nearest(text, recipes) if slash else ""
         valid = ", ".join(recipes) or f"none; the suite {suite} has no recipes"
@@ -356,13 +353,8 @@ def applies(entry: SettingSource, size: Size, specs: Mapping[str, Sequence[RunSp
 
 
 def setting_of(spec: RunSpec, key: str) -> Any:
-    """Return a setting of a run by its dotted name."""
-    if key == "global_batch":
-        return spec.step_samples
-    value: Any = spec
-    for name in key.split("."):
-        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
-    return value
+    """Return a setting of a run by its dotted name, also the global batch."""
+    return spec.step_samples if key == "global_batch" else setting(spec, key)
 
 
 # -- what a suite runs
@@ -373,9 +365,14 @@ def study_name(suite: Suite, part: Part, size: Size) -> str:
     return f"{suite.name}-{part.name}-{size}"
 
 
+def _changes(suite: Suite, part: Part, size: Size) -> list[SizeChange]:
+    """Return what a size changes: in all parts, then in this one."""
+    return [getattr(where, size) for where in (suite, part)] if size != "full" else []
+
+
 def plan_part(suite: Suite, part: Part, choice: Choice) -> list[Planned]:
     """Return the configurations of a part; those whose global batch cannot be divided are left out."""
-    changes = [getattr(where, choice.size) for where in (suite, part)] if choice.size != "full" else []
+    changes = _changes(suite, part, choice.size)
     sweep = dict(part.sweep)
     for change in changes:
         sweep |= {key: values for key, values in change.sweep.items() if key in sweep or change is changes[-1]}
@@ -459,7 +456,7 @@ def counterpart(suite: Suite, planned: Planned, size: Size, plan: Sequence[Plann
     Only at the size tiny other values may be meant by those of the size full.
     """
     part, wanted = planned.part, dict(planned.settings)
-    for change in (getattr(suite, size), getattr(part, size)) if size != "full" else ():
+    for change in _changes(suite, part, size):
         wanted |= {key: value for key, value in change.case.items() if key in wanted}
         lists = dict(change.sweep) | ({"ranks": change.devices} if change.devices and "ranks" in part.sweep else {})
         for key, values in lists.items() if size == "tiny" else ():
@@ -498,7 +495,7 @@ def _divide_batch(run: dict[str, Any]) -> bool:
 def expand_part(found: SuiteFolder, part: Part, choice: Choice, *, arguments: tuple[str, ...] = ()) -> Expansion:
     """Return the runs of a part as a study."""
     suite = found.suite
-    changes = [getattr(where, choice.size) for where in (suite, part)] if choice.size != "full" else []
+    changes = _changes(suite, part, choice.size)
     repeats = [part.repeats or suite.repeats, *(change.repeats for change in changes if change.repeats is not None)]
     study = Study(name=study_name(suite, part, choice.size), seed=suite.seed, repeats=repeats[-1])
     listed = [(planned.settings, planned.run) for planned in plan_part(suite, part, choice)]

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.analysis.best import fastest_first
 from steelyard.analysis.rows import row_of
-from steelyard.analysis.summary import labels, setting
+from steelyard.analysis.summary import labels
 from steelyard.analysis.sweep import grouped, in_order, swept_settings
 from steelyard.contracts.spec import RunSpec
+from steelyard.inputs.study import setting
 from steelyard.report.charts.style import run_ids
 from steelyard.report.page import Cell
 from steelyard.terminal.text import brackets, number

@@ -17,6 +17,7 @@ from steelyard.audit.table import read_table
 from steelyard.contracts.spec import Mode, Precision
 from steelyard.errors import Problem, refusal
 from steelyard.inputs.suite import Choice, counterpart, plan_part, setting_of, study_name
+from steelyard.report.audit.published import BETWEEN
 from steelyard.report.suite.figures import OurRun, our_figure
 from steelyard.rules.table.settings import shown
 
@@ -198,7 +199,7 @@ def _is_data_set(entry: Beside) -> bool:
 
 def _without_marked(made: Comparison, marks: tuple[Finding, ...]) -> Comparison:
     """Remove the ratio with a printed figure that is wrong by itself."""
-    errors = tuple(mark for mark in marks if mark.severity == "error" and not mark.code.startswith("SY3"))
+    errors = tuple(mark for mark in marks if mark.severity == "error" and not mark.code.startswith(BETWEEN))
     if not errors:
         return made
     return replace(made, verdict="not comparable", findings=(*errors, *made.findings), ratios=())

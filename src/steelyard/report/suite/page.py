@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from steelyard.analysis.ratios import bounded
 from steelyard.audit import documents
 from steelyard.audit.recompute import digits
 from steelyard.errors import InputError
@@ -138,7 +139,7 @@ def _in_parts(entry: Deviation) -> str:
 
 
 def _summary_table(tables: Sequence[Table]) -> Table:
-    """Return every figure of a suite without a document in one table: what this machine is."""
+    """Return every figure of a suite without a document in one table."""
     rows = []
     for table in tables:
         for line in table.rows:
@@ -235,7 +236,8 @@ def _table_answer(results: SuiteResults, part: Part, entries: Sequence[Beside]) 
 
 def _span(entries: Sequence[Beside], metric: str) -> str:
     """Return the smallest and the largest ratio of a figure; empty if there is none."""
-    found = [ratio.value for entry in entries if entry.metric == metric and (ratio := _ratio(entry)) is not None]
+    ratios = [ratio for entry in entries if entry.metric == metric and (ratio := _ratio(entry)) is not None]
+    found = [ratio.value if ratio.bound is None else ratio.bound for ratio in ratios]
     ends = [number(end, 3) for end in dict.fromkeys((min(found), max(found)))] if found else []
     return " to ".join(dict.fromkeys(ends))
 
@@ -423,6 +425,8 @@ def _our_cell_only(entry: Beside) -> Cell:
 def _ratio_cell(ratio: Ratio | None) -> Cell:
     if ratio is None:
         return Cell("-")
+    if ratio.bound is not None:
+        return Cell(bounded(ratio.bound), ratio.bound)
     if ratio.low is None or ratio.high is None:
         return Cell(number(ratio.value, 4), ratio.value)
     text = f"{number(ratio.value, 4)} [{number(ratio.low, 4)}, {number(ratio.high, 4)}]"
