@@ -96,7 +96,7 @@ def _run(arguments: argparse.Namespace) -> int:
         for _, command, expansion in parts:
             carry_out(argparse.Namespace(**{**vars(arguments), "wait": False}), expansion, command)
         arguments.again = None
-    code, shown = 0, {}
+    code, shown, measured = 0, {}, False
     for number, (part, command, expansion) in enumerate(parts, start=1):
         say(f"{part.name} ({number}/{len(parts)}): {part.title}", loudness(arguments))
         answer = carry_out(arguments, expansion, command)
@@ -105,9 +105,10 @@ def _run(arguments: argparse.Namespace) -> int:
             lines = [*part_lines(expansion, answer.cells), answer.note] if answer.cells else answer.lines
             print("\n".join([*filter(None, lines), ""]), flush=True)
         code = exit_code(answer.records) or answer.code or code
+        measured |= any("completed" in cell.statuses for cell in answer.cells)
     if arguments.json:
         print(json.dumps(shown))
-    elif not arguments.dry_run:
+    elif measured:
         print(next_line(shlex.join(["steelyard", "suite", "report", arguments.suite, "--size", arguments.size])))
     return code
 
