@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +21,20 @@ from steelyard.results.store import record_text
 from steelyard.worker.engine.run import run_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from steelyard.contracts.record import RunRecord
 
-# The same examples every time: what fails here fails everywhere, and nothing passes by luck.
-hypothesis.settings.register_profile("fixed", derandomize=True)
+# The same examples every time: what fails here fails everywhere, and nothing passes by luck. No limit of time for one
+# example: a busy machine is no fault.
+hypothesis.settings.register_profile(
+    "fixed", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("fixed")
 
+HANG_S = 300.0
+"""A wait in a test gives up after this time. It ends a hang and judges nothing: on a busy machine all takes longer."""
+Within = Callable[[float], AbstractContextManager[None]]
 FOLDERS = ("unit", "heavy", "process", "torch", "slurm", "containers", "kubernetes", "browser")
 
 
@@ -41,9 +51,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if wanted in FOLDERS and folder in FOLDERS and folder != wanted else None
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--judge-times", action="store_true", help="fail if something took too long (not in the gate)")
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Give every test the marker of its folder."""
+    """Give every test the marker of its folder, and a mark to those with a limit of time."""
     item.add_marker(_folder(item.path))
+    if "within" in getattr(item, "fixturenames", ()):
+        item.add_marker("timed")
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +68,27 @@ def _without_torch(request: pytest.FixtureRequest) -> Iterator[None]:
     before = "torch" in sys.modules
     yield
     assert before or "torch" not in sys.modules or _folder(request.node.path) != "unit", "this loads torch"
+
+
+@pytest.fixture
+def within(request: pytest.FixtureRequest) -> Within:
+    """`with within(2):` fails if the block needs more than 2 s of the processor; only judged with `--judge-times`."""
+
+    @contextlib.contextmanager
+    def limit(seconds: float) -> Iterator[None]:
+        begin = time.process_time()
+        yield
+        assert not request.config.getoption("judge_times") or time.process_time() - begin < seconds
+
+    return limit
+
+
+def until(true: Callable[[], Any], what: str) -> None:
+    """Wait for something that another thread or process does."""
+    begin = time.monotonic()
+    while not true():
+        assert time.monotonic() - begin < HANG_S, f"waited in vain for {what}"
+        time.sleep(0.01)
 
 
 def make_spec(**settings: Any) -> RunSpec:

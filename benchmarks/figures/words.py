@@ -123,7 +123,8 @@ def main() -> None:
     ours = [
         ROOT / name
         for name in listed
-        if (name.endswith((".py", *TEXTS)) or name == ".ci/run") and not any(fnmatch.fnmatch(name, e) for e in exempt)
+        if (name.endswith((".py", *TEXTS)) or name.startswith(".ci/"))
+        and not any(fnmatch.fnmatch(name, e) for e in exempt)
         if (ROOT / name).is_file()
     ]
     found, words = count(ours, patterns, show=True)

@@ -75,7 +75,7 @@ def figures_page() -> str:
         "# Figures\n",
         "Measured by these scripts in their full form. To repeat a figure, run its script in an environment made with",
         "`pip install -e '.[dev,all]'`. Figures about Slurm, containers, pages and packs need the Debian packages in",
-        "`.ci/run`.\n",
+        "`.ci/full`.\n",
     ]
     for name, entry in _figures().items():
         script = next((ROOT / "benchmarks").rglob(f"{name}.py"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -219,15 +218,13 @@ def test_machines_are_held_to_the_same_form(tmp_path):
         parse_platforms("platform,accelerator\n" + "".join(f"p{i},a\n" for i in range(300)), "machines.csv")
 
 
-def test_a_huge_file_is_not_read_whole(tmp_path):
+def test_a_huge_file_is_not_read_whole(tmp_path, within):
     path = tmp_path / "huge.csv"
     with path.open("wb") as file:
         file.truncate(100 * 1024 * 1024)
     tracemalloc.start()
-    begin_s = time.process_time()
-    with pytest.raises(InputError, match="larger than 4,194,304 bytes"):
+    with within(2), pytest.raises(InputError, match="larger than 4,194,304 bytes"):
         read_table(path)
-    assert time.process_time() - begin_s < 2
     assert tracemalloc.get_traced_memory()[1] < 4 * MAX_TABLE_BYTES
     tracemalloc.stop()
 
@@ -245,11 +242,9 @@ def test_a_huge_file_is_not_read_whole(tmp_path):
     ],
     ids=["many lines", "wide lines", "many rows", "open quote", "one number", "all columns", "blank"],
 )
-def test_the_worst_files_end_soon(text):
-    begin_s = time.process_time()
-    with contextlib.suppress(InputError):
+def test_the_worst_files_end_soon(text, within):
+    with within(5), contextlib.suppress(InputError):
         parse_table(text, "t.csv")
-    assert time.process_time() - begin_s < 5
 
 
 @pytest.mark.parametrize(
@@ -262,14 +257,12 @@ def test_the_worst_files_end_soon(text):
         "[a.b]\n",
     ],
 )
-def test_the_worst_toml_ends_soon(line):
-    begin_s = time.process_time()
-    with contextlib.suppress(InputError):
+def test_the_worst_toml_ends_soon(line, within):
+    with within(10), contextlib.suppress(InputError):
         parse_table(line * (MAX_TOML_BYTES // len(line)), "t.toml")
-    assert time.process_time() - begin_s < 10
 
 
-def test_the_largest_table_is_judged_soon():
+def test_the_largest_table_is_judged_soon(within):
     metrics = {
         "throughput": "images/s", "throughput_per_device": "images/s", "epoch_time": "s", "power": "W",
         "energy_per_epoch": "kJ", "speedup": "x", "efficiency": "%", "images_per_energy": "images/J",
@@ -280,8 +273,7 @@ def test_the_largest_table_is_judged_soon():
         for metric, unit in metrics.items()
     ]
     table = parse_table("system,devices,batch_per_device,metric,value,unit\n" + "".join(lines), "t.csv")
-    begin_s = time.process_time()
-    found = check_table(table)
-    assert time.process_time() - begin_s < 60
+    with within(60):
+        found = check_table(table)
     assert 0 < len(found) < 200
     assert max(len(finding.message) + len(finding.evidence) for finding in found) < 4000

@@ -1091,7 +1091,7 @@ HONEST = [
     st.integers(1, 5000),
 )
 @example([(1, "twice"), (362879, "flip"), (0, "drop"), (2681, "swap")], 1)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_whatever_happens_to_a_log_nothing_wrong_is_taken(harms: list[tuple[int, str]], chunk: int) -> None:
     text = b"\n".join(HONEST) + b"\n"
     for place, harm in harms:

@@ -1,6 +1,6 @@
 """A run on the oldest Python, numpy and, where it is installed, torch that the measured side supports.
 
-Started by .ci/run, not by pytest.
+Started by .ci/full, not by pytest.
 """
 
 import importlib.util

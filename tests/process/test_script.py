@@ -118,7 +118,7 @@ def wait_for(path: Path) -> None:
 # -- quoting
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(st.lists(injection.texts() | st.binary().map(os.fsdecode), min_size=30, max_size=60))
 def test_a_quoted_word_is_that_word(words: list[str]) -> None:
     given_words = [word.replace("\0", "") for word in words]
@@ -147,7 +147,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> injection.Bench:
     return injection.Bench(tmp_path_factory.mktemp("injection") / "bench")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(case=injection.cases())
 def test_what_a_stranger_writes_reaches_no_shell(bench: injection.Bench, case: injection.Case) -> None:
     outcome = injection.check(bench, case)

@@ -56,7 +56,7 @@ def test_student_t_refuses_what_has_no_quantile(level, df):
         student_t(level, df)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 700), max_size=20), st.sampled_from([2, 6, 16, 64]))
 def test_fold_does_not_depend_on_the_blocks(sizes, capacity):
     times = np.random.default_rng(len(sizes)).integers(1, 1000, sum(sizes)).astype(float)
@@ -145,7 +145,7 @@ def test_one_step_has_no_width_and_constant_steps_have_none_either():
         assert ratio_estimate(np.full(n, 0.1) * np.arange(1, n + 1), np.arange(1.0, n + 1)).half_width == 0.0
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=60),
     st.floats(1e-3, 1e3),

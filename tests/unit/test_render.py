@@ -333,7 +333,7 @@ def test_hostile_texts_are_inert(words: str) -> None:
     check(words)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.sampled_from(hostile.TEXTS).map(lambda w: w[:30]) | st.text(max_size=8), min_size=1).map("".join))
 def test_texts_that_nobody_thought_of_are_inert(words: str) -> None:
     check(words.strip() or "x")

@@ -7,11 +7,14 @@ import shlex
 import shutil
 import sys
 import tomllib
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from steelyard.version import VERSION
 
@@ -33,7 +36,7 @@ def test_the_workflow_runs_commands_that_exist() -> None:
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
     assert all(re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"]) for step in steps if "uses" in step)
     commands = [line for step in steps for line in step.get("run", "").splitlines()]
-    assert "bash .ci/run" in commands
+    assert {"bash .ci/run", "bash .ci/full"} <= set(commands)
     for command in commands:
         words = shlex.split(command)
         # pip installs uv in the step that uses it.
@@ -51,6 +54,20 @@ def test_the_hooks_run_tools_of_the_development_environment() -> None:
         program = hook["entry"].split()[0]
         assert packages.get(program, program) in development, hook["id"]
         assert _exists(program), hook["id"]
+
+
+def test_the_lock_has_one_version_that_is_allowed_of_each_package() -> None:
+    """If this fails, run `bash .ci/lock`."""
+    pinned = {}
+    for line in (ROOT / ".ci/requirements.txt").read_text(encoding="utf-8").splitlines():
+        if not line.lstrip().startswith("#"):
+            name, version = line.split("==")
+            pinned[canonicalize_name(name)] = version
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for text in chain(project["dependencies"], *project["optional-dependencies"].values()):
+        wanted = Requirement(text)
+        if wanted.name != project["name"]:
+            assert pinned[canonicalize_name(wanted.name)] in wanted.specifier, text
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)

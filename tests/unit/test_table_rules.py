@@ -93,7 +93,7 @@ def test_power_is_deduced_from_rate_and_samples_per_energy():
     st.integers(2, 5),
     st.integers(0, 2**6),
 )
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_figures_of_one_truth_never_clash(rate, time, devices, power, digits, chosen):
     truth = {
         "throughput": (rate, "images/s"), "throughput_per_device": (rate / devices, "images/s"),

@@ -119,7 +119,7 @@ class RatioQuestion:
     """Change of a node to allow for if the sides ran on it one after the other."""
 
 
-def ratios(a: Row, b: Row, metric: str, asked: RatioQuestion = RatioQuestion()) -> list[Ratio]:  # noqa: B008
+def ratios(a: Row, b: Row, metric: str, asked: RatioQuestion = RatioQuestion()) -> list[Ratio]:
     """Return the ratio of the whole job and those per device, module, node and watt, if both sides have them."""
     a, b = _by_one_energy(a, b)
     found = []
